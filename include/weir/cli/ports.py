@@ -1,0 +1,46 @@
+"""Free ports on the loopback interface. Invariant: the ports of one choice differ from each other."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+LOOPBACK = "127.0.0.1"
+
+
+def choose_ports(names: Iterable[str], preferred: Mapping[str, int]) -> dict[str, int]:
+    """A free port for each name: the preferred one if nobody has it, else any."""
+    with ExitStack() as held:
+        # All are held until the last is chosen.
+        return {name: _bind(held, preferred.get(name, 0)) for name in names}
+
+
+def accepts_connections(port: int) -> bool:
+    """Whether somebody listens on this port."""
+    with socket.socket() as client:
+        client.settimeout(1)
+        return client.connect_ex((LOOPBACK, port)) == 0
+
+
+def _bind(held: ExitStack, port: int) -> int:
+    for wanted in (port, 0):
+        server = held.enter_context(socket.socket())
+        # Or a port would count as taken for a minute after its server has gone.
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            server.bind((LOOPBACK, wanted))
+        except OSError:
+            continue
+        if wanted and _has_listener(wanted):
+            continue
+        return int(server.getsockname()[1])
+    raise OSError("no port is free on the loopback interface")
+
+
+def _has_listener(port: int) -> bool:
+    """SO_REUSEADDR lets a bind to 127.0.0.1 succeed beside a listener on all interfaces on some systems."""
+    return accepts_connections(port)

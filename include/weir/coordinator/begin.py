@@ -1,0 +1,118 @@
+"""One attempt's begin (DESIGN 5.1): register, adopt what was already done, gather the inputs, describe the job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from weir.coordinator.clearing import Clearer
+from weir.coordinator.gathering import Gathered, gather
+from weir.coordinator.inputs import probe_partitions
+from weir.coordinator.job import reads_of_job, region_job
+from weir.coordinator.registration import Registered, register
+from weir.coordinator.services import Services
+from weir.coordinator.values import Adopted, Awaiting, BeginRequest, Begun, Exhausted, InputFiles, NotInRecord
+from weir.ledger.attempts import Origin, attempts_of, end
+from weir.ledger.models import AttemptRow
+from weir.ledger.snapshot import committed_attempt, run_state
+from weir.recovery.run_state import AttemptState, CurrentResult, RunState
+from weir.results.manifest import Manifest
+from weir.topology.regions import PartitionId
+
+
+def begin(
+    services: Services, request: BeginRequest, clearer: Clearer
+) -> Begun | Adopted | Awaiting | Exhausted | NotInRecord:
+    """Start a try of a region.
+
+    Raises Fenced, ResultUnavailable with all losses of one probe, Misconfigured, Retryable, or Conflict.
+    """
+    registered = register(services, request)
+    if not isinstance(registered, Registered):
+        return registered
+    adopted = _adopt(services, registered)
+    if adopted is not None:
+        return adopted
+    gathered = gather(services, registered, clearer)
+    if isinstance(gathered, Awaiting):
+        return gathered
+    return _begun(services, registered, gathered)
+
+
+def _begun(services: Services, registered: Registered, gathered: Gathered) -> Begun:
+    inputs = registered.topology.inputs(registered.attempt.region)
+    state, manifests = gathered.state, gathered.manifests
+    return Begun(
+        registered.attempt,
+        registered.run,
+        registered.topology,
+        region_job(services, registered, state, manifests),
+        reads_of_job(state, inputs, manifests),
+        tuple(
+            InputFiles(
+                manifests[each], state.results[each].folder, read.key_groups, state.results[each].manifest_sha256
+            )
+            for read in inputs
+            for each in read.partitions
+        ),
+        registered.interrupt,
+    )
+
+
+def _adopt(services: Services, registered: Registered) -> Adopted | None:
+    """Take over what an earlier try committed, if it is valid and there and nobody cleared the task since.
+
+    This is how a process that was killed between its commit and its end costs nothing.
+    """
+    if registered.origin is not Origin.RETRY:
+        return None
+    with services.ledger.transaction() as session:
+        state, candidate = _candidate(session, registered)
+    if candidate is None:
+        return None
+    probed = probe_partitions(
+        services, services.store_id(), state, registered.topology.outputs(registered.attempt.region)
+    )
+    if probed.losses:
+        return None
+    with services.ledger.transaction(registered.run.dataflow.name) as session:
+        again, present = _candidate(session, registered)
+        if present is None or present.id != candidate.id:
+            return None
+        row = attempts_of(session, registered.run.id, registered.attempt.region)[-1]
+        end(row, AttemptState.ADOPTED, services.now())
+        row.metrics = {"adopted": candidate.id}
+        results = [again.results[each] for each in registered.topology.outputs(registered.attempt.region)]
+    return Adopted(
+        registered.attempt, {"adopted": candidate.id, **summary_of(results, probed.manifests)}, registered.interrupt
+    )
+
+
+def _candidate(session: Session, registered: Registered) -> tuple[RunState, AttemptRow | None]:
+    run, region = registered.run, registered.attempt.region
+    state = run_state(session, run, registered.topology)
+    committed = committed_attempt(session, run.id, region)
+    present = attempts_of(session, run.id, region)[-1]
+    if committed is None or committed.max_tries != present.max_tries or present.id != registered.attempt.id:
+        return state, None
+    good = all(state.is_good(each) for each in registered.topology.outputs(region))
+    return state, committed if good else None
+
+
+def summary_of(results: list[CurrentResult], manifests: Mapping[PartitionId, Manifest]) -> dict[str, Any]:
+    """What Airflow's UI shows of a region's results: rows and bytes, as a whole and a partition."""
+    return {
+        "rows": sum(result.rows for result in results),
+        "bytes": sum(result.bytes for result in results),
+        "results": {
+            str(result.partition): {
+                "rows": result.rows,
+                "bytes": result.bytes,
+                "files": len(manifests[result.partition].files) if result.partition in manifests else None,
+                "digest": result.digest,
+            }
+            for result in results
+        },
+    }

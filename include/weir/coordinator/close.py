@@ -1,0 +1,174 @@
+"""The closing task: when everything is valid and there, publish (DESIGN 5).
+
+Invariant 1: what is published was valid, as a whole, at one instant after its attempt began; publishing again with
+equal content does nothing. Each step is recorded and can be taken twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from weir.coordinator.clearing import Clearer
+from weir.coordinator.commit import require_newest, require_unchanged
+from weir.coordinator.gathering import gather
+from weir.coordinator.registration import Registered, register
+from weir.coordinator.services import Services
+from weir.coordinator.values import Awaiting, BeginRequest, Exhausted, NotInRecord, Published
+from weir.ledger.attempts import end
+from weir.ledger.models import RunRow
+from weir.ledger.publications import begin_publication, complete_publications, last_publication, next_version
+from weir.ledger.results import drop_leases, record_reads
+from weir.ledger.snapshot import run_state
+from weir.recovery.run_state import CLOSE, AttemptState, RunState
+from weir.results.manifest import InputRead, Manifest
+from weir.sinks.pointer import Pointer, PublishedPartition, pointer_from_json, pointer_path
+from weir.store.errors import AlreadyExists, NotFound
+from weir.topology.regions import PartitionId
+
+
+@dataclass(frozen=True, slots=True)
+class SinkResult:
+    """The partitions of one sink, by subtask, with their manifests."""
+
+    sink: str
+    partitions: tuple[PartitionId, ...]
+    manifests: tuple[Manifest, ...]
+
+
+def close(
+    services: Services, request: BeginRequest, clearer: Clearer
+) -> Published | Awaiting | Exhausted | NotInRecord:
+    """Complete the run and publish its sinks.
+
+    Raises ResultUnavailable for all that is missing, Conflict if a result changed meanwhile, Fenced, or Retryable.
+    """
+    registered = register(services, request)
+    if not isinstance(registered, Registered):
+        return registered
+    gathered = gather(services, registered, clearer)
+    if isinstance(gathered, Awaiting):
+        return gathered
+    sinks = [_sink_result(registered, sink, gathered.manifests) for sink in registered.topology.sinks]
+    reads = tuple(_read(gathered.state, partition) for sink in sinks for partition in sink.partitions)
+    pointers = _decide(services, registered, sinks, reads)
+    for pointer in pointers:
+        _create(services, pointer)
+    return _complete(services, registered, reads, sinks, pointers)
+
+
+def _sink_result(registered: Registered, sink: str, manifests: Mapping[PartitionId, Manifest]) -> SinkResult:
+    (layout,) = registered.topology.layouts_of(sink)
+    partitions = registered.topology.partitions_of(sink, layout.id)
+    return SinkResult(sink, partitions, tuple(manifests[each] for each in partitions))
+
+
+def _read(state: RunState, partition: PartitionId) -> InputRead:
+    current = state.results[partition]
+    return InputRead(
+        f"{partition.stage}[{partition.subtask}]",
+        state.run,
+        partition.stage,
+        partition.subtask,
+        partition.layout,
+        current.attempt,
+        current.digest,
+    )
+
+
+def _decide(
+    services: Services, registered: Registered, sinks: Sequence[SinkResult], reads: Sequence[InputRead]
+) -> list[Pointer]:
+    """Give a version to each sink whose content or files are not those that are published already."""
+    run, attempt = registered.run, registered.attempt
+    in_place = {sink.sink for sink in sinks if _is_in_place(services, run.id, sink)}
+    pointers = []
+    with services.ledger.transaction(run.dataflow.name) as session:
+        require_newest(session, run, CLOSE, attempt.id)
+        state = run_state(session, run, registered.topology)
+        require_unchanged(state, reads, CLOSE)
+        for sink in (each for each in sinks if each.sink not in in_place):
+            version = next_version(session, run.id, sink.sink)
+            path = pointer_path(run.dataflow.name, sink.sink, run.epoch, version)
+            begin_publication(session, run.id, sink.sink, version, attempt.id, _digest(sink), path)
+            pointers.append(_pointer(services, registered, state, sink, version))
+    return pointers
+
+
+def _digest(sink: SinkResult) -> str:
+    return "|".join(str(manifest.digest) for manifest in sink.manifests)
+
+
+def _is_in_place(services: Services, run: str, sink: SinkResult) -> bool:
+    """Whether equal content is published already, and its pointer and files are still there."""
+    with services.ledger.transaction() as session:
+        last = last_publication(session, run, sink.sink)
+    if last is None or last.digest != _digest(sink):
+        return False
+    try:
+        pointer = pointer_from_json(services.store.read(last.pointer))
+        for partition in pointer.partitions:
+            for file in partition.files:
+                services.store.size(f"{partition.folder}/{file}")
+    except NotFound:
+        return False
+    return True
+
+
+def _pointer(services: Services, registered: Registered, state: RunState, sink: SinkResult, version: int) -> Pointer:
+    return Pointer(
+        registered.run.dataflow.name,
+        sink.sink,
+        registered.run.epoch,
+        version,
+        registered.attempt.id,
+        sink.manifests[0].spark_schema,
+        tuple(
+            PublishedPartition(
+                partition.subtask,
+                state.results[partition].folder,
+                tuple(file.name for file in manifest.files),
+                manifest.rows,
+                str(manifest.digest),
+            )
+            for partition, manifest in zip(sink.partitions, sink.manifests, strict=True)
+        ),
+        services.now().isoformat(),
+    )
+
+
+def _create(services: Services, pointer: Pointer) -> None:
+    path = pointer_path(pointer.dataflow, pointer.sink, pointer.epoch, pointer.version)
+    try:
+        services.store.create(path, pointer.to_json())
+    except AlreadyExists:
+        # The number was given to this attempt alone: its own write had gone through before its answer was lost.
+        return
+
+
+def _complete(
+    services: Services,
+    registered: Registered,
+    reads: Sequence[InputRead],
+    sinks: Sequence[SinkResult],
+    pointers: Sequence[Pointer],
+) -> Published:
+    run, attempt = registered.run, registered.attempt
+    with services.ledger.transaction(run.dataflow.name) as session:
+        row = require_newest(session, run, CLOSE, attempt.id)
+        complete_publications(session, run.id, attempt.id, services.now())
+        require_unchanged(run_state(session, run, registered.topology), reads, CLOSE)
+        record_reads(session, attempt.id, reads)
+        end(row, AttemptState.COMMITTED, services.now())
+        drop_leases(session, attempt.id)
+        session.get_one(RunRow, run.id).closed_at = services.now()
+    versions = {sink.sink: next((each.version for each in pointers if each.sink == sink.sink), None) for sink in sinks}
+    summary = {
+        sink.sink: {
+            "rows": sum(manifest.rows for manifest in sink.manifests),
+            "version": versions[sink.sink],
+            "published": "a new version" if versions[sink.sink] else "nothing: equal content is published already",
+        }
+        for sink in sinks
+    }
+    return Published(summary, versions)

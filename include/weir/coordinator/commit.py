@@ -1,0 +1,198 @@
+"""One attempt's commit (DESIGN 5.5).
+
+Invariants 2 and 3: a commit happens in one transaction, for the newest attempt only, and only if every input still is
+what was read. The clears that follow from a changed result are written in that transaction.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+from sqlalchemy.orm import Session
+
+from weir.coordinator.begin import summary_of
+from weir.coordinator.services import Services
+from weir.coordinator.values import Begun, Committed
+from weir.errors import Conflict, Corrupt, Fault, Fenced, Internal, Loss, ResultUnavailable
+from weir.ledger.attempts import attempts_of, end
+from weir.ledger.models import AttemptRow, DataflowRow
+from weir.ledger.owed import owe_clear
+from weir.ledger.results import NewResult, drop_leases, record_reads, replace_results
+from weir.ledger.runs import Run
+from weir.ledger.snapshot import committed_attempt, reads_of, run_state
+from weir.recovery.run_state import CLOSE, AttemptState, RunState
+from weir.results.codec import manifest_to_json
+from weir.results.manifest import InputRead, Manifest
+from weir.results.partition_state import PartitionState
+from weir.results.region_job import OutputReport, RegionReport
+from weir.store.probe import probe, verify_segments
+from weir.topology.regions import PartitionId, RegionId
+
+
+def check_inputs(services: Services, begun: Begun) -> None:
+    """Say whether a computation failed because its inputs broke while it read them.
+
+    Raises ResultUnavailable with all losses, or Retryable; returns where the inputs are as recorded.
+    """
+    references = list({each.reference(begun.run.id): each for each in begun.inputs})
+    answers = probe(services.store, services.store_id(), references)
+    losses = tuple(found for found in answers.values() if not isinstance(found, Manifest))
+    if losses:
+        raise ResultUnavailable(losses)
+    damaged = _verify(services, begun)
+    if damaged:
+        raise Corrupt(damaged)
+
+
+def _require_undamaged(services: Services, begun: Begun) -> None:
+    """Compare what was read byte for byte: page headers, for example, have no checksum of Parquet's own.
+
+    A file that is gone by now does no harm: it was read.
+    """
+    damaged = tuple(loss for loss in _verify(services, begun) if loss.fault is Fault.DAMAGED)
+    if damaged:
+        raise Corrupt(damaged)
+
+
+def _verify(services: Services, begun: Begun) -> tuple[Loss, ...]:
+    read = [(each.manifest, each.folder, each.key_groups) for each in begun.inputs]
+    return verify_segments(services.store, services.store_id(), read)
+
+
+def commit(services: Services, begun: Begun, report: RegionReport) -> Committed:
+    """Make the written results the current ones.
+
+    Raises Fenced if a newer attempt is registered, Conflict if an input has changed since it was read, and
+    ResultUnavailable if an input broke while it was read.
+    """
+    _require_undamaged(services, begun)
+    manifests = [_manifest(services, begun, report, output) for output in report.outputs]
+    results = [_write(services, output, manifest) for output, manifest in zip(report.outputs, manifests, strict=True)]
+    _require_all_outputs(begun, results)
+    with services.ledger.transaction(begun.run.dataflow.name) as session:
+        row = require_newest(session, begun.run, begun.attempt.region, begun.attempt.id)
+        before = run_state(session, begun.run, begun.topology)
+        require_unchanged(before, begun.reads, begun.attempt.region)
+        replace_results(session, begun.run.id, begun.attempt.id, results, services.now())
+        record_reads(session, begun.attempt.id, begun.reads)
+        end(row, AttemptState.COMMITTED, services.now())
+        row.metrics = dict(report.metrics)
+        drop_leases(session, begun.attempt.id)
+        session.flush()
+        owed = _owe_clears(session, services, begun, before, results)
+        after = run_state(session, begun.run, begun.topology)
+    current = [after.results[result.partition] for result in results]
+    by_partition = {result.partition: manifest for result, manifest in zip(results, manifests, strict=True)}
+    summary = {"attempt": begun.attempt.id, **summary_of(current, by_partition), "seconds": dict(report.metrics)}
+    return Committed(summary, owed)
+
+
+def require_newest(session: Session, run: Run, region: RegionId, attempt: str) -> AttemptRow:
+    """The attempt's row, if it may still commit. Raises Fenced."""
+    newest = attempts_of(session, run.id, region)[-1]
+    lineage = session.get_one(DataflowRow, run.dataflow.name).lineage
+    if newest.id != attempt or newest.state != AttemptState.RUNNING.value:
+        raise Fenced(
+            f"attempt {attempt} of {region} may not commit: {newest.id} is {newest.state}. Nothing was changed"
+        )
+    if newest.lineage != lineage:
+        raise Fenced(
+            f"attempt {attempt} of {region} is of lineage {newest.lineage}; {run.dataflow.name} is at {lineage} now"
+        )
+    return newest
+
+
+def require_unchanged(state: RunState, reads: Iterable[InputRead], region: RegionId) -> None:
+    """Check that every input is what was read: the same attempt's, or one with the same digest. Raises Conflict."""
+    for read in reads:
+        partition = PartitionId(read.stage, read.subtask, read.layout)
+        current = state.results.get(partition)
+        if current is None or current.digest != read.digest or current.state is PartitionState.QUARANTINED:
+            found = (
+                "nothing is current now" if current is None else f"{current.attempt} ({current.digest}) is current now"
+            )
+            raise Conflict(f"{region} read {partition} of {read.attempt} ({read.digest}), but {found}: it begins anew")
+
+
+def _manifest(services: Services, begun: Begun, report: RegionReport, output: OutputReport) -> Manifest:
+    run, attempt = begun.run, begun.attempt
+    stage = next(stage for stage in begun.job.stages if stage.name == output.stage)
+    return Manifest(
+        dataflow=run.dataflow.name,
+        epoch=run.epoch,
+        run=run.id,
+        stage=output.stage,
+        subtask=attempt.region.subtask,
+        layout=output.layout.id,
+        attempt=attempt.id,
+        try_number=attempt.try_number,
+        lineage=attempt.lineage,
+        keys=output.layout.keys,
+        max_parallelism=output.layout.max_parallelism,
+        spark_schema=output.spark_schema,
+        digest=output.digest,
+        files=output.files,
+        inputs=begun.reads,
+        code=report.code,
+        session=dict(report.session),
+        parameters=dict(run.parameters),
+        created_at=services.now().isoformat(),
+        source=stage.slice,
+        metrics=dict(report.metrics),
+    )
+
+
+def _write(services: Services, output: OutputReport, manifest: Manifest) -> NewResult:
+    data = manifest_to_json(manifest)
+    services.store.create(f"{output.folder}/manifest.json", data)
+    return NewResult(
+        PartitionId(manifest.stage, manifest.subtask, manifest.layout),
+        output.folder,
+        hashlib.sha256(data).hexdigest(),
+        str(manifest.digest),
+        manifest.rows,
+        manifest.bytes,
+    )
+
+
+def _require_all_outputs(begun: Begun, results: Sequence[NewResult]) -> None:
+    expected = set(begun.topology.outputs(begun.attempt.region))
+    found = {result.partition for result in results}
+    if expected != found:
+        raise Internal(f"{begun.attempt.id} was to write {sorted(expected)} but reports {sorted(found)}")
+
+
+def _owe_clears(
+    session: Session, services: Services, begun: Begun, before: RunState, results: Sequence[NewResult]
+) -> int:
+    """Owe the clear of every finished consumer that had read something else."""
+    stale: dict[RegionId, str] = {}
+    for result in results:
+        for consumer in _readers(before, result.partition):
+            reason = _why_stale(session, begun.run, before, consumer, result)
+            if reason is not None and not before.region(consumer).at_work:
+                stale.setdefault(consumer, reason)
+    for consumer, reason in stale.items():
+        owe_clear(session, begun.run, consumer, before.region(consumer).newest_try, reason, services.now())
+    return len(stale)
+
+
+def _readers(state: RunState, partition: PartitionId) -> tuple[RegionId, ...]:
+    closing = (CLOSE,) if partition.stage in state.topology.sinks else ()
+    return (*state.topology.consumers(partition), *closing)
+
+
+def _why_stale(session: Session, run: Run, before: RunState, consumer: RegionId, result: NewResult) -> str | None:
+    committed = committed_attempt(session, run.id, consumer)
+    if committed is None:
+        return None
+    read = next((each for each in reads_of(session, committed.id) if each.partition == result.partition), None)
+    if read is None:
+        return None
+    if read.digest != result.digest:
+        return f"weir: {result.partition} has changed since try {committed.try_number} read it"
+    old = before.results.get(result.partition)
+    if consumer == CLOSE and old is not None and old.state is PartitionState.LOST and old.attempt == read.attempt:
+        return f"weir: the published files of {result.partition} were gone and have been made again"
+    return None

@@ -1,0 +1,62 @@
+"""The coordinator: Flink's JobMaster without a server. Decisions over the ledger, taken in the task's own process."""
+
+from __future__ import annotations
+
+from weir.coordinator import begin, close, commit, failure, settle
+from weir.coordinator.clearing import Clearer
+from weir.coordinator.services import Services
+from weir.coordinator.values import (
+    Adopted,
+    Attempt,
+    Awaiting,
+    BeginRequest,
+    Begun,
+    Committed,
+    Exhausted,
+    FailureDecision,
+    NotInRecord,
+    Published,
+    Settled,
+    TaskKey,
+)
+from weir.ledger.results import renew_leases
+from weir.recovery.restart import RestartStrategy
+from weir.results.region_job import RegionReport
+
+
+class Coordinator:
+    """One attempt's steps, in the order in which an operator takes them."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def begin(self, request: BeginRequest, clearer: Clearer) -> Begun | Adopted | Awaiting | Exhausted | NotInRecord:
+        """Start a try of a region. Raises Fenced, ResultUnavailable, Misconfigured, Retryable or Conflict."""
+        return begin.begin(self._services, request, clearer)
+
+    def check_inputs(self, begun: Begun) -> None:
+        """Say whether a computation failed because of its inputs. Raises ResultUnavailable or Retryable."""
+        commit.check_inputs(self._services, begun)
+
+    def commit(self, begun: Begun, report: RegionReport) -> Committed:
+        """Make the written results current. Raises Fenced, Conflict, ResultUnavailable or Retryable."""
+        return commit.commit(self._services, begun, report)
+
+    def renew(self, attempt: Attempt) -> None:
+        """Prolong the attempt's read leases while it is at work."""
+        with self._services.ledger.transaction() as session:
+            renew_leases(session, attempt.id, self._services.now())
+
+    def close(self, request: BeginRequest, clearer: Clearer) -> Published | Awaiting | Exhausted | NotInRecord:
+        """Complete the run and publish. Raises ResultUnavailable, Conflict, Fenced, Misconfigured or Retryable."""
+        return close.close(self._services, request, clearer)
+
+    def fail(
+        self, dataflow: str, key: TaskKey, try_number: int, error: BaseException, strategy: RestartStrategy
+    ) -> FailureDecision:
+        """Book a failed try and decide what follows; the clears that it owes are to be settled next. Raises Retryable."""
+        return failure.fail(self._services, dataflow, key, try_number, error, strategy)
+
+    def settle(self, clearer: Clearer, dataflow: str | None = None) -> list[Settled]:
+        """Carry out owed clears. Raises Retryable or Misconfigured."""
+        return settle.settle(self._services, clearer, dataflow)

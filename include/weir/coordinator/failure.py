@@ -1,0 +1,172 @@
+"""What follows a failed try: the failure is booked, and the restart strategy or a budget says whether and when.
+
+Invariant 7: a failure, its plan and the clears that the plan owes are one transaction.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from weir.coordinator.budgets import ENVIRONMENT_DELAYS, LIMITS, restart_decision, spent
+from weir.coordinator.gathering import losses_by_partition
+from weir.coordinator.inputs import probe_partitions
+from weir.coordinator.services import Services
+from weir.coordinator.values import Action, FailureDecision, TaskKey
+from weir.errors import Conflict, Loss, ResultUnavailable
+from weir.ledger.attempts import LIVE, attempts_of, end
+from weir.ledger.failovers import record_failover
+from weir.ledger.models import AttemptRow, RunRow
+from weir.ledger.owed import owe_clear
+from weir.ledger.results import drop_leases, record_losses
+from weir.ledger.runs import Run, run_by_id
+from weir.ledger.snapshot import run_state
+from weir.recovery.backtrack import backtrack, known_loss
+from weir.recovery.classify import FailureClass, classify
+from weir.recovery.plan import Plan, StepKind
+from weir.recovery.restart import RestartStrategy
+from weir.recovery.run_state import AttemptState, RunState
+from weir.topology.regions import PartitionId, RegionId
+
+UNREGISTERED_DELAY = 5.0
+"""Seconds before the next try where the failed one had not even entered the ledger."""
+
+ROUNDS = 20
+"""How often a plan may be overtaken before the try simply comes again."""
+
+
+def fail(
+    services: Services, dataflow: str, key: TaskKey, try_number: int, error: BaseException, strategy: RestartStrategy
+) -> FailureDecision:
+    """Book the failure of a try and decide. Raises Retryable if ledger or store do not answer."""
+    failure = classify(error)
+    if failure is FailureClass.FENCED:
+        return FailureDecision(Action.NOTHING, UNREGISTERED_DELAY, f"fenced: {error}")
+    with services.ledger.transaction() as session:
+        row = _attempt(session, dataflow, key, try_number)
+        run = None if row is None else run_by_id(session, row.run)
+    if row is None or run is None:
+        return _unregistered(failure, error)
+    if row.state not in LIVE:
+        return _already_ended(row)
+    if isinstance(error, ResultUnavailable):
+        return _backtrack(services, run, row, error)
+    with services.ledger.transaction(dataflow) as session:
+        return _book(session, services, run, row.id, failure, error, strategy)
+
+
+def _attempt(session: Session, dataflow: str, key: TaskKey, try_number: int) -> AttemptRow | None:
+    query = (
+        select(AttemptRow)
+        .join(RunRow, RunRow.id == AttemptRow.run)
+        .where(
+            RunRow.dataflow == dataflow,
+            RunRow.dag_id == key.dag_id,
+            RunRow.run_id == key.run_id,
+            AttemptRow.task_id == key.task_id,
+            AttemptRow.map_index == key.map_index,
+            AttemptRow.try_number == try_number,
+        )
+    )
+    return session.scalar(query)
+
+
+def _unregistered(failure: FailureClass, error: BaseException) -> FailureDecision:
+    action = Action.FAIL if failure is FailureClass.FATAL else Action.RETRY
+    return FailureDecision(action, UNREGISTERED_DELAY, str(error))
+
+
+def _already_ended(row: AttemptRow) -> FailureDecision:
+    if row.state == AttemptState.FAILED.value:
+        return FailureDecision(Action.FAIL, 0, row.error or "the attempt had failed before")
+    # Its work is done or another's: the next try adopts it, or is told so.
+    return FailureDecision(Action.RETRY, 1, f"attempt {row.id} is {row.state} already")
+
+
+def _book(
+    session: Session,
+    services: Services,
+    run: Run,
+    attempt: str,
+    failure: FailureClass,
+    error: BaseException,
+    strategy: RestartStrategy,
+) -> FailureDecision:
+    row = session.get_one(AttemptRow, attempt)
+    message = f"{type(error).__name__}: {error}"
+    end(row, AttemptState.RETRYING, services.now(), failure=failure, error=message)
+    drop_leases(session, attempt)
+    decision = _decide(attempts_of(session, run.id, RegionId(row.region, row.subtask)), failure, message, strategy)
+    if decision.action is Action.FAIL:
+        row.state = AttemptState.FAILED.value
+    return decision
+
+
+def _decide(
+    attempts: list[AttemptRow], failure: FailureClass, message: str, strategy: RestartStrategy
+) -> FailureDecision:
+    if failure is FailureClass.FATAL:
+        return FailureDecision(Action.FAIL, 0, f"not recoverable by another try: {message}")
+    if failure in LIMITS:
+        return _from_budget(attempts, failure, message)
+    decision = restart_decision(strategy, attempts)
+    if not decision.can_restart:
+        return FailureDecision(Action.FAIL, 0, f"recovery is suppressed by {strategy}: {message}")
+    return FailureDecision(Action.RETRY, decision.backoff_ms / 1000, f"{strategy}: {message}")
+
+
+def _from_budget(attempts: list[AttemptRow], failure: FailureClass, message: str) -> FailureDecision:
+    used, limit = spent(attempts, failure), LIMITS[failure]
+    if used > limit:
+        return FailureDecision(
+            Action.FAIL, 0, f"more than {limit} times {failure.value} since the last clear: {message}"
+        )
+    delay = 0.0
+    if failure is FailureClass.ENVIRONMENT:
+        delay = ENVIRONMENT_DELAYS[min(used, len(ENVIRONMENT_DELAYS)) - 1]
+    return FailureDecision(Action.RETRY, delay, f"{failure.value} {used} of {limit}: {message}")
+
+
+def _backtrack(services: Services, run: Run, row: AttemptRow, error: ResultUnavailable) -> FailureDecision:
+    """Plan in rounds: decide, ask the store what the decision needs, decide again; write down what was decided."""
+    store_id, failed = services.store_id(), RegionId(row.region, row.subtask)
+    losses, intact = losses_by_partition(error.losses), frozenset[PartitionId]()
+    for _ in range(ROUNDS):
+        with services.ledger.transaction(run.dataflow.name) as session:
+            record_losses(session, losses.values(), services.now())
+            state = run_state(session, run)
+            losses = _still_true(state, losses)
+            decided = backtrack(state, failed, losses, intact)
+            if isinstance(decided, Plan):
+                return _carry_out(session, services, run, row.id, decided, error)
+        probed = probe_partitions(services, store_id, state, decided.partitions)
+        losses, intact = losses | dict(probed.losses), intact | frozenset(probed.manifests)
+    raise Conflict(f"the run changed {ROUNDS} times while the recovery of {failed} was planned")
+
+
+def _still_true(state: RunState, losses: dict[PartitionId, Loss]) -> dict[PartitionId, Loss]:
+    """Leave out what others have repaired meanwhile: a loss is that of one attempt."""
+    return {
+        partition: loss
+        for partition, loss in losses.items()
+        if known_loss(state, partition) is not None
+        or (partition in state.results and state.results[partition].attempt == loss.attempt)
+    }
+
+
+def _carry_out(
+    session: Session, services: Services, run: Run, attempt: str, plan: Plan, error: ResultUnavailable
+) -> FailureDecision:
+    row = session.get_one(AttemptRow, attempt)
+    if row.state not in LIVE:
+        return _already_ended(row)
+    end(row, AttemptState.RETRYING, services.now(), failure=FailureClass.BACKTRACK, error=str(error))
+    drop_leases(session, attempt)
+    decision = _from_budget(attempts_of(session, run.id, plan.failed), FailureClass.BACKTRACK, plan.summary())
+    if decision.action is Action.FAIL:
+        row.state = AttemptState.FAILED.value
+        return decision
+    failover = record_failover(session, run, row, plan, services.now())
+    for step in plan.of(StepKind.RERUN):
+        owe_clear(session, run, step.region, step.after_try, f"weir: {step.reason}", services.now(), failover)
+    return decision

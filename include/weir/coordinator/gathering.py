@@ -1,0 +1,145 @@
+"""The second half of a begin: everything that the attempt reads is there, or it is said what is not.
+
+Invariant 3: the answer is given in one transaction that sees the very results that were probed, and takes the read
+leases on them; if anything changed meanwhile, the question is asked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from weir.coordinator.awaiting import void_finished
+from weir.coordinator.clearing import Clearer
+from weir.coordinator.inputs import Probed, Sorted, probe_partitions, sort_inputs
+from weir.coordinator.registration import Registered
+from weir.coordinator.services import Services
+from weir.coordinator.values import Awaiting
+from weir.errors import Conflict, Fenced, Loss, ResultUnavailable
+from weir.ledger.attempts import attempts_of
+from weir.ledger.models import AttemptRow
+from weir.ledger.results import record_found, record_losses, take_leases
+from weir.ledger.snapshot import run_state
+from weir.recovery.run_state import CLOSE, AttemptState, RunState
+from weir.results.manifest import Manifest
+from weir.results.partition_state import PartitionState
+from weir.topology.regions import PartitionId, RegionId
+
+ROUNDS = 10
+"""How often the world may change under a begin before it gives way."""
+
+FIRST_WAIT, LONGEST_WAIT = 5.0, 60.0
+"""Seconds between two looks at a producer that is at work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """All inputs, under lease: the run as it was at that instant, and the manifests to read."""
+
+    state: RunState
+    manifests: Mapping[PartitionId, Manifest]
+
+
+def gather(services: Services, registered: Registered, clearer: Clearer) -> Gathered | Awaiting:
+    """Probe and claim all inputs.
+
+    Raises ResultUnavailable with all losses, Retryable if the store or Airflow does not answer, Misconfigured if a
+    producer was skipped or no longer exists, and Conflict if the inputs never hold still.
+    """
+    store_id, region = services.store_id(), registered.attempt.region
+    _record_lost_outputs(services, registered, store_id)
+    for _ in range(ROUNDS):
+        state = _present(services, registered)
+        inputs = sort_inputs(state, region)
+        probed = probe_partitions(services, store_id, state, inputs.to_probe)
+        if inputs.awaited and not (inputs.losses or probed.losses):
+            regions = frozenset().union(*inputs.awaited.values())
+            if void_finished(services, registered.run, regions, clearer):
+                continue
+        answer = _answer(services, registered, state, inputs, probed)
+        if isinstance(answer, ResultUnavailable):
+            raise answer
+        if answer is not None:
+            return answer
+    raise Conflict(f"the inputs of {region} changed {ROUNDS} times while it began")
+
+
+def _present(services: Services, registered: Registered) -> RunState:
+    with services.ledger.transaction() as session:
+        return run_state(session, registered.run, registered.topology)
+
+
+def _record_lost_outputs(services: Services, registered: Registered, store_id: str) -> None:
+    """Look at what the region had committed before: a published file that is gone must be published anew."""
+    region = registered.attempt.region
+    if region == CLOSE:
+        return
+    state = _present(services, registered)
+    own = [each for each in registered.topology.outputs(region) if _is_finished(state, each)]
+    losses = probe_partitions(services, store_id, state, own).losses
+    if losses:
+        with services.ledger.transaction(registered.run.dataflow.name) as session:
+            record_losses(session, losses.values(), services.now())
+
+
+def _is_finished(state: RunState, partition: PartitionId) -> bool:
+    return partition in state.results and state.results[partition].state is PartitionState.FINISHED
+
+
+def _answer(
+    services: Services, registered: Registered, state: RunState, inputs: Sorted, probed: Probed
+) -> Gathered | Awaiting | ResultUnavailable | None:
+    """Write the answer down; None if the run is no longer as it was when the store was asked."""
+    now = services.now()
+    with services.ledger.transaction(registered.run.dataflow.name) as session:
+        present = run_state(session, registered.run, registered.topology)
+        row = _require_newest(session, registered)
+        if _differs(state, present, registered.attempt.region, inputs):
+            return None
+        record_found(session, [state.results[each] for each in probed.manifests], now)
+        losses = (*inputs.losses.values(), *probed.losses.values())
+        if losses:
+            record_losses(session, probed.losses.values(), now)
+            return ResultUnavailable(losses)
+        if inputs.awaited:
+            return _wait(row, inputs.awaited, registered)
+        take_leases(session, [present.results[each] for each in probed.manifests], registered.attempt.id, now)
+        return Gathered(present, probed.manifests)
+
+
+def _require_newest(session: Session, registered: Registered) -> AttemptRow:
+    newest = attempts_of(session, registered.run.id, registered.attempt.region)[-1]
+    if newest.id != registered.attempt.id or newest.session_id != registered.attempt.session_id:
+        raise Fenced(f"{registered.attempt.id} of {registered.attempt.region} is fenced by {newest.id}")
+    return newest
+
+
+def _differs(before: RunState, now: RunState, region: RegionId, inputs: Sorted) -> bool:
+    """Whether the answer would be another one now: other attempts, other states, or other things to wait for."""
+    if _identities(before, inputs.to_probe) != _identities(now, inputs.to_probe):
+        return True
+    again = sort_inputs(now, region)
+    return (again.to_probe, set(again.awaited), set(again.losses)) != (
+        inputs.to_probe,
+        set(inputs.awaited),
+        set(inputs.losses),
+    )
+
+
+def _identities(state: RunState, partitions: Iterable[PartitionId]) -> dict[PartitionId, int | None]:
+    return {each: state.results[each].result if each in state.results else None for each in partitions}
+
+
+def _wait(row: AttemptRow, awaited: Mapping[PartitionId, frozenset[RegionId]], registered: Registered) -> Awaiting:
+    seconds = min(FIRST_WAIT * 2**row.waits, LONGEST_WAIT)
+    row.state, row.waits = AttemptState.WAITING.value, min(row.waits + 1, 10)
+    regions = sorted({str(region) for regions in awaited.values() for region in regions})
+    partitions = ", ".join(str(each) for each in sorted(awaited))
+    return Awaiting(seconds, f"waiting for {', '.join(regions)}, at work on {partitions}", registered.interrupt)
+
+
+def losses_by_partition(losses: Iterable[Loss]) -> dict[PartitionId, Loss]:
+    """Losses by the partition that they are about."""
+    return {PartitionId(loss.stage, loss.subtask, loss.layout): loss for loss in losses}

@@ -1,0 +1,77 @@
+"""Are the inputs of an attempt there? Asked of the ledger first, then of the store, then, for those awaited, of Airflow.
+
+Invariant: nothing is called lost on a doubt. A store that does not answer raises Retryable; a producer at work is
+awaited; only what is definitely gone, wrong or never made is a loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from weir.coordinator.services import Services
+from weir.errors import Loss
+from weir.recovery.backtrack import known_loss
+from weir.recovery.run_state import CLOSE, CurrentResult, RunState
+from weir.results.manifest import Manifest
+from weir.results.partition_state import PartitionState
+from weir.store.probe import PartitionRef, probe
+from weir.topology.regions import PartitionId, RegionId
+
+
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """The inputs of a region as the ledger knows them: to ask the store about, to wait for, or lost."""
+
+    to_probe: frozenset[PartitionId]
+    awaited: Mapping[PartitionId, frozenset[RegionId]]
+    losses: Mapping[PartitionId, Loss]
+
+
+def sort_inputs(state: RunState, region: RegionId) -> Sorted:
+    """What the ledger alone says about the inputs of `region`."""
+    to_probe, awaited, losses = set(), {}, {}
+    for partition in state.inputs_of(region):
+        loss = known_loss(state, partition)
+        waits_for = state.awaited_for(partition)
+        if loss is None and state.results[partition].state is PartitionState.FINISHED:
+            to_probe.add(partition)
+        elif waits_for:
+            awaited[partition] = waits_for
+        elif loss is not None:
+            losses[partition] = loss
+        else:
+            to_probe.add(partition)
+    if region == CLOSE:
+        to_probe = {each for each in to_probe if _is_worth_probing(state, each)}
+    return Sorted(frozenset(to_probe), awaited, losses)
+
+
+def _is_worth_probing(state: RunState, partition: PartitionId) -> bool:
+    """The closing task reads the sinks; of other results it asks the ledger, unless that has recorded a loss."""
+    return partition.stage in state.topology.sinks or state.results[partition].state is PartitionState.LOST
+
+
+def reference(result: CurrentResult, run: str) -> PartitionRef:
+    """How the store is asked for a result."""
+    partition = result.partition
+    return PartitionRef(
+        run, partition.stage, partition.subtask, partition.layout, result.attempt, result.folder, result.manifest_sha256
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What the store answered."""
+
+    manifests: Mapping[PartitionId, Manifest]
+    losses: Mapping[PartitionId, Loss]
+
+
+def probe_partitions(services: Services, store_id: str, state: RunState, partitions: Iterable[PartitionId]) -> Probed:
+    """Ask the store for the current results of `partitions`. Raises Retryable where it does not answer."""
+    references = {reference(state.results[each], state.run): each for each in partitions}
+    answers = probe(services.store, store_id, list(references))
+    manifests = {references[ref]: found for ref, found in answers.items() if isinstance(found, Manifest)}
+    losses = {references[ref]: found for ref, found in answers.items() if isinstance(found, Loss)}
+    return Probed(manifests, losses)

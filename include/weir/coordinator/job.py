@@ -1,0 +1,146 @@
+"""The description of an attempt's Spark job. Invariant: a job names exactly the files that the manifests name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from weir.coordinator.registration import Registered
+from weir.coordinator.services import Services, attempt_folder, region_folder
+from weir.coordinator.slices import slice_for
+from weir.dataflow import Stage
+from weir.dataflow.exchange import ExchangeKind
+from weir.dataflow.settings import spark_conf
+from weir.dataflow.stage import StageKind
+from weir.errors import Misconfigured
+from weir.recovery.run_state import RunState
+from weir.results.key_types import key_types, require_equal_key_types
+from weir.results.layout import Layout
+from weir.results.manifest import InputRead, Manifest
+from weir.results.region_job import InputToRead, OutputToWrite, PartitionToRead, RegionJob, StageToRun
+from weir.topology.regions import InputPartitions, PartitionId
+
+
+def region_job(
+    services: Services, registered: Registered, state: RunState, manifests: Mapping[PartitionId, Manifest]
+) -> RegionJob:
+    """Everything the job needs. Raises Misconfigured where inputs do not fit each other or a slice cannot be resolved."""
+    run, attempt = registered.run, registered.attempt
+    inputs = registered.topology.inputs(attempt.region)
+    _check_keys(inputs, manifests)
+    stages = registered.topology.stages_of(attempt.region.name)
+    return RegionJob(
+        attempt=attempt.id,
+        dataflow=run.dataflow.name,
+        epoch=run.epoch,
+        interval=(_iso(run.interval[0]), _iso(run.interval[1])),
+        region=attempt.region.name,
+        subtask=attempt.region.subtask,
+        store=services.store.url,
+        report=region_folder(run, attempt.region.name, attempt.region.subtask, attempt.id) + "/report.json",
+        stages=tuple(_stage(services, registered, state, stage, inputs, manifests) for stage in stages),
+        parameters=dict(run.parameters),
+        spark_conf=spark_conf(stages),
+    )
+
+
+def _iso(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat()
+
+
+def _stage(
+    services: Services,
+    registered: Registered,
+    state: RunState,
+    stage: Stage,
+    inputs: Sequence[InputPartitions],
+    manifests: Mapping[PartitionId, Manifest],
+) -> StageToRun:
+    run, attempt = registered.run, registered.attempt
+    subtask = attempt.region.subtask
+    return StageToRun(
+        name=stage.name,
+        function=stage.function,
+        is_source=stage.kind is StageKind.SOURCE,
+        subtask=subtask,
+        parallelism=stage.parallelism,
+        pipelined={
+            argument: exchange.stage
+            for argument, exchange in stage.exchanges.items()
+            if exchange.kind is ExchangeKind.PIPELINED
+        },
+        inputs=tuple(_input(services, state, each, manifests) for each in inputs if each.stage == stage.name),
+        outputs=tuple(
+            _output(services, attempt_folder(run, stage.name, layout.id, subtask, attempt.id), layout)
+            for layout in registered.topology.layouts_of(stage.name)
+        ),
+        slice=slice_for(services, run, stage, subtask, attempt.id),
+    )
+
+
+def _output(services: Services, folder: str, layout: Layout) -> OutputToWrite:
+    return OutputToWrite(layout, folder, services.store.spark_url(folder))
+
+
+def _input(
+    services: Services, state: RunState, read: InputPartitions, manifests: Mapping[PartitionId, Manifest]
+) -> InputToRead:
+    _require_one_schema(read, manifests)
+    return InputToRead(
+        argument=read.argument,
+        layout=read.layout,
+        spark_schema=manifests[read.partitions[0]].spark_schema,
+        partitions=tuple(
+            PartitionToRead(
+                each.stage,
+                each.subtask,
+                tuple(
+                    services.store.spark_url(f"{state.results[each].folder}/{file.name}")
+                    for file in manifests[each].files
+                ),
+            )
+            for each in read.partitions
+        ),
+        key_groups=read.key_groups,
+    )
+
+
+def _require_one_schema(read: InputPartitions, manifests: Mapping[PartitionId, Manifest]) -> None:
+    """Siblings of one result must agree, or one of them was computed by other code."""
+    schemas = {manifests[each].digest.schema: each for each in read.partitions}
+    if len(schemas) > 1:
+        one, other = list(schemas.values())[:2]
+        raise Misconfigured(
+            f"{one} and {other} have different columns or types: they were computed by different versions of stage "
+            f"{read.producer}. Clear the whole stage {read.producer}, so that all of its subtasks run again"
+        )
+
+
+def _check_keys(inputs: Sequence[InputPartitions], manifests: Mapping[PartitionId, Manifest]) -> None:
+    found: dict[str, dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {}
+    for read in inputs:
+        if read.layout.keys:
+            schema = manifests[read.partitions[0]].spark_schema
+            types = key_types(schema, read.layout.keys, f"the result of stage {read.producer}")
+            found.setdefault(read.stage, {})[read.producer] = (read.layout.keys, types)
+    for stage, keyed in found.items():
+        require_equal_key_types(stage, keyed)
+
+
+def reads_of_job(
+    state: RunState, inputs: Sequence[InputPartitions], manifests: Mapping[PartitionId, Manifest]
+) -> tuple[InputRead, ...]:
+    """What the attempt is about to be made from, with the digests as they are now."""
+    return tuple(
+        InputRead(
+            argument=f"{read.stage}.{read.argument}",
+            run=state.run,
+            stage=each.stage,
+            subtask=each.subtask,
+            layout=each.layout,
+            attempt=manifests[each].attempt,
+            digest=state.results[each].digest,
+        )
+        for read in inputs
+        for each in read.partitions
+    )

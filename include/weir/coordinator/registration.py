@@ -1,0 +1,161 @@
+"""The first half of a begin: the attempt enters the ledger.
+
+Invariant 2: a try enters once and only if no newer one has; entering fences every older attempt of the region.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy.orm import Session
+
+from weir.coordinator.budgets import restart_decision
+from weir.coordinator.services import Services
+from weir.coordinator.values import Attempt, Awaiting, BeginRequest, Exhausted, NotInRecord, SparkWork
+from weir.errors import Fenced
+from weir.ledger.attempts import Origin, attempts_of, end, origin_of
+from weir.ledger.models import AttemptRow
+from weir.ledger.runs import NewRun, Run, own_epoch
+from weir.recovery.classify import FailureClass
+from weir.recovery.run_state import CLOSE, AttemptState
+from weir.topology.regions import RegionId, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """An attempt that is in the ledger, and the Spark work of those that it fences."""
+
+    attempt: Attempt
+    run: Run
+    topology: Topology
+    origin: Origin
+    interrupt: tuple[SparkWork, ...]
+
+
+def register(services: Services, request: BeginRequest) -> Registered | Awaiting | Exhausted | NotInRecord:
+    """Enter the attempt.
+
+    Exhausted where the try before died silently and the restart strategy allows no other. Raises Fenced if a newer
+    try is registered and Misconfigured if another DagRun owns the epoch.
+    """
+    store_id = services.store_id()
+    key, dataflow = request.key, request.dataflow
+    with services.ledger.transaction(dataflow.name) as session:
+        new = NewRun(
+            dataflow, request.interval, key.dag_id, key.run_id, request.task_prefix, dict(request.parameters), store_id
+        )
+        run = own_epoch(session, new, services.now())
+        topology = Topology(run.dataflow)
+        region = _region_of(run, topology, request)
+        if region is None:
+            return NotInRecord(_not_in_record(run, request))
+        return _enter(session, services, request, run, topology, region)
+
+
+def _region_of(run: Run, topology: Topology, request: BeginRequest) -> RegionId | None:
+    name = request.key.task_id.removeprefix(run.task_prefix)
+    region = RegionId(name, max(request.key.map_index, 0))
+    return region if region == CLOSE or topology.knows(region) else None
+
+
+def _not_in_record(run: Run, request: BeginRequest) -> str:
+    index = f"[{request.key.map_index}]" if request.key.map_index >= 0 else ""
+    return (
+        f"run {run.id} is pinned to the dataflow of its first begin, which has no {request.key.task_id}{index}: nothing to do. "
+        f"`weir run adopt {run.id}` moves the run to the present dataflow"
+    )
+
+
+def _enter(
+    session: Session, services: Services, request: BeginRequest, run: Run, topology: Topology, region: RegionId
+) -> Registered | Awaiting | Exhausted:
+    earlier = attempts_of(session, run.id, region)
+    row = _resumed(earlier, request, region)
+    older = [each for each in earlier if each is not row]
+    origin = Origin(row.origin) if row else origin_of(session, run.id, region, older, request.max_tries)
+    interrupt = _fence(older, origin, services)
+    if row is None:
+        row = _new_row(services, request, run, region, origin)
+        session.add(row)
+    row.state, row.ti_id, row.session_id = AttemptState.RUNNING.value, request.ti_id, str(services.new_uuid())
+    row.session_url = request.session_url
+    session.flush()
+    waiting = _obey_strategy(row, older, services, request, interrupt) if origin is Origin.RETRY else None
+    if waiting is not None:
+        return waiting
+    attempt = Attempt(row.id, run.id, region, row.try_number, run.lineage, row.session_id, row.session_url)
+    return Registered(attempt, run, topology, origin, interrupt)
+
+
+def _resumed(earlier: list[AttemptRow], request: BeginRequest, region: RegionId) -> AttemptRow | None:
+    """The row of this very try, if it had only been waiting."""
+    newest = earlier[-1] if earlier else None
+    if newest is None or newest.try_number < request.try_number:
+        return None
+    if newest.try_number == request.try_number and newest.state == AttemptState.WAITING.value:
+        return newest
+    raise Fenced(
+        f"try {request.try_number} of {region} comes too late: try {newest.try_number} ({newest.id}, {newest.state}) is "
+        "registered. Nothing was changed"
+    )
+
+
+def _new_row(services: Services, request: BeginRequest, run: Run, region: RegionId, origin: Origin) -> AttemptRow:
+    return AttemptRow(
+        id=services.attempt_id(request.try_number),
+        run=run.id,
+        region=region.name,
+        subtask=region.subtask,
+        task_id=request.key.task_id,
+        map_index=request.key.map_index,
+        try_number=request.try_number,
+        max_tries=request.max_tries,
+        lineage=run.lineage,
+        origin=origin.value,
+        began_at=services.now(),
+        waits=0,
+    )
+
+
+def _fence(older: list[AttemptRow], origin: Origin, services: Services) -> tuple[SparkWork, ...]:
+    """End attempts that never said how they ended; one that was not cleared away was killed, and that is a failure."""
+    work = []
+    for row in older:
+        if row.state == AttemptState.WAITING.value:
+            end(row, AttemptState.FENCED, services.now())
+        elif row.state == AttemptState.RUNNING.value:
+            work.append(SparkWork(row.id, row.session_url, row.session_id))
+            killed = origin is Origin.RETRY and row is older[-1]
+            if killed:
+                lost = f"the process of try {row.try_number} ended without a word (killed, or its machine was lost)"
+                end(row, AttemptState.RETRYING, services.now(), failure=FailureClass.KILLED, error=lost)
+            else:
+                end(row, AttemptState.FENCED, services.now())
+    return tuple(work)
+
+
+def _obey_strategy(
+    row: AttemptRow,
+    older: list[AttemptRow],
+    services: Services,
+    request: BeginRequest,
+    interrupt: tuple[SparkWork, ...],
+) -> Awaiting | Exhausted | None:
+    """The restart strategy's word on a predecessor that could not ask for it itself."""
+    last = older[-1]
+    if last.failure != FailureClass.KILLED.value or last.ended_at is None:
+        return None
+    decision = restart_decision(request.restart, older)
+    if not decision.can_restart:
+        error = f"{last.error}; the restart strategy ({request.restart}) allows no further restart"
+        end(row, AttemptState.FAILED, services.now(), failure=FailureClass.FATAL, error=error)
+        return Exhausted(error, interrupt)
+    until = last.ended_at + timedelta(milliseconds=decision.backoff_ms)
+    seconds = (until - services.now()).total_seconds()
+    if seconds <= 0:
+        return None
+    row.state = AttemptState.WAITING.value
+    return Awaiting(
+        seconds, f"{last.error}; restarting after {decision.backoff_ms / 1000:g} s ({request.restart})", interrupt
+    )

@@ -1,0 +1,80 @@
+"""Carrying out owed clears.
+
+Invariant 7: an owed clear is settled only when Airflow was seen to follow it: a newer try, or one not yet finished.
+Any number of processes may do this at once; the clear itself compares first.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from weir.coordinator.clearing import MISSING, ClearAnswer, Clearer, ClearItem
+from weir.coordinator.services import Services
+from weir.coordinator.values import Settled, TaskKey
+from weir.ledger.models import AttemptRow, OwedClearRow
+from weir.ledger.owed import open_clears
+from weir.recovery.run_state import AttemptState
+
+NOTE_LENGTH = 1000
+"""The longest note that Airflow keeps."""
+
+FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed", MISSING})
+"""Airflow's states in which nothing more happens to a task instance by itself."""
+
+
+def settle(services: Services, clearer: Clearer, dataflow: str | None = None) -> list[Settled]:
+    """Carry out what is owed, of one dataflow or of all. Raises Retryable or Misconfigured as the clearer does."""
+    with services.ledger.transaction() as session:
+        owed = open_clears(session, dataflow)
+    done: list[Settled] = []
+    for reason, rows in groupby(sorted(owed, key=lambda row: (row.reason, row.id)), key=lambda row: row.reason):
+        batch = list(rows)
+        answers = clearer.clear([_item(row) for row in batch], reason[:NOTE_LENGTH])
+        done += [_record(services, row, answer) for row, answer in zip(batch, answers, strict=True)]
+    return done
+
+
+def _item(row: OwedClearRow) -> ClearItem:
+    return ClearItem(row.dag_id, row.run_id, row.task_id, row.map_index, row.expected_try)
+
+
+def _record(services: Services, row: OwedClearRow, answer: ClearAnswer) -> Settled:
+    with services.ledger.transaction(row.dataflow) as session:
+        is_settled, outcome = _outcome(row, answer, is_ending=_is_ending(session, row, answer))
+        fresh = session.get_one(OwedClearRow, row.id)
+        if fresh.settled_at is None:
+            fresh.outcome, fresh.found_try = outcome, answer.try_number
+            fresh.settled_at = services.now() if is_settled else None
+    return Settled(TaskKey(row.dag_id, row.run_id, row.task_id, row.map_index), outcome, row.reason, is_settled)
+
+
+def _is_ending(session: Session, row: OwedClearRow, answer: ClearAnswer) -> bool:
+    """Whether the expected try has committed but Airflow still calls it unfinished: it can be cleared in a moment."""
+    if answer.state in FINISHED or answer.try_number != row.expected_try:
+        return False
+    query = select(AttemptRow.id).where(
+        AttemptRow.run == row.run,
+        AttemptRow.region == row.region,
+        AttemptRow.subtask == row.subtask,
+        AttemptRow.try_number == row.expected_try,
+        AttemptRow.state.in_([AttemptState.COMMITTED.value, AttemptState.ADOPTED.value]),
+    )
+    return session.scalar(query) is not None
+
+
+def _outcome(row: OwedClearRow, answer: ClearAnswer, *, is_ending: bool) -> tuple[bool, str]:
+    found = f"{answer.state or 'no state yet'} at try {answer.try_number}"
+    if answer.cleared:
+        return True, "cleared"
+    if is_ending:
+        return False, f"still {found}: to be cleared when it has ended"
+    if answer.state in (MISSING, "removed"):
+        return True, f"Airflow has no such task instance ({answer.state})"
+    if answer.try_number > row.expected_try:
+        return True, f"not needed: {found}, newer than try {row.expected_try}"
+    if answer.state not in FINISHED:
+        return True, f"not needed: {found}, it has not finished"
+    return answer.state == "skipped", f"not cleared: {found}"

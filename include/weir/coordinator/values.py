@@ -1,0 +1,171 @@
+"""What goes into the coordinator and comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+from weir.dataflow import Dataflow
+from weir.ledger.runs import Run
+from weir.recovery.restart import RestartStrategy
+from weir.results.manifest import InputRead, Manifest
+from weir.results.region_job import RegionJob
+from weir.store.probe import PartitionRef
+from weir.topology.regions import RegionId, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class TaskKey:
+    """A task instance in Airflow; its try comes beside it."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class BeginRequest:
+    """A try that is about to start. `interval` is the DagRun's data interval; `dataflow` is what the DAG file says now."""
+
+    key: TaskKey
+    try_number: int
+    max_tries: int
+    ti_id: str
+    dataflow: Dataflow
+    task_prefix: str
+    interval: tuple[datetime, datetime]
+    session_url: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    restart: RestartStrategy = field(default_factory=RestartStrategy.default)
+
+
+@dataclass(frozen=True, slots=True)
+class SparkWork:
+    """The Spark session of an attempt, so that anybody can interrupt it."""
+
+    attempt: str
+    session_url: str
+    session_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try of one region, registered."""
+
+    id: str
+    run: str
+    region: RegionId
+    try_number: int
+    lineage: int
+    session_id: str
+    session_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class InputFiles:
+    """An input partition as it is read: its manifest, its folder, and the inclusive range of key groups (None: all)."""
+
+    manifest: Manifest
+    folder: str
+    key_groups: tuple[int, int] | None
+    manifest_sha256: str
+
+    def reference(self, run: str) -> PartitionRef:
+        """How the store is asked for it."""
+        found = self.manifest
+        return PartitionRef(
+            run, found.stage, found.subtask, found.layout, found.attempt, self.folder, self.manifest_sha256
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Go on: stop the work of `interrupt` (earlier attempts), run `job`, then commit."""
+
+    attempt: Attempt
+    run: Run
+    topology: Topology
+    job: RegionJob
+    reads: tuple[InputRead, ...]
+    inputs: tuple[InputFiles, ...]
+    interrupt: tuple[SparkWork, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """An earlier try has committed what this one would compute: there is nothing to do but to stop `interrupt`."""
+
+    attempt: Attempt
+    summary: dict[str, Any]
+    interrupt: tuple[SparkWork, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The results are current. `summary` is for Airflow's UI; `owed` clears follow from what has changed."""
+
+    summary: dict[str, Any]
+    owed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The run is closed. `versions` maps each sink to the version that was published now, None where nothing changed."""
+
+    summary: dict[str, Any]
+    versions: Mapping[str, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Awaiting:
+    """Come again later: producers are at work, or the restart strategy's delay is not over. Costs no try."""
+
+    seconds: float
+    reason: str
+    interrupt: tuple[SparkWork, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Exhausted:
+    """The try before died silently, and the restart strategy allows no other: fail."""
+
+    reason: str
+    interrupt: tuple[SparkWork, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NotInRecord:
+    """The run is pinned to a dataflow without this task instance: it ends, successful, and says so."""
+
+    note: str
+
+
+class Action(Enum):
+    """What becomes of a failed try."""
+
+    RETRY = "retry"
+    FAIL = "fail"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class FailureDecision:
+    """Whether and when a failed task instance runs again, and why."""
+
+    action: Action
+    delay_seconds: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of one owed clear."""
+
+    task: TaskKey
+    outcome: str
+    reason: str
+    is_settled: bool

@@ -1,0 +1,74 @@
+"""A stage as JSON, for the record that a run is pinned to. Invariant: what is written reads back equal.
+
+`executor_config` is left out: it holds Airflow's own objects, which only the DAG file can make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from weir.dataflow.exchange import Exchange, ExchangeKind
+from weir.dataflow.stage import Stage, StageKind, TaskSettings
+
+
+def stage_to_json(stage: Stage) -> dict[str, Any]:
+    """Return the stage as plain JSON values; times are in seconds."""
+    timeout = stage.task.execution_timeout
+    return {
+        "name": stage.name,
+        "kind": stage.kind.value,
+        "function": stage.function,
+        "resolve": stage.resolve,
+        "parallelism": stage.parallelism,
+        "max_parallelism": stage.max_parallelism,
+        "inputs": {argument: _exchange_to_json(exchange) for argument, exchange in stage.exchanges.items()},
+        "task": {
+            "pool": stage.task.pool,
+            "queue": stage.task.queue,
+            "priority_weight": stage.task.priority_weight,
+            "execution_timeout": None if timeout is None else timeout.total_seconds(),
+        },
+        "spark": dict(stage.spark),
+    }
+
+
+def stage_from_json(document: Mapping[str, Any]) -> Stage:
+    """Read what `stage_to_json` wrote."""
+    task = document["task"]
+    timeout = task["execution_timeout"]
+    return Stage(
+        name=document["name"],
+        kind=StageKind(document["kind"]),
+        function=document["function"],
+        resolve=document["resolve"],
+        parallelism=document["parallelism"],
+        max_parallelism=document["max_parallelism"],
+        inputs={argument: _exchange_from_json(exchange) for argument, exchange in document["inputs"].items()},
+        task=TaskSettings(
+            pool=task["pool"],
+            queue=task["queue"],
+            priority_weight=task["priority_weight"],
+            execution_timeout=None if timeout is None else timedelta(seconds=timeout),
+        ),
+        spark=dict(document["spark"]),
+    )
+
+
+def _exchange_to_json(exchange: Exchange) -> dict[str, Any]:
+    return {
+        "stage": exchange.stage,
+        "kind": exchange.kind.value,
+        "keys": list(exchange.keys),
+        "broadcast": exchange.broadcast,
+    }
+
+
+def _exchange_from_json(document: Mapping[str, Any]) -> Exchange:
+    return Exchange(
+        stage=document["stage"],
+        kind=ExchangeKind(document["kind"]),
+        keys=tuple(document["keys"]),
+        broadcast=document["broadcast"],
+    )

@@ -1,0 +1,85 @@
+"""A dataflow: stages joined by exchanges. Invariant: one that was constructed is sound and can be run as it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from weir.dataflow.codec import stage_from_json, stage_to_json
+from weir.dataflow.stage import Stage
+from weir.dataflow.validation import sound_stages
+from weir.errors import Misconfigured
+
+VERSION = 1
+"""The version of the JSON that a run is pinned to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dataflow:
+    """Stages in topological order (that of declaration among ready ones), checked as a whole.
+
+    `max_parallelism` is the number of key groups of every stage that does not say its own; `parameters` are JSON
+    values that each stage finds in its context. Raises Misconfigured, which lists what to write instead.
+    """
+
+    name: str
+    stages: Sequence[Stage]
+    max_parallelism: int = field(default=128, kw_only=True)
+    parameters: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parameters", _as_json(self.name, self.parameters))
+        object.__setattr__(self, "stages", sound_stages(self.name, self.max_parallelism, tuple(self.stages)))
+
+    def stage(self, name: str) -> Stage:
+        """Return the stage of that name. Raises Misconfigured where there is none."""
+        for stage in self.stages:
+            if stage.name == name:
+                return stage
+        known = ", ".join(stage.name for stage in self.stages)
+        raise Misconfigured(f"dataflow {self.name!r} has no stage {name!r}; it has {known}")
+
+    def max_parallelism_of(self, stage: str) -> int:
+        """Return the number of key groups that the stage's keyed inputs are divided into."""
+        own = self.stage(stage).max_parallelism
+        return self.max_parallelism if own is None else own
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all that a run is pinned to as plain JSON values; `executor_config` is left out."""
+        return {
+            "version": VERSION,
+            "name": self.name,
+            "max_parallelism": self.max_parallelism,
+            "parameters": _as_json(self.name, self.parameters),
+            "stages": [stage_to_json(stage) for stage in self.stages],
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Dataflow:
+        """Read what `to_json` wrote. Raises Misconfigured for a version that this Weir does not know."""
+        version = document.get("version")
+        if version != VERSION:
+            raise Misconfigured(
+                f"the record of dataflow {document.get('name')!r} has version {version!r}, this Weir reads {VERSION}: "
+                "use the Weir that wrote it, or a newer one"
+            )
+        return cls(
+            document["name"],
+            tuple(stage_from_json(stage) for stage in document["stages"]),
+            max_parallelism=document["max_parallelism"],
+            parameters=document["parameters"],
+        )
+
+
+def _as_json(dataflow: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(parameters, Mapping) or not all(isinstance(key, str) for key in parameters):
+        raise Misconfigured(f"dataflow {dataflow!r}: parameters must be a dict with text keys, not {parameters!r}")
+    try:
+        copied: dict[str, Any] = json.loads(json.dumps(dict(parameters), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise Misconfigured(
+            f"dataflow {dataflow!r}: parameters must be JSON values ({error}): write dates and paths as text"
+        ) from error
+    return copied

@@ -1,0 +1,85 @@
+"""Order and grouping of declared stages. Invariant: both depend on names and exchanges only, never on parallelism."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+
+from weir.dataflow.exchange import ExchangeKind
+from weir.dataflow.stage import Stage
+
+
+def topological_order(reads: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Order names so that each comes after those it reads; among ready ones the order of declaration decides.
+
+    Names on or behind a cycle are left out: the caller compares lengths.
+    """
+    position = {name: i for i, name in enumerate(reads)}
+    waits = {name: len(set(read)) for name, read in reads.items()}
+    readers: dict[str, list[str]] = {name: [] for name in reads}
+    for name, read in reads.items():
+        for producer in set(read):
+            readers[producer].append(name)
+    names = list(reads)
+    ready = [position[name] for name, count in waits.items() if not count]
+    heapq.heapify(ready)
+    ordered: list[str] = []
+    while ready:
+        name = names[heapq.heappop(ready)]
+        ordered.append(name)
+        for reader in readers[name]:
+            waits[reader] -= 1
+            if not waits[reader]:
+                heapq.heappush(ready, position[reader])
+    return tuple(ordered)
+
+
+def find_cycle(reads: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Return one cycle in the direction of the data, its first name repeated at the end; empty where there is none."""
+    unordered = set(reads) - set(topological_order(reads))
+    if not unordered:
+        return ()
+    # Each name that was left out reads another such name: walking upstream must come round.
+    name = next(candidate for candidate in reads if candidate in unordered)
+    walked: dict[str, int] = {}
+    path: list[str] = []
+    while name not in walked:
+        walked[name] = len(path)
+        path.append(name)
+        name = next(producer for producer in reads[name] if producer in unordered)
+    cycle = path[walked[name] :]
+    return (name, *reversed(cycle[1:]), name)
+
+
+def pipelined_groups(stages: Sequence[Stage]) -> tuple[tuple[Stage, ...], ...]:
+    """Group stages that are weakly connected over pipelined exchanges; order within and among groups is that given."""
+    leader = {stage.name: stage.name for stage in stages}
+
+    def find(name: str) -> str:
+        while leader[name] != name:
+            leader[name] = leader[leader[name]]
+            name = leader[name]
+        return name
+
+    for stage in stages:
+        for exchange in stage.exchanges.values():
+            if exchange.kind is ExchangeKind.PIPELINED:
+                leader[find(stage.name)] = find(exchange.stage)
+    groups: dict[str, list[Stage]] = {}
+    for stage in stages:
+        groups.setdefault(find(stage.name), []).append(stage)
+    return tuple(tuple(group) for group in groups.values())
+
+
+def group_reads(groups: Sequence[Sequence[Stage]]) -> dict[str, list[str]]:
+    """Say which groups each group reads over blocking exchanges; a group is named by its first stage."""
+    group_of = {stage.name: group[0].name for group in groups for stage in group}
+    return {
+        group[0].name: [
+            group_of[exchange.stage]
+            for stage in group
+            for exchange in stage.exchanges.values()
+            if exchange.kind is ExchangeKind.BLOCKING
+        ]
+        for group in groups
+    }

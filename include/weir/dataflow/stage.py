@@ -1,0 +1,119 @@
+"""A step of a dataflow and what Airflow and Spark must know of it. Invariant: it is data and imports no user code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import Enum
+from typing import Any, cast
+
+from weir.dataflow.exchange import Exchange, ExchangeKind, name_of
+from weir.errors import Misconfigured
+
+
+class StageKind(Enum):
+    """What a stage does besides computing."""
+
+    SOURCE = "source"
+    TRANSFORM = "transform"
+    SINK = "sink"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSettings:
+    """Airflow's settings of the task that runs a stage; stages of one region must agree."""
+
+    pool: str | None = None
+    queue: str | None = None
+    priority_weight: int | None = None
+    execution_timeout: timedelta | None = None
+    executor_config: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A pure function on Spark DataFrames with one output, run by `parallelism` subtasks.
+
+    `function` is named as "module:function", so that a DAG file imports no Spark:
+    `def clean(ctx, flights: DataFrame) -> DataFrame`. `inputs` maps the function's arguments to exchanges;
+    a sequence of exchanges names each argument after the stage it reads. `max_parallelism` (default: the
+    dataflow's) is the number of key groups that the stage's keyed inputs are divided into.
+    `resolve` (sources only) names a function that says once a run what each subtask reads:
+    `def flights_of(ctx) -> list[Any]`, one JSON value a subtask; the source is then called as `(ctx, slice)`.
+    `spark` holds Spark settings of the session that runs the stage's region.
+    """
+
+    name: str
+    function: str
+    inputs: Mapping[str, Exchange] | Sequence[Exchange] = ()
+    parallelism: int = 1
+    max_parallelism: int | None = None
+    resolve: str | None = None
+    kind: StageKind = StageKind.TRANSFORM
+    task: TaskSettings = field(default_factory=TaskSettings)
+    spark: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inputs", _by_argument(self.name, self.inputs))
+
+    @property
+    def exchanges(self) -> Mapping[str, Exchange]:
+        """The inputs: function argument to exchange."""
+        return cast("Mapping[str, Exchange]", self.inputs)
+
+
+def source(
+    name: str,
+    function: str,
+    *,
+    resolve: str | None = None,
+    parallelism: int = 1,
+    max_parallelism: int | None = None,
+    task: TaskSettings | None = None,
+    spark: Mapping[str, str] | None = None,
+) -> Stage:
+    """Declare a stage without inputs: `def flights(ctx, slice) -> DataFrame`, with a session in `ctx.spark`."""
+    return Stage(
+        name,
+        function,
+        parallelism=parallelism,
+        max_parallelism=max_parallelism,
+        resolve=resolve,
+        kind=StageKind.SOURCE,
+        task=task or TaskSettings(),
+        spark=dict(spark or {}),
+    )
+
+
+def sink(stage: Stage | str, name: str) -> Stage:
+    """Publish the rows of `stage` as the data set `name`, one version an epoch, once the run's results are complete.
+
+    The rows are staged by the region that computes `stage` and become visible when `weir_close` replaces one pointer.
+    """
+    read = name_of(stage)
+    return Stage(name, "", {read: Exchange(read, ExchangeKind.PIPELINED)}, kind=StageKind.SINK)
+
+
+def _by_argument(stage: str, inputs: object) -> dict[str, Exchange]:
+    if isinstance(inputs, Mapping):
+        named = dict(inputs)
+    elif isinstance(inputs, (list, tuple)):
+        named = {}
+        for exchange in inputs:
+            argument = exchange.stage if isinstance(exchange, Exchange) else repr(exchange)
+            if argument in named:
+                raise Misconfigured(
+                    f"stage {stage!r} reads {argument!r} twice: name its arguments, for example "
+                    f'inputs={{"{argument}": ..., "other_{argument}": ...}}'
+                )
+            named[argument] = exchange
+    else:
+        raise Misconfigured(f"stage {stage!r}: inputs must be a list or a dict of exchanges, not {inputs!r}")
+    for argument, exchange in named.items():
+        if not isinstance(exchange, Exchange):
+            raise Misconfigured(
+                f"stage {stage!r}: input {argument!r} is {exchange!r}, not an exchange: "
+                "write pipelined(x), blocking(x, by=...) or blocking(x, broadcast=True)"
+            )
+    return named

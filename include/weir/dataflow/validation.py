@@ -1,0 +1,273 @@
+"""What makes a dataflow unfit to run. Invariant: every problem names its stage and says what to write instead.
+
+Each check yields problems as text. `sound_stages` runs them in rounds, since later rounds rely on what earlier ones
+found to hold, and raises all problems of the first round that has any.
+"""
+
+from __future__ import annotations
+
+import difflib
+import keyword
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+from weir.dataflow.exchange import Exchange, ExchangeKind
+from weir.dataflow.graph import find_cycle, group_reads, pipelined_groups, topological_order
+from weir.dataflow.settings import spark_conf, task_settings
+from weir.dataflow.stage import Stage, StageKind
+from weir.errors import Misconfigured
+
+MAX_NAME_LENGTH = 60
+MAX_PARALLELISM_LIMIT = 32768
+"""Flink's upper bound (KeyGroupRangeAssignment)."""
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+_RESERVED_ARGUMENTS = ("ctx",)
+
+
+def sound_stages(dataflow: str, max_parallelism: int, stages: Sequence[Stage]) -> tuple[Stage, ...]:
+    """Return the stages in topological order, sinks as parallel as what they publish. Raises Misconfigured."""
+    _refuse(dataflow, _dataflow_problems(dataflow, max_parallelism, stages))
+    _refuse(dataflow, (text for stage in stages for text in _stage_problems(stage, max_parallelism)))
+    _refuse(dataflow, _name_problems(stages))
+    by_name = {stage.name: stage for stage in stages}
+    _refuse(dataflow, (text for stage in stages for text in _input_problems(stage, by_name)))
+    reads = {stage.name: [exchange.stage for exchange in stage.exchanges.values()] for stage in stages}
+    _refuse(dataflow, _cycle_problems(reads))
+    sized = {stage.name: _as_parallel_as_its_producer(stage, by_name) for stage in stages}
+    ordered = tuple(sized[name] for name in topological_order(reads))
+    _refuse(dataflow, (text for stage in ordered for text in _exchange_problems(stage, sized)))
+    _refuse(dataflow, _unread_problems(ordered))
+    _refuse(dataflow, _region_problems(ordered))
+    return ordered
+
+
+def _refuse(dataflow: str, problems: Iterable[str]) -> None:
+    found = list(problems)
+    if len(found) == 1:
+        raise Misconfigured(f"dataflow {dataflow!r}: {found[0]}")
+    if found:
+        raise Misconfigured(f"dataflow {dataflow!r} has {len(found)} problems:\n" + "\n".join(f"- {p}" for p in found))
+
+
+def _dataflow_problems(dataflow: str, max_parallelism: int, stages: Sequence[Stage]) -> Iterator[str]:
+    yield from _bad_name("the dataflow's name", dataflow)
+    if not _whole(max_parallelism) or not 1 <= max_parallelism <= MAX_PARALLELISM_LIMIT:
+        yield f"max_parallelism must be a whole number from 1 to {MAX_PARALLELISM_LIMIT}, not {max_parallelism!r}"
+    if not stages:
+        yield "it has no stages: declare at least a source and a sink"
+    for stage in stages:
+        if not isinstance(stage, Stage):
+            yield f"{stage!r} is not a stage: write source(...), Stage(...) or sink(...)"
+
+
+def _stage_problems(stage: Stage, flow_max: int) -> Iterator[str]:
+    yield from _prefixed(stage, _bad_name("its name", stage.name))
+    yield from _prefixed(stage, _function_problems(stage))
+    yield from _prefixed(stage, _kind_problems(stage))
+    yield from _prefixed(stage, _parallelism_problems(stage, flow_max))
+    yield from _prefixed(stage, _settings_problems(stage))
+    for argument, exchange in stage.exchanges.items():
+        yield from _prefixed(stage, _argument_problems(stage, argument))
+        yield from _prefixed(stage, _key_problems(argument, exchange))
+
+
+def _prefixed(stage: Stage, problems: Iterable[str]) -> Iterator[str]:
+    return (f"stage {stage.name!r}: {problem}" for problem in problems)
+
+
+def _bad_name(what: str, name: object) -> Iterator[str]:
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > MAX_NAME_LENGTH:
+        yield (
+            f"{what} must be lower-case letters, digits and underscores, begin with a letter and have at most "
+            f"{MAX_NAME_LENGTH} characters, not {name!r}"
+        )
+    elif name.startswith("weir_"):
+        yield f"{what} begins with 'weir_', which is reserved for Weir's own tasks: call it {name[5:] or 'something'!r}"
+
+
+def _function_problems(stage: Stage) -> Iterator[str]:
+    references = [("function", stage.function)] if stage.kind is not StageKind.SINK else []
+    if stage.resolve is not None:
+        references.append(("resolve", stage.resolve))
+    for what, reference in references:
+        if not isinstance(reference, str) or not _FUNCTION.fullmatch(reference):
+            yield f'{what} must look like "module:function" (say "pipelines.flights:{stage.name}"), not {reference!r}'
+
+
+def _kind_problems(stage: Stage) -> Iterator[str]:
+    if stage.kind is StageKind.SOURCE and stage.exchanges:
+        yield f"a source has no inputs, this one reads {_listed(stage.exchanges)}: write Stage(...), not source(...)"
+    if stage.kind is StageKind.TRANSFORM and not stage.exchanges:
+        yield "it has no inputs: write source(...) instead of Stage(...), or give inputs=[pipelined(x)]"
+    if stage.kind is not StageKind.SOURCE and stage.resolve is not None:
+        yield "only a source has resolve=: move it to the source that this stage reads"
+    if stage.kind is StageKind.SINK and [e.kind for e in stage.exchanges.values()] != [ExchangeKind.PIPELINED]:
+        yield "a sink publishes exactly one stage: write sink(x, name)"
+
+
+def _parallelism_problems(stage: Stage, flow_max: int) -> Iterator[str]:
+    maximum = flow_max if stage.max_parallelism is None else stage.max_parallelism
+    if not _whole(maximum) or not 1 <= maximum <= MAX_PARALLELISM_LIMIT:
+        yield f"max_parallelism must be a whole number from 1 to {MAX_PARALLELISM_LIMIT}, not {maximum!r}"
+    elif not _whole(stage.parallelism) or stage.parallelism < 1:
+        yield f"parallelism must be a whole number of at least 1, not {stage.parallelism!r}"
+    elif stage.parallelism > maximum:
+        yield (
+            f"parallelism {stage.parallelism} is above the maximum of {maximum}: lower it, or raise max_parallelism "
+            "(which changes the key groups, so that existing results are laid out anew)"
+        )
+
+
+def _settings_problems(stage: Stage) -> Iterator[str]:
+    for key, value in stage.spark.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            yield f'Spark settings are text: write spark={{"{key}": "{text}"}}, not {value!r}'
+    timeout = stage.task.execution_timeout
+    if timeout is not None and not isinstance(timeout, timedelta):
+        yield f"execution_timeout must be a timedelta, not {timeout!r}: write timedelta(minutes=...)"
+
+
+def _argument_problems(stage: Stage, argument: object) -> Iterator[str]:
+    if stage.kind is StageKind.SINK:
+        return
+    if not isinstance(argument, str) or not argument.isidentifier() or keyword.iskeyword(argument):
+        yield f"input {argument!r} cannot be a function's argument: name it like a Python variable"
+    elif argument in _RESERVED_ARGUMENTS:
+        yield f"input {argument!r} is the name of the function's first argument: name this input otherwise"
+
+
+def _key_problems(argument: str, exchange: Exchange) -> Iterator[str]:
+    keys = exchange.keys
+    if exchange.kind is ExchangeKind.PIPELINED and (keys or exchange.broadcast):
+        yield f"input {argument!r}: a pipelined exchange has neither keys nor broadcast: write blocking(...)"
+    if keys and exchange.broadcast:
+        yield f"input {argument!r} has both by= and broadcast=True: keep by= to divide the rows, broadcast to copy them"
+    if any(not isinstance(key, str) or not key for key in keys):
+        yield f"input {argument!r}: keys must be names of columns, not {list(keys)!r}"
+    elif len(set(keys)) < len(keys):
+        yield f"input {argument!r}: a key is named twice in {list(keys)!r}"
+
+
+def _name_problems(stages: Sequence[Stage]) -> Iterator[str]:
+    for name, count in Counter(stage.name for stage in stages).items():
+        if count > 1:
+            yield f"stage {name!r} is declared {count} times: names of stages and sinks must differ, rename all but one"
+
+
+def _input_problems(stage: Stage, by_name: dict[str, Stage]) -> Iterator[str]:
+    for exchange in stage.exchanges.values():
+        producer = by_name.get(exchange.stage)
+        if producer is None:
+            close = difflib.get_close_matches(exchange.stage, by_name, n=3)
+            hint = f"did you mean {_listed(close, ' or ')}?" if close else f"there are {_listed(by_name)}"
+            yield f"stage {stage.name!r} reads {exchange.stage!r}, which is not a stage of this dataflow: {hint}"
+        elif producer.kind is StageKind.SINK:
+            published = next(iter(producer.exchanges.values())).stage
+            yield f"stage {stage.name!r} reads the sink {exchange.stage!r}: read the stage {published!r} instead"
+
+
+def _cycle_problems(reads: dict[str, list[str]]) -> Iterator[str]:
+    cycle = find_cycle(reads)
+    if cycle:
+        yield f"the stages read each other in a cycle, {' -> '.join(cycle)}: remove one of these inputs"
+
+
+def _as_parallel_as_its_producer(stage: Stage, by_name: dict[str, Stage]) -> Stage:
+    if stage.kind is not StageKind.SINK:
+        return stage
+    producer = by_name[next(iter(stage.exchanges.values())).stage]
+    return replace(stage, parallelism=producer.parallelism, max_parallelism=producer.max_parallelism)
+
+
+def _exchange_problems(stage: Stage, by_name: dict[str, Stage]) -> Iterator[str]:
+    for argument, exchange in stage.exchanges.items():
+        producer = by_name[exchange.stage]
+        if exchange.kind is ExchangeKind.PIPELINED and producer.parallelism != stage.parallelism:
+            yield (
+                f"stage {stage.name!r} (parallelism {stage.parallelism}) reads {producer.name!r} (parallelism "
+                f"{producer.parallelism}) over a pipelined exchange, which joins them index to index: give both the "
+                f'same parallelism, or write blocking("{producer.name}", by=...)'
+            )
+        divides = exchange.keys or exchange.broadcast or exchange.kind is ExchangeKind.PIPELINED
+        if stage.parallelism > 1 and not divides:
+            yield (
+                f"stage {stage.name!r} has parallelism {stage.parallelism}, but its input {argument!r} does not say "
+                f'which rows each subtask reads: write blocking("{producer.name}", by=[columns]), '
+                f'or blocking("{producer.name}", broadcast=True) to give every subtask all rows'
+            )
+    keyed = {argument: exchange.keys for argument, exchange in stage.exchanges.items() if exchange.keys}
+    if len({len(keys) for keys in keyed.values()}) > 1:
+        shown = ", ".join(f"{argument} by {list(keys)}" for argument, keys in keyed.items())
+        yield (
+            f"stage {stage.name!r}: its keyed inputs have different numbers of keys ({shown}), so that equal keys "
+            "would meet in different subtasks: give each as many, in the same order, or broadcast the smaller input"
+        )
+
+
+def _unread_problems(stages: Sequence[Stage]) -> Iterator[str]:
+    read = {exchange.stage for stage in stages for exchange in stage.exchanges.values()}
+    for stage in stages:
+        if stage.kind is not StageKind.SINK and stage.name not in read:
+            yield f'stage {stage.name!r}: nobody reads it: add sink("{stage.name}", "name_of_data_set"), or remove it'
+
+
+def _region_problems(stages: Sequence[Stage]) -> Iterator[str]:
+    groups = pipelined_groups(stages)
+    inside = [text for group in groups for text in _blocking_inside(group)]
+    if inside:
+        yield from inside
+        return
+    named = {group[0].name: "-".join(stage.name for stage in group) for group in groups}
+    cycle = find_cycle(group_reads(groups))
+    if cycle:
+        pipelines = [e for group in groups if group[0].name in cycle for e in _pipelined_inside(group)]
+        yield (
+            f"the tasks wait for each other in a cycle, {' -> '.join(named[name] for name in cycle)}: "
+            f"make one of the pipelined exchanges {_listed(pipelines)} a blocking one"
+        )
+        return
+    for group in groups:
+        yield from _disagreements(group)
+
+
+def _blocking_inside(group: Sequence[Stage]) -> Iterator[str]:
+    names = [stage.name for stage in group]
+    for stage in group:
+        for exchange in stage.exchanges.values():
+            if exchange.kind is ExchangeKind.BLOCKING and exchange.stage in names:
+                yield (
+                    f"stage {stage.name!r} reads {exchange.stage!r} over a blocking exchange inside one task, since "
+                    f'pipelined exchanges join {_listed(names)}: write pipelined("{exchange.stage}") if each subtask '
+                    f"needs only its own rows, or make one of {_listed(_pipelined_inside(group))} blocking too"
+                )
+
+
+def _pipelined_inside(group: Sequence[Stage]) -> list[str]:
+    return [
+        f"{exchange.stage} -> {stage.name}"
+        for stage in group
+        for exchange in stage.exchanges.values()
+        if exchange.kind is ExchangeKind.PIPELINED and stage.kind is not StageKind.SINK
+    ]
+
+
+def _disagreements(group: Sequence[Stage]) -> Iterator[str]:
+    for merge in (task_settings, spark_conf):
+        try:
+            merge(group)
+        except Misconfigured as error:
+            yield str(error)
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _listed(names: Iterable[str], separator: str = ", ") -> str:
+    return separator.join(repr(name) for name in names)

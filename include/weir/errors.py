@@ -1,0 +1,82 @@
+"""Every error Weir raises; its kind says what the caller must do.
+
+A message names the object, what was expected, what was found and what to do next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class WeirError(Exception):
+    """The root of all errors of Weir."""
+
+
+class Retryable(WeirError):
+    """Nothing is known to be wrong with the data: try the same thing again later.
+
+    The store or the Spark server did not answer, or answered with an error of its own. Nothing is marked lost.
+    """
+
+
+class Conflict(WeirError):
+    """The attempt was right when it began, but the world has moved on: begin anew. Costs no restart budget."""
+
+
+class Fenced(WeirError):
+    """A newer attempt of the same region is registered: stop, and change nothing."""
+
+
+class Misconfigured(WeirError):
+    """A person has to change something (code, settings, a folder's permissions) before a retry can help."""
+
+
+class Internal(WeirError):
+    """Weir broke one of its own rules: please report it."""
+
+
+class Fault(Enum):
+    """What is wrong with a result partition."""
+
+    MISSING = "missing"
+    """A file or the manifest is not there, or a file has not the recorded size."""
+    DAMAGED = "damaged"
+    """All files are there with their sizes, but a digest does not match."""
+    NEVER_COMMITTED = "never committed"
+    """The producer is finished in Airflow (marked success by hand, say) but has committed nothing."""
+    STALE = "stale"
+    """The producer's current result was made from inputs that have changed since."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One result partition that cannot be read, and why.
+
+    `attempt` is the attempt whose result it is; empty where nothing was ever committed.
+    """
+
+    run: str
+    stage: str
+    subtask: int
+    layout: str
+    attempt: str
+    fault: Fault
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.stage}[{self.subtask}] ({self.layout}) of {self.run}: {self.fault.value}, {self.detail}"
+
+
+class ResultUnavailable(WeirError):
+    """Inputs are definitely gone or damaged: their producers have to run again. Carries all losses of one probe."""
+
+    def __init__(self, losses: tuple[Loss, ...]) -> None:
+        self.losses = losses
+        shown = "; ".join(str(loss) for loss in losses[:10])
+        more = f" (and {len(losses) - 10} more)" if len(losses) > 10 else ""
+        super().__init__(f"{len(losses)} result partition(s) unavailable: {shown}{more}")
+
+
+class Corrupt(ResultUnavailable):
+    """Bytes that were read do not match their recorded digests."""

@@ -1,0 +1,232 @@
+"""The ledger's tables.
+
+Invariant: at most one result of a partition is current, and at most one run owns an epoch; both are unique indexes,
+so that no code path can break them. Times are UTC.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    DateTime,
+    Dialect,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An aware datetime in UTC; SQLite forgets zones, so it is given back here."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002 - SQLAlchemy's signature
+        """Store in UTC."""
+        return None if value is None else value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002 - SQLAlchemy's signature
+        """Give the zone back."""
+        if value is None or value.tzinfo is not None:
+            return value
+        return value.replace(tzinfo=UTC)
+
+
+class Table(DeclarativeBase):
+    """The registry of all tables."""
+
+    type_annotation_map = {dict[str, Any]: JSON, list[Any]: JSON, datetime: UtcDateTime}  # noqa: RUF012 - SQLAlchemy's
+
+
+class DataflowRow(Table):
+    """A dataflow; its row is what writing transactions lock. A new lineage shuts out all older attempts."""
+
+    __tablename__ = "dataflow"
+    name: Mapped[str] = mapped_column(String(60), primary_key=True)
+    lineage: Mapped[int] = mapped_column(Integer, default=1)
+    store_id: Mapped[str] = mapped_column(String(64))
+    first_epoch: Mapped[str | None] = mapped_column(String(32))
+
+
+class RunRow(Table):
+    """The run that owns an epoch, pinned to the dataflow that its first attempt saw (empty: to be pinned anew)."""
+
+    __tablename__ = "run"
+    __table_args__ = (UniqueConstraint("dataflow", "epoch"), Index("run_in_airflow", "dag_id", "run_id"))
+    id: Mapped[str] = mapped_column(String(120), primary_key=True)
+    dataflow: Mapped[str] = mapped_column(ForeignKey("dataflow.name"))
+    epoch: Mapped[str] = mapped_column(String(32))
+    interval_start: Mapped[datetime]
+    interval_end: Mapped[datetime]
+    dag_id: Mapped[str] = mapped_column(String(250))
+    run_id: Mapped[str] = mapped_column(String(250))
+    task_prefix: Mapped[str] = mapped_column(String(250))
+    pinned: Mapped[dict[str, Any] | None]
+    parameters: Mapped[dict[str, Any]]
+    predecessor: Mapped[str | None] = mapped_column(String(32))
+    created_at: Mapped[datetime]
+    closed_at: Mapped[datetime | None]
+
+
+class AttemptRow(Table):
+    """One try of one region, ordered by try number. `max_tries` grows with each clear and with nothing else."""
+
+    __tablename__ = "attempt"
+    __table_args__ = (UniqueConstraint("run", "region", "subtask", "try_number"),)
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    run: Mapped[str] = mapped_column(ForeignKey("run.id"))
+    region: Mapped[str] = mapped_column(String(250))
+    subtask: Mapped[int]
+    task_id: Mapped[str] = mapped_column(String(250))
+    map_index: Mapped[int]
+    try_number: Mapped[int]
+    max_tries: Mapped[int]
+    ti_id: Mapped[str] = mapped_column(String(64))
+    lineage: Mapped[int]
+    origin: Mapped[str] = mapped_column(String(20))
+    state: Mapped[str] = mapped_column(String(20))
+    session_id: Mapped[str] = mapped_column(String(64))
+    session_url: Mapped[str] = mapped_column(String(250))
+    began_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
+    waits: Mapped[int] = mapped_column(Integer, default=0)
+    failure: Mapped[str | None] = mapped_column(String(20))
+    error: Mapped[str | None] = mapped_column(Text)
+    metrics: Mapped[dict[str, Any] | None]
+
+
+class ResultRow(Table):
+    """A result partition of one attempt, and where it stands in its life."""
+
+    __tablename__ = "result"
+    __table_args__ = (
+        UniqueConstraint("attempt", "stage", "subtask", "layout"),
+        Index(
+            "one_current_result",
+            "run",
+            "stage",
+            "subtask",
+            "layout",
+            unique=True,
+            sqlite_where=text("is_current = 1"),
+            postgresql_where=text("is_current"),
+        ),
+    )
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    run: Mapped[str] = mapped_column(ForeignKey("run.id"))
+    stage: Mapped[str] = mapped_column(String(60))
+    subtask: Mapped[int]
+    layout: Mapped[str] = mapped_column(String(120))
+    attempt: Mapped[str] = mapped_column(ForeignKey("attempt.id"))
+    is_current: Mapped[bool] = mapped_column(Boolean)
+    state: Mapped[str] = mapped_column(String(20))
+    state_reason: Mapped[str] = mapped_column(Text, default="")
+    state_at: Mapped[datetime]
+    folder: Mapped[str] = mapped_column(String(500))
+    manifest_sha256: Mapped[str] = mapped_column(String(64))
+    digest: Mapped[str] = mapped_column(String(200))
+    rows: Mapped[int]
+    bytes: Mapped[int]
+
+
+class ConsumptionRow(Table):
+    """One input partition that a committed attempt was made from, with the digest that it read."""
+
+    __tablename__ = "consumption"
+    __table_args__ = (Index("consumers_of", "run", "stage", "subtask", "layout"),)
+    attempt: Mapped[str] = mapped_column(ForeignKey("attempt.id"), primary_key=True)
+    argument: Mapped[str] = mapped_column(String(200), primary_key=True)
+    run: Mapped[str] = mapped_column(String(120), primary_key=True)
+    stage: Mapped[str] = mapped_column(String(60), primary_key=True)
+    subtask: Mapped[int] = mapped_column(primary_key=True)
+    layout: Mapped[str] = mapped_column(String(120), primary_key=True)
+    input_attempt: Mapped[str] = mapped_column(String(40))
+    digest: Mapped[str] = mapped_column(String(200))
+
+
+class SourceSliceRow(Table):
+    """What the subtasks of a source read in a run; resolved once, used by every later attempt."""
+
+    __tablename__ = "source_slice"
+    run: Mapped[str] = mapped_column(ForeignKey("run.id"), primary_key=True)
+    stage: Mapped[str] = mapped_column(String(60), primary_key=True)
+    slices: Mapped[list[Any]]
+    attempt: Mapped[str] = mapped_column(String(40))
+    resolved_at: Mapped[datetime]
+
+
+class FailoverRow(Table):
+    """One decision to restart: what had happened, and the plan as it was carried out."""
+
+    __tablename__ = "failover"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    run: Mapped[str] = mapped_column(ForeignKey("run.id"))
+    attempt: Mapped[str] = mapped_column(String(40))
+    region: Mapped[str] = mapped_column(String(250))
+    subtask: Mapped[int]
+    decided_at: Mapped[datetime]
+    cause: Mapped[str] = mapped_column(Text)
+    plan: Mapped[dict[str, Any]]
+
+
+class OwedClearRow(Table):
+    """A task instance that has to be cleared in Airflow; written with the decision, carried out by whoever comes by.
+
+    A void one has come to nothing: Airflow calls the task instance finished at `found_try`, but it committed nothing.
+    """
+
+    __tablename__ = "owed_clear"
+    __table_args__ = (Index("owed_of_region", "run", "region", "subtask"),)
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    dataflow: Mapped[str] = mapped_column(String(60))
+    run: Mapped[str] = mapped_column(ForeignKey("run.id"))
+    region: Mapped[str] = mapped_column(String(250))
+    subtask: Mapped[int]
+    dag_id: Mapped[str] = mapped_column(String(250))
+    run_id: Mapped[str] = mapped_column(String(250))
+    task_id: Mapped[str] = mapped_column(String(250))
+    map_index: Mapped[int]
+    expected_try: Mapped[int]
+    reason: Mapped[str] = mapped_column(Text)
+    failover: Mapped[int | None] = mapped_column(ForeignKey("failover.id"))
+    created_at: Mapped[datetime]
+    settled_at: Mapped[datetime | None]
+    outcome: Mapped[str | None] = mapped_column(Text)
+    found_try: Mapped[int | None]
+    is_void: Mapped[bool] = mapped_column(Boolean, default=False)
+
+
+class LeaseRow(Table):
+    """A reader's claim on a result: it is not released before the lease ends."""
+
+    __tablename__ = "lease"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    result: Mapped[int] = mapped_column(ForeignKey("result.id"))
+    holder: Mapped[str] = mapped_column(String(120))
+    expires_at: Mapped[datetime]
+
+
+class PublicationRow(Table):
+    """A version of a published data set; the highest completed version of an epoch is what readers see."""
+
+    __tablename__ = "publication"
+    __table_args__ = (UniqueConstraint("run", "sink", "version"),)
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    run: Mapped[str] = mapped_column(ForeignKey("run.id"))
+    sink: Mapped[str] = mapped_column(String(60))
+    version: Mapped[int]
+    attempt: Mapped[str] = mapped_column(String(40))
+    digest: Mapped[str] = mapped_column(Text)
+    pointer: Mapped[str] = mapped_column(String(500))
+    published_at: Mapped[datetime | None]

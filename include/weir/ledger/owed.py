@@ -1,0 +1,72 @@
+"""Owed clears: what Airflow has still to be told.
+
+Invariant 7: an owed clear is written in the transaction of the decision, and goes only when Airflow was seen to follow.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from weir.ledger.models import AttemptRow, OwedClearRow
+from weir.ledger.runs import Run
+from weir.recovery.run_state import CLOSE
+from weir.topology.regions import RegionId, Topology
+
+
+def owe_clear(
+    session: Session,
+    run: Run,
+    region: RegionId,
+    expected_try: int,
+    reason: str,
+    now: datetime,
+    failover: int | None = None,
+) -> None:
+    """Write down that the task instance of `region` is to be cleared if it still has `expected_try`."""
+    task_id, map_index = task_of(session, run, region)
+    session.add(
+        OwedClearRow(
+            dataflow=run.dataflow.name,
+            run=run.id,
+            region=region.name,
+            subtask=region.subtask,
+            dag_id=run.dag_id,
+            run_id=run.run_id,
+            task_id=task_id,
+            map_index=map_index,
+            expected_try=expected_try,
+            reason=reason,
+            failover=failover,
+            created_at=now,
+        )
+    )
+
+
+def task_of(session: Session, run: Run, region: RegionId) -> tuple[str, int]:
+    """The task instance of a region: as it once began, or as the run's record says."""
+    query = (
+        select(AttemptRow.task_id, AttemptRow.map_index)
+        .where(AttemptRow.run == run.id, AttemptRow.region == region.name, AttemptRow.subtask == region.subtask)
+        .order_by(AttemptRow.try_number.desc())
+        .limit(1)
+    )
+    known = session.execute(query).first()
+    if known is not None:
+        return known[0], known[1]
+    if region == CLOSE:
+        return run.task_prefix + region.name, -1
+    return run.task_prefix + region.name, Topology(run.dataflow).region(region.name).map_index(region.subtask)
+
+
+def open_clears(session: Session, dataflow: str | None = None) -> list[OwedClearRow]:
+    """What is still owed, oldest first."""
+    query = select(OwedClearRow).where(OwedClearRow.settled_at.is_(None)).order_by(OwedClearRow.id)
+    return list(session.scalars(query if dataflow is None else query.where(OwedClearRow.dataflow == dataflow)))
+
+
+def clears_of_run(session: Session, run: str) -> list[OwedClearRow]:
+    """All clears ever decided for a run."""
+    return list(session.scalars(select(OwedClearRow).where(OwedClearRow.run == run).order_by(OwedClearRow.id)))

@@ -1,0 +1,43 @@
+"""Publications. Invariant: a version number is given out once, in a transaction; only completed versions count."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from weir.ledger.models import PublicationRow
+
+
+def last_publication(session: Session, run: str, sink: str) -> PublicationRow | None:
+    """The newest version of `sink` that is known to be complete."""
+    query = (
+        select(PublicationRow)
+        .where(PublicationRow.run == run, PublicationRow.sink == sink, PublicationRow.published_at.is_not(None))
+        .order_by(PublicationRow.version.desc())
+        .limit(1)
+    )
+    return session.scalar(query)
+
+
+def next_version(session: Session, run: str, sink: str) -> int:
+    """A version number that nobody had before."""
+    highest = session.scalar(
+        select(func.max(PublicationRow.version)).where(PublicationRow.run == run, PublicationRow.sink == sink)
+    )
+    return (highest or 0) + 1
+
+
+def begin_publication(
+    session: Session, run: str, sink: str, version: int, attempt: str, digest: str, pointer: str
+) -> None:
+    """Write down that a version is about to be published."""
+    session.add(PublicationRow(run=run, sink=sink, version=version, attempt=attempt, digest=digest, pointer=pointer))
+
+
+def complete_publications(session: Session, run: str, attempt: str, now: datetime) -> None:
+    """Write down that the pointers of `attempt` are there."""
+    query = select(PublicationRow).where(PublicationRow.run == run, PublicationRow.attempt == attempt)
+    for row in session.scalars(query):
+        row.published_at = row.published_at or now

@@ -1,0 +1,141 @@
+"""Results: which attempt's is current, and what is known of its bytes.
+
+Invariant 2: a commit replaces all outputs of a region in one transaction, or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import Session
+
+from weir.errors import Loss
+from weir.ledger.models import ConsumptionRow, LeaseRow, ResultRow
+from weir.recovery.run_state import CurrentResult
+from weir.results.manifest import InputRead
+from weir.results.partition_state import PartitionState
+from weir.topology.regions import PartitionId
+
+LEASE = timedelta(hours=1)
+"""How long a reader's claim lasts if it is not renewed; longer than any wait between two signs of life."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewResult:
+    """A result partition that has been written, with its manifest."""
+
+    partition: PartitionId
+    folder: str
+    manifest_sha256: str
+    digest: str
+    rows: int
+    bytes: int
+
+
+def replace_results(session: Session, run: str, attempt: str, results: Iterable[NewResult], now: datetime) -> None:
+    """Make the results of `attempt` the current ones."""
+    for new in results:
+        _supersede(session, run, new.partition, attempt, now)
+        session.add(
+            ResultRow(
+                run=run,
+                stage=new.partition.stage,
+                subtask=new.partition.subtask,
+                layout=new.partition.layout,
+                attempt=attempt,
+                is_current=True,
+                state=PartitionState.FINISHED.value,
+                state_at=now,
+                folder=new.folder,
+                manifest_sha256=new.manifest_sha256,
+                digest=new.digest,
+                rows=new.rows,
+                bytes=new.bytes,
+            )
+        )
+    session.flush()
+
+
+def _supersede(session: Session, run: str, partition: PartitionId, attempt: str, now: datetime) -> None:
+    old = session.scalar(
+        select(ResultRow).where(
+            ResultRow.run == run,
+            ResultRow.stage == partition.stage,
+            ResultRow.subtask == partition.subtask,
+            ResultRow.layout == partition.layout,
+            ResultRow.is_current,
+        )
+    )
+    if old is None:
+        return
+    old.is_current = False
+    if old.state != PartitionState.FINISHED.value:
+        old.state, old.state_at, old.state_reason = PartitionState.SUPERSEDED.value, now, f"made again by {attempt}"
+    session.flush()
+
+
+def supersede_all(session: Session, run: str, reason: str, now: datetime) -> int:
+    """Take all current results of `run` out of use; answers how many there were."""
+    rows = list(session.scalars(select(ResultRow).where(ResultRow.run == run, ResultRow.is_current)))
+    for row in rows:
+        row.is_current, row.state, row.state_at, row.state_reason = False, PartitionState.SUPERSEDED.value, now, reason
+    return len(rows)
+
+
+def record_reads(session: Session, attempt: str, reads: Iterable[InputRead]) -> None:
+    """Write down what `attempt` was made from."""
+    session.add_all(
+        ConsumptionRow(
+            attempt=attempt,
+            argument=read.argument,
+            run=read.run,
+            stage=read.stage,
+            subtask=read.subtask,
+            layout=read.layout,
+            input_attempt=read.attempt,
+            digest=read.digest,
+        )
+        for read in reads
+    )
+
+
+def record_losses(session: Session, losses: Iterable[Loss], now: datetime) -> None:
+    """Mark results lost, each for the attempt that was probed and no other."""
+    for loss in losses:
+        session.execute(
+            update(ResultRow)
+            .where(
+                ResultRow.attempt == loss.attempt,
+                ResultRow.stage == loss.stage,
+                ResultRow.subtask == loss.subtask,
+                ResultRow.layout == loss.layout,
+                ResultRow.state == PartitionState.FINISHED.value,
+            )
+            .values(state=PartitionState.LOST.value, state_at=now, state_reason=f"{loss.fault.value}: {loss.detail}")
+        )
+
+
+def record_found(session: Session, results: Iterable[CurrentResult], now: datetime) -> None:
+    """Mark results finished again whose files are back, as recorded."""
+    for result in results:
+        if result.state is PartitionState.LOST:
+            row = session.get_one(ResultRow, result.result)
+            row.state, row.state_at, row.state_reason = PartitionState.FINISHED.value, now, "the files are back"
+
+
+def take_leases(session: Session, results: Iterable[CurrentResult], holder: str, now: datetime) -> None:
+    """Claim results for a reader."""
+    session.add_all(LeaseRow(result=result.result, holder=holder, expires_at=now + LEASE) for result in results)
+
+
+def renew_leases(session: Session, holder: str, now: datetime) -> None:
+    """Claim for longer what `holder` reads."""
+    session.execute(update(LeaseRow).where(LeaseRow.holder == holder).values(expires_at=now + LEASE))
+
+
+def drop_leases(session: Session, holder: str) -> None:
+    """End the claims of `holder`."""
+    session.execute(delete(LeaseRow).where(LeaseRow.holder == holder))

@@ -1,0 +1,1 @@
+"""What runs again after a failure, whether, and when: pure decisions."""

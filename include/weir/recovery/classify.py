@@ -1,0 +1,56 @@
+"""What kind of failure an error is. Invariant: what no retry can help is not retried.
+
+Errors of Spark and of Python's import are told by their class names along the chain of causes, as Flink tells
+non-recoverable errors by an annotation (ThrowableClassifier); the core imports neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+
+from weir.errors import Conflict, Fenced, Misconfigured, ResultUnavailable, Retryable
+
+HOPELESS = frozenset(
+    {"AnalysisException", "ParseException", "ImportError", "ModuleNotFoundError", "SyntaxError", "SuppressRestarts"}
+)
+"""Class names of errors that the same code meets again, whenever it runs."""
+
+
+class FailureClass(Enum):
+    """What a failure counts against: each has a budget of its own."""
+
+    APPLICATION = "application"
+    KILLED = "killed"
+    BACKTRACK = "backtrack"
+    CONFLICT = "conflict"
+    ENVIRONMENT = "environment"
+    FATAL = "fatal"
+    FENCED = "fenced"
+
+
+_KINDS: tuple[tuple[type[BaseException], FailureClass], ...] = (
+    (Fenced, FailureClass.FENCED),
+    (ResultUnavailable, FailureClass.BACKTRACK),
+    (Conflict, FailureClass.CONFLICT),
+    (Retryable, FailureClass.ENVIRONMENT),
+    (Misconfigured, FailureClass.FATAL),
+)
+
+
+def classify(error: BaseException) -> FailureClass:
+    """The class of `error`; what Weir does not know is the application's own failure."""
+    for kind, failure in _KINDS:
+        if isinstance(error, kind):
+            return failure
+    names = {base.__name__ for cause in _chain(error) for base in type(cause).__mro__}
+    return FailureClass.FATAL if names & HOPELESS else FailureClass.APPLICATION
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__

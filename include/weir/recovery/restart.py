@@ -1,0 +1,194 @@
+"""Whether and when a failed task runs again. Invariant: a decision depends on the recorded failure times alone.
+
+The arithmetic is Flink 2.3's (the RestartBackoffTimeStrategy classes, FLIP-364). There a strategy is an object that is
+told of failures; here it is a value, and a decision is a fold over the times of all failures so far, so that the retry
+policy and a begin in another process come to the same answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from weir.errors import Internal, Misconfigured
+from weir.recovery.restart_options import parse_options
+
+Jitter = Callable[[int, int], int]
+"""Given the time of a failure and an offset o, both in ms, return a whole number in [-o, o]; always the same one."""
+
+UNLIMITED = 2**31 - 1
+"""Flink's default for the attempts of exponential-delay."""
+
+DEFAULT_ATTEMPTS = 3
+_LONG_AGO = -(2**31)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The answer to one failure; `new_attempt` is false where it fell into the back-off of an earlier one."""
+
+    can_restart: bool
+    backoff_ms: int
+    new_attempt: bool
+
+
+def seeded_jitter(seed: str) -> Jitter:
+    """Return a jitter that is spread evenly over seeds and failures, and repeats itself for the same two."""
+
+    def jitter(failed_at: int, offset: int) -> int:
+        digest = hashlib.sha256(f"{seed}\n{failed_at}".encode()).digest()
+        return int.from_bytes(digest[:8], "big") % (2 * offset + 1) - offset
+
+    return jitter
+
+
+class RestartStrategy(ABC):
+    """A rule that answers failures: `none`, `fixed-delay`, `failure-rate` or `exponential-delay`."""
+
+    __slots__ = ()
+
+    name: ClassVar[str]
+    """Flink's name of the strategy."""
+
+    @abstractmethod
+    def decisions(self, failures: Sequence[int], jitter: Jitter) -> Iterator[Decision]:
+        """Answer each of the failures, whose times are in ms and ascend."""
+
+    def decide(self, failures: Sequence[int], jitter: Jitter | None = None) -> Decision:
+        """Answer the newest of the failures (times in ms, ascending; at least one)."""
+        if not failures:
+            raise Internal("a restart is decided only after a failure: record the failure first")
+        *_, newest = self.decisions(failures, jitter or seeded_jitter(""))
+        return newest
+
+    @staticmethod
+    def default() -> RestartStrategy:
+        """Return Weir's default: exponential-delay, at most 3 restarts of a task (Flink's has no limit)."""
+        return ExponentialDelay(attempts_before_reset=DEFAULT_ATTEMPTS)
+
+    @staticmethod
+    def from_options(options: Mapping[str, Any]) -> RestartStrategy:
+        """Build the strategy that options like `{"restart-strategy.type": "fixed-delay", ...}` describe.
+
+        Times are timedeltas or texts like "10 s" (without a unit: ms, as in Flink). Without a type it is the default,
+        altered by the exponential-delay options given. Raises Misconfigured for what it does not know.
+        """
+        kind, settings = parse_options(options)
+        if kind is None:
+            return ExponentialDelay(**{"attempts_before_reset": DEFAULT_ATTEMPTS, **settings})
+        by_name: dict[str, Callable[..., RestartStrategy]] = {
+            strategy.name: strategy for strategy in (NoRestart, FixedDelay, FailureRate, ExponentialDelay)
+        }
+        return by_name[kind](**settings)
+
+    @staticmethod
+    def from_retries(retries: int, retry_delay: timedelta) -> RestartStrategy:
+        """Build the strategy that Airflow's `retries` and `retry_delay` mean: fixed-delay."""
+        return FixedDelay(retries, retry_delay // timedelta(milliseconds=1))
+
+
+@dataclass(frozen=True, slots=True)
+class NoRestart(RestartStrategy):
+    """Every failure is final."""
+
+    name: ClassVar[str] = "none"
+
+    def decisions(self, failures: Sequence[int], jitter: Jitter) -> Iterator[Decision]:  # noqa: ARG002 - no jitter here
+        """Refuse each failure."""
+        return (Decision(can_restart=False, backoff_ms=0, new_attempt=True) for _ in failures)
+
+
+@dataclass(frozen=True, slots=True)
+class FixedDelay(RestartStrategy):
+    """At most `attempts` restarts, each after the same delay."""
+
+    attempts: int = 1
+    delay_ms: int = 1_000
+    name: ClassVar[str] = "fixed-delay"
+
+    def __post_init__(self) -> None:
+        _at_least(self.name, "attempts", self.attempts, 0)
+        _at_least(self.name, "delay", self.delay_ms, 0)
+
+    def decisions(self, failures: Sequence[int], jitter: Jitter) -> Iterator[Decision]:  # noqa: ARG002 - no jitter here
+        """Count the failures."""
+        for count, _ in enumerate(failures, 1):
+            yield Decision(count <= self.attempts, self.delay_ms, new_attempt=True)
+
+
+@dataclass(frozen=True, slots=True)
+class FailureRate(RestartStrategy):
+    """At most `max_failures` within any interval (FLINK-20752: that many are allowed, one more is not)."""
+
+    max_failures: int = 1
+    interval_ms: int = 60_000
+    delay_ms: int = 1_000
+    name: ClassVar[str] = "failure-rate"
+
+    def __post_init__(self) -> None:
+        _at_least(self.name, "max-failures-per-interval", self.max_failures, 1)
+        _at_least(self.name, "failure-rate-interval", self.interval_ms, 1)
+        _at_least(self.name, "delay", self.delay_ms, 0)
+
+    def decisions(self, failures: Sequence[int], jitter: Jitter) -> Iterator[Decision]:  # noqa: ARG002 - no jitter here
+        """Look back from each failure over as many as are allowed."""
+        for place, failed_at in enumerate(failures):
+            earliest = place - self.max_failures
+            allowed = earliest < 0 or failed_at - failures[earliest] > self.interval_ms
+            yield Decision(allowed, self.delay_ms, new_attempt=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ExponentialDelay(RestartStrategy):
+    """Delays that grow while failures keep coming; failures during one back-off count as one attempt.
+
+    After `reset_threshold_ms` without failure, counted from the planned restart, the delay is the initial one again.
+    """
+
+    initial_backoff_ms: int = 1_000
+    max_backoff_ms: int = 60_000
+    multiplier: float = 1.5
+    reset_threshold_ms: int = 3_600_000
+    jitter_factor: float = 0.1
+    attempts_before_reset: int = UNLIMITED
+    name: ClassVar[str] = "exponential-delay"
+
+    def __post_init__(self) -> None:
+        _at_least(self.name, "initial-backoff", self.initial_backoff_ms, 1)
+        _at_least(self.name, "max-backoff", self.max_backoff_ms, self.initial_backoff_ms)
+        _at_least(self.name, "reset-backoff-threshold", self.reset_threshold_ms, 1)
+        _at_least(self.name, "attempts-before-reset-backoff", self.attempts_before_reset, 1)
+        if not self.multiplier > 1:
+            raise Misconfigured(f"{self.name}: backoff-multiplier must be above 1, not {self.multiplier}")
+        if not 0 <= self.jitter_factor <= 1:
+            raise Misconfigured(f"{self.name}: jitter-factor must be from 0 to 1, not {self.jitter_factor}")
+
+    def decisions(self, failures: Sequence[int], jitter: Jitter) -> Iterator[Decision]:
+        """Walk through the failures with the time of the next planned restart in hand."""
+        attempt, next_restart = 0, _LONG_AGO
+        for failed_at in failures:
+            new = failed_at > next_restart
+            if new:
+                if failed_at - next_restart >= self.reset_threshold_ms:
+                    attempt = 0
+                next_restart = failed_at + self._backoff(attempt, failed_at, jitter)
+                attempt += 1
+            yield Decision(attempt <= self.attempts_before_reset, max(0, next_restart - failed_at), new)
+
+    def _backoff(self, attempt: int, failed_at: int, jitter: Jitter) -> int:
+        try:
+            planned = int(self.initial_backoff_ms * self.multiplier**attempt)
+        except OverflowError:
+            return self.max_backoff_ms
+        offset = int(planned * self.jitter_factor)
+        jittered = planned + (jitter(failed_at, offset) if offset else 0)
+        return max(self.initial_backoff_ms, min(jittered, self.max_backoff_ms))
+
+
+def _at_least(strategy: str, option: str, value: int, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise Misconfigured(f"{strategy}: {option} must be a whole number of at least {least}, not {value!r}")

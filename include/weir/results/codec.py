@@ -1,0 +1,153 @@
+"""Manifests, jobs and reports as versioned JSON.
+
+Invariant: equal values give equal bytes, and those bytes decode to equal values. An unknown version is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import Callable
+from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from weir.errors import Misconfigured
+from weir.results.manifest import Manifest
+from weir.results.region_job import RegionJob, RegionReport
+
+VERSION = 1
+
+T = TypeVar("T")
+
+
+def manifest_to_json(manifest: Manifest) -> bytes:
+    """Encode a manifest as canonical JSON."""
+    return _encode("manifest", manifest)
+
+
+def manifest_from_json(data: bytes) -> Manifest:
+    """Decode a manifest. Raises Misconfigured on an unknown version or another kind of document."""
+    return _decode("manifest", Manifest, data)
+
+
+def region_job_to_json(job: RegionJob) -> bytes:
+    """Encode a region's job as canonical JSON."""
+    return _encode("region job", job)
+
+
+def region_job_from_json(data: bytes) -> RegionJob:
+    """Decode a region's job. Raises Misconfigured on an unknown version or another kind of document."""
+    return _decode("region job", RegionJob, data)
+
+
+def region_report_to_json(report: RegionReport) -> bytes:
+    """Encode a region's report as canonical JSON."""
+    return _encode("region report", report)
+
+
+def region_report_from_json(data: bytes) -> RegionReport:
+    """Decode a region's report. Raises Misconfigured on an unknown version or another kind of document."""
+    return _decode("region report", RegionReport, data)
+
+
+def _encode(kind: str, value: object) -> bytes:
+    document = {"weir": kind, "version": VERSION, **_plain(value)}
+    try:
+        text = json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+        return text.encode() + b"\n"
+    except (TypeError, ValueError) as error:
+        raise Misconfigured(
+            f"a {kind} holds a value that is not JSON ({error}): parameters and source slices must be made of "
+            "dicts with string keys, lists, strings, finite numbers, booleans and None"
+        ) from error
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return value
+
+
+def _decode(kind: str, target: type[T], data: bytes) -> T:
+    try:
+        document = json.loads(data)
+    except ValueError as error:
+        raise Misconfigured(f"expected a {kind} of Weir, found something that is not JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("weir") != kind:
+        raise Misconfigured(f"expected a {kind} of Weir, found another document")
+    version = document.get("version")
+    if version != VERSION:
+        raise Misconfigured(f"a {kind} has version {version}, this Weir reads {VERSION}: use the Weir that wrote it")
+    body = {key: value for key, value in document.items() if key not in ("weir", "version")}
+    return cast(T, _value(target, body, kind))
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    if hint in (Any, object):
+        return value
+    if is_dataclass(hint):
+        return _dataclass(cast("type[Any]", hint), value, where)
+    origin = get_origin(hint)
+    if origin is not None:
+        return _CONTAINERS[origin](get_args(hint), value, where)
+    accepted = (int, float) if hint is float else hint
+    if isinstance(value, bool) is not (hint is bool) or not isinstance(value, accepted):
+        raise _unexpected(where, getattr(hint, "__name__", str(hint)), value)
+    return value
+
+
+def _dataclass(hint: type[Any], value: Any, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise _unexpected(where, "an object", value)
+    hints, optional = _fields(cast("Any", hint))
+    unknown, absent = sorted(value.keys() - hints.keys()), sorted(hints.keys() - value.keys() - optional)
+    if unknown or absent:
+        raise Misconfigured(f"{where}: unknown fields {unknown}, missing fields {absent}: use the Weir that wrote it")
+    return hint(**{name: _value(hints[name], item, f"{where}.{name}") for name, item in value.items()})
+
+
+@cache
+def _fields(hint: type[Any]) -> tuple[dict[str, Any], frozenset[str]]:
+    return get_type_hints(hint), frozenset(field.name for field in fields(hint) if _has_default(field))
+
+
+def _has_default(field: Field[Any]) -> bool:
+    return field.default is not MISSING or field.default_factory is not MISSING
+
+
+def _tuple(args: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise _unexpected(where, "a list", value)
+    hints = [args[0]] * len(value) if args[-1] is Ellipsis else list(args)
+    if len(hints) != len(value):
+        raise _unexpected(where, f"a list of {len(hints)}", value)
+    return tuple(_value(hint, item, f"{where}[{i}]") for i, (hint, item) in enumerate(zip(hints, value, strict=True)))
+
+
+def _dict(args: tuple[Any, ...], value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _unexpected(where, "an object", value)
+    return {key: _value(args[1], item, f"{where}.{key}") for key, item in value.items()}
+
+
+def _optional(args: tuple[Any, ...], value: Any, where: str) -> Any:
+    if value is None:
+        return None
+    return _value(next(hint for hint in args if hint is not types.NoneType), value, where)
+
+
+_CONTAINERS: dict[Any, Callable[[tuple[Any, ...], Any, str], Any]] = {
+    tuple: _tuple,
+    dict: _dict,
+    Union: _optional,
+    types.UnionType: _optional,
+}
+
+
+def _unexpected(where: str, expected: str, found: Any) -> Misconfigured:
+    return Misconfigured(f"{where}: expected {expected}, found {str(found)[:80]!r}")

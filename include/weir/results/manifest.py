@@ -1,0 +1,108 @@
+"""The manifest of a result partition: what the data is and what it was made from.
+
+Invariant 6: a manifest is written once, last, and names only files of its own attempt.
+A manifest alone is a candidate; the ledger says whether it is the current one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of bytes of a file and their SHA-256; together the segments cover the file without a gap.
+
+    All but the last are row groups; `key_groups` is their inclusive range (None where the layout is plain).
+    The last one is everything behind the last row group: indexes and footer (`is_tail`).
+    """
+
+    offset: int
+    length: int
+    sha256: str
+    is_tail: bool = False
+    key_groups: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One Parquet file, by its name in the partition's folder."""
+
+    name: str
+    rows: int
+    bytes: int
+    sha256: str
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ContentDigest:
+    """What the rows are, whatever their order and files: equal digests mean equal content.
+
+    `rows`, and over a 64-bit hash of each row: xor, and the sums of its low and high 32 bits.
+    `schema` is a fingerprint of column names and types (not of nullability).
+    """
+
+    schema: str
+    rows: int
+    xor: int
+    low_sum: int
+    high_sum: int
+
+    def __str__(self) -> str:
+        parts = (self.rows, self.xor & (2**64 - 1), self.low_sum, self.high_sum)
+        return f"{self.schema}:{parts[0]}:{parts[1]:016x}:{parts[2]:x}:{parts[3]:x}"
+
+
+@dataclass(frozen=True, slots=True)
+class InputRead:
+    """One input partition that a result was made from, with the digest that was read."""
+
+    argument: str
+    run: str
+    stage: str
+    subtask: int
+    layout: str
+    attempt: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """All that is known of one result partition; `created_at` is in UTC, ISO 8601.
+
+    `spark_schema` is Spark's own JSON of the schema, without Weir's key-group column.
+    `source` holds the slice that a source read; `code` fingerprints the functions; `session` the settings.
+    """
+
+    dataflow: str
+    epoch: str
+    run: str
+    stage: str
+    subtask: int
+    layout: str
+    attempt: str
+    try_number: int
+    lineage: int
+    keys: tuple[str, ...]
+    max_parallelism: int
+    spark_schema: str
+    digest: ContentDigest
+    files: tuple[DataFile, ...]
+    inputs: tuple[InputRead, ...]
+    code: str
+    session: dict[str, str]
+    parameters: dict[str, object]
+    created_at: str
+    source: object = None
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """The number of rows in all files."""
+        return self.digest.rows
+
+    @property
+    def bytes(self) -> int:
+        """The size of all data files, without the manifest."""
+        return sum(file.bytes for file in self.files)

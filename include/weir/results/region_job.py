@@ -1,0 +1,104 @@
+"""What the operator asks of a Spark job, and what the job reports. Invariant: both travel as versioned JSON files.
+
+The job knows nothing of the ledger, the operator nothing of DataFrames; this is all that they share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from weir.results.layout import Layout
+from weir.results.manifest import ContentDigest, DataFile
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionToRead:
+    """The exact files of one input partition, in Spark's spelling of their paths."""
+
+    stage: str
+    subtask: int
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InputToRead:
+    """A blocking input: its partitions, its recorded schema, and the inclusive range of key groups to keep (None: all)."""
+
+    argument: str
+    layout: Layout
+    spark_schema: str
+    partitions: tuple[PartitionToRead, ...]
+    key_groups: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputToWrite:
+    """A result partition to write: the layout and the attempt's own folder.
+
+    `folder` is relative to the store; `spark_folder` is the same in Spark's spelling. Neither exists yet.
+    """
+
+    layout: Layout
+    folder: str
+    spark_folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class StageToRun:
+    """One stage of the region, in topological order.
+
+    `pipelined` maps an argument to the stage of the same region that feeds it. `function` is empty for a sink:
+    its rows are those of its one pipelined input.
+    """
+
+    name: str
+    function: str
+    is_source: bool
+    subtask: int
+    parallelism: int
+    pipelined: dict[str, str]
+    inputs: tuple[InputToRead, ...]
+    outputs: tuple[OutputToWrite, ...]
+    slice: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class RegionJob:
+    """Everything that one attempt needs; `interval` is in UTC, ISO 8601, end exclusive."""
+
+    attempt: str
+    dataflow: str
+    epoch: str
+    interval: tuple[str, str]
+    region: str
+    subtask: int
+    store: str
+    report: str
+    stages: tuple[StageToRun, ...]
+    parameters: dict[str, Any]
+    spark_conf: dict[str, str] = field(default_factory=dict)
+    modules: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OutputReport:
+    """One result partition as it was written."""
+
+    stage: str
+    layout: Layout
+    folder: str
+    spark_schema: str
+    digest: ContentDigest
+    files: tuple[DataFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RegionReport:
+    """The job's answer: outputs, a fingerprint of the code that ran, the session's settings, and seconds a step."""
+
+    attempt: str
+    outputs: tuple[OutputReport, ...]
+    code: str
+    session: dict[str, str]
+    metrics: dict[str, float]

@@ -1,0 +1,1 @@
+"""Sinks: results that are published once the run they belong to is complete."""

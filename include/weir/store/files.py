@@ -1,0 +1,56 @@
+"""The seam between the store and a file system.
+
+Invariant: adapters answer failures with `OSError` only; the store alone gives them a meaning.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Files(Protocol):
+    """One root folder of one file system; paths are relative, "/"-separated, and "" is the root itself.
+
+    `FileNotFoundError` must be a definite answer. Everything else that goes wrong is another `OSError`.
+    """
+
+    @property
+    def url(self) -> str:
+        """The root, with its scheme and without a slash at the end."""
+        ...
+
+    def make_root(self) -> None:
+        """Make the root folder unless it is there; an `OSError` if it cannot be read and written."""
+        ...
+
+    def create(self, path: str, data: bytes) -> None:
+        """Write a new file, whole or not at all; exactly one of many writers wins, others get `FileExistsError`."""
+        ...
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Write a file, whole or not at all, in the place of any earlier one."""
+        ...
+
+    def read(self, path: str, offset: int, length: int | None) -> bytes:
+        """Read at most `length` bytes (None: all) from `offset`; fewer only where the file ends."""
+        ...
+
+    def size(self, path: str) -> int:
+        """Ask for the size of a file in bytes."""
+        ...
+
+    def entries(self, path: str) -> list[tuple[str, int | None]]:
+        """List names and sizes directly below a folder; the size of a folder is None."""
+        ...
+
+    def delete(self, path: str) -> None:
+        """Delete one file."""
+        ...
+
+    def delete_folder(self, path: str) -> None:
+        """Delete a folder and all that is in it."""
+        ...
+
+    def flush(self, path: str) -> None:
+        """Make the files of a folder, and its place in the folders above, survive a power cut."""
+        ...

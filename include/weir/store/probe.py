@@ -1,0 +1,187 @@
+"""Whether result partitions are there, and whether their bytes are right.
+
+Invariant: a loss is reported only if the store said so twice, and the store's own marker could be read by this process
+before and after. Whatever is less definite raises `Retryable` and nothing is lost: an unmounted disk must not make
+everything be computed again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from weir.errors import Fault, Loss
+from weir.results.codec import manifest_from_json
+from weir.results.manifest import DataFile, Manifest, Segment
+from weir.store.errors import NotFound
+from weir.store.segments import sha256_of
+from weir.store.store import Store
+
+MANIFEST = "manifest.json"
+_WORKERS = 16
+
+KeyGroups = tuple[int, int] | None
+"""An inclusive range of key groups; None means all."""
+R = TypeVar("R")
+A = TypeVar("A")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRef:
+    """One committed result partition as the ledger knows it; `manifest_sha256` is in hex."""
+
+    run: str
+    stage: str
+    subtask: int
+    layout: str
+    attempt: str
+    folder: str
+    manifest_sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    fault: Fault
+    detail: str
+
+
+def probe(store: Store, expected_store_id: str, refs: Sequence[PartitionRef]) -> dict[PartitionRef, Manifest | Loss]:
+    """Ask of each partition whether its manifest and all its files are there, with their sizes, indexes and footers.
+
+    Reads one manifest a partition and one tail a file. Raises Retryable if anything cannot be answered definitely.
+    """
+    unique = list(dict.fromkeys(refs))
+    answers = _asked_twice(store, expected_store_id, unique, partial(_look, store), _is_finding)
+    return {
+        ref: _loss(ref, answer) if isinstance(answer, _Finding) else answer
+        for ref, answer in zip(unique, answers, strict=True)
+    }
+
+
+def verify_segments(
+    store: Store, expected_store_id: str, manifests: Sequence[tuple[Manifest, str, KeyGroups]]
+) -> tuple[Loss, ...]:
+    """Compare the SHA-256 of all segments that a reader of the key groups reads; at most one loss a partition.
+
+    `manifests` are (manifest, folder, key groups); the bytes read are those of the row groups that overlap the key
+    groups, and of every tail. Raises Retryable if anything cannot be answered definitely.
+    """
+    parts = [
+        (number, f"{folder}/{file.name}", file, segment)
+        for number, (manifest, folder, key_groups) in enumerate(manifests)
+        for file in manifest.files
+        for segment in _needed(file, key_groups)
+    ]
+    answers = _asked_twice(
+        store, expected_store_id, parts, lambda part: _compare(store, *part[1:]), lambda answer: answer is not None
+    )
+    found: dict[int, list[_Finding]] = {}
+    for (number, *_), answer in zip(parts, answers, strict=True):
+        if answer is not None:
+            found.setdefault(number, []).append(answer)
+    return tuple(_loss(manifests[number][0], _worst(findings)) for number, findings in found.items())
+
+
+def _asked_twice(
+    store: Store, store_id: str, questions: list[A], ask: Callable[[A], R], is_loss: Callable[[R], bool]
+) -> list[R]:
+    """Answer all questions in parallel, and ask again those whose answer is a loss, between two looks at the marker."""
+    store.check_marker(store_id)
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        answers = list(pool.map(ask, questions))
+        doubtful = [number for number, answer in enumerate(answers) if is_loss(answer)]
+        if doubtful:
+            store.check_marker(store_id)
+            again = list(pool.map(ask, [questions[number] for number in doubtful]))
+            store.check_marker(store_id)
+            for number, answer in zip(doubtful, again, strict=True):
+                answers[number] = answer
+    return answers
+
+
+def _is_finding(answer: Manifest | _Finding) -> bool:
+    return isinstance(answer, _Finding)
+
+
+def _look(store: Store, ref: PartitionRef) -> Manifest | _Finding:
+    path = f"{ref.folder}/{MANIFEST}"
+    try:
+        data = store.read(path)
+    except NotFound:
+        return _Finding(Fault.MISSING, f"expected the manifest {path}, found no such file")
+    found = hashlib.sha256(data).hexdigest()
+    if found != ref.manifest_sha256:
+        return _Finding(Fault.DAMAGED, f"the manifest {path}: expected SHA-256 {ref.manifest_sha256}, found {found}")
+    manifest = manifest_from_json(data)
+    for file in manifest.files:
+        finding = _look_at_file(store, f"{ref.folder}/{file.name}", file)
+        if finding:
+            return finding
+    return manifest
+
+
+def _look_at_file(store: Store, path: str, file: DataFile) -> _Finding | None:
+    for tail in (segment for segment in file.segments if segment.is_tail):
+        return _compare(store, path, file, tail)
+    return _size_differs(store, path, file)
+
+
+def _compare(store: Store, path: str, file: DataFile, segment: Segment) -> _Finding | None:
+    """Read a segment; a size that differs is told first, as the better reason. The tail stands for the whole file."""
+    differs = _size_differs(store, path, file) if segment.is_tail else None
+    if differs:
+        return differs
+    try:
+        found = sha256_of(store, path, segment.offset, segment.length)
+    except NotFound:
+        return _missing(path, file)
+    if found == segment.sha256:
+        return None
+    differs = _size_differs(store, path, file)
+    if differs:
+        return differs
+    what = "indexes and footer" if segment.is_tail else "row group"
+    return _Finding(
+        Fault.DAMAGED,
+        f"{path}, {what} (bytes {segment.offset} to {segment.offset + segment.length - 1}): "
+        f"expected SHA-256 {segment.sha256}, found {found}",
+    )
+
+
+def _size_differs(store: Store, path: str, file: DataFile) -> _Finding | None:
+    try:
+        found = store.size(path)
+    except NotFound:
+        return _missing(path, file)
+    if found == file.bytes:
+        return None
+    return _Finding(Fault.MISSING, f"{path}: expected {file.bytes} bytes, found {found}")
+
+
+def _missing(path: str, file: DataFile) -> _Finding:
+    return _Finding(Fault.MISSING, f"{path}: expected {file.bytes} bytes, found no such file")
+
+
+def _needed(file: DataFile, key_groups: KeyGroups) -> Iterator[Segment]:
+    for segment in file.segments:
+        if segment.is_tail or _overlap(segment.key_groups, key_groups):
+            yield segment
+
+
+def _overlap(some: KeyGroups, others: KeyGroups) -> bool:
+    return some is None or others is None or (some[0] <= others[1] and others[0] <= some[1])
+
+
+def _worst(findings: list[_Finding]) -> _Finding:
+    first = min(findings, key=lambda finding: finding.fault is not Fault.MISSING)
+    distinct = len({finding.detail for finding in findings})
+    more = f" (and {distinct - 1} more)" if distinct > 1 else ""
+    return _Finding(first.fault, first.detail + more)
+
+
+def _loss(whose: PartitionRef | Manifest, finding: _Finding) -> Loss:
+    return Loss(whose.run, whose.stage, whose.subtask, whose.layout, whose.attempt, finding.fault, finding.detail)

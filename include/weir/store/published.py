@@ -1,0 +1,17 @@
+"""Reading what was published. Invariant: a reader sees one whole version, the highest, or nothing."""
+
+from __future__ import annotations
+
+from weir.sinks.pointer import Pointer, newest, pointer_folder, pointer_from_json
+from weir.store.errors import NotFound
+from weir.store.store import Store
+
+
+def published(store: Store, dataflow: str, sink: str, epoch: str) -> Pointer | None:
+    """The version of `sink` that is visible for `epoch`; None if none is. Raises Retryable."""
+    folder = pointer_folder(dataflow, sink, epoch)
+    try:
+        name = newest(name for name, _ in store.list(folder))
+    except NotFound:
+        return None
+    return None if name is None else pointer_from_json(store.read(f"{folder}/{name}"))

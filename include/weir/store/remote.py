@@ -1,0 +1,114 @@
+"""Any file system that fsspec knows. Invariant: no answer comes from a cache, and every failure is an `OSError`."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from fsspec.core import url_to_fs
+
+from weir.errors import Misconfigured, WeirError
+
+_MEMORY = threading.RLock()
+"""fsspec's memory file system hands one buffer with one position to all readers."""
+
+
+class RemoteFiles:
+    """A folder or key prefix of an fsspec file system whose `mode="create"` is atomic (S3 and its like, memory)."""
+
+    __slots__ = ("_fs", "_root", "_url")
+
+    def __init__(self, fs: Any, root: str, url: str) -> None:
+        self._fs = fs
+        self._root = root
+        self._url = url
+
+    @classmethod
+    def open(cls, url: str, storage_options: Mapping[str, Any]) -> RemoteFiles:
+        """Open a URL with the options of its fsspec file system."""
+        try:
+            fs, root = url_to_fs(url, **storage_options)
+        except (ImportError, ValueError, TypeError) as error:
+            raise Misconfigured(
+                f"the store {url} cannot be opened: {error}. Install the fsspec package of its scheme, or check the "
+                "URL and the storage options"
+            ) from error
+        return cls(fs, str(root).rstrip("/"), url.rstrip("/"))
+
+    @property
+    def url(self) -> str:
+        """The root, with its scheme and without a slash at the end."""
+        return self._url
+
+    def make_root(self) -> None:
+        """Make the root (object stores need none)."""
+        with self._os_errors() as fs:
+            fs.makedirs(self._root, exist_ok=True)
+
+    def create(self, path: str, data: bytes) -> None:
+        """Write a new file by a conditional put."""
+        with self._os_errors() as fs:
+            fs.pipe_file(self._full(path), data, mode="create")
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Write a file; object stores replace whole objects."""
+        with self._os_errors() as fs:
+            fs.pipe_file(self._full(path), data)
+
+    def read(self, path: str, offset: int, length: int | None) -> bytes:
+        """Read a part of a file."""
+        if length == 0:
+            return b""
+        with self._os_errors() as fs:
+            end = None if length is None else offset + length
+            return bytes(fs.cat_file(self._full(path), start=offset, end=end))
+
+    def size(self, path: str) -> int:
+        """Ask for the size of a file."""
+        with self._os_errors() as fs:
+            info = fs.info(self._full(path))
+        if info["type"] != "file":
+            raise FileNotFoundError(errno.ENOENT, "is a folder, not a file", path)
+        return int(info["size"])
+
+    def entries(self, path: str) -> list[tuple[str, int | None]]:
+        """List names and sizes directly below a folder."""
+        folder = self._full(path)
+        with self._os_errors() as fs:
+            found = fs.ls(folder, detail=True)
+        named = [(str(item["name"]).rstrip("/").rpartition("/")[2], item) for item in found]
+        return [
+            (name, int(item["size"]) if item["type"] == "file" else None)
+            for name, item in named
+            if name and str(item["name"]).strip("/") != folder.strip("/")  # some stores list the folder itself
+        ]
+
+    def delete(self, path: str) -> None:
+        """Delete one file."""
+        with self._os_errors() as fs:
+            fs.rm_file(self._full(path))
+
+    def delete_folder(self, path: str) -> None:
+        """Delete a folder and all that is in it."""
+        with self._os_errors() as fs:
+            fs.rm(self._full(path), recursive=True)
+
+    def flush(self, path: str) -> None:
+        """Do nothing: what such a store has acknowledged is durable."""
+
+    def _full(self, path: str) -> str:
+        return f"{self._root}/{path}" if path else self._root
+
+    @contextmanager
+    def _os_errors(self) -> Iterator[Any]:
+        try:
+            with _MEMORY if self._fs.protocol == "memory" else nullcontext():
+                self._fs.invalidate_cache()
+                yield self._fs
+        except (OSError, WeirError):
+            raise
+        except Exception as error:  # each client library has errors of its own
+            raise OSError(errno.EIO, f"{type(error).__name__}: {error}") from error

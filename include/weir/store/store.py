@@ -1,0 +1,204 @@
+"""A folder where results live, on any file system.
+
+Invariant: only a definite "not found" of the file system becomes `NotFound`; permissions, timeouts, broken mounts and
+every other failure become `Retryable`, so that a store that does not answer is never taken for one that lost something.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NewType
+
+from weir.errors import Internal, Misconfigured, Retryable
+from weir.store.errors import AlreadyExists, NotFound
+from weir.store.files import Files
+from weir.store.local import LocalFiles, is_local
+from weir.store.remote import RemoteFiles
+
+StoreId = NewType("StoreId", str)
+"""What the marker of a store says; no two stores have the same."""
+
+MARKER = "weir-store.json"
+_MARKER_VERSION = 1
+_SPARK_SCHEMES = {"s3": "s3a", "gcs": "gs"}
+_NOT_DATA = ("lost+found",)
+
+
+class Store:
+    """Files below one root, by relative "/"-separated paths. Safe to use from many threads."""
+
+    __slots__ = ("files",)
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+
+    @classmethod
+    def open(cls, url: str, storage_options: Mapping[str, Any] | None = None) -> Store:
+        """Open a store by URL ("file:///...", a plain path, "memory://...", or anything fsspec knows).
+
+        Touches nothing yet. Raises Misconfigured if the URL cannot be used.
+        """
+        if is_local(url):
+            return cls(LocalFiles.open(url))
+        return cls(RemoteFiles.open(url, storage_options or {}))
+
+    @property
+    def url(self) -> str:
+        """The root, with its scheme and without a slash at the end."""
+        return self.files.url
+
+    def spark_url(self, path: str) -> str:
+        """Spell the path as Spark and Hadoop do."""
+        scheme, _, rest = self.url.partition("://")
+        return f"{_SPARK_SCHEMES.get(scheme, scheme)}://{rest}/{_checked(path)}".rstrip("/")
+
+    def create(self, path: str, data: bytes) -> None:
+        """Write a new file, whole or not at all, durably; of many writers exactly one wins.
+
+        Raises AlreadyExists if the name is taken.
+        """
+        with self._meaning("create", path):
+            try:
+                self.files.create(_checked(path), data)
+            except FileExistsError as error:
+                raise AlreadyExists(f"{self.url}/{path} exists already: no name is ever written twice") from error
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Write a file in the place of any earlier one; a reader sees the old or the new one, whole."""
+        with self._meaning("replace", path):
+            self.files.replace(_checked(path), data)
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        """Read at most `length` bytes (None: all) from `offset`; fewer only where the file ends.
+
+        Raises NotFound if there is definitely no such file.
+        """
+        with self._meaning("read", path):
+            return self.files.read(_checked(path), offset, length)
+
+    def size(self, path: str) -> int:
+        """Ask for the size of a file in bytes. Raises NotFound if there is definitely no such file."""
+        with self._meaning("ask the size of", path):
+            return self.files.size(_checked(path))
+
+    def list(self, path: str) -> list[tuple[str, int]]:
+        """List names and sizes of the files directly in a folder, by name; folders are left out.
+
+        Raises NotFound if there is definitely no such folder.
+        """
+        with self._meaning("list", path):
+            entries = self.files.entries(_checked(path))
+        return sorted((name, size) for name, size in entries if size is not None)
+
+    def folders(self, path: str) -> list[str]:  # type: ignore[valid-type]  # `list` is the method above here
+        """List the names of the folders directly in a folder. Raises NotFound if there is definitely no such folder."""
+        with self._meaning("list", path):
+            entries = self.files.entries(_checked(path))
+        return sorted(name for name, size in entries if size is None)
+
+    def delete(self, path: str) -> None:
+        """Delete one file; that it is gone already is fine."""
+        try:
+            with self._meaning("delete", path):
+                self.files.delete(_checked(path))
+        except NotFound:
+            return
+
+    def delete_folder(self, path: str) -> None:
+        """Delete a folder and all that is in it; that it is gone already is fine. The root is refused."""
+        if not path:
+            raise Internal(f"the whole store {self.url} was to be deleted")
+        try:
+            with self._meaning("delete", path):
+                self.files.delete_folder(_checked(path))
+        except NotFound:
+            return
+
+    def flush(self, path: str) -> None:
+        """Make files that somebody else wrote into a folder survive a power cut."""
+        with self._meaning("flush", path):
+            self.files.flush(_checked(path))
+
+    def initialise(self) -> StoreId:
+        """Write the marker if the store holds nothing yet, and answer its id.
+
+        Record the id and hand it to `check_marker` from then on: an empty folder may be a disk that is not mounted.
+        Raises Misconfigured if the folder cannot be made or written, or holds other things but no marker.
+        """
+        try:
+            self.files.make_root()
+            return self._initialised()
+        except OSError as error:
+            raise Misconfigured(
+                f"the store {self.url} cannot be used: expected a folder that can be read and written, found: {error}. "
+                "Make the folder and give this user the right to write there, or name another one as the store"
+            ) from error
+
+    def check_marker(self, expected_id: str) -> None:
+        """Make sure that this is the store it should be, and that it answers. Raises Retryable if not."""
+        try:
+            found = _marker_id(self.read(MARKER), self.url)
+        except NotFound as error:
+            raise Retryable(
+                f"the store {self.url} has no marker {MARKER} (expected id {expected_id}): it is not mounted, or its "
+                "root is gone. Nothing is marked lost; bring the store back"
+            ) from error
+        except Misconfigured as error:
+            raise Retryable(str(error)) from error
+        if found != expected_id:
+            raise Retryable(
+                f"the store {self.url} is another one: expected id {expected_id}, found {found}. Nothing is marked "
+                "lost; mount the right store"
+            )
+
+    def _initialised(self) -> StoreId:
+        names = [name for name, _ in self.files.entries("")]
+        strangers = sorted(name for name in names if not name.startswith(".") and name not in _NOT_DATA)
+        if MARKER not in names:
+            if strangers:
+                raise Misconfigured(
+                    f"the folder {self.url} is not empty and has no marker {MARKER}: found {', '.join(strangers[:5])}. "
+                    "Name an empty folder as the store, or bring its marker back from a backup"
+                )
+            self._write_marker()
+        return _marker_id(self.files.read(MARKER, 0, None), self.url)
+
+    def _write_marker(self) -> None:
+        marker = json.dumps({"id": str(uuid.uuid4()), "version": _MARKER_VERSION}, sort_keys=True)
+        try:
+            self.files.create(MARKER, marker.encode() + b"\n")
+        except FileExistsError:
+            return  # another process was faster: its marker counts
+
+    @contextmanager
+    def _meaning(self, action: str, path: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise NotFound(f"{self.url}/{path} was not found") from error
+        except OSError as error:
+            raise Retryable(f"could not {action} {self.url}/{path}: {type(error).__name__}: {error}") from error
+
+
+def _checked(path: str) -> str:
+    if path and any(part in ("", ".", "..") for part in path.split("/")):
+        raise Internal(f'expected a path relative to the store, with "/" between names, found {path!r}')
+    return path
+
+
+def _marker_id(data: bytes, url: str) -> StoreId:
+    try:
+        marker = json.loads(data)
+        version, found = marker["version"], marker["id"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Misconfigured(
+            f"{url}/{MARKER} is not a marker of a store: {error}. Bring it back from a backup"
+        ) from error
+    if version != _MARKER_VERSION:
+        raise Misconfigured(
+            f"{url}/{MARKER} has version {version}, expected {_MARKER_VERSION}: it was written by a newer Weir; upgrade"
+        )
+    return StoreId(str(found))

@@ -1,0 +1,239 @@
+"""An Airflow without Airflow: task instances with states, tries and clears, run one by one in this process.
+
+Invariant: states, tries and `max_tries` move as Airflow 3.3.2 moves them (a clear raises `max_tries`, nothing else does;
+a try number grows when a task instance is scheduled; a reschedule keeps it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from weir.coordinator.clearing import MISSING, ClearAnswer, ClearItem
+from weir.coordinator.coordinator import Coordinator
+from weir.coordinator.services import Services
+from weir.coordinator.values import (
+    Action,
+    Adopted,
+    Awaiting,
+    BeginRequest,
+    Begun,
+    Committed,
+    Exhausted,
+    NotInRecord,
+    Published,
+    TaskKey,
+)
+from weir.dataflow import Dataflow
+from weir.errors import Misconfigured
+from weir.recovery.restart import RestartStrategy
+from weir.recovery.run_state import CLOSE
+from weir.testing.engine import FakeEngine
+from weir.topology.regions import Topology
+
+RETRIES = 999
+FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed"})
+
+
+class Killed(BaseException):
+    """Raised by a test in the middle of an attempt: the process is gone, and nobody handles it."""
+
+
+@dataclass(slots=True)
+class FakeTask:
+    """A task instance. `runs` are the tries that were really executed."""
+
+    key: TaskKey
+    upstream: frozenset[str]
+    state: str | None = None
+    try_number: int = 0
+    max_tries: int = RETRIES
+    not_before: datetime | None = None
+    runs: list[int] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+class FakeAirflow:
+    """The DagRuns of one dataflow. `during` is called in the middle of each computation, `after_commit` behind a commit."""
+
+    def __init__(self, services: Services, engine: FakeEngine, flow: Dataflow) -> None:
+        self.services, self.engine, self.flow = services, engine, flow
+        self.coordinator = Coordinator(services)
+        self.strategy: RestartStrategy = RestartStrategy.default()
+        self.tasks: dict[TaskKey, FakeTask] = {}
+        self.during: Callable[[TaskKey], None] = lambda _key: None
+        self.after_commit: Callable[[TaskKey], None] = lambda _key: None
+        self.reachable = True
+        self.time = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def now(self) -> datetime:
+        """The fake clock; it moves by a second a try, and on when everybody waits."""
+        return self.time
+
+    def dag_run(self, day: int = 1) -> str:
+        """Start the DagRun of a day in January 2013; answers its run id."""
+        run_id = f"scheduled__2013-01-{day:02d}"
+        topology = Topology(self.flow)
+        for region in topology.regions:
+            upstream = frozenset(each.name for each in topology.upstream(region.name))
+            for subtask in range(region.parallelism):
+                key = TaskKey("dag", run_id, region.name, region.map_index(subtask))
+                self.tasks.setdefault(key, FakeTask(key, upstream))
+        close = TaskKey("dag", run_id, CLOSE.name, -1)
+        self.tasks.setdefault(close, FakeTask(close, frozenset(each.name for each in topology.leaves)))
+        return run_id
+
+    def run_until_quiet(self, most: int = 500) -> None:
+        """Run whatever may run until nothing may; raises AssertionError if that never comes."""
+        for _ in range(most):
+            ready = self._ready()
+            if ready is None:
+                return
+            if ready.not_before is not None and ready.not_before > self.time:
+                self.time = ready.not_before
+            self.step(ready)
+        raise AssertionError(f"no end after {most} tries: {self.states()}")
+
+    def states(self) -> dict[str, str | None]:
+        """The states by readable name."""
+        return {f"{key.run_id}/{key.task_id}[{key.map_index}]": task.state for key, task in self.tasks.items()}
+
+    def task(self, run_id: str, task_id: str, map_index: int = -1) -> FakeTask:
+        """One task instance."""
+        return self.tasks[TaskKey("dag", run_id, task_id, map_index)]
+
+    def executed(self, run_id: str) -> dict[str, int]:
+        """How many tries of each task instance were executed."""
+        return {
+            f"{key.task_id}[{max(key.map_index, 0)}]": len(task.runs)
+            for key, task in self.tasks.items()
+            if key.run_id == run_id
+        }
+
+    def _ready(self) -> FakeTask | None:
+        runnable = [
+            task
+            for task in self.tasks.values()
+            if (task.state in (None, "up_for_retry", "up_for_reschedule")) and self._upstream_done(task)
+        ]
+        return min(runnable, key=lambda task: task.not_before or self.time, default=None)
+
+    def _upstream_done(self, task: FakeTask) -> bool:
+        return all(
+            other.state == "success"
+            for key, other in self.tasks.items()
+            if key.run_id == task.key.run_id and key.task_id in task.upstream
+        )
+
+    def step(self, task: FakeTask) -> None:
+        """Run one try of one task instance, as the operator and the retry policy do."""
+        if task.state != "up_for_reschedule":
+            task.try_number += 1
+        task.state, task.not_before = "running", None
+        task.runs.append(task.try_number)
+        self.time += timedelta(seconds=1)
+        try:
+            self._execute(task)
+        except Killed:
+            self._retry(task, 0)
+        except Exception as error:  # noqa: BLE001 - as Airflow does
+            self._failed(task, error)
+
+    def _execute(self, task: FakeTask) -> None:
+        self._settle()
+        request = self.request(task)
+        if task.key.task_id == CLOSE.name:
+            outcome: object = self.coordinator.close(request, self)
+        else:
+            outcome = self.coordinator.begin(request, self)
+        if isinstance(outcome, Begun):
+            outcome = self._compute(task, outcome)
+        if task.state != "running":
+            return  # cleared meanwhile
+        if isinstance(outcome, Awaiting):
+            task.state, task.not_before = "up_for_reschedule", self.time + timedelta(seconds=outcome.seconds)
+        elif isinstance(outcome, Exhausted):
+            raise Misconfigured(outcome.reason)
+        elif isinstance(outcome, Adopted | Committed | Published | NotInRecord):
+            task.state = "success"
+            self._settle()
+
+    def _compute(self, task: FakeTask, begun: Begun) -> Committed:
+        try:
+            report = self.engine.run(begun.job, lambda: self.during(task.key))
+        except Exception:
+            self.coordinator.check_inputs(begun)
+            raise
+        committed = self.coordinator.commit(begun, report)
+        self.after_commit(task.key)
+        return committed
+
+    def request(self, task: FakeTask) -> BeginRequest:
+        """What a task's process tells the coordinator."""
+        day = datetime.strptime(task.key.run_id[-10:], "%Y-%m-%d").replace(tzinfo=UTC)
+        return BeginRequest(
+            task.key,
+            task.try_number,
+            task.max_tries,
+            f"ti-{task.try_number}",
+            self.flow,
+            "",
+            (day, day + timedelta(days=1)),
+            "sc://nowhere",
+            restart=self.strategy,
+        )
+
+    def _failed(self, task: FakeTask, error: Exception) -> None:
+        if task.state != "running":
+            return
+        decision = self.coordinator.fail(self.flow.name, task.key, task.try_number, error, self.strategy)
+        self._settle()
+        if decision.action is Action.FAIL:
+            task.state = "failed"
+            task.notes.append(decision.reason)
+        else:
+            self._retry(task, decision.delay_seconds)
+
+    def _retry(self, task: FakeTask, seconds: float) -> None:
+        if task.state == "running":
+            task.state, task.not_before = "up_for_retry", self.time + timedelta(seconds=seconds)
+
+    def _settle(self) -> None:
+        if self.reachable:
+            self.coordinator.settle(self, self.flow.name)
+
+    # A person, and Weir's hand
+
+    def clear_by_hand(self, run_id: str, task_id: str, map_index: int = -1) -> None:
+        """Clear one task instance without its downstream, as a person does in the UI."""
+        self._clear(self.task(run_id, task_id, map_index))
+
+    def _clear(self, task: FakeTask) -> None:
+        task.max_tries = task.try_number + RETRIES
+        task.state, task.not_before = None, None
+
+    def clear(self, wanted: Sequence[ClearItem], note: str) -> list[ClearAnswer]:
+        """Compare, then clear."""
+        answers = []
+        for item, answer in zip(wanted, self.inspect(wanted), strict=True):
+            task = self.tasks.get(TaskKey(item.dag_id, item.run_id, item.task_id, item.map_index))
+            matches = item.expected_try in (None, answer.try_number)
+            if task is None or not matches or task.state not in FINISHED - {"skipped"}:
+                answers.append(answer)
+                continue
+            self._clear(task)
+            task.notes.append(note)
+            answers.append(ClearAnswer(item, answer.state, answer.try_number, cleared=True))
+        return answers
+
+    def inspect(self, wanted: Iterable[ClearItem]) -> list[ClearAnswer]:
+        """Answer the states."""
+        found = []
+        for item in wanted:
+            task = self.tasks.get(TaskKey(item.dag_id, item.run_id, item.task_id, item.map_index))
+            if task is None:
+                found.append(ClearAnswer(item, MISSING, 0, cleared=False))
+            else:
+                found.append(ClearAnswer(item, task.state, task.try_number, cleared=False))
+        return found

@@ -1,0 +1,1 @@
+"""Where recovery stops: key groups, wiring, regions and result partitions, derived from a dataflow."""

@@ -1,0 +1,248 @@
+"""Regions and result partitions of a dataflow that is run.
+
+Invariant: every subtask of every stage is in exactly one region, every partition has one producer, and names never
+depend on parallelism. All that is said of a stage's partitions is said once a stage, not once an edge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from weir.dataflow.dataflow import Dataflow
+from weir.dataflow.exchange import Exchange, ExchangeKind
+from weir.dataflow.graph import group_reads, pipelined_groups, topological_order
+from weir.dataflow.stage import Stage, StageKind
+from weir.errors import Internal
+from weir.results.layout import PLAIN, Layout
+from weir.topology.key_groups import key_group_range
+
+_MAX_JOINED_NAME = 60
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalRegion:
+    """Stages (in topological order) that run as one task: a mapped one where `parallelism` is above 1."""
+
+    name: str
+    stages: tuple[str, ...]
+    parallelism: int
+
+    def ids(self) -> tuple[RegionId, ...]:
+        """Return the region's instances, one a subtask."""
+        return tuple(RegionId(self.name, subtask) for subtask in range(self.parallelism))
+
+    def map_index(self, subtask: int) -> int:
+        """Return Airflow's map index of a subtask: -1 where the task is not mapped."""
+        return -1 if self.parallelism == 1 else subtask
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RegionId:
+    """One unit of recovery: subtask i of each stage of a logical region."""
+
+    name: str
+    subtask: int
+
+    def __str__(self) -> str:
+        return f"{self.name}[{self.subtask}]"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PartitionId:
+    """The result of one subtask of a stage in one layout, whatever the attempt."""
+
+    stage: str
+    subtask: int
+    layout: str
+
+    def __str__(self) -> str:
+        return f"{self.stage}[{self.subtask}] ({self.layout})"
+
+
+@dataclass(frozen=True, slots=True)
+class InputPartitions:
+    """What one blocking input of a region reads; `key_groups` is the inclusive range to keep (None: all rows)."""
+
+    argument: str
+    stage: str
+    producer: str
+    layout: Layout
+    partitions: tuple[PartitionId, ...]
+    key_groups: tuple[int, int] | None
+
+
+class Topology:
+    """Regions, partitions and who reads what, of a sound dataflow."""
+
+    def __init__(self, dataflow: Dataflow) -> None:
+        self.dataflow = dataflow
+        self._stages = {stage.name: stage for stage in dataflow.stages}
+        groups = {group[0].name: group for group in pipelined_groups(dataflow.stages)}
+        order = topological_order(group_reads(tuple(groups.values())))
+        self.regions: tuple[LogicalRegion, ...] = tuple(_logical_region(groups[first]) for first in order)
+        self._regions = {region.name: region for region in self.regions}
+        self._region_of = {stage: region for region in self.regions for stage in region.stages}
+        self._layouts: dict[str, dict[str, Layout]] = {stage.name: {} for stage in dataflow.stages}
+        self._readers: dict[tuple[str, str], dict[str, None]] = {}
+        self._exchanges: dict[tuple[str, str], dict[Exchange, None]] = {}
+        for stage in dataflow.stages:
+            self._enter(stage)
+        self._partitions = {
+            (stage, layout): tuple(PartitionId(stage, i, layout) for i in range(self._stages[stage].parallelism))
+            for stage, layouts in self._layouts.items()
+            for layout in layouts
+        }
+
+    def _enter(self, stage: Stage) -> None:
+        if stage.kind is StageKind.SINK:
+            self._layouts[stage.name][PLAIN.id] = PLAIN
+        reader = self._region_of[stage.name].name
+        for exchange in stage.exchanges.values():
+            if exchange.kind is ExchangeKind.PIPELINED:
+                continue
+            layout = self.layout_read(stage.name, exchange)
+            self._layouts[exchange.stage][layout.id] = layout
+            self._readers.setdefault((exchange.stage, layout.id), {})[reader] = None
+            producer = self._region_of[exchange.stage].name
+            self._exchanges.setdefault((producer, reader), {})[exchange] = None
+
+    def layout_read(self, reader: str, exchange: Exchange) -> Layout:
+        """Return the layout in which the stage `reader` reads a blocking exchange."""
+        return Layout(exchange.keys, self.dataflow.max_parallelism_of(reader)) if exchange.keys else PLAIN
+
+    # Regions
+
+    def region(self, name: str) -> LogicalRegion:
+        """Return the logical region of that name."""
+        if name not in self._regions:
+            raise Internal(f"dataflow {self.dataflow.name!r} has no region {name!r}; it has {', '.join(self._regions)}")
+        return self._regions[name]
+
+    def knows(self, region: RegionId) -> bool:
+        """Say whether the region is one of this topology's: an id from another topology may not be."""
+        logical = self._regions.get(region.name)
+        return logical is not None and 0 <= region.subtask < logical.parallelism
+
+    def region_ids(self) -> tuple[RegionId, ...]:
+        """Return all regions, producers first."""
+        return tuple(region for logical in self.regions for region in logical.ids())
+
+    def logical_region_of(self, stage: str) -> LogicalRegion:
+        """Return the logical region that a stage belongs to."""
+        if stage not in self._region_of:
+            raise Internal(f"dataflow {self.dataflow.name!r} has no stage {stage!r}; it has {', '.join(self._stages)}")
+        return self._region_of[stage]
+
+    def region_of(self, stage: str, subtask: int) -> RegionId:
+        """Return the region that a subtask of a stage belongs to."""
+        region = RegionId(self.logical_region_of(stage).name, subtask)
+        self._expect(region)
+        return region
+
+    def stages_of(self, region: str) -> tuple[Stage, ...]:
+        """Return the stages of a logical region in topological order."""
+        return tuple(self._stages[stage] for stage in self.region(region).stages)
+
+    def upstream(self, region: str) -> tuple[LogicalRegion, ...]:
+        """Return the logical regions that this one reads directly."""
+        self.region(region)
+        return tuple(logical for logical in self.regions if (logical.name, region) in self._exchanges)
+
+    def downstream(self, region: str) -> tuple[LogicalRegion, ...]:
+        """Return the logical regions that read this one directly."""
+        self.region(region)
+        return tuple(logical for logical in self.regions if (region, logical.name) in self._exchanges)
+
+    def exchanges_between(self, producer: str, consumer: str) -> tuple[Exchange, ...]:
+        """Return the distinct blocking exchanges from one logical region to another."""
+        return tuple(self._exchanges.get((producer, consumer), ()))
+
+    @cached_property
+    def leaves(self) -> tuple[LogicalRegion, ...]:
+        """The logical regions that nobody reads."""
+        producers = {producer for producer, _ in self._exchanges}
+        return tuple(logical for logical in self.regions if logical.name not in producers)
+
+    @cached_property
+    def sinks(self) -> tuple[str, ...]:
+        """The names of the sinks, which are stages too."""
+        return tuple(stage.name for stage in self.dataflow.stages if stage.kind is StageKind.SINK)
+
+    # Result partitions
+
+    def layout(self, layout_id: str) -> Layout:
+        """Return the layout of that id, if any stage of this topology is written in it."""
+        if layout_id not in self._layout_by_id:
+            known = ", ".join(self._layout_by_id)
+            raise Internal(f"dataflow {self.dataflow.name!r} writes no layout {layout_id!r}; it writes {known}")
+        return self._layout_by_id[layout_id]
+
+    def layouts_of(self, stage: str) -> tuple[Layout, ...]:
+        """Return every layout in which a stage is written: none where it is only read over pipelined exchanges."""
+        self.logical_region_of(stage)
+        return tuple(self._layouts[stage].values())
+
+    def partitions_of(self, stage: str, layout_id: str) -> tuple[PartitionId, ...]:
+        """Return the partitions of a stage in one layout, by subtask."""
+        if (stage, layout_id) not in self._partitions:
+            raise Internal(f"dataflow {self.dataflow.name!r} does not write stage {stage!r} in layout {layout_id!r}")
+        return self._partitions[stage, layout_id]
+
+    def outputs(self, region: RegionId) -> tuple[PartitionId, ...]:
+        """Return the partitions that a region writes."""
+        self._expect(region)
+        return tuple(
+            self._partitions[stage, layout][region.subtask]
+            for stage in self._regions[region.name].stages
+            for layout in self._layouts[stage]
+        )
+
+    def inputs(self, region: RegionId) -> tuple[InputPartitions, ...]:
+        """Return the blocking inputs of a region's stages, in the order of stages and arguments."""
+        self._expect(region)
+        return tuple(
+            self._input(stage, argument, exchange, region.subtask)
+            for stage in self.stages_of(region.name)
+            for argument, exchange in stage.exchanges.items()
+            if exchange.kind is ExchangeKind.BLOCKING
+        )
+
+    def _input(self, stage: Stage, argument: str, exchange: Exchange, subtask: int) -> InputPartitions:
+        layout = self.layout_read(stage.name, exchange)
+        groups = key_group_range(layout.max_parallelism, stage.parallelism, subtask) if layout.keys else None
+        partitions = self._partitions[exchange.stage, layout.id]
+        return InputPartitions(argument, stage.name, exchange.stage, layout, partitions, groups)
+
+    def producer(self, partition: PartitionId) -> RegionId:
+        """Return the region that writes a partition."""
+        return self.region_of(partition.stage, partition.subtask)
+
+    def consumers(self, partition: PartitionId) -> tuple[RegionId, ...]:
+        """Return the regions that read a partition: all subtasks of each reader, since any row may have any key."""
+        self._expect(self.producer(partition))
+        return self._consumers.get((partition.stage, partition.layout), ())
+
+    @cached_property
+    def _consumers(self) -> dict[tuple[str, str], tuple[RegionId, ...]]:
+        return {
+            written: tuple(region for logical in self.regions if logical.name in readers for region in logical.ids())
+            for written, readers in self._readers.items()
+        }
+
+    @cached_property
+    def _layout_by_id(self) -> dict[str, Layout]:
+        return {layout_id: layout for layouts in self._layouts.values() for layout_id, layout in layouts.items()}
+
+    def _expect(self, region: RegionId) -> None:
+        if self.knows(region):
+            return
+        logical = self.region(region.name)
+        raise Internal(f"region {region} does not exist: {logical.name!r} has subtasks 0 to {logical.parallelism - 1}")
+
+
+def _logical_region(group: tuple[Stage, ...]) -> LogicalRegion:
+    names = tuple(stage.name for stage in group)
+    joined = "-".join(names)
+    name = joined if len(joined) <= _MAX_JOINED_NAME else f"{names[0]}-to-{names[-1]}"
+    return LogicalRegion(name, names, group[0].parallelism)

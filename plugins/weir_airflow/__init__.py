@@ -1,0 +1,5 @@
+"""Where Weir meets Airflow: dataflows become DAGs, attempts become task instances, repairs become clears."""
+
+from weir_airflow.dag import dataflow_dag, dataflow_group
+
+__all__ = ["dataflow_dag", "dataflow_group"]

@@ -1,0 +1,162 @@
+"""A dataflow as an Airflow DAG or task group: one task a region, mapped over its subtasks, and one that closes the run.
+
+Invariant: DAG files import this at every parse, so it imports no Spark, no ledger and no store.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk import DAG, Label, TaskGroup
+
+from weir.errors import Misconfigured
+from weir.recovery.restart import RestartStrategy
+from weir.topology.regions import LogicalRegion, Topology
+from weir_airflow.declaration import CLOSE, Declaration
+from weir_airflow.docs import dataflow_doc, exchange_label, region_doc
+from weir_airflow.operators import WeirCloseOperator, WeirRegionOperator
+from weir_airflow.retry import WeirRetryPolicy
+from weir_airflow.schedule import timetable_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from weir.dataflow import Dataflow
+
+AIRFLOW_RETRIES: Final = 999
+"""So many that Airflow's own count never decides: the restart strategy does, by the retry policy."""
+
+AIRFLOW_RETRY_DELAY: Final = timedelta(seconds=5)
+"""After a kill that no policy could see. The next begin books it and obeys the restart strategy's own delay."""
+
+_DEFAULT_RETRY_DELAY: Final = timedelta(minutes=5)
+"""What Airflow takes for `retries` without a `retry_delay`."""
+
+_TAKEN: Final = {
+    "retry_policy": "Weir's own policy decides what follows a failure; wrap the work in the stage instead",
+    "retry_exponential_backoff": "use RestartStrategy.from_options with `restart-strategy.type: exponential-delay`",
+    "max_retry_delay": "use RestartStrategy.from_options with `restart-strategy.type: exponential-delay`",
+}
+
+
+def dataflow_dag(
+    flow: Dataflow,
+    *,
+    schedule: Any = None,
+    start_date: datetime | None = None,
+    dag_id: str | None = None,
+    retries: int | None = None,
+    retry_delay: timedelta | None = None,
+    restart: RestartStrategy | None = None,
+    default_args: Mapping[str, Any] | None = None,
+    tags: Sequence[str] = (),
+    doc_md: str | None = None,
+    **dag_kwargs: Any,
+) -> DAG:
+    """Build the DAG that runs `flow`, one run an epoch.
+
+    A cron string or preset gives every run its data interval, the epoch. `retries` and `retry_delay` keep their
+    meaning: that many restarts of a task, that far apart; without them, and without a `restart` strategy, Weir's
+    default holds. Everything else goes to `airflow.sdk.DAG`. Raises Misconfigured.
+    """
+    arguments = dict(default_args or {})
+    strategy = _restart_strategy(restart, retries, retry_delay, arguments)
+    topology = Topology(flow)
+    dag = DAG(
+        dag_id or flow.name,
+        schedule=timetable_of(schedule, start_date),
+        start_date=start_date,
+        default_args=arguments,
+        tags=["weir", *tags],
+        doc_md=doc_md or dataflow_doc(topology, flow),
+        **dag_kwargs,
+    )
+    with dag:
+        _add_tasks(Declaration(flow, topology, strategy, ""))
+    return dag
+
+
+def dataflow_group(
+    flow: Dataflow,
+    *,
+    group_id: str | None = None,
+    retries: int | None = None,
+    retry_delay: timedelta | None = None,
+    restart: RestartStrategy | None = None,
+    **group_kwargs: Any,
+) -> TaskGroup:
+    """Add `flow` as a task group to the DAG that is being built, among ordinary tasks.
+
+    `extract >> dataflow_group(flow) >> notify`: what comes after the group starts when the run is closed and its
+    sinks are published. The DAG's schedule has to give data intervals. Raises Misconfigured.
+    """
+    group = TaskGroup(group_id or flow.name, **group_kwargs)
+    inherited = {**(group.dag.default_args or {}), **group.default_args}
+    strategy = _restart_strategy(restart, retries, retry_delay, inherited)
+    _refuse_mapped(group)
+    with group:
+        _add_tasks(Declaration(flow, Topology(flow), strategy, group.child_id("")))
+    return group
+
+
+def _add_tasks(declared: Declaration) -> None:
+    topology = declared.topology
+    tasks = {region.name: _region_task(declared, region) for region in topology.regions}
+    for name, task in tasks.items():
+        for upstream in topology.upstream(name):
+            label = exchange_label(topology.exchanges_between(upstream.name, name))
+            tasks[upstream.name] >> Label(label) >> task
+    close = WeirCloseOperator(declared=declared, task_id=CLOSE, doc_md=_CLOSE_DOC, **_recovery_arguments())
+    for leaf in topology.leaves:
+        tasks[leaf.name] >> close
+
+
+def _region_task(declared: Declaration, region: LogicalRegion) -> Any:
+    arguments = {
+        "declared": declared,
+        "region": region.name,
+        "task_id": region.name,
+        "doc_md": region_doc(declared.topology, declared.flow, region),
+        **_recovery_arguments(),
+        **declared.task_arguments(region),
+    }
+    if region.parallelism == 1:
+        return WeirRegionOperator(**arguments)
+    # A name that is known before the task runs, so that the grid never shows bare numbers.
+    template = "{{ task.weir_region }}[{{ task.subtask }}]"
+    mapped = WeirRegionOperator.partial(**arguments, map_index_template=template)
+    return mapped.expand(subtask=list(range(region.parallelism)))
+
+
+def _recovery_arguments() -> dict[str, Any]:
+    return {"retries": AIRFLOW_RETRIES, "retry_delay": AIRFLOW_RETRY_DELAY, "retry_policy": WeirRetryPolicy()}
+
+
+def _restart_strategy(
+    restart: RestartStrategy | None, retries: int | None, delay: timedelta | None, default_args: Mapping[str, Any]
+) -> RestartStrategy | None:
+    for name, advice in _TAKEN.items():
+        if default_args.get(name) is not None:
+            raise Misconfigured(f"`{name}` in default_args has no effect on the tasks of a dataflow: {advice}")
+    count = default_args.get("retries") if retries is None else retries
+    if restart is not None and retries is not None:
+        raise Misconfigured("Give `retries` or a `restart` strategy, not both")
+    if restart is not None or count is None:
+        return restart
+    pause = delay or default_args.get("retry_delay") or _DEFAULT_RETRY_DELAY
+    return RestartStrategy.from_retries(int(count), pause if isinstance(pause, timedelta) else timedelta(seconds=pause))
+
+
+def _refuse_mapped(group: TaskGroup) -> None:
+    if next(group.iter_mapped_task_groups(), None) is not None:
+        raise Misconfigured(
+            f"The dataflow's group {group.group_id!r} is inside a mapped task group: a dataflow has one run an epoch, "
+            "so it cannot be mapped. Use the parallelism of its stages instead"
+        )
+
+
+_CLOSE_DOC: Final = """### Closes the run
+
+Asks Weir's ledger, not Airflow, whether every result of this run is valid and available. If so it publishes the sinks;
+if not, what is missing is computed again and this task runs again afterwards."""

@@ -1,0 +1,55 @@
+"""What the tasks of one dataflow share.
+
+Invariant: in Airflow's serialized DAG it is a short text that changes with the content, and only with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from weir.recovery.restart import RestartStrategy
+
+if TYPE_CHECKING:
+    from weir.dataflow import Dataflow
+    from weir.topology.regions import LogicalRegion, Topology
+
+CLOSE: Final = "weir_close"
+"""The closing task's name, which is also that of its region."""
+
+_TASK_SETTINGS: Final = ("pool", "queue", "priority_weight", "execution_timeout")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Declaration:
+    """A dataflow, how its tasks restart (None: Weir's default), and what precedes their task ids (`group.`)."""
+
+    flow: Dataflow
+    topology: Topology
+    restart: RestartStrategy | None
+    task_prefix: str
+
+    def __repr__(self) -> str:
+        """Name and fingerprint: Airflow stores this text per mapped task and makes a DAG version of any change."""
+        content = json.dumps(self.flow.to_json(), sort_keys=True, default=str)
+        return f"Declaration({self.flow.name}, {hashlib.sha256(content.encode()).hexdigest()[:12]})"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Declaration:
+        """Itself: it never changes, and Airflow copies a task's arguments for each subset of a DAG."""
+        return self
+
+    def restart_strategy(self) -> RestartStrategy:
+        """What was declared, or Weir's default."""
+        return RestartStrategy.default() if self.restart is None else self.restart
+
+    def task_arguments(self, region: LogicalRegion) -> dict[str, Any]:
+        """Airflow's settings of the region's task; its stages agree on them, or leave them out."""
+        settings = [self.flow.stage(name).task for name in region.stages]
+        arguments: dict[str, Any] = {}
+        for name in _TASK_SETTINGS:
+            given = [value for each in settings if (value := getattr(each, name)) is not None]
+            arguments.update({name: given[0]} if given else {})
+        configs = [dict(each.executor_config) for each in settings if each.executor_config]
+        return arguments | ({"executor_config": configs[0]} if configs else {})

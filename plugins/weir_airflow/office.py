@@ -1,0 +1,62 @@
+"""Everything a task of Weir works with, opened where it is used.
+
+Invariant: opening it touches neither Airflow nor Spark.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from weir.coordinator.coordinator import Coordinator
+from weir.coordinator.services import Services
+from weir.ledger.ledger import Ledger
+from weir.store.store import Store
+from weir_airflow.clearing import AirflowHand, clearer_for
+from weir_airflow.connections import api_connection, settings, spark_connection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from airflow.sdk import Connection
+
+    from weir.settings import Settings
+
+
+class Office:
+    """Coordinator, store, and the connections to Airflow and Spark, each asked for when it is needed."""
+
+    def __init__(self, found: Settings, ledger: Ledger) -> None:
+        self._settings = found
+        self.store = Store.open(found.store)
+        self.coordinator = Coordinator(Services(ledger, self.store))
+
+    @classmethod
+    @contextmanager
+    def open(cls) -> Iterator[Office]:
+        """Open the ledger and give it back at the end. Raises Misconfigured or Retryable."""
+        found = settings()
+        ledger = Ledger.open(found.ledger)
+        try:
+            yield cls(found, ledger)
+        finally:
+            ledger.close()
+
+    @cached_property
+    def clearer(self) -> AirflowHand:
+        """Weir's hand in Airflow."""
+        return clearer_for(api_connection(self._settings))
+
+    @cached_property
+    def spark(self) -> Connection:
+        """The connection to the engine."""
+        return spark_connection(self._settings)
+
+    def settle(self, dataflow: str | None, tell: Callable[[str], None]) -> int:
+        """Carry out the clears that are owed, of one dataflow or of all; answer how many remain owed."""
+        settled = self.coordinator.settle(self.clearer, dataflow)
+        for each in settled:
+            task = f"{each.task.task_id}[{each.task.map_index}] in {each.task.run_id}"
+            tell(f"Owed clear of {task}: {each.outcome} ({each.reason})")
+        return sum(not each.is_settled for each in settled)

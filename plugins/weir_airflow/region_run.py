@@ -1,0 +1,160 @@
+"""One attempt of a region, and the closing of a run, as a task does them (DESIGN 5).
+
+Invariant: only the coordinator decides; this carries out, in order, and turns each decision into Airflow's terms.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException
+
+from weir.coordinator.values import Adopted, Awaiting, BeginRequest, Begun, Exhausted, NotInRecord, Published, TaskKey
+from weir.errors import Fenced, Misconfigured, ResultUnavailable, Retryable
+from weir.results.codec import region_job_to_json, region_report_from_json
+from weir_airflow.engines import engine_address, engine_for
+from weir_airflow.office import Office
+from weir_airflow.renewal import renewed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from airflow.sdk import Context
+
+    from weir.coordinator.coordinator import Coordinator
+    from weir.coordinator.values import SparkWork
+    from weir_airflow.declaration import Declaration
+    from weir_airflow.engines import Engine
+
+
+def run_region(
+    declared: Declaration, context: Context, tell: Callable[[str], None], remember: Callable[[Engine], None]
+) -> dict[str, Any]:
+    """Begin, compute, commit; `remember` gets the engine, so that `on_kill` can stop it."""
+    with Office.open() as office:
+        office.settle(declared.flow.name, tell)
+        request = begin_request(declared, context, engine_address(office.spark))
+        outcome = office.coordinator.begin(request, office.clearer)
+        _interrupt(office, outcome, tell)
+        match outcome:
+            case Begun():
+                return _compute(office, outcome, tell, remember)
+            case Adopted():
+                tell("An earlier try has committed this result, and nobody has asked for it anew: adopted")
+                return dict(outcome.summary)
+            case _:
+                return _without_result(office, request, outcome, tell)
+
+
+def run_close(declared: Declaration, context: Context, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Complete the run and publish its sinks, or raise what is missing."""
+    with Office.open() as office:
+        office.settle(declared.flow.name, tell)
+        request = begin_request(declared, context, "")
+        outcome = office.coordinator.close(request, office.clearer)
+        if not isinstance(outcome, Published):
+            return _without_result(office, request, outcome, tell)
+        for sink, version in outcome.versions.items():
+            tell(f"Sink {sink}: {'unchanged' if version is None else f'version {version} is published'}")
+        return dict(outcome.summary)
+
+
+def _without_result(
+    office: Office, request: BeginRequest, outcome: Awaiting | Exhausted | NotInRecord, tell: Callable[[str], None]
+) -> dict[str, Any]:
+    """End a try that computes nothing, in Airflow's terms."""
+    match outcome:
+        case Awaiting():
+            tell(f"{outcome.reason}; looking again in {outcome.seconds:.0f} s. This costs no try")
+            raise AirflowRescheduleException(datetime.now(UTC) + timedelta(seconds=outcome.seconds))
+        case Exhausted():
+            # Airflow asks no retry policy about this exception: the restart strategy has answered already.
+            raise AirflowFailException(outcome.reason)
+        case NotInRecord():
+            tell(outcome.note)
+            office.clearer.annotate(request.key, outcome.note)
+            return {"note": outcome.note}
+
+
+def _compute(
+    office: Office, begun: Begun, tell: Callable[[str], None], remember: Callable[[Engine], None]
+) -> dict[str, Any]:
+    attempt, job = begun.attempt, begun.job
+    # A record for people, and for engines that start a process of their own from it.
+    office.store.create(f"{job.report.rpartition('/')[0]}/job.json", region_job_to_json(job))
+    engine = engine_for(office.spark)
+    remember(engine)
+    tell(f"Attempt {attempt.id} of {attempt.region} computes in Spark session {attempt.session_id}")
+    with renewed(office.coordinator, attempt, tell), _inputs_blamed(office.coordinator, begun):
+        engine.run(job, attempt.session_id, tell)
+    report = region_report_from_json(office.store.read(job.report))
+    committed = office.coordinator.commit(begun, report)
+    if committed.owed:
+        office.settle(begun.run.dataflow.name, tell)
+    return dict(committed.summary)
+
+
+@contextmanager
+def _inputs_blamed(coordinator: Coordinator, begun: Begun) -> Iterator[None]:
+    """Where a computation fails because an input is gone or damaged, say that instead of what Spark says of it."""
+    try:
+        yield
+    except (Fenced, Retryable):
+        raise
+    except Exception as error:
+        try:
+            coordinator.check_inputs(begun)
+        except ResultUnavailable as unavailable:
+            raise unavailable from error
+        raise
+
+
+def begin_request(declared: Declaration, context: Context, session_url: str) -> BeginRequest:
+    """What the coordinator needs to know of this try."""
+    ti = context["ti"]
+    return BeginRequest(
+        key=task_key(context),
+        try_number=ti.try_number,
+        max_tries=ti.max_tries,
+        ti_id=str(ti.id),
+        dataflow=declared.flow,
+        task_prefix=declared.task_prefix,
+        interval=data_interval(context),
+        session_url=session_url,
+        restart=declared.restart_strategy(),
+    )
+
+
+def task_key(context: Context) -> TaskKey:
+    """The task instance; mapped ones have their index, others -1."""
+    ti = context["ti"]
+    return TaskKey(ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else ti.map_index)
+
+
+def data_interval(context: Context) -> tuple[datetime, datetime]:
+    """The run's interval, the epoch. Raises Misconfigured for a run without one."""
+    run = context["dag_run"]
+    start, end = run.data_interval_start, run.data_interval_end
+    if start is None or end is None:
+        raise Misconfigured(
+            f"The run {run.run_id!r} of {run.dag_id!r} has no data interval, and that is a dataflow's epoch. "
+            "Trigger it with a logical date, and give the DAG a schedule with intervals: a cron string to "
+            "dataflow_dag, or CronDataIntervalTimetable to the DAG that holds the group"
+        )
+    return start, end
+
+
+def _interrupt(office: Office, outcome: object, tell: Callable[[str], None]) -> None:
+    """Stop the Spark work of earlier attempts, so that it neither competes for memory nor outlives its region."""
+    works: tuple[SparkWork, ...] = getattr(outcome, "interrupt", ())
+    for work in works:
+        if not work.session_url:
+            continue
+        tell(f"Stopping the Spark work of attempt {work.attempt}, session {work.session_id}")
+        try:
+            engine_for(office.spark, work.session_url).interrupt(work.session_id)
+        except Retryable as error:
+            # Gone, and the session with it. Should it live after all, a fenced attempt cannot commit.
+            tell(f"That server does not answer: {error}")

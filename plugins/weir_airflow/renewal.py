@@ -1,0 +1,42 @@
+"""The read leases of an attempt, while it computes. Invariant: they outlive it by less than one lease."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from weir.errors import WeirError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from weir.coordinator.coordinator import Coordinator
+    from weir.coordinator.values import Attempt
+
+RENEWAL_SECONDS: Final = 600.0
+
+
+@contextmanager
+def renewed(
+    coordinator: Coordinator, attempt: Attempt, tell: Callable[[str], None], every_seconds: float = RENEWAL_SECONDS
+) -> Iterator[None]:
+    """Prolong the attempt's leases from time to time, in a thread, until the block ends."""
+    is_over = threading.Event()
+
+    def renew() -> None:
+        while not is_over.wait(every_seconds):
+            try:
+                coordinator.renew(attempt)
+            except WeirError as error:  # the next beat comes long before the lease ends
+                tell(
+                    f"The read leases of {attempt.id} were not prolonged, trying again in {every_seconds:.0f} s: {error}"
+                )
+
+    thread = threading.Thread(target=renew, name="weir-renew", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()

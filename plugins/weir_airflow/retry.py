@@ -1,0 +1,81 @@
+"""What follows a failed try. Invariant: the ledger's restart strategy decides, and a fenced try changes nothing.
+
+Airflow asks in the task process, after every failure but a kill; what a kill leaves undone the next begin does.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
+
+from weir.errors import Fenced, Retryable, WeirError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+LEDGER_DELAY: Final = timedelta(seconds=5)
+"""Before the next try when the ledger does not answer: nobody could be asked, and nothing could be counted."""
+
+FENCED_DELAY: Final = timedelta(seconds=5)
+
+
+class WeirRetryPolicy(RetryPolicy):  # type: ignore[misc]  # Airflow's classes are not followed
+    """Books the failure with the coordinator, has lost producers cleared, and answers when to try again."""
+
+    def evaluate(
+        self,
+        exception: BaseException,
+        try_number: int,
+        max_tries: int,  # noqa: ARG002  Airflow's own limit, which never decides
+        context: Context | None = None,
+    ) -> RetryDecision:
+        """Decide by the ledger; `try_number` counts from 1."""
+        if context is None:
+            return RetryDecision.default()
+        if isinstance(exception, Fenced):
+            # Airflow ignores the answer of a task instance that was cleared. It obeys it where only the ledger has
+            # fenced the try (a restored ledger): then another try is right.
+            return RetryDecision.retry(FENCED_DELAY, f"fenced: {exception}")
+        try:
+            return _decide(exception, try_number, context)
+        except Retryable as error:
+            return RetryDecision.retry(LEDGER_DELAY, f"Weir could not book the failure: {error}")
+        except WeirError as error:
+            return RetryDecision.fail(f"{error} (while booking: {exception})")
+
+    def serialize(self) -> dict[str, Any]:
+        """Nothing: the policy has no settings of its own."""
+        return {}
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> WeirRetryPolicy:
+        """Build the policy again."""
+        del data
+        return cls()
+
+
+def _decide(exception: BaseException, try_number: int, context: Context) -> RetryDecision:
+    from weir.coordinator.values import Action  # noqa: PLC0415  DAG files import this module at every parse
+    from weir_airflow.office import Office  # noqa: PLC0415
+    from weir_airflow.region_run import task_key  # noqa: PLC0415
+
+    with Office.open() as office:
+        declared = context["task"].declared
+        key, strategy = task_key(context), declared.restart_strategy()
+        decision = office.coordinator.fail(declared.flow.name, key, try_number, exception, strategy)
+        reason = f"{decision.reason}{_settle(office, context)}"
+    if decision.action is Action.FAIL:
+        return RetryDecision.fail(reason)
+    return RetryDecision.retry(timedelta(seconds=decision.delay_seconds), reason)
+
+
+def _settle(office: Any, context: Context) -> str:
+    """Carry out the clears that the decision owes. The decision stands without them: whoever comes by tries again."""
+    said: list[str] = []
+    try:
+        office.settle(context["task"].declared.flow.name, said.append)
+    except WeirError as error:
+        said.append(f"clears remain owed: {error}")
+    return "".join(f"; {text}" for text in said)

@@ -1,0 +1,1 @@
+"""Where Weir meets Spark: reads results, runs stages, writes and digests what they return."""

@@ -1,0 +1,97 @@
+"""The pipeline's modules travel with each session. Invariant: Python workers run the code that the attempt records.
+
+A Connect server lives longer than a module's text. Spark gives every session its own Python workers once it has
+artifacts, and puts these before everything installed there, so that an edited function runs in its new form.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from weir.errors import Misconfigured
+
+_LEFT_OUT = ("__pycache__", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache")
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """A zip of modules, and its fingerprint: SHA-256 over names and contents, whatever the time and the machine."""
+
+    modules: tuple[str, ...]
+    fingerprint: str
+    data: bytes
+
+    @property
+    def name(self) -> str:
+        """The file's name on the server."""
+        return f"weir-modules-{self.fingerprint[:16]}.zip"
+
+
+def top_level(modules: Sequence[str], functions: Sequence[str]) -> tuple[str, ...]:
+    """The top-level packages and modules to ship: those named, else those of the functions ("module:function")."""
+    names = modules or [function.partition(":")[0] for function in functions if function]
+    return tuple(sorted({name.partition(".")[0] for name in names}))
+
+
+def pack(modules: Sequence[str]) -> Archive:
+    """Read the source files of top-level modules, without importing them. Raises Misconfigured if one is not found."""
+    files = {name: path for module in modules for name, path in _files(module)}
+    fingerprint = hashlib.sha256()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in sorted(files):
+            content = files[name].read_bytes()
+            fingerprint.update(f"{len(name)}:{name}:{len(content)}:".encode() + content)
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED)
+    return Archive(tuple(modules), fingerprint.hexdigest(), buffer.getvalue())
+
+
+def ship(session: SparkSession, archive: Archive) -> None:
+    """Give a session the modules, once."""
+    with tempfile.TemporaryDirectory(prefix="weir-modules-") as folder:
+        path = Path(folder, archive.name)
+        path.write_bytes(archive.data)
+        try:
+            session.addArtifacts(str(path), pyfile=True)
+        finally:
+            # pyspark puts the zip before this process's own modules, and the folder goes in a moment.
+            sys.path[:] = [entry for entry in sys.path if entry != str(path)]
+
+
+def _files(module: str) -> Iterator[tuple[str, Path]]:
+    spec = _spec(module)
+    if spec.submodule_search_locations is None:
+        origin = Path(str(spec.origin))
+        yield origin.name, origin
+        return
+    for location in spec.submodule_search_locations:
+        root = Path(location)
+        for path in sorted(root.rglob("*")):
+            inside = path.relative_to(root)
+            if path.is_file() and not any(part in _LEFT_OUT for part in inside.parts):
+                yield f"{module}/{inside.as_posix()}", path
+
+
+def _spec(module: str) -> ModuleSpec:
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError) as error:
+        raise Misconfigured(f"the module {module} of the pipeline cannot be found: {error}") from error
+    if spec is None or (spec.submodule_search_locations is None and not Path(str(spec.origin)).is_file()):
+        raise Misconfigured(
+            f"the pipeline's module {module!r} is not on this machine, so that it cannot travel to Spark: install its "
+            "package where the task runs, or correct the function's name"
+        )
+    return spec

@@ -1,0 +1,65 @@
+"""What an error of Spark asks the caller to do. Invariant: only what a person must change becomes Misconfigured.
+
+Whether an input is lost is not decided here: a read that fails passes through, and the store is asked.
+"""
+
+from __future__ import annotations
+
+import grpc
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+
+from weir.errors import Fenced, Misconfigured, Retryable, WeirError
+
+_INTERRUPTED = frozenset(
+    {
+        "OPERATION_CANCELED",
+        "INVALID_HANDLE.OPERATION_ABANDONED",
+        "INVALID_HANDLE.OPERATION_NOT_FOUND",
+        "INVALID_HANDLE.SESSION_CLOSED",
+    }
+)
+_OTHER_SERVER = frozenset({"INVALID_HANDLE.SESSION_CHANGED", "INVALID_HANDLE.SESSION_NOT_FOUND"})
+_READ_FAILED = frozenset({"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"})
+_UNREACHABLE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
+
+
+def is_interruption(error: BaseException) -> bool:
+    """Tell whether Spark stopped the work because somebody interrupted or released the session.
+
+    A server that is shut down says the same: ask whether it is still there before believing it.
+    """
+    return isinstance(error, PySparkException) and error.getCondition() in _INTERRUPTED
+
+
+def is_server_gone(error: BaseException) -> bool:
+    """Tell whether the server did not answer, or is another process than the session was made in."""
+    if isinstance(error, SparkConnectGrpcException) and error.getGrpcStatusCode() in _UNREACHABLE:
+        return True
+    if isinstance(error, PySparkException) and error.getCondition() in _OTHER_SERVER:
+        return True
+    if isinstance(error, grpc.RpcError):
+        return not isinstance(error, grpc.Call) or error.code() in _UNREACHABLE
+    # pyspark's word for a session id that a server started since does not know.
+    return isinstance(error, AssertionError) and "server side session ID" in str(error)
+
+
+def translate(error: Exception, region: str, url: str, *, is_server_alive: bool) -> Exception:
+    """The error to raise in the place of `error`; itself if the kinds of Weir say no more than it does."""
+    if isinstance(error, WeirError):
+        return error
+    if is_server_gone(error) or (is_interruption(error) and not is_server_alive):
+        return Retryable(
+            f"region {region}: the Spark server at {url} went away or does not answer: {_first_line(error)}"
+        )
+    if is_interruption(error):
+        return Fenced(f"region {region}: its Spark work was interrupted: {_first_line(error)}")
+    if isinstance(error, AnalysisException) and error.getCondition() not in _READ_FAILED:
+        return Misconfigured(f"region {region}: Spark refuses the plan of its stages: {error}")
+    if isinstance(error, ImportError):
+        return Misconfigured(f"region {region}: {error}")
+    return error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n", 1)[0][:300]

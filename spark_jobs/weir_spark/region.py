@@ -1,0 +1,186 @@
+"""Runs the stages of one region as one Spark plan. Invariant: each stage is computed once, however often it is used."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from weir.errors import Internal, Misconfigured
+from weir.results.region_job import InputToRead, OutputReport, OutputToWrite, RegionJob, RegionReport, StageToRun
+from weir.store.store import Store
+from weir.topology.key_hash import canonical_type
+from weir_spark import artifacts, functions, writer
+from weir_spark.context import StageContext
+from weir_spark.reader import read_input
+from weir_spark.session import configure
+
+Say = Callable[[str], None]
+"""Takes one line about what is being done."""
+
+
+def run(job: RegionJob, session: SparkSession, store: Store, say: Say = print) -> RegionReport:
+    """Compute a region and write its outputs; the report is returned, not written.
+
+    Works on Spark Connect and on a session of its own. Raises Misconfigured if a stage is not what it should be;
+    errors of the stages' own code and of Spark pass through as they are.
+    """
+    return _Execution(job, session, store, say).run()
+
+
+@dataclass(slots=True)
+class _Execution:
+    """One run of one job; `seconds` says how long each step took."""
+
+    job: RegionJob
+    session: SparkSession
+    store: Store
+    say: Say
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def run(self) -> RegionReport:
+        with self._measured("prepare"):
+            _check_functions(self.job)
+            settings = configure(self.session, self.job.spark_conf)
+            archive = self._ship()
+        results = self._results()
+        outputs = tuple(
+            self._write(results[stage.name], stage, output) for stage in self.job.stages for output in stage.outputs
+        )
+        return RegionReport(self.job.attempt, outputs, f"sha256:{archive.fingerprint}", settings, self.seconds)
+
+    def _ship(self) -> artifacts.Archive:
+        modules = artifacts.top_level(self.job.modules, [stage.function for stage in self.job.stages])
+        archive = artifacts.pack(modules)
+        artifacts.ship(self.session, archive)
+        return archive
+
+    def _results(self) -> dict[str, DataFrame]:
+        """Build the DataFrame of each stage; those used more than once are computed now, and once.
+
+        By `localCheckpoint`, not `persist`: a persisted plan is shared by all sessions of a server and outlives a
+        killed one, so that a try could be given rows of an edited function's old form; it is also computed again if
+        an executor is lost, and two outputs could then disagree. A checkpoint goes with its session.
+        """
+        shared = _used_more_than_once(self.job)
+        results: dict[str, DataFrame] = {}
+        for stage in self.job.stages:
+            with self._measured(f"plan {stage.name}"):
+                result = self._call(stage, results)
+                if stage.outputs:
+                    writer.check_rows(result, stage.name, [output.layout for output in stage.outputs])
+            results[stage.name] = self._computed(result, stage) if stage.name in shared else result
+        return results
+
+    def _computed(self, result: DataFrame, stage: StageToRun) -> DataFrame:
+        self.say(f"computing {stage.name}, which is used more than once")
+        with self._measured(f"compute {stage.name}"):
+            return result.localCheckpoint(eager=True)
+
+    def _call(self, stage: StageToRun, results: dict[str, DataFrame]) -> DataFrame:
+        inputs = {argument: results[producer] for argument, producer in stage.pipelined.items()}
+        if not stage.function:
+            return _only(inputs, stage)
+        inputs.update((read.argument, read_input(self.session, read)) for read in stage.inputs)
+        function = functions.load(stage.function, _owner(stage))
+        result = function(*[self._context(stage), stage.slice][: len(_positional(stage))], **inputs)
+        _check_result(result, stage, self.session)
+        return result  # type: ignore[no-any-return, unused-ignore]  # user code gives Any
+
+    def _context(self, stage: StageToRun) -> StageContext:
+        start, end = (datetime.fromisoformat(text) for text in self.job.interval)
+        return StageContext(
+            self.job.epoch, (start, end), stage.subtask, stage.parallelism, self.job.parameters, self.session
+        )
+
+    def _write(self, result: DataFrame, stage: StageToRun, output: OutputToWrite) -> OutputReport:
+        name = f"{stage.name} ({output.layout.id})"
+        self.say(f"writing {name}")
+        with self._measured(f"write {name}"):
+            written = writer.write(result, stage.name, output)
+        with self._measured(f"seal {name}"):
+            report = writer.report(written, stage.name, output, self.store)
+        size = sum(file.bytes for file in report.files)
+        self.say(f"wrote {name}: {report.digest.rows} rows, {size} bytes, {len(report.files)} file(s)")
+        return report
+
+    @contextmanager
+    def _measured(self, step: str) -> Iterator[None]:
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[step] = round(time.monotonic() - start, 3)
+
+
+def _check_functions(job: RegionJob) -> None:
+    """Find what can be found wrong without computing anything."""
+    for stage in job.stages:
+        if stage.function:
+            function = functions.load(stage.function, _owner(stage))
+            arguments = (*stage.pipelined, *(read.argument for read in stage.inputs))
+            functions.check_call(function, _owner(stage), _positional(stage), arguments)
+            _check_key_types(stage)
+
+
+def _owner(stage: StageToRun) -> str:
+    return f"stage {stage.name}"
+
+
+def _positional(stage: StageToRun) -> tuple[str, ...]:
+    return ("ctx",) if stage.slice is None else ("ctx", "slice")
+
+
+def _only(inputs: dict[str, DataFrame], stage: StageToRun) -> DataFrame:
+    if len(inputs) != 1:
+        raise Internal(f"the sink {stage.name} has one pipelined input, found {sorted(inputs)}")
+    return next(iter(inputs.values()))
+
+
+def _check_result(result: Any, stage: StageToRun, session: SparkSession) -> None:
+    if not isinstance(result, DataFrame):
+        raise Misconfigured(
+            f"stage {stage.name}: {stage.function} must return a Spark DataFrame, found {type(result).__name__}"
+            + (" (is a `return` missing?)" if result is None else f" {str(result)[:100]!r}")
+        )
+    if result.sparkSession is not session:
+        raise Misconfigured(
+            f"stage {stage.name}: {stage.function} returns a DataFrame of another Spark session: make it from the "
+            "inputs or from ctx.spark"
+        )
+
+
+def _check_key_types(stage: StageToRun) -> None:
+    """Keys of other types hash to other groups, so that a join of such inputs would silently lose its matches."""
+    keyed = [read for read in stage.inputs if read.key_groups is not None and read.layout.keys]
+    for read in keyed[1:]:
+        expected, found = _key_types(keyed[0]), _key_types(read)
+        if found != expected:
+            raise Misconfigured(
+                f"stage {stage.name}: the keys of its inputs have different types, so that equal keys would meet "
+                f"different subtasks: {_keyed(keyed[0], expected)}, {_keyed(read, found)}. Cast them alike where "
+                "they are produced"
+            )
+
+
+def _key_types(read: InputToRead) -> list[str]:
+    schema = StructType.fromJson(json.loads(read.spark_schema))
+    return [canonical_type(schema[key].dataType.simpleString()) for key in read.layout.keys]
+
+
+def _keyed(read: InputToRead, types: list[str]) -> str:
+    return f"{read.argument} by {', '.join(read.layout.keys)} is ({', '.join(types)})"
+
+
+def _used_more_than_once(job: RegionJob) -> set[str]:
+    uses = Counter(producer for stage in job.stages for producer in stage.pipelined.values())
+    uses.update({stage.name: len(stage.outputs) for stage in job.stages})
+    return {name for name, count in uses.items() if count > 1}

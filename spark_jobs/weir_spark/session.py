@@ -1,0 +1,65 @@
+"""The settings of a session. Invariant: one content has one digest, whichever server and defaults it met."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.errors import AnalysisException, IllegalArgumentException
+from pyspark.sql import SparkSession
+
+from weir.errors import Misconfigured
+
+FORCED: Mapping[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    # Spark's default. `Origin` and `origin` are one column, so a region may not change what a key means.
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.parquet.compression.codec": "zstd",
+    # Spark's default, INT96, has neither statistics nor an order.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.writeLegacyFormat": "false",
+}
+"""What Weir sets in every session, whatever the server's or the region's settings say."""
+
+_DEFAULTS: Mapping[str, str] = {
+    # The server's own log has the JVM's stack traces; in the log of an Airflow task they bury the message.
+    "spark.sql.connect.serverStacktrace.enabled": "false",
+    "spark.sql.pyspark.jvmStacktrace.enabled": "false",
+}
+"""What Weir sets unless the region says otherwise. None of it can change a result."""
+
+
+def configure(session: SparkSession, extra: Mapping[str, str]) -> dict[str, str]:
+    """Set Weir's and the region's settings and return what a manifest records of them, with Spark's version.
+
+    Raises Misconfigured for a setting that contradicts one of Weir's, and for one that only a server's start can set.
+    """
+    for key, value in extra.items():
+        _check(key, value)
+    for key, value in {**_DEFAULTS, **extra, **FORCED}.items():
+        _set(session, key, value)
+    return {**FORCED, **extra, "spark.version": session.version}
+
+
+def _check(key: str, value: str) -> None:
+    forced = FORCED.get(key)
+    if forced is not None and value.lower() != forced.lower():
+        raise Misconfigured(
+            f"the Spark setting {key} is {value!r}, but Weir needs {forced!r} in every session, so that equal rows "
+            "have equal digests: remove it from `spark` of the stages of this region"
+        )
+
+
+def _set(session: SparkSession, key: str, value: str) -> None:
+    try:
+        session.conf.set(key, value)
+    except (AnalysisException, IllegalArgumentException) as error:
+        raise Misconfigured(
+            f"the Spark setting {key}={value!r} cannot be set for a session: {_first_line(error)}. Settings of a "
+            "server (memory, cores, jars) belong where it is started, not in `spark` of a stage"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n", 1)[0]

@@ -1,0 +1,34 @@
+"""The DAG of `ladder`: what it looks like is read at every parse from the JSON file that WEIR_LADDER names."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+from weir.dataflow import Dataflow, Stage, blocking, sink, source
+from weir_airflow.dag import dataflow_dag
+
+control = Path(os.environ["WEIR_LADDER"])
+settings = json.loads(control.read_text())
+parallelism = {"numbers": 2, "doubled": 2, "totals": 2} | settings.get("parallelism", {})
+functions = {name: f"ladder:{name}" for name in parallelism} | settings.get("functions", {})
+
+numbers = source("numbers", functions["numbers"], parallelism=parallelism["numbers"])
+doubled = Stage(
+    "doubled", functions["doubled"], {"numbers": blocking(numbers, by="number")}, parallelism=parallelism["doubled"]
+)
+totals = Stage(
+    "totals", functions["totals"], {"doubled": blocking(doubled, by="bucket")}, parallelism=parallelism["totals"]
+)
+flow = Dataflow("ladder", [numbers, doubled, totals, sink(totals, "totals")], parameters={"control": str(control)})
+
+dag = dataflow_dag(
+    flow,
+    schedule="@daily",
+    start_date=datetime(2024, 1, 1, tzinfo=UTC),
+    end_date=datetime.fromisoformat(settings.get("last_day", "2024-01-01")).replace(tzinfo=UTC),
+    catchup=True,
+    max_active_runs=2,
+)

@@ -1,0 +1,105 @@
+"""The stage functions of a small dataflow to break on purpose: numbers -> doubled -> totals.
+
+Invariant: all that a test may change is in one JSON file, named by the dataflow's parameter `control`:
+- `count` (default 100) and `add` (default 0): the numbers are add .. add + count - 1. They are read whenever the source
+  runs, on purpose: a source that gives other rows when it runs again is what tests want to survive.
+- `milliseconds_a_row` (default 0): how long Spark itself dwells on each row of `doubled`.
+- for `dags/ladder.py` alone: `parallelism`, `functions`, `last_day`.
+
+Beside it, a file `hold-<stage>` makes every subtask of that stage create `reached-<stage>-<subtask>` and wait until the
+hold is deleted; a file `fail-<stage>` makes it raise.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F  # noqa: N812
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import Column, DataFrame
+
+    from weir_spark.context import StageContext
+
+BUCKETS = 10
+_HELD_AT_MOST_SECONDS = 300
+
+
+def numbers(ctx: StageContext) -> DataFrame:
+    """Give every `parallelism`-th of the numbers. Output: number, bucket (bigint, number modulo 10)."""
+    _stop_here("numbers", ctx)
+    control = _control(ctx)
+    first, count = control.get("add", 0), control.get("count", 100)
+    rows = ctx.spark.range(first + ctx.subtask, first + count, ctx.parallelism, 1).withColumnRenamed("id", "number")
+    return rows.withColumn("bucket", F.col("number") % BUCKETS)
+
+
+def doubled(ctx: StageContext, numbers: DataFrame) -> DataFrame:
+    """Double each number. Input: the columns of `numbers`. Output: bucket, number, value (bigint)."""
+    _stop_here("doubled", ctx)
+    rows = numbers.select("bucket", "number", (F.col("number") * 2).alias("value"))
+    pause = _control(ctx).get("milliseconds_a_row", 0)
+    return rows.where(_slept(pause)) if pause else rows
+
+
+def totals(ctx: StageContext, doubled: DataFrame) -> DataFrame:
+    """Sum up by bucket. Input: the columns of `doubled`. Output: bucket, numbers, total (bigint)."""
+    _stop_here("totals", ctx)
+    sums = (F.count("*").alias("numbers"), F.sum("value").alias("total"))
+    return doubled.groupBy("bucket").agg(*sums)
+
+
+def expected_totals(control: Mapping[str, Any]) -> list[dict[str, int]]:
+    """Compute without Spark what is to be published, sorted by bucket."""
+    first, count = control.get("add", 0), control.get("count", 100)
+    buckets = [[n for n in range(first, first + count) if n % BUCKETS == bucket] for bucket in range(BUCKETS)]
+    return [
+        {"bucket": bucket, "numbers": len(members), "total": 2 * sum(members)}
+        for bucket, members in enumerate(buckets)
+        if members
+    ]
+
+
+def nothing(ctx: StageContext, **_inputs: DataFrame) -> None:
+    """Forget to return anything."""
+
+
+def keyless(ctx: StageContext, numbers: DataFrame) -> DataFrame:
+    """Take the place of `doubled`, but lose the column that `totals` is keyed by."""
+    return doubled(ctx, numbers).drop("bucket")
+
+
+def nested_key(ctx: StageContext, numbers: DataFrame) -> DataFrame:
+    """Take the place of `doubled`, with a key of a type that has no hash in Weir."""
+    return doubled(ctx, numbers).withColumn("bucket", F.array("bucket"))
+
+
+def _control(ctx: StageContext) -> dict[str, Any]:
+    control: dict[str, Any] = json.loads(Path(ctx.parameters["control"]).read_text())
+    return control
+
+
+def _stop_here(stage: str, ctx: StageContext) -> None:
+    folder = Path(ctx.parameters["control"]).parent
+    if (folder / f"fail-{stage}").exists():
+        raise ValueError(f"{stage}[{ctx.subtask}] fails on purpose: {folder / f'fail-{stage}'} exists")
+    hold = folder / f"hold-{stage}"
+    if not hold.exists():
+        return
+    (folder / f"reached-{stage}-{ctx.subtask}").touch()
+    deadline = time.monotonic() + _HELD_AT_MOST_SECONDS
+    while hold.exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{hold} is still there after {_HELD_AT_MOST_SECONDS} s: a test forgot to delete it")
+        time.sleep(0.05)
+
+
+def _slept(milliseconds: int) -> Column:
+    """Hold for every row, after a pause in the JVM, which an interrupt ends as it ends any other work of Spark."""
+    pause = F.reflect(F.lit("java.lang.Thread"), F.lit("sleep"), F.lit(milliseconds).cast("bigint"))
+    return F.coalesce(pause, F.lit("")) != "never"

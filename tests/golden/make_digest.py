@@ -1,0 +1,47 @@
+"""Writes digest.json: `python tests/golden/make_digest.py sc://host:port`. A change of these digests is a new format."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from weir_spark.digest import digest_of
+from weir_spark.session import configure
+
+QUERIES = {
+    "several rows of several types": (
+        "select * from values (1, 'a', true, 1.5D), (2, null, false, null), (null, '', null, -0.0D) t(i, s, b, d)"
+    ),
+    "integers": "select 1Y a, -2S b, 3 c, 9223372036854775807L d",
+    "floating point": "select float('1.5') a, double('NaN') b, -0.0D c, double('-Infinity') d",
+    "decimals": "select 1.10BD a, cast('-123456789012345678901234567890.12' as decimal(38, 2)) b",
+    "text and bytes": "select 'Zürich' a, '' b, X'00ff' c",
+    "dates and times": (
+        "select date'2013-01-01' a, timestamp'2013-01-01 05:00:00.123456 UTC' b, timestamp_ntz'1582-10-15 00:00:00' c"
+    ),
+    "nulls": "select int(null) a, string(null) b, cast(null as array<int>) c, cast(null as map<int, int>) d",
+    "arrays": "select array(1, null) a, array(array('x'), array()) b",
+    "maps": "select map('b', 2, 'a', null) a, map(1, map(2, 3)) b",
+    "structs": "select struct(1 x, struct(int(null) y, 'z' z) n) a",
+    "arrays of maps of structs": "select array(map('k', struct(array(1, null) x, -0.0D y))) a",
+    "equal rows": "select 1 a union all select 1 union all select 1",
+    "no rows": "select 1 a, 'x' b where false",
+    "a collation": "select 'Ab' collate utf8_lcase a",
+    "key group": "select 17 `_weir_key_group`, 'JFK' origin",
+}
+
+
+def main(url: str) -> None:
+    session = SparkSession.builder.remote(url).create()
+    configure(session, {})
+    vectors = [
+        {"name": name, "query": query, "digest": str(digest_of(session.sql(query)))} for name, query in QUERIES.items()
+    ]
+    session.stop()
+    Path(__file__).with_name("digest.json").write_text(json.dumps(vectors, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,44 @@
+"""A small dataflow on a real SQLite ledger and a real store, under the fake Airflow."""
+
+import pytest
+
+from weir.coordinator.services import Services
+from weir.dataflow import Dataflow, Stage, blocking, pipelined, sink, source
+from weir.ledger.ledger import Ledger
+from weir.store.store import Store
+from weir.testing.airflow import FakeAirflow
+from weir.testing.engine import FakeEngine
+
+
+def ladder(parallelism: int = 2) -> Dataflow:
+    """Source into clean (pipelined), by key into joined with one weather, by key into totals, into a report with a sink."""
+    return Dataflow(
+        "ladder",
+        [
+            source("raw", "pipelines.ladder:raw", parallelism=parallelism),
+            Stage("clean", "pipelines.ladder:clean", [pipelined("raw")], parallelism=parallelism),
+            source("weather", "pipelines.ladder:weather"),
+            Stage("joined", "pipelines.ladder:joined", [blocking("clean", by="k"), blocking("weather", by="k")], parallelism=2),
+            Stage("totals", "pipelines.ladder:totals", [blocking("joined", by="k")], parallelism=2),
+            Stage("routes", "pipelines.ladder:routes", [blocking("joined", by="k")]),
+            Stage("report", "pipelines.ladder:report", [blocking("totals"), blocking("routes")]),
+            sink("report", "delays"),
+        ],
+    )
+
+
+class World:
+    """Everything a scenario needs, in one place."""
+
+    def __init__(self, folder, flow):
+        self.store = Store.open(f"file://{folder}/store")
+        self.ledger = Ledger.open(f"sqlite:///{folder}/ledger.db")
+        self.content = {}
+        self.services = Services(self.ledger, self.store, now=lambda: self.airflow.time)
+        self.airflow = FakeAirflow(self.services, FakeEngine(self.store, self.content), flow)
+
+
+@pytest.fixture
+def world(tmp_path):
+    (tmp_path / "store").mkdir()
+    return World(tmp_path, ladder())

@@ -1,0 +1,134 @@
+import json
+import subprocess
+import sys
+from datetime import timedelta
+
+import pytest
+
+from weir.dataflow import Dataflow, Stage, TaskSettings, blocking, pipelined, sink, source
+from weir.errors import Misconfigured
+
+
+def flights(**changes):
+    stages = [
+        source("flights", "p:flights", resolve="p:slices", parallelism=3),
+        Stage(
+            "clean",
+            "p:clean",
+            [pipelined("flights")],
+            parallelism=3,
+            task=TaskSettings(pool="io", execution_timeout=timedelta(minutes=1, microseconds=5)),
+            spark={"spark.sql.shuffle.partitions": "4"},
+        ),
+        source("weather", "p:weather"),
+        Stage(
+            "joined",
+            "p:join",
+            {"flights": blocking("clean", by=["origin", "hour"]), "weather": blocking("weather", by=["place", "hour"])},
+            parallelism=2,
+            max_parallelism=8,
+        ),
+        sink("joined", "delays"),
+    ]
+    return Dataflow("flight_delays", stages, **{"max_parallelism": 64, "parameters": {"minutes": 15}, **changes})
+
+
+def test_stages_are_in_topological_order_and_else_in_that_of_declaration():
+    flow = Dataflow(
+        "flow",
+        [
+            sink("b", "out"),
+            Stage("b", "p:b", [pipelined("a"), blocking("c")]),
+            source("c", "p:c"),
+            source("a", "p:a"),
+            sink("c", "also"),
+        ],
+    )
+    assert [stage.name for stage in flow.stages] == ["c", "a", "b", "out", "also"]
+
+
+def test_a_sink_is_as_parallel_as_what_it_publishes():
+    assert flights().stage("delays").parallelism == 2
+    assert flights().max_parallelism_of("delays") == 8
+
+
+def test_a_stage_says_its_own_maximum_or_takes_that_of_the_dataflow():
+    assert flights().max_parallelism_of("joined") == 8
+    assert flights().max_parallelism_of("clean") == 64
+    assert Dataflow("flow", [source("a", "p:a"), sink("a", "out")]).max_parallelism == 128
+
+
+def test_an_unknown_stage_is_named_with_those_there_are():
+    with pytest.raises(Misconfigured, match="has no stage 'cleaned'; it has flights, clean, weather"):
+        flights().stage("cleaned")
+
+
+def test_what_is_pinned_reads_back_equal():
+    text = json.dumps(flights().to_json())
+    assert Dataflow.from_json(json.loads(text)) == flights()
+
+
+def test_what_is_pinned_reads_back_equal_when_its_keys_were_sorted():
+    text = json.dumps(flights().to_json(), sort_keys=True)
+    read = Dataflow.from_json(json.loads(text))
+    assert read == flights()
+    assert [stage.name for stage in read.stages] == [stage.name for stage in flights().stages]
+
+
+def test_executor_config_is_not_pinned():
+    stage = source("a", "p:a", task=TaskSettings(pool="x", executor_config={"pod": object()}))
+    flow = Dataflow("flow", [stage, sink("a", "out")])
+    assert Dataflow.from_json(flow.to_json()).stage("a").task == TaskSettings(pool="x")
+
+
+@pytest.mark.parametrize("version", [None, 0, 2, "1"])
+def test_an_unknown_version_is_refused(version):
+    with pytest.raises(Misconfigured, match=r"version .*, this Weir reads 1"):
+        Dataflow.from_json(flights().to_json() | {"version": version})
+
+
+def test_a_record_reads_as_it_was_written_by_version_1():
+    written = json.loads(
+        """{"version": 1, "name": "flow", "max_parallelism": 128, "parameters": {"x": [1]}, "stages": [
+        {"name": "a", "kind": "source", "function": "p:a", "resolve": "p:r", "parallelism": 2, "max_parallelism": null,
+         "inputs": {}, "spark": {"k": "v"},
+         "task": {"pool": "x", "queue": null, "priority_weight": 3, "execution_timeout": 1.5}},
+        {"name": "b", "kind": "transform", "function": "p:b", "resolve": null, "parallelism": 1, "max_parallelism": 4,
+         "inputs": {"rows": {"stage": "a", "kind": "blocking", "keys": ["k"], "broadcast": false}}, "spark": {},
+         "task": {"pool": null, "queue": null, "priority_weight": null, "execution_timeout": null}},
+        {"name": "out", "kind": "sink", "function": "", "resolve": null, "parallelism": 1, "max_parallelism": 4,
+         "inputs": {"b": {"stage": "b", "kind": "pipelined", "keys": [], "broadcast": false}}, "spark": {},
+         "task": {"pool": null, "queue": null, "priority_weight": null, "execution_timeout": null}}]}"""
+    )
+    task = TaskSettings(pool="x", priority_weight=3, execution_timeout=timedelta(seconds=1.5))
+    expected = Dataflow(
+        "flow",
+        [
+            source("a", "p:a", resolve="p:r", parallelism=2, task=task, spark={"k": "v"}),
+            Stage("b", "p:b", {"rows": blocking("a", by="k")}, max_parallelism=4),
+            sink("b", "out"),
+        ],
+        parameters={"x": [1]},
+    )
+    assert Dataflow.from_json(written) == expected
+    assert expected.to_json() == written
+
+
+def test_parameters_are_copied():
+    given = {"list": [1]}
+    flow = flights(parameters=given)
+    given["list"].append(2)
+    assert flow.parameters == {"list": [1]}
+
+
+@pytest.mark.parametrize("parameters", [{"x": object()}, {"x": float("nan")}, {1: 2}, ["x"]])
+def test_parameters_must_be_json(parameters):
+    with pytest.raises(Misconfigured, match="parameters must be"):
+        flights(parameters=parameters)
+
+
+def test_importing_the_declaration_loads_nothing_heavy():
+    code = "import sys, weir.dataflow; print([m for m in sys.argv[1:] if m in sys.modules])"
+    heavy = ["airflow", "pyspark", "sqlalchemy", "fsspec", "pyarrow", "pandas", "typer", "great_expectations"]
+    done = subprocess.run([sys.executable, "-c", code, *heavy], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

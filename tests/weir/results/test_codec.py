@@ -1,0 +1,176 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from weir.errors import Misconfigured
+from weir.results import codec
+from weir.results.layout import PLAIN, Layout
+from weir.results.manifest import ContentDigest, DataFile, InputRead, Manifest, Segment
+from weir.results.region_job import (
+    InputToRead,
+    OutputReport,
+    OutputToWrite,
+    PartitionToRead,
+    RegionJob,
+    RegionReport,
+    StageToRun,
+)
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+KEYED = Layout(("origin", "hour"), 128)
+SCHEMA = '{"fields":[{"metadata":{},"name":"origin","nullable":true,"type":"string"}],"type":"struct"}'
+DIGEST = ContentDigest("5f1c", 3, -(2**63), 2**70, 0)
+FILE = DataFile(
+    "part-00000.zstd.parquet",
+    3,
+    500,
+    "ab" * 32,
+    (Segment(0, 400, "cd" * 32, key_groups=(0, 31)), Segment(400, 100, "ef" * 32, is_tail=True)),
+)
+MANIFEST = Manifest(
+    dataflow="flight_delays",
+    epoch="20130101T000000Z",
+    run="scheduled__2013-01-02",
+    stage="clean",
+    subtask=2,
+    layout=KEYED.id,
+    attempt="t0001-0123456789ab",
+    try_number=1,
+    lineage=1,
+    keys=KEYED.keys,
+    max_parallelism=KEYED.max_parallelism,
+    spark_schema=SCHEMA,
+    digest=DIGEST,
+    files=(FILE,),
+    inputs=(InputRead("flights", "scheduled__2013-01-02", "flights", 2, "plain", "t0001-ba9876543210", str(DIGEST)),),
+    code="sha256:11",
+    session={"spark.sql.session.timeZone": "UTC"},
+    parameters={"airports": ["EWR", "JFK"], "limit": None, "nested": {"é": 1.5}},
+    created_at="2013-01-02T00:00:07.500000+00:00",
+    source={"files": ["a.csv"], "marks": {"a.csv": 7}},
+    metrics={"write": 1.25},
+)
+STAGE = StageToRun(
+    name="clean",
+    function="pipelines.flight_delays:clean",
+    is_source=False,
+    subtask=2,
+    parallelism=3,
+    pipelined={"flights": "flights"},
+    inputs=(
+        InputToRead("weather", KEYED, SCHEMA, (PartitionToRead("weather", 0, ("file:///store/a.parquet",)),), (0, 42)),
+        InputToRead("planes", PLAIN, SCHEMA, (PartitionToRead("planes", 0, ()),)),
+    ),
+    outputs=(OutputToWrite(KEYED, "flight_delays/e/clean/k/2/t", "file:///store/flight_delays/e/clean/k/2/t"),),
+    slice={"files": ["a.csv"]},
+)
+JOB = RegionJob(
+    attempt="t0001-0123456789ab",
+    dataflow="flight_delays",
+    epoch="20130101T000000Z",
+    interval=("2013-01-01T00:00:00+00:00", "2013-01-02T00:00:00+00:00"),
+    region="flights-clean",
+    subtask=2,
+    store="file:///store",
+    report="flight_delays/20130101T000000Z/_regions/flights-clean/2/t0001-0123456789ab/report.json",
+    stages=(STAGE,),
+    parameters={"airports": ["EWR", "JFK"]},
+    spark_conf={"spark.sql.shuffle.partitions": "2"},
+    modules=("pipelines",),
+)
+REPORT = RegionReport(
+    attempt="t0001-0123456789ab",
+    outputs=(OutputReport("clean", KEYED, "flight_delays/e/clean/k/2/t", SCHEMA, DIGEST, (FILE,)),),
+    code="sha256:11",
+    session={"spark.sql.ansi.enabled": "true"},
+    metrics={"read": 0.5, "write": 2.0},
+)
+FORMATS = {
+    "manifest": (MANIFEST, codec.manifest_to_json, codec.manifest_from_json),
+    "region-job": (JOB, codec.region_job_to_json, codec.region_job_from_json),
+    "region-report": (REPORT, codec.region_report_to_json, codec.region_report_from_json),
+}
+
+
+@pytest.fixture(params=list(FORMATS))
+def name(request):
+    return request.param
+
+
+def changed(name, change) -> bytes:
+    value, encode, _ = FORMATS[name]
+    document = json.loads(encode(value))
+    change(document)
+    return json.dumps(document).encode()
+
+
+def test_what_is_written_reads_as_the_same_value(name):
+    value, encode, decode = FORMATS[name]
+    assert decode(encode(value)) == value
+    assert encode(decode(encode(value))) == encode(value)
+
+
+def test_the_format_on_disk_has_not_changed(name):
+    value, encode, decode = FORMATS[name]
+    golden = (GOLDEN / f"{name}-v1.json").read_bytes()
+    assert encode(value) == golden
+    assert decode(golden) == value
+
+
+def test_equal_values_give_equal_bytes_whatever_the_order_of_their_dicts():
+    reordered = replace(MANIFEST, parameters=dict(reversed(MANIFEST.parameters.items())))
+    assert codec.manifest_to_json(reordered) == codec.manifest_to_json(MANIFEST)
+
+
+def test_the_smallest_values_survive():
+    smallest = replace(MANIFEST, files=(), inputs=(), keys=(), session={}, parameters={}, source=None, metrics={})
+    assert codec.manifest_from_json(codec.manifest_to_json(smallest)) == smallest
+    report = replace(REPORT, outputs=())
+    assert codec.region_report_from_json(codec.region_report_to_json(report)) == report
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", None])
+def test_an_unknown_version_is_refused_with_both_versions(name, version):
+    _, _, decode = FORMATS[name]
+    with pytest.raises(Misconfigured, match=f"version {version}, this Weir reads 1"):
+        decode(changed(name, lambda document: document.update(version=version)))
+
+
+def test_another_kind_of_document_is_refused(name):
+    _, _, decode = FORMATS[name]
+    for data in (b"", b"[]", b"{}", b'{"weir": "other", "version": 1}', b"\xff\xfe", b'{"weir":'):
+        with pytest.raises(Misconfigured, match=r"expected a .* of Weir"):
+            decode(data)
+
+
+def test_an_unknown_or_missing_field_is_refused_by_name(name):
+    _, _, decode = FORMATS[name]
+    with pytest.raises(Misconfigured, match=r"unknown fields \['novelty'\]"):
+        decode(changed(name, lambda document: document.update(novelty=1)))
+    with pytest.raises(Misconfigured, match=r"missing fields \['attempt'\]"):
+        decode(changed(name, lambda document: document.pop("attempt")))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "where"),
+    [
+        ("subtask", "2", "manifest.subtask: expected int, found '2'"),
+        ("subtask", True, "manifest.subtask: expected int"),
+        ("files", {}, "manifest.files: expected a list"),
+        ("keys", ["a", 1], "manifest.keys\\[1\\]: expected str"),
+        ("digest", [], "manifest.digest: expected an object"),
+        ("session", [], "manifest.session: expected an object"),
+        ("metrics", {"write": "fast"}, "manifest.metrics.write: expected float"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused_with_its_place(field, value, where):
+    with pytest.raises(Misconfigured, match=where):
+        codec.manifest_from_json(changed("manifest", lambda document: document.update({field: value})))
+
+
+@pytest.mark.parametrize("value", [{1, 2}, float("nan"), object(), b"bytes"])
+def test_parameters_that_are_not_json_are_refused_and_say_what_may_be_written(value):
+    with pytest.raises(Misconfigured, match="must be made of"):
+        codec.region_job_to_json(replace(JOB, parameters={"bad": value}))

@@ -1,0 +1,172 @@
+"""A real Airflow for these tests: its own home, a migrated SQLite database, its real API with Weir's plugin.
+
+Airflow reads its environment when it is first imported, so this module sets it before any test module imports Airflow.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[2]
+PASSWORDS = {"worker": "worker-secret", "reader": "reader-secret"}
+
+_DAYS, _DAY = itertools.count(), timedelta(days=1)
+
+_HOME = Path(tempfile.mkdtemp(prefix="weir-airflow-"))
+assert "airflow.configuration" not in sys.modules, "Airflow was imported before its test environment was set"
+(_HOME / "passwords.json").write_text(json.dumps(PASSWORDS))
+(_HOME / "dags").mkdir()
+os.environ.update(
+    AIRFLOW_HOME=str(_HOME),
+    AIRFLOW__CORE__DAGS_FOLDER=str(_HOME / "dags"),
+    AIRFLOW__CORE__PLUGINS_FOLDER=str(PROJECT / "plugins"),
+    AIRFLOW__CORE__LOAD_EXAMPLES="False",
+    AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS="worker:user,reader:viewer",
+    AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE=str(_HOME / "passwords.json"),
+    AIRFLOW__CORE__FERNET_KEY="Zm9vYmFyYmF6Zm9vYmFyYmF6Zm9vYmFyYmF6MTIzNDU=",
+    AIRFLOW__API_AUTH__JWT_SECRET="a secret of the tests, and of nobody else",
+    AIRFLOW__API__SECRET_KEY="another secret of the tests",
+    AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=f"sqlite:///{_HOME}/airflow.db",
+    AIRFLOW__LOGGING__LOGGING_LEVEL="WARNING",
+)
+
+
+def pytest_sessionfinish():
+    shutil.rmtree(_HOME, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def airflow_home() -> Path:
+    """The home of a migrated Airflow."""
+    migrate = [sys.executable, "-m", "airflow", "db", "migrate"]
+    subprocess.run(migrate, check=True, capture_output=True, timeout=300)
+    return _HOME
+
+
+@pytest.fixture(scope="session")
+def api_url(airflow_home):
+    """Airflow's real API with the plugin, served over HTTP by a thread of this process."""
+    import uvicorn
+    from airflow.api_fastapi.app import create_app
+
+    config = uvicorn.Config(create_app(), host="127.0.0.1", port=0, log_level="warning")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 60
+    while not server.started:
+        assert thread.is_alive(), "the API server did not start"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    yield f"http://127.0.0.1:{port}"
+    server.should_exit = True
+    thread.join(10)
+
+
+@pytest.fixture(scope="session")
+def river(airflow_home):
+    """The DAG `river` in Airflow's database: `spring`, then `delta` with three subtasks, then `mouth`."""
+    from airflow.dag_processing.bundles.manager import DagBundlesManager
+    from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
+    from airflow.models.dagbag import DBDagBag
+    from airflow.utils.session import create_session
+
+    folder = airflow_home / "dags"
+    (folder / "river.py").write_text(_RIVER)
+    manager = DagBundlesManager()
+    manager.sync_bundles_to_db()
+    bundle = next(iter(manager.get_all_dag_bundles()))
+    bundle.initialize()
+    bag = BundleDagBag(dag_folder=bundle.path, bundle_path=bundle.path, bundle_name=bundle.name)
+    assert not bag.import_errors
+    sync_bag_to_db(bag, bundle.name, bundle.version)
+    with create_session() as session:
+        return DBDagBag().get_latest_version_of_dag("river", session=session)
+
+
+_RIVER = """
+from datetime import datetime, UTC
+from airflow.sdk import DAG, BaseOperator, CronDataIntervalTimetable
+
+class Flow(BaseOperator):
+    def __init__(self, *, arm=0, **kwargs):
+        super().__init__(**kwargs)
+        self.arm = arm
+
+daily = CronDataIntervalTimetable("@daily", timezone="UTC")
+with DAG("river", schedule=daily, start_date=datetime(2013, 1, 1, tzinfo=UTC)):
+    spring, mouth = Flow(task_id="spring"), Flow(task_id="mouth")
+    delta = Flow.partial(task_id="delta").expand(arm=[0, 1, 2])
+    spring >> delta >> mouth
+"""
+
+
+@pytest.fixture
+def new_run(river):
+    """Make a run of the DAG `river`: `new_run("success", spring=("success", 1))` gives its run id.
+
+    Task instances that are not named have succeeded in their first try; `delta_1` names a subtask.
+    """
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from airflow.utils.state import DagRunState
+    from airflow.utils.types import DagRunTriggeredByType, DagRunType
+
+    def make(state, **tasks):
+        day = datetime(2013, 1, 1, tzinfo=UTC) + next(_DAYS) * _DAY
+        run_id = f"scheduled__{(day + _DAY).isoformat()}"
+        with create_session() as session:
+            river.create_dagrun(
+                run_id=run_id,
+                logical_date=day,
+                data_interval=(day, day + _DAY),
+                run_after=day + _DAY,
+                run_type=DagRunType.SCHEDULED,
+                triggered_by=DagRunTriggeredByType.TEST,
+                state=DagRunState(state),
+                start_date=day,
+                session=session,
+            )
+            for ti in session.query(TaskInstance).filter_by(dag_id="river", run_id=run_id):
+                name = ti.task_id if ti.map_index < 0 else f"{ti.task_id}_{ti.map_index}"
+                ti.state, ti.try_number = tasks.get(name, ("success", 1))
+        return run_id
+
+    return make
+
+
+@pytest.fixture
+def look(river):
+    """Look at a run: its state, and of a task instance state, try number and note."""
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+
+    class Look:
+        def run(self, run_id):
+            with create_session() as session:
+                return session.query(DagRun.state).filter_by(dag_id="river", run_id=run_id).scalar()
+
+        def queued_at(self, run_id):
+            with create_session() as session:
+                return session.query(DagRun.queued_at).filter_by(dag_id="river", run_id=run_id).scalar()
+
+        def task(self, run_id, task_id, map_index=-1):
+            with create_session() as session:
+                ti = session.query(TaskInstance).filter_by(run_id=run_id, task_id=task_id, map_index=map_index).one()
+                return ti.state, ti.try_number, ti.note
+
+    return Look()

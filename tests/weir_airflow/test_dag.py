@@ -1,0 +1,247 @@
+"""Dataflows become DAGs and task groups."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from weir.dataflow import Dataflow, Stage, blocking, pipelined, sink, source
+from weir.dataflow.stage import TaskSettings
+from weir.errors import Misconfigured
+from weir.recovery.restart import RestartStrategy
+
+START = datetime(2013, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def flow():
+    pool = TaskSettings(
+        pool="spark", queue="big", priority_weight=7, execution_timeout=timedelta(minutes=9), executor_config={"a": 1}
+    )
+    clean = Stage("clean", "pipelines.f:clean", [pipelined("flights")], parallelism=3, task=pool)
+    joined = Stage(
+        "joined",
+        "pipelines.f:join",
+        {
+            "flights": blocking("clean", by=["origin", "hour"]),
+            "weather": blocking("weather", by=["origin", "hour"]),
+            "planes": blocking("planes", broadcast=True),
+        },
+        parallelism=2,
+    )
+    report = Stage("report", "pipelines.f:report", [blocking("joined")])
+    return Dataflow(
+        "delays",
+        [
+            source("flights", "pipelines.f:flights", parallelism=3),
+            source("weather", "pipelines.f:weather"),
+            source("planes", "pipelines.f:planes"),
+            clean,
+            joined,
+            report,
+            sink("report", "daily"),
+        ],
+    )
+
+
+@pytest.fixture
+def dag(flow):
+    from weir_airflow import dataflow_dag
+
+    return dataflow_dag(flow, schedule="@daily", start_date=START, catchup=True, max_active_runs=3, tags=["mine"])
+
+
+def edges(dag):
+    return {(up, down) for down, task in dag.task_dict.items() for up in task.upstream_task_ids}
+
+
+def test_every_region_is_a_task_and_one_more_closes_the_run(dag):
+    assert set(dag.task_dict) == {"flights-clean", "weather", "planes", "joined", "report-daily", "weir_close"}
+    assert edges(dag) == {
+        ("flights-clean", "joined"),
+        ("weather", "joined"),
+        ("planes", "joined"),
+        ("joined", "report-daily"),
+        ("report-daily", "weir_close"),
+    }
+
+
+def test_a_region_of_several_subtasks_is_mapped_and_one_of_one_is_not(dag):
+    assert {name for name, task in dag.task_dict.items() if task.is_mapped} == {"flights-clean", "joined"}
+    assert dag.task_dict["flights-clean"].expand_input.value == {"subtask": [0, 1, 2]}
+
+
+def test_mapped_task_instances_have_readable_names(dag):
+    mapped = dag.task_dict["flights-clean"]
+    task = mapped.unmap({"subtask": 2})
+    template = dag.get_template_env().from_string(mapped.partial_kwargs["map_index_template"])
+    assert template.render(task=task) == "flights-clean[2]"
+
+
+def test_edges_say_how_rows_cross_them(dag):
+    def label(up, down):
+        return dag.get_edge_info(up, down)["label"]
+
+    assert label("flights-clean", "joined") == "blocking by origin, hour"
+    assert label("planes", "joined") == "blocking, broadcast"
+    assert label("joined", "report-daily") == "blocking"
+
+
+def test_each_task_is_documented_by_its_stages(dag):
+    doc = dag.task_dict["flights-clean"].partial_kwargs["doc_md"]
+    assert "`pipelines.f:clean`" in doc
+    assert "`flights` as `flights`, pipelined" in doc
+    assert "by-origin-hour-128" in doc
+    assert "`daily`" in dag.doc_md
+    assert "publishes the sinks" in dag.task_dict["weir_close"].doc_md
+
+
+def test_the_stages_settings_are_those_of_the_task(dag):
+    task = dag.task_dict["flights-clean"]
+    assert (task.pool, task.queue, task.priority_weight) == ("spark", "big", 7)
+    assert (task.execution_timeout, task.executor_config) == (timedelta(minutes=9), {"a": 1})
+    assert dag.task_dict["weather"].pool == "default_pool"
+
+
+def test_airflows_own_retries_never_decide(dag):
+    from weir_airflow.retry import WeirRetryPolicy
+
+    for task in dag.task_dict.values():
+        assert (task.retries, task.retry_delay) == (999, timedelta(seconds=5))
+        assert isinstance(getattr(task, "retry_policy", None) or task.partial_kwargs["retry_policy"], WeirRetryPolicy)
+
+
+def restart_of(dag):
+    return dag.task_dict["weather"].declared.restart_strategy()
+
+
+def test_a_users_retries_become_restarts_with_a_fixed_delay(flow):
+    from weir_airflow import dataflow_dag
+
+    two = RestartStrategy.from_retries(2, timedelta(minutes=1))
+    assert restart_of(dataflow_dag(flow, retries=2, retry_delay=timedelta(minutes=1))) == two
+    assert restart_of(dataflow_dag(flow, default_args={"retries": 2, "retry_delay": 60})) == two
+    assert restart_of(dataflow_dag(flow, retries=1)) == RestartStrategy.from_retries(1, timedelta(minutes=5))
+    assert restart_of(dataflow_dag(flow)) == RestartStrategy.default()
+
+
+def test_a_restart_strategy_may_be_given_instead_of_retries(flow):
+    from weir_airflow import dataflow_dag
+
+    never = RestartStrategy.from_options({"restart-strategy.type": "none"})
+    assert restart_of(dataflow_dag(flow, restart=never)) == never
+    with pytest.raises(Misconfigured, match="not both"):
+        dataflow_dag(flow, restart=never, retries=2)
+
+
+def test_default_args_that_would_be_ignored_are_refused(flow):
+    from weir_airflow import dataflow_dag
+
+    with pytest.raises(Misconfigured, match="retry_exponential_backoff"):
+        dataflow_dag(flow, default_args={"retry_exponential_backoff": 2})
+
+
+def test_a_cron_preset_gives_each_run_its_data_interval(dag):
+    from airflow.sdk import CronDataIntervalTimetable
+
+    assert isinstance(dag.timetable, CronDataIntervalTimetable)
+    assert (dag.timetable.expression, str(dag.timetable.timezone)) == ("0 0 * * *", "UTC")
+    assert (dag.catchup, dag.max_active_runs, dag.tags) == (True, 3, {"weir", "mine"})
+
+
+def test_a_timedelta_gives_intervals_and_timetables_pass_through(flow):
+    from airflow.sdk import CronDataIntervalTimetable, DeltaDataIntervalTimetable
+
+    from weir_airflow import dataflow_dag
+
+    assert isinstance(dataflow_dag(flow, schedule=timedelta(hours=6)).timetable, DeltaDataIntervalTimetable)
+    hourly = CronDataIntervalTimetable("@hourly", timezone="Europe/Berlin")
+    assert dataflow_dag(flow, schedule=hourly).timetable is hourly
+
+
+@pytest.mark.parametrize("schedule", ["@once", "@continuous", [1]])
+def test_a_schedule_without_intervals_is_refused(flow, schedule):
+    from weir_airflow import dataflow_dag
+
+    with pytest.raises(Misconfigured, match="no data interval"):
+        dataflow_dag(flow, schedule=schedule)
+
+
+def test_a_dataflow_can_be_a_group_among_ordinary_tasks(flow):
+    from airflow.sdk import DAG, BaseOperator
+
+    from weir_airflow import dataflow_group
+
+    with DAG("mixed", default_args={"retries": 1}) as dag:
+        first, last = BaseOperator(task_id="first"), BaseOperator(task_id="last")
+        group = dataflow_group(flow, group_id="inner")
+        first >> group >> last
+    assert {("first", "inner.weather"), ("first", "inner.flights-clean"), ("inner.weir_close", "last")} <= edges(dag)
+    task = dag.task_dict["inner.weather"]
+    assert (task.declared.task_prefix, task.declared.restart_strategy().attempts) == ("inner.", 1)
+    assert dag.get_edge_info("inner.weather", "inner.joined")["label"] == "blocking by origin, hour"
+
+
+def test_groups_nest(flow):
+    from airflow.sdk import DAG, TaskGroup
+
+    from weir_airflow import dataflow_group
+
+    with DAG("nested") as dag, TaskGroup("outer"):
+        dataflow_group(flow)
+    assert dag.task_dict["outer.delays.weather"].declared.task_prefix == "outer.delays."
+
+
+def test_a_dataflow_in_a_mapped_group_is_refused(flow):
+    from airflow.sdk import DAG, task_group
+
+    from weir_airflow import dataflow_group
+
+    @task_group
+    def each(number):
+        dataflow_group(flow)
+
+    with DAG("mapped"), pytest.raises(Misconfigured, match="mapped task group"):
+        each.expand(number=[1, 2])
+
+
+def test_the_serialized_dag_is_small_and_the_same_at_every_parse(flow):
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    from weir_airflow import dataflow_dag
+
+    def serialized(of):
+        return str(DagSerialization.to_dict(dataflow_dag(of, schedule="@daily", start_date=START))["dag"]["tasks"])
+
+    again = Dataflow.from_json(flow.to_json())
+    assert "Declaration(delays, " in serialized(flow)
+    assert " object at 0x" not in serialized(flow)
+    assert len(serialized(flow)) < 20_000
+    assert serialized(Dataflow(again.name, again.stages)) == serialized(Dataflow(again.name, again.stages))
+
+
+def test_a_dag_file_imports_neither_spark_nor_the_ledger():
+    script = """
+import sys
+import airflow.sdk
+from airflow.sdk import DAG, Label, TaskGroup, BaseOperator, CronDataIntervalTimetable
+before = set(sys.modules)
+from weir.dataflow import Dataflow, Stage, blocking, sink, source
+from weir_airflow import dataflow_dag
+a, b = source("a", "m:a", parallelism=2), Stage("b", "m:b", [blocking("a", by="k")])
+flow = Dataflow("light", [a, b, sink("b", "s")])
+dataflow_dag(flow, schedule="@daily")
+print("\\n".join(sorted(set(sys.modules) - before)))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    loaded = done.stdout.split()
+    heavy = {
+        "pyspark", "great_expectations", "pandas", "numpy", "pyarrow", "fsspec", "sqlalchemy", "alembic", "fastapi",
+        "httpx", "grpc", "weir.ledger.ledger", "weir.store.store", "weir.coordinator.values", "weir_spark",
+    }  # fmt: skip
+    assert "weir_airflow.dag" in loaded
+    assert not heavy & set(loaded)
+    assert len(loaded) < 60, loaded

@@ -1,0 +1,198 @@
+"""The operators and the retry policy in Airflow's own `dag.test()`, with a real Spark Connect server and ledger."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+pytestmark = pytest.mark.spark
+
+FLOWS = '''
+import json, os
+from datetime import datetime, timedelta, UTC
+from pathlib import Path
+from airflow.sdk import DAG, CronDataIntervalTimetable, task
+from weir.dataflow import Dataflow, Stage, blocking, sink, source
+from weir_airflow import dataflow_dag, dataflow_group
+
+START = datetime(2013, 1, 1, tzinfo=UTC)
+CONTROL = os.environ["WEIR_TEST_CONTROL"]
+
+def flow(name):
+    numbers = source("numbers", "rapids_stages:numbers", parallelism=2)
+    totals = Stage("totals", "rapids_stages:totals", [blocking("numbers", by="bucket")], parallelism=2)
+    return Dataflow(name, [numbers, totals, sink("totals", "sums")], parameters={"control": CONTROL})
+
+dataflow_dag(flow("stumble"), schedule="@daily", start_date=START, retries=1, retry_delay=timedelta(0))
+dataflow_dag(flow("fall"), schedule="@daily", start_date=START, retries=0)
+
+with DAG("rapids", schedule=CronDataIntervalTimetable("@daily", timezone="UTC"), start_date=START) as dag:
+    group = dataflow_group(flow("rapids"))
+
+    @task
+    def lose():
+        """Delete, once, all data files of numbers[1] in the layout that `totals` reads."""
+        mark = Path(CONTROL) / "lost"
+        if (Path(CONTROL) / "lose").exists() and not mark.exists():
+            mark.touch()
+            for file in Path(os.environ["WEIR_STORE"]).glob("rapids/*/numbers/*/1/*/*.parquet"):
+                file.unlink()
+
+    dag.task_dict["rapids.numbers"] >> lose() >> dag.task_dict["rapids.totals-sums"]
+'''
+
+STAGES = """
+from pathlib import Path
+from pyspark.sql import functions as F
+
+def numbers(ctx):
+    return ctx.spark.range(ctx.subtask, 100, 2).select("id", (F.col("id") % 10).alias("bucket"))
+
+def totals(ctx, numbers):
+    stumble = Path(ctx.parameters["control"]) / "stumble"
+    if stumble.exists() and ctx.subtask == 0:
+        if stumble.read_text() == "once":
+            stumble.unlink()
+        raise ValueError("stumbled on purpose")
+    return numbers.groupBy("bucket").agg(F.sum("id").alias("total"))
+"""
+
+
+@pytest.fixture(scope="module")
+def spark_server(tmp_path_factory):
+    from weir.cli.java import find_java
+    from weir.cli.ports import choose_ports
+    from weir.cli.processes import stop
+    from weir.cli.spark_server import SparkServer
+
+    folder = tmp_path_factory.mktemp("spark")
+    ports = choose_ports(["connect", "ui"], {})
+    environment = find_java(folder / "java", os.environ).environment(os.environ)
+    server = SparkServer(folder / "server", folder / "log", ports["connect"], ports["ui"], 2, environment).program()
+    process = server.start()
+    try:
+        deadline = time.monotonic() + 120
+        while not server.is_ready():
+            assert process.is_alive(), (folder / "log").read_text()[-2000:]
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        yield ports["connect"]
+    finally:
+        stop([process], 10)
+
+
+@pytest.fixture(scope="module")
+def world(airflow_home, spark_server, tmp_path_factory):
+    """Store, ledger, connections, stages and DAG files; the folder by which a test makes stages fail."""
+    folder = tmp_path_factory.mktemp("world")
+    (folder / "rapids_stages.py").write_text(STAGES)
+    environ = {
+        "WEIR_STORE": str(folder / "store"),
+        "WEIR_LEDGER": f"sqlite:///{folder}/ledger.db",
+        "WEIR_TEST_CONTROL": str(folder),
+        "AIRFLOW_CONN_WEIR_API": json.dumps({"conn_type": "weir-db"}),
+        "AIRFLOW_CONN_SPARK_CONNECT_WEIR": json.dumps(
+            {"conn_type": "spark_connect", "host": "127.0.0.1", "port": spark_server}
+        ),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environ.items():
+            patch.setenv(name, value)
+        patch.syspath_prepend(str(folder))
+        file = airflow_home / "dags" / "flows.py"
+        file.write_text(FLOWS)
+        yield folder
+        file.unlink()
+        sys.modules.pop("rapids_stages", None)
+
+
+@pytest.fixture
+def run(world):
+    """Run a DAG for a day: the run's state, and by task instance its state, tries and result."""
+    from airflow.dag_processing.dagbag import DagBag
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+
+    bag = DagBag(os.environ["AIRFLOW__CORE__DAGS_FOLDER"], bundle_name="dags-folder")
+    assert not bag.import_errors
+
+    def test(dag_id, day):
+        dag_run = bag.dags[dag_id].test(logical_date=datetime(2013, 1, day, tzinfo=UTC))
+        with create_session() as session:
+            tis = session.query(TaskInstance).filter_by(dag_id=dag_id, run_id=dag_run.run_id).all()
+            states = {(ti.task_id.rpartition(".")[2], ti.map_index): (ti.state, ti.try_number) for ti in tis}
+            pushed = session.query(XComModel).filter_by(dag_id=dag_id, run_id=dag_run.run_id, key="return_value")
+            results = {
+                (row.task_id.rpartition(".")[2], row.map_index): XComModel.deserialize_value(row) for row in pushed
+            }
+            names = {ti.rendered_map_index for ti in tis}
+        return dag_run.state, states, results, names
+
+    return test
+
+
+def published(world, name, day):
+    import pyarrow.parquet as parquet
+
+    (pointer,) = (world / "store" / "_sinks" / name).glob(f"sums/201301{day:02}*.json")
+    folders = [world / "store" / each for each in _folders(json.loads(pointer.read_text()))]
+    rows = [
+        row for folder in folders for file in folder.glob("*.parquet") for row in parquet.read_table(file).to_pylist()
+    ]
+    return {row["bucket"]: row["total"] for row in rows}
+
+
+def _folders(value):
+    if isinstance(value, dict):
+        own = [value["folder"]] if "folder" in value else []
+        return own + [folder for each in value.values() for folder in _folders(each)]
+    return [folder for each in value for folder in _folders(each)] if isinstance(value, list) else []
+
+
+EXPECTED = {bucket: sum(range(bucket, 100, 10)) for bucket in range(10)}
+
+
+def test_a_run_computes_publishes_and_shows_what_it_did(run, world):
+    state, tasks, results, names = run("stumble", 1)
+    assert state == "success"
+    assert set(tasks.values()) == {("success", 1)}
+    assert {"numbers[0]", "numbers[1]", "totals-sums[0]", "totals-sums[1]"} <= names
+    assert sum(results["numbers", index]["rows"] for index in (0, 1)) == 100
+    assert results["numbers", 0]["bytes"] > 0
+    assert results["numbers", 0]["attempt"].startswith("t0001-")
+    assert published(world, "stumble", 1) == EXPECTED
+
+
+def test_a_lost_result_is_made_again_by_its_producer_alone(run, world):
+    (world / "lose").touch()
+    state, tasks, _, _ = run("rapids", 1)
+    assert state == "success"
+    assert tasks["numbers", 1] == ("success", 2)
+    assert tasks["numbers", 0] == ("success", 1)
+    assert tasks["lose", -1] == ("success", 1)
+    assert published(world, "rapids", 1) == EXPECTED
+
+
+def test_a_stage_that_fails_once_is_restarted_by_the_users_retries(run, world):
+    (world / "stumble").write_text("once")
+    state, tasks, _, _ = run("stumble", 2)
+    assert state == "success"
+    assert (tasks["totals-sums", 0], tasks["totals-sums", 1]) == (("success", 2), ("success", 1))
+    assert published(world, "stumble", 2) == EXPECTED
+
+
+def test_without_retries_a_failure_is_final(run, world):
+    (world / "stumble").write_text("always")
+    try:
+        state, tasks, _, _ = run("fall", 1)
+    finally:
+        (world / "stumble").unlink()
+    assert state == "failed"
+    assert tasks["totals-sums", 0] == ("failed", 1)
+    assert tasks["weir_close", -1][0] == "upstream_failed"
