@@ -1,4 +1,4 @@
-"""Where Weir's own things are. Read when it is used, never at import: the environment, then Airflow's `[weir]` section."""
+"""Where Weir's own things are: the environment, then Airflow's `[weir]` section; read when used, never at import."""
 
 from __future__ import annotations
 

@@ -16,6 +16,8 @@ import pytest
 from weir_spark.context import StageContext
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
@@ -27,6 +29,14 @@ ladder = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(ladder)
 
 NEW_YEAR = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+
+
+@pytest.fixture(scope="module")
+def spark(session_of: Callable[[], SparkSession]) -> SparkSession:
+    """A session for a few hundred rows: Spark's 200 partitions a shuffle would take ten times as long."""
+    session = session_of()
+    session.conf.set("spark.sql.shuffle.partitions", "4")
+    return session
 
 
 @pytest.mark.parametrize("parallelism", [1, 3, 4])

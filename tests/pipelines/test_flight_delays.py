@@ -29,6 +29,14 @@ LAST_DAY_WITHOUT_WEATHER = dt.date(2013, 12, 31)
 HOUR = ("origin", "time_hour")
 
 
+@pytest.fixture(scope="module")
+def spark(session_of: Callable[[], SparkSession]) -> SparkSession:
+    """A session for a few hundred rows: Spark's 200 partitions a shuffle would take ten times as long."""
+    session = session_of()
+    session.conf.set("spark.sql.shuffle.partitions", "4")
+    return session
+
+
 @pytest.mark.parametrize("day", [NEW_YEAR, BLIZZARD, SPRING_FORWARD, FALL_BACK, LAST_DAY_WITHOUT_WEATHER], ids=str)
 def test_the_report_equals_the_reference_row_by_row(spark: SparkSession, day: dt.date) -> None:
     assert _sorted_rows(run_flow_locally(spark, day)) == expected_report(day)

@@ -50,8 +50,8 @@ def _item(session: Session, run: Run, region: RegionId) -> ClearItem:
 def _require_runnable(run: Run, region: RegionId, answer: ClearAnswer) -> None:
     if answer.state == "skipped":
         raise Misconfigured(
-            f"{region} was skipped in Airflow, so its result was never made: clear {answer.item.task_id} of run {run.run_id} "
-            "(a region cannot be left out of a dataflow)"
+            f"{region} was skipped in Airflow, so its result was never made: clear {answer.item.task_id} of run "
+            f"{run.run_id} (a region cannot be left out of a dataflow)"
         )
     if answer.state in NOT_IN_AIRFLOW:
         raise Misconfigured(

@@ -54,7 +54,7 @@ class Coordinator:
     def fail(
         self, dataflow: str, key: TaskKey, try_number: int, error: BaseException, strategy: RestartStrategy
     ) -> FailureDecision:
-        """Book a failed try and decide what follows; the clears that it owes are to be settled next. Raises Retryable."""
+        """Book a failed try and decide what follows. Settle the clears that it owes next. Raises Retryable."""
         return failure.fail(self._services, dataflow, key, try_number, error, strategy)
 
     def settle(self, clearer: Clearer, dataflow: str | None = None) -> list[Settled]:

@@ -1,4 +1,4 @@
-"""Are the inputs of an attempt there? Asked of the ledger first, then of the store, then, for those awaited, of Airflow.
+"""Whether the inputs of an attempt are there: the ledger is asked first, then the store.
 
 Invariant: nothing is called lost on a doubt. A store that does not answer raises Retryable; a producer at work is
 awaited; only what is definitely gone, wrong or never made is a loss.

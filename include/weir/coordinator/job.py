@@ -24,7 +24,7 @@ from weir.topology.regions import InputPartitions, PartitionId
 def region_job(
     services: Services, registered: Registered, state: RunState, manifests: Mapping[PartitionId, Manifest]
 ) -> RegionJob:
-    """Everything the job needs. Raises Misconfigured where inputs do not fit each other or a slice cannot be resolved."""
+    """Everything the job needs. Raises Misconfigured where inputs do not fit each other or a slice is not to be had."""
     run, attempt = registered.run, registered.attempt
     inputs = registered.topology.inputs(attempt.region)
     _check_keys(inputs, manifests)

@@ -62,8 +62,8 @@ def _region_of(run: Run, topology: Topology, request: BeginRequest) -> RegionId 
 def _not_in_record(run: Run, request: BeginRequest) -> str:
     index = f"[{request.key.map_index}]" if request.key.map_index >= 0 else ""
     return (
-        f"run {run.id} is pinned to the dataflow of its first begin, which has no {request.key.task_id}{index}: nothing to do. "
-        f"`weir run adopt {run.id}` moves the run to the present dataflow"
+        f"run {run.id} is pinned to the dataflow of its first begin, which has no {request.key.task_id}{index}: "
+        f"nothing to do. `weir run adopt {run.id}` moves the run to the present dataflow"
     )
 
 
@@ -96,8 +96,8 @@ def _resumed(earlier: list[AttemptRow], request: BeginRequest, region: RegionId)
     if newest.try_number == request.try_number and newest.state == AttemptState.WAITING.value:
         return newest
     raise Fenced(
-        f"try {request.try_number} of {region} comes too late: try {newest.try_number} ({newest.id}, {newest.state}) is "
-        "registered. Nothing was changed"
+        f"try {request.try_number} of {region} comes too late: try {newest.try_number} ({newest.id}, {newest.state}) "
+        "is registered. Nothing was changed"
     )
 
 

@@ -29,7 +29,7 @@ class TaskKey:
 
 @dataclass(frozen=True, slots=True)
 class BeginRequest:
-    """A try that is about to start. `interval` is the DagRun's data interval; `dataflow` is what the DAG file says now."""
+    """A try that is about to start: the DagRun's data interval, and the dataflow as the DAG file says it now."""
 
     key: TaskKey
     try_number: int
@@ -114,7 +114,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The run is closed. `versions` maps each sink to the version that was published now, None where nothing changed."""
+    """The run is closed. `versions` maps each sink to the version that was published now (None: nothing changed)."""
 
     summary: dict[str, Any]
     versions: Mapping[str, int | None]

@@ -1,1 +1,1 @@
-"""The ledger: who runs, who committed, who read what, and what is still owed. Its own database, never Airflow's tables."""
+"""The ledger: who runs, who committed, who read what, what is owed. A database of its own, never Airflow's tables."""

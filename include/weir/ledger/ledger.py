@@ -98,7 +98,8 @@ def _require_local_folder(database: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Misconfigured(
-            f"the ledger's folder {folder} cannot be created ({error.strerror}): create it, or set WEIR_LEDGER to another place"
+            f"the ledger's folder {folder} cannot be created ({error.strerror}): create it, or set WEIR_LEDGER "
+            "to another place"
         ) from error
     kind = _file_system_of(folder)
     if kind in NETWORK_FILE_SYSTEMS or kind.startswith("fuse."):

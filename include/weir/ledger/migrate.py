@@ -16,7 +16,7 @@ def known_revisions() -> frozenset[str]:
 
 
 def upgrade(engine: Engine, revision: str = "head") -> None:
-    """Run the missing migrations. Two processes that come at once wait for each other; the second finds nothing to do."""
+    """Run the missing migrations. Of two processes that come at once the second waits and finds nothing to do."""
     config = _config()
     with engine.begin() as connection:
         if connection.dialect.name == "postgresql":

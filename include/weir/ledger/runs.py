@@ -61,8 +61,8 @@ def ensure_dataflow(session: Session, name: str, store_id: str) -> DataflowRow:
         session.flush()
     if row.store_id != store_id:
         raise Retryable(
-            f"the results of dataflow {name} are in the store with id {row.store_id}, but the store that is mounted now "
-            f"has id {store_id}: mount the right one, or correct WEIR_STORE. Nothing was marked lost"
+            f"the results of dataflow {name} are in the store with id {row.store_id}, but the store that is mounted "
+            f"now has id {store_id}: mount the right one, or correct WEIR_STORE. Nothing was marked lost"
         )
     return row
 

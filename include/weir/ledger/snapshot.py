@@ -1,4 +1,4 @@
-"""A run as the ledger knows it, read in one transaction. Invariant: decisions see one instant, never a mixture of two."""
+"""A run as the ledger knows it. Invariant: decisions see one instant, read in one transaction, never a mixture."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class PartitionToRead:
 
 @dataclass(frozen=True, slots=True)
 class InputToRead:
-    """A blocking input: its partitions, its recorded schema, and the inclusive range of key groups to keep (None: all)."""
+    """A blocking input: partitions, recorded schema, and the inclusive range of key groups to keep (None: all)."""
 
     argument: str
     layout: Layout
