@@ -144,7 +144,8 @@ def _restart_strategy(
         raise Misconfigured("Give `retries` or a `restart` strategy, not both")
     if restart is not None or count is None:
         return restart
-    pause = delay or default_args.get("retry_delay") or _DEFAULT_RETRY_DELAY
+    given = default_args.get("retry_delay") if delay is None else delay
+    pause = _DEFAULT_RETRY_DELAY if given is None else given
     return RestartStrategy.from_retries(int(count), pause if isinstance(pause, timedelta) else timedelta(seconds=pause))
 
 

@@ -123,8 +123,15 @@ def begin_request(declared: Declaration, context: Context, session_url: str) -> 
         task_prefix=declared.task_prefix,
         interval=data_interval(context),
         session_url=session_url,
+        parameters=parameters_of(declared, context),
         restart=declared.restart_strategy(),
     )
+
+
+def parameters_of(declared: Declaration, context: Context) -> dict[str, Any]:
+    """The dataflow's parameters, as this run was triggered: with the values that its configuration has for them."""
+    params = context["params"]
+    return {name: params.get(name, value) for name, value in declared.flow.parameters.items()}
 
 
 def task_key(context: Context) -> TaskKey:

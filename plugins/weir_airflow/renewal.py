@@ -29,9 +29,7 @@ def renewed(
             try:
                 coordinator.renew(attempt)
             except WeirError as error:  # the next beat comes long before the lease ends
-                tell(
-                    f"The read leases of {attempt.id} were not prolonged, trying again in {every_seconds:.0f} s: {error}"
-                )
+                tell(f"The read leases of {attempt.id} were not prolonged and will be soon: {error}")
 
     thread = threading.Thread(target=renew, name="weir-renew", daemon=True)
     thread.start()

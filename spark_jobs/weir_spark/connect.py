@@ -19,7 +19,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql.connect.client import SparkConnectClient
 from pyspark.sql.connect.client.core import RpcDeadlines
 from pyspark.sql.connect.client.retries import DefaultPolicy, RetryPolicy
-from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from weir.errors import Fenced, WeirError
 from weir.results.codec import region_report_to_json
@@ -34,6 +33,7 @@ _USER = "weir"
 
 _RETRIES = 8
 _STOP_SECONDS = 10.0
+_SHUTDOWN_SECONDS = 2.0
 _SHORT = {"interrupt": 20.0, "release_session": 20.0, "config": 20.0}
 """Seconds that a call of an engine's side session may take."""
 _NOISY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
@@ -120,13 +120,12 @@ class ConnectEngine:
         # `create` rather than `getOrCreate`, which hands out whatever session this process has already.
         session = SparkSession.builder.remote(self._url(session_id)).create()
         session.client.set_retry_policies([_patience(_RETRIES)])
-        with _active(session):
-            try:
-                yield session
-            finally:
-                # Whatever there was to wait for has been waited for.
-                session.client.set_retry_policies([_patience(1)])
-                session.stop()
+        try:
+            yield session
+        finally:
+            # Whatever there was to wait for has been waited for.
+            session.client.set_retry_policies([_patience(1)])
+            session.stop()
 
     @contextmanager
     def _translated(self, job: RegionJob, server: _Server) -> Iterator[None]:
@@ -135,11 +134,20 @@ class ConnectEngine:
         except WeirError:
             raise
         except Exception as error:
-            alive = not _is_of_spark(error) or self._server_id() == server.id
+            alive = not _is_of_spark(error) or self._is_alive(server, error)
             translated = translate(error, job.region, self.url, is_server_alive=alive)
             if translated is error:
                 raise
             raise translated from error
+
+    def _is_alive(self, server: _Server, error: Exception) -> bool:
+        """Whether the server process is still there. One that is being stopped says at first that work is canceled."""
+        now = self._server_id()
+        if not now or now != (server.id or now):
+            return False
+        if not is_interruption(error) or self._is_stopped.wait(_SHUTDOWN_SECONDS):
+            return True
+        return self._server_id() == now
 
     def _server_id(self) -> str:
         """Spark's id of the server process, asked in a session that ends at once; empty if there is no answer."""
@@ -200,18 +208,6 @@ def _app_id(client: SparkConnectClient) -> str:
 
 def _is_of_spark(error: BaseException) -> bool:
     return isinstance(error, (PySparkException, grpc.RpcError, AssertionError))
-
-
-@contextmanager
-def _active(session: SparkSession) -> Iterator[None]:
-    """Make `session` this thread's active one: pyspark asks that one, not the DataFrame's, how to make a UDF."""
-    holder = ConnectSession._active_session  # noqa: SLF001  # there is no public way for a remote session
-    before = getattr(holder, "session", None)
-    holder.session = session
-    try:
-        yield
-    finally:
-        holder.session = None if before is session else before
 
 
 def _quieten() -> None:

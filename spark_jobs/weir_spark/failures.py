@@ -6,7 +6,7 @@ Whether an input is lost is not decided here: a read that fails passes through, 
 from __future__ import annotations
 
 import grpc
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException, PySparkException, PythonException
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
 from weir.errors import Fenced, Misconfigured, Retryable, WeirError
@@ -21,6 +21,7 @@ _INTERRUPTED = frozenset(
 )
 _OTHER_SERVER = frozenset({"INVALID_HANDLE.SESSION_CHANGED", "INVALID_HANDLE.SESSION_NOT_FOUND"})
 _READ_FAILED = frozenset({"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"})
+_STOPPED = ("stopped SparkContext", "SparkContext was shut down", "SparkContext has been shutdown")
 _UNREACHABLE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
 
 
@@ -36,8 +37,8 @@ def is_server_gone(error: BaseException) -> bool:
     """Tell whether the server did not answer, or is another process than the session was made in."""
     if isinstance(error, SparkConnectGrpcException) and error.getGrpcStatusCode() in _UNREACHABLE:
         return True
-    if isinstance(error, PySparkException) and error.getCondition() in _OTHER_SERVER:
-        return True
+    if isinstance(error, PySparkException):
+        return error.getCondition() in _OTHER_SERVER or any(text in str(error) for text in _STOPPED)
     if isinstance(error, grpc.RpcError):
         return not isinstance(error, grpc.Call) or error.code() in _UNREACHABLE
     # pyspark's word for a session id that a server started since does not know.
@@ -54,11 +55,20 @@ def translate(error: Exception, region: str, url: str, *, is_server_alive: bool)
         )
     if is_interruption(error):
         return Fenced(f"region {region}: its Spark work was interrupted: {_first_line(error)}")
+    advice = _advice(error)
+    return error if advice is None else Misconfigured(f"region {region}: {advice}: {error}")
+
+
+def _advice(error: Exception) -> str | None:
+    """What a person has to change; None if trying again may help, or nobody knows."""
     if isinstance(error, AnalysisException) and error.getCondition() not in _READ_FAILED:
-        return Misconfigured(f"region {region}: Spark refuses the plan of its stages: {error}")
-    if isinstance(error, ImportError):
-        return Misconfigured(f"region {region}: {error}")
-    return error
+        return "Spark refuses the plan of its stages"
+    if isinstance(error, PythonException) and "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error):
+        return (
+            "a module of the pipeline needs a Spark session when Python workers import it. Where it makes a UDF at its "
+            "top level, write the type as an object, @udf(LongType()), not as text"
+        )
+    return "a module is missing where the task runs" if isinstance(error, ImportError) else None
 
 
 def _first_line(error: BaseException) -> str:

@@ -21,7 +21,7 @@ from weir.topology.key_hash import canonical_type
 from weir_spark import artifacts, functions, writer
 from weir_spark.context import StageContext
 from weir_spark.reader import read_input
-from weir_spark.session import configure
+from weir_spark.session import active, configure
 
 Say = Callable[[str], None]
 """Takes one line about what is being done."""
@@ -33,7 +33,8 @@ def run(job: RegionJob, session: SparkSession, store: Store, say: Say = print) -
     Works on Spark Connect and on a session of its own. Raises Misconfigured if a stage is not what it should be;
     errors of the stages' own code and of Spark pass through as they are.
     """
-    return _Execution(job, session, store, say).run()
+    with active(session):
+        return _Execution(job, session, store, say).run()
 
 
 @dataclass(slots=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import SparkSession
@@ -40,6 +41,25 @@ def configure(session: SparkSession, extra: Mapping[str, str]) -> dict[str, str]
     for key, value in {**_DEFAULTS, **extra, **FORCED}.items():
         _set(session, key, value)
     return {**FORCED, **extra, "spark.version": session.version}
+
+
+@contextmanager
+def active(session: SparkSession) -> Iterator[None]:
+    """Make a remote session this thread's active one.
+
+    pyspark asks the active session, not the DataFrame's own, how to make a UDF and whose a checkpoint is. A session
+    of Spark's classic kind is left alone: there is one context in a process.
+    """
+    if not type(session).__module__.startswith("pyspark.sql.connect"):
+        yield
+        return
+    holder = type(session)._active_session  # noqa: SLF001  # there is no public way for a remote session
+    before = getattr(holder, "session", None)
+    holder.session = session
+    try:
+        yield
+    finally:
+        holder.session = None if before is session else before
 
 
 def _check(key: str, value: str) -> None:

@@ -71,7 +71,7 @@ def write(df: DataFrame, stage: str, output: OutputToWrite) -> Written:
     rows = _laid_out(df, stage, output.layout)
     observation = Observation(f"weir-{uuid.uuid4()}")
     observed = rows.observe(observation, *digest.measures(rows.schema))
-    observed.write.mode("errorifexists").options(**_OPTIONS).parquet(output.spark_folder)
+    observed.write.mode("error").options(**_OPTIONS).parquet(output.spark_folder)
     return Written(df.schema.json(), digest.to_digest(rows.schema, observation.get))
 
 

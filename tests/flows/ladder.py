@@ -6,13 +6,14 @@ Invariant: all that a test may change is in one JSON file, named by the dataflow
 - `milliseconds_a_row` (default 0): how long Spark itself dwells on each row of `doubled`.
 - for `dags/ladder.py` alone: `parallelism`, `functions`, `last_day`.
 
-Beside it, a file `hold-<stage>` makes every subtask of that stage create `reached-<stage>-<subtask>` and wait until the
-hold is deleted; a file `fail-<stage>` makes it raise.
+Beside it, a file `hold-<stage>` makes every subtask of that stage write its process id to `reached-<stage>-<subtask>`
+and wait until the hold is deleted; a file `fail-<stage>` makes it raise.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,7 +92,7 @@ def _stop_here(stage: str, ctx: StageContext) -> None:
     hold = folder / f"hold-{stage}"
     if not hold.exists():
         return
-    (folder / f"reached-{stage}-{ctx.subtask}").touch()
+    (folder / f"reached-{stage}-{ctx.subtask}").write_text(str(os.getpid()))
     deadline = time.monotonic() + _HELD_AT_MOST_SECONDS
     while hold.exists():
         if time.monotonic() > deadline:

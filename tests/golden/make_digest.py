@@ -1,4 +1,4 @@
-"""Writes digest.json: `python tests/golden/make_digest.py sc://host:port`. A change of these digests is a new format."""
+"""Writes digest.json: `python tests/golden/make_digest.py sc://host:port`. Other digests are another format."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+
 from weir_spark.digest import digest_of
 from weir_spark.session import configure
 

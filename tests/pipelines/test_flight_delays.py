@@ -203,5 +203,5 @@ def _cleaned(spark: SparkSession, *rows: dict[str, Any]) -> list[Any]:
         "distance bigint, dep_time bigint, dep_delay bigint, arr_delay bigint"
     )
     raw = spark.createDataFrame([tuple(row.values()) for row in rows], schema)
-    rows: list[Any] = flight_delays.clean(context(spark, NEW_YEAR), raw).collect()
-    return rows
+    cleaned: list[Any] = flight_delays.clean(context(spark, NEW_YEAR), raw).collect()
+    return cleaned

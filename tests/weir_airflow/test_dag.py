@@ -124,6 +124,8 @@ def test_a_users_retries_become_restarts_with_a_fixed_delay(flow):
     two = RestartStrategy.from_retries(2, timedelta(minutes=1))
     assert restart_of(dataflow_dag(flow, retries=2, retry_delay=timedelta(minutes=1))) == two
     assert restart_of(dataflow_dag(flow, default_args={"retries": 2, "retry_delay": 60})) == two
+    at_once = RestartStrategy.from_retries(1, timedelta(0))
+    assert restart_of(dataflow_dag(flow, retries=1, retry_delay=timedelta(0))) == at_once
     assert restart_of(dataflow_dag(flow, retries=1)) == RestartStrategy.from_retries(1, timedelta(minutes=5))
     assert restart_of(dataflow_dag(flow)) == RestartStrategy.default()
 

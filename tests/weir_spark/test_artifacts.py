@@ -6,9 +6,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from weir_spark.artifacts import pack, top_level
 
 from weir.errors import Misconfigured
+from weir_spark.artifacts import pack, top_level
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from weir_spark.digest import digest_of, measures, schema_fingerprint, to_digest
 
 from weir.errors import Internal, Misconfigured
+from weir_spark.digest import digest_of, measures, schema_fingerprint, to_digest
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "digest.json").read_text())
 

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from weir_spark.functions import check_call, load
 
 from weir.errors import Misconfigured
+from weir_spark.functions import check_call, load
 
 
 def test_a_function_is_loaded_by_module_and_name(pipeline) -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
-from weir_spark import writer
-from weir_spark.digest import digest_of
-from weir_spark.reader import read_input
 
 from weir.results.layout import Layout
 from weir.results.region_job import OutputReport, PartitionToRead
 from weir.store.store import Store
+from weir_spark import writer
+from weir_spark.digest import digest_of
+from weir_spark.reader import read_input
 
 pytestmark = pytest.mark.spark
 
@@ -119,6 +119,8 @@ def test_a_damaged_file_is_an_error_even_if_the_server_ignores_corrupt_files(spa
     spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
     try:
         with pytest.raises(PySparkException):
-            read_input(spark, jobs.read("numbers", report, key_groups=(0, 7))).agg(F.max("key"), F.max("value")).collect()
+            read_input(spark, jobs.read("numbers", report, key_groups=(0, 7))).agg(
+                F.max("key"), F.max("value")
+            ).collect()
     finally:
         spark.conf.unset("spark.sql.files.ignoreCorruptFiles")

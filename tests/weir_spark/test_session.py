@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from weir_spark.session import FORCED, configure
 
 from weir.errors import Misconfigured
+from weir_spark.session import FORCED, configure
 
 pytestmark = pytest.mark.spark
 
@@ -24,9 +24,7 @@ def test_a_region_cannot_change_what_weir_forces(session_of) -> None:
     configure(session, {"spark.sql.ansi.enabled": "TRUE"})
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [("spark.executor.memory", "8g"), ("spark.sql.shuffle.partitions", "many")]
-)
+@pytest.mark.parametrize(("key", "value"), [("spark.executor.memory", "8g"), ("spark.sql.shuffle.partitions", "many")])
 def test_a_setting_that_no_session_takes_is_named(session_of, key, value) -> None:
     with pytest.raises(Misconfigured, match=f"{key}='{value}' cannot be set for a session"):
         configure(session_of(), {key: value})

@@ -4,11 +4,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+
+from weir.errors import Misconfigured, Retryable
 from weir_spark import sources
 from weir_spark.context import ResolveContext
 from weir_spark.sources import file_mark, resolve, unchanged
-
-from weir.errors import Misconfigured, Retryable
 
 CONTEXT = ResolveContext(
     "20130101T000000Z", (datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC)), 3, {"airports": "all"}

@@ -9,15 +9,15 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from weir_spark import writer
-from weir_spark.digest import digest_of
-from weir_spark.writer import check_rows
 
 from weir.errors import Internal, Misconfigured
 from weir.results.layout import KEY_GROUP_COLUMN, PLAIN, Layout
 from weir.results.region_job import OutputReport, OutputToWrite
 from weir.store.store import Store
 from weir.topology.key_hash import key_group
+from weir_spark import writer
+from weir_spark.digest import digest_of
+from weir_spark.writer import check_rows
 
 pytestmark = pytest.mark.spark
 
@@ -115,9 +115,10 @@ def test_pages_have_checksums_indexes_and_zstd(spark, store, jobs, flights) -> N
     report = write(flights, jobs.output("flights", BY_ORIGIN), store)
     column = pq.ParquetFile(path_of(store, report)).metadata.row_group(0).column(0)
     assert (column.compression, column.has_offset_index, column.has_column_index) == ("ZSTD", True, True)
-    flip_a_bit(path_of(store, report), column.data_page_offset + column.total_compressed_size - 5)
+    start = column.dictionary_page_offset or column.data_page_offset
+    flip_a_bit(path_of(store, report), start + column.total_compressed_size - 5)
     read = spark.read.option("parquet.page.verify-checksum.enabled", "true").parquet(*jobs.files(report))
-    with pytest.raises(PySparkException, match="(?i)crc|corrupt"):
+    with pytest.raises(PySparkException, match=r"(?i)crc|corrupt"):
         read.agg(F.max("origin")).collect()
 
 

@@ -1,0 +1,1 @@
+"""The command line and the local stack. Invariant: the rest of Weir knows nothing of either."""

@@ -26,6 +26,8 @@ STAMP_NAME: Final = ".weir-installed.json"
 FORMAT: Final = 1
 PIP: Final = ("-m", "pip", "install", "--no-deps", "--no-build-isolation", "--disable-pip-version-check")
 _PROGRESS_EVERY_SECONDS: Final = 5.0
+_ASTRAY: Final = {"PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_REQUIREMENT"}
+"""Settings of a person's own that would have pip install into another place, or other things."""
 
 
 class InstallError(Exception):
@@ -157,8 +159,7 @@ class Progress:
 def _run(command: list[str], log: IO[str], progress: Progress | None = None) -> None:
     log.write(f"$ {' '.join(command)}\n")
     log.flush()
-    # Settings of a user's own (a prefix, a target folder, other requirements) would lead pip astray.
-    environment = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "PYTHONHOME"}}
+    environment = {key: value for key, value in os.environ.items() if key not in _ASTRAY}
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     ) as process:

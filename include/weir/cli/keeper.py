@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 
 NAME = "keeper"
 LOCK_NAME = "keeper.lock"
+EXIT_BUSY = 3
+"""Another keeper has the folder."""
+EXIT_FAILED = 4
+"""The stack could not start or go on; the record says why."""
 START_SECONDS = 240.0
 """How long a component may take until it is ready; on a slow machine Airflow needs a minute."""
 SETTLED_SECONDS = 60.0
@@ -67,7 +71,7 @@ class Keeper:
             signal.signal(number, lambda *_: self._asked_to_stop.set())
         lock = take_lock(self._folder)
         if lock is None:
-            return 3
+            return EXIT_BUSY
         try:
             self._clean_up()
             self._set(StackState(phase=Phase.STARTING, message="preparing", starts={}, ports=self._state.ports))
@@ -80,7 +84,7 @@ class Keeper:
         except BaseException as error:
             self._end(Phase.FAILED, f"the keeper failed: {error!r}; see {self._log(NAME)}")
             raise
-        return 0 if self._state.phase is Phase.DOWN else 1
+        return 0 if self._state.phase is Phase.DOWN else EXIT_FAILED
 
     def _clean_up(self) -> None:
         """End what an earlier keeper of this folder has left."""

@@ -27,20 +27,15 @@ def accepts_connections(port: int) -> bool:
 
 
 def _bind(held: ExitStack, port: int) -> int:
-    for wanted in (port, 0):
+    # A listener on all interfaces does not keep everybody from binding to the loopback address.
+    for wanted in (0,) if port and accepts_connections(port) else (port, 0):
         server = held.enter_context(socket.socket())
         # Or a port would count as taken for a minute after its server has gone.
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             server.bind((LOOPBACK, wanted))
+            server.listen()  # only now has nobody else this port
         except OSError:
-            continue
-        if wanted and _has_listener(wanted):
             continue
         return int(server.getsockname()[1])
     raise OSError("no port is free on the loopback interface")
-
-
-def _has_listener(port: int) -> bool:
-    """SO_REUSEADDR lets a bind to 127.0.0.1 succeed beside a listener on all interfaces on some systems."""
-    return accepts_connections(port)

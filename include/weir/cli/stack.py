@@ -23,13 +23,12 @@ from weir.cli.airflow_environment import (
 )
 from weir.cli.credentials import Credentials, load_or_create
 from weir.cli.files import tail
+from weir.cli.keeper import EXIT_BUSY, EXIT_FAILED, take_lock
 from weir.cli.keeper import NAME as KEEPER
-from weir.cli.keeper import take_lock
 from weir.cli.ports import LOOPBACK
 from weir.cli.processes import record, send, stop
 from weir.cli.stack_state import Phase, StackRequest, StackState, read_state, write_state
 from weir.errors import Misconfigured, Retryable, WeirError
-from weir.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,6 +111,8 @@ class Stack:
         """
         if self.is_running():
             raise Misconfigured(f"the stack in {self.folder} runs already, at {self.url}: ./weir down ends it")
+        from weir.ledger.ledger import Ledger  # noqa: PLC0415  SQLAlchemy is slow to import, and only needed here
+
         self.folder.mkdir(parents=True, exist_ok=True)
         Ledger.open(self.ledger_url).close()  # says clearly, and now, what a task could only say in its log
         keeper = self._start_keeper()
@@ -160,11 +161,11 @@ class Stack:
             time.sleep(0.1)
 
     def _failure(self, status: int, state: StackState) -> WeirError:
-        if status == 3:
+        if status == EXIT_BUSY:
             return Retryable(f"another process is starting or stopping the stack in {self.folder}: try again")
-        if state.phase is Phase.FAILED:
+        if status == EXIT_FAILED:
             return Misconfigured(f"the stack did not start: {state.message}")
-        if state.phase is Phase.DOWN:
+        if status == 0:
             return Misconfigured("the stack was stopped while it was starting")
         log = self.logs / f"{KEEPER}.log"
         return Misconfigured(f"the stack's keeper ended with status {status}. The end of {log}:\n{tail(log)}")

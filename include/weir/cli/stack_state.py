@@ -6,13 +6,14 @@ Invariant: every process that may be running stands in the record before anythin
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from weir.cli.files import write_atomically
-from weir.cli.processes import ProcessRecord
+from weir.cli.processes import ProcessRecord, record
 from weir.errors import Misconfigured
 
 VERSION = 1
@@ -46,6 +47,11 @@ class StackRequest:
     preferred_ports: dict[str, int] = field(default_factory=dict)
     parent: ProcessRecord | None = None
 
+    @classmethod
+    def owned_by_this_process(cls, **values: Any) -> Self:
+        """A request for a stack that ends with the process that calls this, however that ends."""
+        return cls(**values, parent=record("parent", os.getpid()))
+
     def to_json(self) -> str:
         """For the keeper's command line."""
         values = asdict(self)
@@ -53,7 +59,7 @@ class StackRequest:
         return json.dumps({**values, **paths, "dags": [str(path) for path in self.dags]})
 
     @classmethod
-    def from_json(cls, text: str) -> StackRequest:
+    def from_json(cls, text: str) -> Self:
         """Read what `to_json` wrote."""
         values = json.loads(text)
         parent = values["parent"]

@@ -90,7 +90,9 @@ def commit(services: Services, begun: Begun, report: RegionReport) -> Committed:
 
 def require_newest(session: Session, run: Run, region: RegionId, attempt: str) -> AttemptRow:
     """The attempt's row, if it may still commit. Raises Fenced."""
-    newest = attempts_of(session, run.id, region)[-1]
+    newest = next(reversed(attempts_of(session, run.id, region)), None)
+    if newest is None:
+        raise Fenced(f"attempt {attempt} of {region} may not commit: the ledger, built again, does not know it")
     lineage = session.get_one(DataflowRow, run.dataflow.name).lineage
     if newest.id != attempt or newest.state != AttemptState.RUNNING.value:
         raise Fenced(
@@ -117,7 +119,6 @@ def require_unchanged(state: RunState, reads: Iterable[InputRead], region: Regio
 
 def _manifest(services: Services, begun: Begun, report: RegionReport, output: OutputReport) -> Manifest:
     run, attempt = begun.run, begun.attempt
-    stage = next(stage for stage in begun.job.stages if stage.name == output.stage)
     return Manifest(
         dataflow=run.dataflow.name,
         epoch=run.epoch,
@@ -138,7 +139,7 @@ def _manifest(services: Services, begun: Begun, report: RegionReport, output: Ou
         session=dict(report.session),
         parameters=dict(run.parameters),
         created_at=services.now().isoformat(),
-        source=stage.slice,
+        source={each.name: each.slice for each in begun.job.stages if each.slice is not None},
         metrics=dict(report.metrics),
     )
 

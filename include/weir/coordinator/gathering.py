@@ -111,8 +111,11 @@ def _answer(
 
 def _require_newest(session: Session, registered: Registered) -> AttemptRow:
     newest = attempts_of(session, registered.run.id, registered.attempt.region)[-1]
-    if newest.id != registered.attempt.id or newest.session_id != registered.attempt.session_id:
-        raise Fenced(f"{registered.attempt.id} of {registered.attempt.region} is fenced by {newest.id}")
+    is_same = newest.id == registered.attempt.id and newest.session_id == registered.attempt.session_id
+    if not is_same or newest.state != AttemptState.RUNNING.value:
+        raise Fenced(
+            f"{registered.attempt.id} of {registered.attempt.region} may not go on: {newest.id} is {newest.state}"
+        )
     return newest
 
 

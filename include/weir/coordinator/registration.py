@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 from sqlalchemy.orm import Session
 
 from weir.coordinator.budgets import restart_decision
+from weir.coordinator.run_records import write_record
 from weir.coordinator.services import Services
 from weir.coordinator.values import Attempt, Awaiting, BeginRequest, Exhausted, NotInRecord, SparkWork
 from weir.errors import Fenced
@@ -45,7 +47,7 @@ def register(services: Services, request: BeginRequest) -> Registered | Awaiting
         new = NewRun(
             dataflow, request.interval, key.dag_id, key.run_id, request.task_prefix, dict(request.parameters), store_id
         )
-        run = own_epoch(session, new, services.now())
+        run = own_epoch(session, new, services.now(), partial(write_record, services, session))
         topology = Topology(run.dataflow)
         region = _region_of(run, topology, request)
         if region is None:

@@ -21,12 +21,22 @@ from weir.recovery.run_state import AttemptState
 NOTE_LENGTH = 1000
 """The longest note that Airflow keeps."""
 
+UNSEEN = "a try that Weir has not seen"
+"""What is said of a clear that has to find another try than was thought."""
+
 FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed", MISSING})
 """Airflow's states in which nothing more happens to a task instance by itself."""
 
 
 def settle(services: Services, clearer: Clearer, dataflow: str | None = None) -> list[Settled]:
     """Carry out what is owed, of one dataflow or of all. Raises Retryable or Misconfigured as the clearer does."""
+    first = _settle_once(services, clearer, dataflow)
+    if not any(each.outcome.endswith(UNSEEN) for each in first):
+        return first
+    return [each for each in first if each.is_settled] + _settle_once(services, clearer, dataflow)
+
+
+def _settle_once(services: Services, clearer: Clearer, dataflow: str | None) -> list[Settled]:
     with services.ledger.transaction() as session:
         owed = open_clears(session, dataflow)
     done: list[Settled] = []
@@ -43,11 +53,13 @@ def _item(row: OwedClearRow) -> ClearItem:
 
 def _record(services: Services, row: OwedClearRow, answer: ClearAnswer) -> Settled:
     with services.ledger.transaction(row.dataflow) as session:
-        is_settled, outcome = _outcome(row, answer, is_ending=_is_ending(session, row, answer))
+        is_unseen = _is_unseen(session, row, answer)
+        is_settled, outcome = _outcome(row, answer, is_ending=_is_ending(session, row, answer), is_unseen=is_unseen)
         fresh = session.get_one(OwedClearRow, row.id)
         if fresh.settled_at is None:
             fresh.outcome, fresh.found_try = outcome, answer.try_number
             fresh.settled_at = services.now() if is_settled else None
+            fresh.expected_try = answer.try_number if is_unseen else fresh.expected_try
     return Settled(TaskKey(row.dag_id, row.run_id, row.task_id, row.map_index), outcome, row.reason, is_settled)
 
 
@@ -65,16 +77,34 @@ def _is_ending(session: Session, row: OwedClearRow, answer: ClearAnswer) -> bool
     return session.scalar(query) is not None
 
 
-def _outcome(row: OwedClearRow, answer: ClearAnswer, *, is_ending: bool) -> tuple[bool, str]:
+def _is_unseen(session: Session, row: OwedClearRow, answer: ClearAnswer) -> bool:
+    """Whether Airflow has finished a newer try that never entered the ledger, so that it cannot have done what is owed.
+
+    It was marked by hand, failed before its begin, or is one that only a lost ledger knew.
+    """
+    if answer.state not in FINISHED - {"skipped", "removed", MISSING} or answer.try_number <= row.expected_try:
+        return False
+    query = select(AttemptRow.id).where(
+        AttemptRow.run == row.run,
+        AttemptRow.region == row.region,
+        AttemptRow.subtask == row.subtask,
+        AttemptRow.try_number > row.expected_try,
+    )
+    return session.scalar(query.limit(1)) is None
+
+
+def _outcome(row: OwedClearRow, answer: ClearAnswer, *, is_ending: bool, is_unseen: bool) -> tuple[bool, str]:
     found = f"{answer.state or 'no state yet'} at try {answer.try_number}"
     if answer.cleared:
         return True, "cleared"
     if is_ending:
         return False, f"still {found}: to be cleared when it has ended"
+    if is_unseen:
+        return False, f"not cleared yet: {found}, {UNSEEN}"
     if answer.state in (MISSING, "removed"):
         return True, f"Airflow has no such task instance ({answer.state})"
-    if answer.try_number > row.expected_try:
-        return True, f"not needed: {found}, newer than try {row.expected_try}"
-    if answer.state not in FINISHED:
-        return True, f"not needed: {found}, it has not finished"
+    is_newer, is_unfinished = answer.try_number > row.expected_try, answer.state not in FINISHED
+    if is_newer or is_unfinished:
+        why = f"newer than try {row.expected_try}" if is_newer else "it has not finished"
+        return True, f"not needed: {found}, {why}"
     return answer.state == "skipped", f"not cleared: {found}"

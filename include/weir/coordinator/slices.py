@@ -11,9 +11,11 @@ from typing import Any
 
 from weir.coordinator.services import Services
 from weir.dataflow import Stage
-from weir.errors import Misconfigured
+from weir.errors import Fenced, Misconfigured
+from weir.ledger.models import AttemptRow
 from weir.ledger.runs import Run
 from weir.ledger.slices import fix_slices, slices_of
+from weir.recovery.run_state import AttemptState
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,8 @@ class ResolveContext:
 def slice_for(services: Services, run: Run, stage: Stage, subtask: int, attempt: str) -> Any:
     """What subtask `subtask` of the source `stage` reads in this run; None for a source without a resolver.
 
-    Raises Misconfigured if the resolver cannot be found, or does not answer one JSON value a subtask.
+    Raises Misconfigured if the resolver cannot be found, or does not answer one JSON value a subtask, and Fenced if the
+    attempt has ended meanwhile: its run may be pinned to another parallelism by now.
     """
     if stage.resolve is None:
         return None
@@ -39,6 +42,10 @@ def slice_for(services: Services, run: Run, stage: Stage, subtask: int, attempt:
     if known is None:
         resolved = _resolve(run, stage)
         with services.ledger.transaction(run.dataflow.name) as session:
+            if session.get_one(AttemptRow, attempt).state != AttemptState.RUNNING.value:
+                raise Fenced(
+                    f"attempt {attempt} ended while it resolved the slices of {stage.name}. Nothing was changed"
+                )
             known = fix_slices(session, run.id, stage.name, resolved, attempt, services.now())
     return known[subtask]
 

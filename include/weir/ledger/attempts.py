@@ -27,6 +27,8 @@ class Origin(Enum):
     RETRY = "retry"
     CLEARED_BY_WEIR = "cleared by weir"
     CLEARED_BY_PERSON = "cleared by a person"
+    REBUILT = "rebuilt"
+    """Found in the store when the ledger was built again; nobody knows any more."""
 
 
 def attempts_of(session: Session, run: str, region: RegionId) -> list[AttemptRow]:

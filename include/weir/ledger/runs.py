@@ -5,7 +5,7 @@ Invariant: what a run was pinned to never changes but by `forget_pin`, whatever 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +16,9 @@ from sqlalchemy.orm import Session
 from weir.dataflow import Dataflow
 from weir.errors import Misconfigured, Retryable
 from weir.ledger.models import DataflowRow, RunRow
+
+SHOWN = 20
+"""How many known runs an error names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +70,8 @@ def ensure_dataflow(session: Session, name: str, store_id: str) -> DataflowRow:
     return row
 
 
-def own_epoch(session: Session, new: NewRun, now: datetime) -> Run:
-    """The run of this epoch, created and pinned by whoever comes first.
+def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[RunRow], None]) -> Run:
+    """The run of this epoch, created and pinned by whoever comes first; `on_pin` is told of one that is pinned now.
 
     Raises Misconfigured if another DagRun owns the epoch.
     """
@@ -87,7 +90,8 @@ def own_epoch(session: Session, new: NewRun, now: datetime) -> Run:
     if row.pinned is None:
         row.pinned, row.parameters = new.dataflow.to_json(), dict(new.parameters)
         row.task_prefix = new.task_prefix
-    session.flush()
+        session.flush()
+        on_pin(row)
     return _run(row, dataflow.lineage)
 
 
@@ -107,8 +111,8 @@ def _create(session: Session, new: NewRun, epoch: str, now: datetime) -> RunRow:
         dag_id=new.dag_id,
         run_id=new.run_id,
         task_prefix=new.task_prefix,
-        pinned=new.dataflow.to_json(),
-        parameters=dict(new.parameters),
+        pinned=None,
+        parameters={},
         predecessor=predecessor,
         created_at=now,
     )
@@ -134,6 +138,21 @@ def runs_of(session: Session, dataflow: str | None = None) -> list[RunRow]:
     """All runs, of one dataflow or of all, by dataflow and epoch."""
     query = select(RunRow).order_by(RunRow.dataflow, RunRow.epoch)
     return list(session.scalars(query if dataflow is None else query.where(RunRow.dataflow == dataflow)))
+
+
+def named_run(session: Session, name: str) -> RunRow:
+    """The run that a person means by DATAFLOW@EPOCH or by Airflow's run id. Raises Misconfigured with what is known."""
+    known = runs_of(session)
+    matching = [row for row in known if name in (row.id, row.run_id)]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        raise Misconfigured(
+            f"{name} is a run of several dataflows: type one of {', '.join(row.id for row in matching)} instead"
+        )
+    listed = ", ".join(f"{row.id} ({row.run_id})" for row in known[-SHOWN:]) or "none at all"
+    more = f", and {len(known) - SHOWN} more, which `weir runs` lists" if len(known) > SHOWN else ""
+    raise Misconfigured(f"the ledger knows no run {name}; it knows {listed}{more}")
 
 
 def forget_pin(session: Session, run: str) -> None:

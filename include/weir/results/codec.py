@@ -1,4 +1,4 @@
-"""Manifests, jobs and reports as versioned JSON.
+"""Manifests, jobs, reports and records of runs as versioned JSON.
 
 Invariant: equal values give equal bytes, and those bytes decode to equal values. An unknown version is refused.
 """
@@ -15,6 +15,7 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 from weir.errors import Misconfigured
 from weir.results.manifest import Manifest
 from weir.results.region_job import RegionJob, RegionReport
+from weir.results.run_record import RunRecord
 
 VERSION = 1
 
@@ -49,6 +50,16 @@ def region_report_to_json(report: RegionReport) -> bytes:
 def region_report_from_json(data: bytes) -> RegionReport:
     """Decode a region's report. Raises Misconfigured on an unknown version or another kind of document."""
     return _decode("region report", RegionReport, data)
+
+
+def run_record_to_json(record: RunRecord) -> bytes:
+    """Encode the record of a run as canonical JSON."""
+    return _encode("run record", record)
+
+
+def run_record_from_json(data: bytes) -> RunRecord:
+    """Decode the record of a run. Raises Misconfigured on an unknown version or another kind of document."""
+    return _decode("run record", RunRecord, data)
 
 
 def _encode(kind: str, value: object) -> bytes:

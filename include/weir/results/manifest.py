@@ -72,7 +72,8 @@ class Manifest:
     """All that is known of one result partition; `created_at` is in UTC, ISO 8601.
 
     `spark_schema` is Spark's own JSON of the schema, without Weir's key-group column.
-    `source` holds the slice that a source read; `code` fingerprints the functions; `session` the settings.
+    `source` holds what the sources of the region read, by stage; `code` fingerprints the functions, `session` holds the
+    settings.
     """
 
     dataflow: str

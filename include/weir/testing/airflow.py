@@ -1,7 +1,7 @@
 """An Airflow without Airflow: task instances with states, tries and clears, run one by one in this process.
 
-Invariant: states, tries and `max_tries` move as Airflow 3.3.2 moves them (a clear raises `max_tries`, nothing else does;
-a try number grows when a task instance is scheduled; a reschedule keeps it).
+Invariant: states, tries and `max_tries` move as Airflow 3.3.2 moves them (a clear raises `max_tries`, nothing else
+does; a try number grows when a task instance is scheduled; a reschedule keeps it).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class FakeTask:
 
 
 class FakeAirflow:
-    """The DagRuns of one dataflow. `during` is called in the middle of each computation, `after_commit` behind a commit."""
+    """The DagRuns of one dataflow. `during` is called in the middle of each computation, `after_commit` behind it."""
 
     def __init__(self, services: Services, engine: FakeEngine, flow: Dataflow) -> None:
         self.services, self.engine, self.flow = services, engine, flow
@@ -74,15 +74,40 @@ class FakeAirflow:
     def dag_run(self, day: int = 1) -> str:
         """Start the DagRun of a day in January 2013; answers its run id."""
         run_id = f"scheduled__2013-01-{day:02d}"
-        topology = Topology(self.flow)
-        for region in topology.regions:
-            upstream = frozenset(each.name for each in topology.upstream(region.name))
-            for subtask in range(region.parallelism):
-                key = TaskKey("dag", run_id, region.name, region.map_index(subtask))
-                self.tasks.setdefault(key, FakeTask(key, upstream))
-        close = TaskKey("dag", run_id, CLOSE.name, -1)
-        self.tasks.setdefault(close, FakeTask(close, frozenset(each.name for each in topology.leaves)))
+        self._verify_integrity(run_id)
         return run_id
+
+    def deploy(self, flow: Dataflow) -> None:
+        """Change the DAG file. Runs at work follow at once, finished ones when something of them is cleared."""
+        self.flow = flow
+        unfinished = {key.run_id for key, task in self.tasks.items() if task.state not in FINISHED | {"removed"}}
+        for run_id in unfinished:
+            self._verify_integrity(run_id)
+
+    def _verify_integrity(self, run_id: str) -> None:
+        """Add task instances that the DAG has and the run has not, remove those it has no more, restore others."""
+        topology = Topology(self.flow)
+        indexes = {region.name: (region.map_index(0), region.parallelism) for region in topology.regions}
+        upstream = {
+            region.name: frozenset(each.name for each in topology.upstream(region.name)) for region in topology.regions
+        }
+        indexes[CLOSE.name], upstream[CLOSE.name] = (-1, 1), frozenset(each.name for each in topology.leaves)
+        mine = [task for key, task in self.tasks.items() if key.run_id == run_id]
+        for task in mine:
+            first, count = indexes.get(task.key.task_id, (-1, 0))
+            # An unmapped task takes instances that once were mapped for its own, as Airflow does.
+            is_known = count > 0 and (first == -1 or 0 <= task.key.map_index < count)
+            if not is_known:
+                task.state = "removed"
+            elif task.state == "removed":
+                task.state = None
+            task.upstream = upstream.get(task.key.task_id, task.upstream)
+        for name, (first, count) in indexes.items():
+            if first == -1 and any(task.key.task_id == name for task in mine):
+                continue
+            for index in range(first, first + count):
+                key = TaskKey("dag", run_id, name, index)
+                self.tasks.setdefault(key, FakeTask(key, upstream[name]))
 
     def run_until_quiet(self, most: int = 500) -> None:
         """Run whatever may run until nothing may; raises AssertionError if that never comes."""
@@ -121,7 +146,7 @@ class FakeAirflow:
 
     def _upstream_done(self, task: FakeTask) -> bool:
         return all(
-            other.state == "success"
+            other.state in ("success", "removed")
             for key, other in self.tasks.items()
             if key.run_id == task.key.run_id and key.task_id in task.upstream
         )
@@ -157,6 +182,8 @@ class FakeAirflow:
             raise Misconfigured(outcome.reason)
         elif isinstance(outcome, Adopted | Committed | Published | NotInRecord):
             task.state = "success"
+            if isinstance(outcome, NotInRecord):
+                task.notes.append(outcome.note)
             self._settle()
 
     def _compute(self, task: FakeTask, begun: Begun) -> Committed:
@@ -209,9 +236,15 @@ class FakeAirflow:
         """Clear one task instance without its downstream, as a person does in the UI."""
         self._clear(self.task(run_id, task_id, map_index))
 
+    def clear_run_by_hand(self, run_id: str) -> None:
+        """Clear all task instances of a run."""
+        for task in [task for key, task in self.tasks.items() if key.run_id == run_id]:
+            self._clear(task)
+
     def _clear(self, task: FakeTask) -> None:
         task.max_tries = task.try_number + RETRIES
         task.state, task.not_before = None, None
+        self._verify_integrity(task.key.run_id)
 
     def clear(self, wanted: Sequence[ClearItem], note: str) -> list[ClearAnswer]:
         """Compare, then clear."""

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from weir.coordinator.slices import ResolveContext
 from weir.results.codec import manifest_from_json
 from weir.results.manifest import ContentDigest, DataFile, Segment
 from weir.results.region_job import OutputReport, OutputToWrite, RegionJob, RegionReport, StageToRun
@@ -67,3 +68,8 @@ class FakeEngine:
         file = DataFile("part-0.bin", 1, len(data), hashlib.sha256(data).hexdigest(), segments)
         digest = ContentDigest("k:bigint", 1, int(content[:15], 16), 0, 0)
         return OutputReport(stage.name, output.layout, output.folder, SCHEMA, digest, (file,))
+
+
+def slices_by_day(context: ResolveContext) -> list[str]:
+    """Resolve a source: each subtask reads its part of the interval's first day."""
+    return [f"{context.interval[0]:%Y-%m-%d}/{subtask}" for subtask in range(context.parallelism)]

@@ -1,0 +1,250 @@
+"""Writing into a ledger what a store holds.
+
+Invariant: afterwards exactly the chosen results are current, nothing is under way, and doing it again changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from weir.ledger.attempts import LIVE, Origin, end
+from weir.ledger.models import (
+    AttemptRow,
+    ConsumptionRow,
+    DataflowRow,
+    LeaseRow,
+    OwedClearRow,
+    PublicationRow,
+    ResultRow,
+    RunRow,
+)
+from weir.ledger.results import NewResult, record_reads, replace_results, supersede_all
+from weir.ledger.slices import fix_slices, slices_of
+from weir.recovery.candidates import Candidate
+from weir.recovery.run_state import CLOSE, AttemptState
+from weir.results.layout import PLAIN
+from weir.results.manifest import InputRead
+from weir.results.partition_state import PartitionState
+from weir.results.run_record import RunRecord
+from weir.sinks.pointer import Pointer, pointer_path
+from weir.topology.regions import PartitionId, RegionId, Topology
+
+REASON = "the ledger was built again"
+
+_TRY_NUMBER = re.compile(r"t(\d+)-")
+
+
+def stop_everything(session: Session, dataflow: str, now: datetime) -> int:
+    """Start a new lineage, and end all attempts, leases and owed clears of `dataflow`; answers the lineage."""
+    row = session.get_one(DataflowRow, dataflow)
+    row.lineage += 1
+    runs = select(RunRow.id).where(RunRow.dataflow == dataflow)
+    unfinished = (*LIVE, AttemptState.RETRYING.value)
+    for attempt in session.scalars(
+        select(AttemptRow).where(AttemptRow.run.in_(runs), AttemptRow.state.in_(unfinished))
+    ):
+        end(attempt, AttemptState.FENCED, now, error=REASON)
+    results = select(ResultRow.id).where(ResultRow.run.in_(runs))
+    session.execute(delete(LeaseRow).where(LeaseRow.result.in_(results)))
+    for owed in session.scalars(select(OwedClearRow).where(OwedClearRow.dataflow == dataflow)):
+        owed.is_void = True
+        if owed.settled_at is None:
+            owed.settled_at, owed.outcome = now, f"dropped: {REASON}"
+    return row.lineage
+
+
+def raise_lineage(session: Session, dataflow: str, above: int) -> None:
+    """Make the lineage of `dataflow` higher than any that was seen."""
+    row = session.get_one(DataflowRow, dataflow)
+    row.lineage = max(row.lineage, above + 1)
+
+
+def restore_run(session: Session, record: RunRecord) -> RunRow:
+    """Enter a run as its record says."""
+    row = session.get(RunRow, record.run)
+    if row is None:
+        row = RunRow(id=record.run, dataflow=record.dataflow, epoch=record.epoch)
+        session.add(row)
+    row.interval_start, row.interval_end = (datetime.fromisoformat(each) for each in record.interval)
+    row.dag_id, row.run_id, row.task_prefix = record.dag_id, record.run_id, record.task_prefix
+    row.pinned, row.parameters, row.predecessor = record.pinned, record.parameters, record.predecessor
+    row.created_at = datetime.fromisoformat(record.created_at)
+    dataflow = session.get_one(DataflowRow, record.dataflow)
+    dataflow.first_epoch = min(dataflow.first_epoch or record.epoch, record.epoch)
+    session.flush()
+    return row
+
+
+def quarantined_attempts(session: Session, run: str) -> frozenset[str]:
+    """Attempts whose results the ledger knows to be bad."""
+    query = select(ResultRow.attempt).where(ResultRow.run == run, ResultRow.state == PartitionState.QUARANTINED.value)
+    return frozenset(session.scalars(query))
+
+
+def restore_attempts(
+    session: Session, run: RunRow, topology: Topology, found: Iterable[Candidate], chosen: Mapping[RegionId, Candidate]
+) -> tuple[str, ...]:
+    """Enter all candidates: the chosen ones as committed, others as fenced. Answers what could not be entered."""
+    notes = []
+    for candidate in found:
+        taken = session.scalar(_attempt(run.id, candidate.region, candidate.try_number))
+        if taken is None:
+            session.add(_attempt_row(run, topology, candidate))
+        elif taken.id != candidate.attempt:
+            notes.append(f"{candidate.attempt} of {candidate.region} is left out: {taken.id} has the same try number")
+    session.flush()
+    for region, candidate in chosen.items():
+        for row in session.scalars(_attempt(run.id, region)):
+            if row.id == candidate.attempt:
+                row.state = AttemptState.COMMITTED.value
+            elif row.state == AttemptState.COMMITTED.value and row.try_number > candidate.try_number:
+                row.state = AttemptState.FENCED.value
+    return tuple(notes)
+
+
+def _attempt(run: str, region: RegionId, try_number: int | None = None) -> Any:
+    query = select(AttemptRow).where(
+        AttemptRow.run == run, AttemptRow.region == region.name, AttemptRow.subtask == region.subtask
+    )
+    return query if try_number is None else query.where(AttemptRow.try_number == try_number)
+
+
+def _attempt_row(run: RunRow, topology: Topology, candidate: Candidate) -> AttemptRow:
+    region, at = candidate.region, datetime.fromisoformat(candidate.created_at)
+    index = topology.region(region.name).map_index(region.subtask)
+    return _rebuilt(
+        run, region, candidate.attempt, index, candidate.try_number, candidate.lineage, at, AttemptState.FENCED
+    )
+
+
+def _rebuilt(
+    run: RunRow,
+    region: RegionId,
+    attempt: str,
+    map_index: int,
+    try_number: int,
+    lineage: int,
+    at: datetime,
+    state: AttemptState,
+) -> AttemptRow:
+    return AttemptRow(
+        id=attempt,
+        run=run.id,
+        region=region.name,
+        subtask=region.subtask,
+        task_id=run.task_prefix + region.name,
+        map_index=map_index,
+        try_number=try_number,
+        max_tries=0,
+        ti_id="",
+        lineage=lineage,
+        origin=Origin.REBUILT.value,
+        state=state.value,
+        session_id="",
+        session_url="",
+        began_at=at,
+        ended_at=at,
+        waits=0,
+    )
+
+
+def restore_results(session: Session, run: str, chosen: Iterable[Candidate], now: datetime) -> None:
+    """Make the results of the chosen attempts, and no others, the current ones."""
+    supersede_all(session, run, REASON, now)
+    session.flush()
+    for candidate in chosen:
+        known = {
+            PartitionId(row.stage, row.subtask, row.layout): row
+            for row in session.scalars(select(ResultRow).where(ResultRow.attempt == candidate.attempt))
+        }
+        for row in known.values():
+            row.is_current, row.state, row.state_at, row.state_reason = True, PartitionState.FINISHED.value, now, ""
+        session.flush()
+        new = [
+            NewResult(
+                partition,
+                stored.folder,
+                stored.manifest_sha256,
+                str(stored.manifest.digest),
+                stored.manifest.rows,
+                stored.manifest.bytes,
+            )
+            for partition, stored in candidate.results.items()
+            if partition not in known
+        ]
+        replace_results(session, run, candidate.attempt, new, now)
+        _restore_reads(session, candidate.attempt, candidate.reads)
+
+
+def _restore_reads(session: Session, attempt: str, reads: Iterable[InputRead]) -> None:
+    if session.scalar(select(ConsumptionRow.attempt).where(ConsumptionRow.attempt == attempt).limit(1)) is None:
+        record_reads(session, attempt, reads)
+
+
+def restore_slices(
+    session: Session, run: str, stage: str, parallelism: int, found: Iterable[Candidate], now: datetime
+) -> bool:
+    """Enter what the subtasks of a source read, from the manifests' word; whether all of them are known."""
+    if slices_of(session, run, stage) is not None:
+        return True
+    slices: dict[int, Any] = {}
+    attempt = ""
+    for candidate in found:
+        for stored in candidate.results.values():
+            said = stored.manifest.source
+            if isinstance(said, dict) and stage in said:
+                slices[candidate.region.subtask], attempt = said[stage], candidate.attempt
+    if slices.keys() != set(range(parallelism)):
+        return False
+    fix_slices(session, run, stage, [slices[subtask] for subtask in range(parallelism)], attempt, now)
+    return True
+
+
+def restore_publications(session: Session, run: RunRow, pointers: Iterable[Pointer]) -> None:
+    """Enter published versions, and the closing task's newest attempt as one that read what is visible now."""
+    every = sorted(pointers, key=lambda pointer: pointer.version)
+    for pointer in every:
+        _restore_publication(session, run.id, pointer)
+    if not every:
+        return
+    closing = max((pointer.attempt for pointer in every), key=_try_number)
+    at = max(datetime.fromisoformat(pointer.published_at) for pointer in every)
+    if session.scalar(_attempt(run.id, CLOSE, _try_number(closing))) is None:
+        session.add(_rebuilt(run, CLOSE, closing, -1, _try_number(closing), 0, at, AttemptState.COMMITTED))
+        session.flush()
+        visible = {pointer.sink: pointer for pointer in every}
+        _restore_reads(session, closing, [read for each in visible.values() for read in _published_reads(run.id, each)])
+    run.closed_at = run.closed_at or at
+
+
+def _restore_publication(session: Session, run: str, pointer: Pointer) -> None:
+    query = select(PublicationRow).where(
+        PublicationRow.run == run, PublicationRow.sink == pointer.sink, PublicationRow.version == pointer.version
+    )
+    row = session.scalar(query)
+    if row is None:
+        row = PublicationRow(run=run, sink=pointer.sink, version=pointer.version)
+        session.add(row)
+    row.attempt = pointer.attempt
+    row.digest = "|".join(partition.digest for partition in pointer.partitions)
+    row.pointer = pointer_path(pointer.dataflow, pointer.sink, pointer.epoch, pointer.version)
+    row.published_at = datetime.fromisoformat(pointer.published_at)
+
+
+def _published_reads(run: str, pointer: Pointer) -> Iterable[InputRead]:
+    for part in pointer.partitions:
+        attempt = part.folder.rpartition("/")[2]
+        yield InputRead(
+            f"{pointer.sink}[{part.subtask}]", run, pointer.sink, part.subtask, PLAIN.id, attempt, part.digest
+        )
+
+
+def _try_number(attempt: str) -> int:
+    found = _TRY_NUMBER.match(attempt)
+    return int(found.group(1)) if found else 0

@@ -1,0 +1,95 @@
+"""Which stored results are taken when the ledger is built again.
+
+Invariant 3: a result is taken only if each input that its manifest names is taken too, with the digest that was read.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from weir.results.manifest import InputRead, Manifest
+from weir.topology.regions import PartitionId, RegionId, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A result partition as it lies in the store: its folder, and the SHA-256 of its manifest in hex."""
+
+    folder: str
+    manifest_sha256: str
+    manifest: Manifest
+
+    @property
+    def partition(self) -> PartitionId:
+        """Which partition it is a result of."""
+        return PartitionId(self.manifest.stage, self.manifest.subtask, self.manifest.layout)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """All that one attempt of a region has written."""
+
+    attempt: str
+    region: RegionId
+    lineage: int
+    try_number: int
+    created_at: str
+    results: Mapping[PartitionId, Stored]
+
+    @property
+    def age(self) -> tuple[int, int, str]:
+        """What orders the attempts of a region."""
+        return self.lineage, self.try_number, self.created_at
+
+    @property
+    def reads(self) -> tuple[InputRead, ...]:
+        """What it was made from; all results of an attempt say the same."""
+        return next(iter(self.results.values())).manifest.inputs
+
+
+def candidates(topology: Topology, stored: Iterable[Stored]) -> tuple[Candidate, ...]:
+    """The attempts that wrote `stored`, oldest first; what this topology does not write is left out."""
+    written = {partition: region for region in topology.region_ids() for partition in topology.outputs(region)}
+    found: dict[tuple[RegionId, str], dict[PartitionId, Stored]] = defaultdict(dict)
+    for each in stored:
+        if each.partition in written:
+            found[written[each.partition], each.manifest.attempt][each.partition] = each
+    every = [_candidate(region, attempt, results) for (region, attempt), results in found.items()]
+    return tuple(sorted(every, key=lambda candidate: (candidate.region, candidate.age)))
+
+
+def _candidate(region: RegionId, attempt: str, results: Mapping[PartitionId, Stored]) -> Candidate:
+    one = next(iter(results.values())).manifest
+    created_at = max(each.manifest.created_at for each in results.values())
+    return Candidate(attempt, region, one.lineage, one.try_number, created_at, results)
+
+
+def choose(
+    topology: Topology, run: str, found: Iterable[Candidate], refused: Collection[str] = ()
+) -> dict[RegionId, Candidate]:
+    """The newest candidate of each region whose results are whole and whose inputs hold; `refused` are attempt ids."""
+    by_region: dict[RegionId, list[Candidate]] = defaultdict(list)
+    for candidate in found:
+        if candidate.attempt not in refused:
+            by_region[candidate.region].append(candidate)
+    chosen: dict[RegionId, Candidate] = {}
+    taken: dict[PartitionId, str] = {}
+    for region in topology.region_ids():
+        newest_first = sorted(by_region[region], key=lambda candidate: candidate.age, reverse=True)
+        fitting = [each for each in newest_first if _holds(topology, run, each, taken)]
+        if fitting:
+            chosen[region] = fitting[0]
+            taken |= {each: str(stored.manifest.digest) for each, stored in fitting[0].results.items()}
+    return chosen
+
+
+def _holds(topology: Topology, run: str, candidate: Candidate, taken: Mapping[PartitionId, str]) -> bool:
+    if not candidate.results.keys() >= set(topology.outputs(candidate.region)):
+        return False
+    wanted = {partition for read in topology.inputs(candidate.region) for partition in read.partitions}
+    reads = {PartitionId(read.stage, read.subtask, read.layout): read for read in candidate.reads}
+    return wanted == reads.keys() and all(
+        read.run == run and taken.get(partition) == read.digest for partition, read in reads.items()
+    )

@@ -1,0 +1,129 @@
+"""What lies in a store, found by listing it.
+
+Invariant: a folder without a manifest is not a result; a manifest that cannot be read is told of and left out, but a
+store that does not answer is an error, never an empty store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+from weir.errors import Misconfigured
+from weir.recovery.candidates import Stored
+from weir.results.codec import VERSION, manifest_from_json, run_record_from_json
+from weir.results.run_record import RunRecord, record_path
+from weir.sinks.pointer import Pointer, pointer_folder, pointer_from_json
+from weir.store.errors import NotFound
+from weir.store.probe import MANIFEST
+from weir.store.store import Store
+
+_SINKS = "_sinks"
+_WORKERS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class EpochCatalogue:
+    """What a store holds of one epoch: its run's record, results, published versions, and what cannot be read."""
+
+    epoch: str
+    record: RunRecord | None
+    stored: tuple[Stored, ...]
+    pointers: tuple[Pointer, ...]
+    notes: tuple[str, ...]
+
+
+def stored_dataflows(store: Store) -> tuple[str, ...]:
+    """The dataflows that have anything in the store."""
+    return tuple(_folders(store, ""))
+
+
+def catalogue(store: Store, dataflow: str) -> tuple[EpochCatalogue, ...]:
+    """All epochs of a dataflow, oldest first. Raises Retryable, and Misconfigured for files of a newer Weir."""
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        return tuple(_epoch(store, pool, dataflow, epoch) for epoch in _folders(store, dataflow))
+
+
+def _epoch(store: Store, pool: ThreadPoolExecutor, dataflow: str, epoch: str) -> EpochCatalogue:
+    found = list(pool.map(partial(_result, store), _attempt_folders(store, pool, f"{dataflow}/{epoch}")))
+    pointers = list(pool.map(partial(_pointer, store), _pointer_paths(store, dataflow, epoch)))
+    return EpochCatalogue(
+        epoch,
+        _record(store, dataflow, epoch),
+        tuple(each for each in found if isinstance(each, Stored)),
+        tuple(each for each in pointers if isinstance(each, Pointer)),
+        tuple(each for each in (*found, *pointers) if isinstance(each, str)),
+    )
+
+
+def _attempt_folders(store: Store, pool: ThreadPoolExecutor, epoch_folder: str) -> list[str]:
+    """The folders below stage, layout and subtask."""
+    level = [epoch_folder]
+    for _ in range(4):
+        below = pool.map(partial(_folders, store), level)
+        level = [f"{folder}/{name}" for folder, names in zip(level, below, strict=True) for name in names]
+    return level
+
+
+def _folders(store: Store, path: str) -> list[str]:
+    """The folders in a folder; those of Weir's own begin with an underscore."""
+    try:
+        names = cast("Iterable[str]", store.folders(path))
+        return [name for name in names if not name.startswith(("_", ".")) and name != "lost+found"]
+    except NotFound:
+        return []
+
+
+def _result(store: Store, folder: str) -> Stored | str | None:
+    path = f"{folder}/{MANIFEST}"
+    try:
+        data = store.read(path)
+    except NotFound:
+        return None
+    _refuse_newer(path, data)
+    try:
+        manifest = manifest_from_json(data)
+    except Misconfigured as error:
+        return f"{path} cannot be read, so its result is left out: {error}"
+    named = f"{manifest.dataflow}/{manifest.epoch}/{manifest.stage}/{manifest.layout}/{manifest.subtask}"
+    if f"{named}/{manifest.attempt}" != folder:
+        return f"{path} is of {named}/{manifest.attempt}, so its result is left out: was it copied there?"
+    return Stored(folder, hashlib.sha256(data).hexdigest(), manifest)
+
+
+def _refuse_newer(path: str, data: bytes) -> None:
+    """Tell a newer format, which must stop everything, from damage."""
+    try:
+        version = json.loads(data)["version"]
+    except (ValueError, KeyError, TypeError):
+        return
+    if isinstance(version, int) and version > VERSION:
+        raise Misconfigured(f"{path} has version {version}, this Weir reads {VERSION}: use the Weir that wrote it")
+
+
+def _record(store: Store, dataflow: str, epoch: str) -> RunRecord | None:
+    try:
+        return run_record_from_json(store.read(record_path(dataflow, epoch)))
+    except NotFound:
+        return None
+
+
+def _pointer_paths(store: Store, dataflow: str, epoch: str) -> Iterable[str]:
+    for sink in _folders(store, f"{_SINKS}/{dataflow}"):
+        folder = pointer_folder(dataflow, sink, epoch)
+        try:
+            yield from [f"{folder}/{name}" for name, _ in store.list(folder) if name.endswith(".json")]
+        except NotFound:
+            continue
+
+
+def _pointer(store: Store, path: str) -> Pointer | str:
+    try:
+        return pointer_from_json(store.read(path))
+    except (ValueError, TypeError, KeyError, NotFound) as error:
+        return f"{path} cannot be read, so its version is not recorded: {error}"

@@ -1,0 +1,67 @@
+"""A Spark Connect server for tests: that of the local stack, on free ports. Invariant: nothing of it is left behind."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from weir.cli.java import find_java
+from weir.cli.ports import choose_ports
+from weir.cli.processes import ProcessRecord, send, stop
+from weir.cli.spark_server import SparkServer
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from weir.cli.program import Program
+
+_START_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class TestServer:
+    """A server that runs: the URL for its clients, that of Spark's own pages, and its process."""
+
+    __test__ = False
+
+    url: str
+    ui_url: str
+    leader: ProcessRecord
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the server's process."""
+        send(self.leader, number)
+
+
+@contextmanager
+def running_server(folder: Path, cores: int = 2) -> Iterator[TestServer]:
+    """Start a server that writes below `folder` only, and stop it and all that it started.
+
+    Raises AssertionError with the end of its log if it does not start.
+    """
+    ports = choose_ports(["connect", "ui"], {})
+    environment = {**os.environ, **find_java(folder / "java", os.environ).environment(os.environ)}
+    server = SparkServer(folder / "spark", folder / "spark.log", ports["connect"], ports["ui"], cores, environment)
+    program = server.program()
+    leader = program.start()
+    try:
+        _wait_until_ready(program, leader)
+        yield TestServer(f"sc://127.0.0.1:{server.port}", f"http://127.0.0.1:{server.ui_port}", leader)
+    finally:
+        left = stop([leader], program.grace_seconds)
+    if left:
+        raise AssertionError(f"processes of the Spark server are left: {left}")
+
+
+def _wait_until_ready(program: Program, leader: ProcessRecord) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline and leader.is_alive():
+        if program.is_ready():
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"the Spark Connect server did not start:\n{program.log.read_text()[-3000:]}")

@@ -1,0 +1,85 @@
+"""What all tests share: a Java, the one local stack of the run, and the proof that nothing is left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import uuid
+from pathlib import Path
+
+import psutil
+import pytest
+
+from weir.cli.java import find_java
+from weir.cli.stack import Stack
+from weir.cli.stack_state import StackRequest
+
+ROOT = Path(__file__).parents[1]
+MARK = "WEIR_TEST_RUN"
+LAST_DAY = "2013-01-05"
+"""The shared stack's `flight_delays` has runs from 2013-01-01 to this day, once it is unpaused."""
+
+
+def pytest_configure(config):
+    # SIGTERM ends the tests as Ctrl-C does: fixtures are torn down.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    os.environ[MARK] = uuid.uuid4().hex
+    os.environ.update(find_java(ROOT / ".weir" / "java", os.environ).environment(os.environ))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left_running():
+    """At the end of all tests, no process that they started is alive: no child, and none that has this run's mark."""
+    yield
+    deadline = time.monotonic() + 15
+    while (left := _started_by_tests()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    for process in left:
+        process.kill()
+    assert not left, f"left running by the tests: {[(one.pid, one.name()) for one in left]}"
+
+
+def _started_by_tests():
+    children = set(psutil.Process().children(recursive=True))
+    marked = {one for one in psutil.process_iter() if _has_mark(one)}
+    return [one for one in children | marked if _counts(one)]
+
+
+def _has_mark(process):
+    try:
+        return process.pid != os.getpid() and process.environ().get(MARK) == os.environ[MARK]
+    except psutil.Error:
+        return False
+
+
+def _counts(process):
+    try:
+        is_trackers = "multiprocessing" in " ".join(process.cmdline())  # ends with this process
+        return process.status() != psutil.STATUS_ZOMBIE and not is_trackers
+    except psutil.Error:
+        return False
+
+
+@pytest.fixture(scope="session")
+def stack_request(tmp_path_factory):
+    """Describe a stack that ends with the tests; each call is for a stack of its own, in a folder with a space."""
+
+    def request(*dags, **more):
+        return StackRequest.owned_by_this_process(
+            folder=tmp_path_factory.mktemp("stack") / "of tests",
+            dags=(ROOT / "dags", *dags),
+            plugins=ROOT / "plugins",
+            cache=ROOT / ".weir" / "cache",
+            **{"environment": {"WEIR_FLIGHTS_LAST_DAY": LAST_DAY}, **more},
+        )
+
+    return request
+
+
+@pytest.fixture(scope="session")
+def stack(stack_request):
+    """The one local stack that end-to-end tests share; it starts when the first of them asks for it (20 s)."""
+    own = ROOT / "tests" / "e2e" / "dags"
+    with Stack(stack_request(*([own] if own.is_dir() else []))) as started:
+        yield started

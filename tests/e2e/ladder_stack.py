@@ -1,0 +1,143 @@
+"""The whole stack around the small dataflow `ladder`, as tests drive it. Invariant: every wait has a condition and an end."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from weir.cli.airflow_api import AirflowApi
+from weir.cli.credentials import PERSON
+from weir.cli.stack import Stack
+from weir.ledger.attempts import newest_attempts
+from weir.ledger.ledger import Ledger
+from weir.ledger.models import ResultRow
+from weir.ledger.runs import runs_of
+from weir.store.published import published
+from weir.store.store import Store
+
+DAG = "ladder"
+PATIENCE_SECONDS = 240.0
+FIRST_DAY = "20240101T000000Z"
+
+
+class LadderStack:
+    """A running stack, and what a person and a saboteur do to it."""
+
+    def __init__(self, stack: Stack, control: Path) -> None:
+        self.stack, self.control = stack, control
+        self.api = AirflowApi(stack.url, PERSON, stack.credentials.person_password)
+        self.store = Store.open(stack.store_url)
+        self.ledger = Ledger.open(stack.ledger_url)
+
+    # The control file
+
+    def change(self, **settings: object) -> None:
+        """Change what the dataflow reads and looks like."""
+        present = json.loads(self.control.read_text())
+        self.control.write_text(json.dumps({**present, **settings}))
+
+    def settings(self) -> dict[str, object]:
+        """The control file."""
+        return json.loads(self.control.read_text())
+
+    def hold(self, stage: str) -> None:
+        """Let the stage's subtasks stop in the middle of their attempts."""
+        (self.control.parent / f"hold-{stage}").touch()
+
+    def let_go(self, stage: str) -> None:
+        """Let them go on."""
+        (self.control.parent / f"hold-{stage}").unlink(missing_ok=True)
+        for reached in self.control.parent.glob(f"reached-{stage}-*"):
+            reached.unlink()
+
+    def await_reached(self, stage: str, subtask: int = 0) -> int:
+        """Wait until a subtask has come to the hold; answers the id of its task process."""
+        reached = self.control.parent / f"reached-{stage}-{subtask}"
+        self.wait(lambda: reached.exists() and reached.read_text(), f"{stage}[{subtask}] at its hold")
+        return int(reached.read_text())
+
+    # Airflow
+
+    def run(self, day: str = "2024-01-01") -> str:
+        """The run id of a day, as soon as there is one."""
+        self.wait(lambda: any(run.start.startswith(day) for run in self.api.runs(DAG)), f"a run of {day}")
+        return next(run.run_id for run in self.api.runs(DAG) if run.start.startswith(day))
+
+    def tries(self, run_id: str) -> dict[str, int]:
+        """The try number of each task instance."""
+        return {str(each): each.try_number for each in self.api.task_instances(DAG, run_id)}
+
+    def states(self, run_id: str) -> dict[str, str | None]:
+        """The state of each task instance."""
+        return {str(each): each.state for each in self.api.task_instances(DAG, run_id)}
+
+    def await_state(self, run_id: str, task: str, *states: str) -> None:
+        """Wait until a task instance has one of the states."""
+        self.wait(lambda: self.states(run_id).get(task) in states, f"{task} to be {' or '.join(states)}")
+
+    def await_green(self, run_id: str) -> None:
+        """Wait until the run and all of its task instances are successful, and nothing is owed."""
+        self.wait(lambda: self._is_green(run_id), f"{run_id} to be green")
+
+    def _is_green(self, run_id: str) -> bool:
+        state = next(run.state for run in self.api.runs(DAG) if run.run_id == run_id)
+        assert state != "failed", f"{run_id} failed: {self.states(run_id)}"
+        return state == "success" and set(self.states(run_id).values()) <= {"success", "removed"} and not self.owed()
+
+    def clear(self, run_id: str, task_id: str, map_index: int = -1) -> None:
+        """Clear one task instance by Airflow's REST API, without its downstream."""
+        assert self.api.clear(DAG, run_id, task_id, map_index, "cleared by a test")
+
+    def again(self, run_id: str, before: dict[str, int]) -> dict[str, int]:
+        """How many tries each task instance has had since `before`; those without any are left out."""
+        after = self.tries(run_id)
+        return {task: after[task] - before.get(task, 0) for task in after if after[task] != before.get(task, 0)}
+
+    # Weir
+
+    def owed(self) -> list[str]:
+        """Clears that are still owed."""
+        from weir.ledger.owed import open_clears
+
+        with self.ledger.transaction() as session:
+            return [f"{row.task_id}[{row.map_index}] {row.reason}" for row in open_clears(session, DAG)]
+
+    def folder(self, stage: str, subtask: int) -> Path:
+        """The folder of the current result of a partition."""
+        with self.ledger.transaction() as session:
+            row = session.query(ResultRow).filter_by(stage=stage, subtask=subtask, is_current=True).one()
+        return Path(self.stack.store_url.removeprefix("file://")) / row.folder
+
+    def attempts(self, region: str, subtask: int) -> list[tuple[int, str, str | None]]:
+        """Try, state and failure of each attempt."""
+        with self.ledger.transaction() as session:
+            (run,) = [row.id for row in runs_of(session, DAG) if row.epoch == FIRST_DAY]
+            rows = next(
+                rows for key, rows in newest_attempts(session, run).items() if (key.name, key.subtask) == (region, subtask)
+            )
+        return [(row.try_number, row.state, row.failure) for row in rows]
+
+    def totals(self, epoch: str = FIRST_DAY) -> list[dict[str, int]]:
+        """The published rows, by bucket."""
+        pointer = published(self.store, DAG, "totals", epoch)
+        assert pointer is not None
+        tables = [
+            pq.read_table(io.BytesIO(self.store.read(f"{part.folder}/{name}")))
+            for part in pointer.partitions
+            for name in part.files
+        ]
+        return sorted((row for table in tables for row in table.to_pylist()), key=lambda row: row["bucket"])
+
+    @staticmethod
+    def wait(condition, what: str, seconds: float = PATIENCE_SECONDS) -> None:
+        """Wait for a condition."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"waited {seconds:.0f} s for {what}")
+            time.sleep(0.2)
+

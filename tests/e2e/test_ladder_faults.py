@@ -1,0 +1,189 @@
+"""Losses, damage, kills and changes on a running stack: exactly the right task instances run again.
+
+One stack and one DagRun for all: each test leaves the run green.
+"""
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+from ladder_stack import LadderStack
+
+from weir.cli.project import project_root
+from weir.cli.stack import Stack
+from weir.cli.stack_state import StackRequest
+
+pytestmark = pytest.mark.e2e
+
+FLOWS = Path(__file__).parents[1] / "flows"
+
+
+@pytest.fixture(scope="module")
+def ladder(tmp_path_factory):
+    """The stack, with the small dataflow beside the project's own DAGs."""
+    folder = tmp_path_factory.mktemp("ladder")
+    control = folder / "control.json"
+    control.write_text("{}")
+    request = StackRequest.owned_by_this_process(
+        folder=folder / "stack",
+        dags=(FLOWS / "dags", project_root() / "dags"),
+        plugins=project_root() / "plugins",
+        cache=folder / "cache",
+        environment={"WEIR_LADDER": str(control), "PYTHONPATH": str(FLOWS)},
+    )
+    with Stack(request) as stack:
+        ladder = LadderStack(stack, control)
+        ladder.wait(lambda: ladder.api.has_dag("ladder"), "the DAG ladder")
+        ladder.api.unpause("ladder")
+        yield ladder
+
+
+@pytest.fixture
+def green(ladder):
+    """The first day's run, green, and its tries."""
+    run_id = ladder.run()
+    ladder.await_green(run_id)
+    yield ladder, run_id, ladder.tries(run_id)
+    for stage in ("numbers", "doubled", "totals"):
+        ladder.let_go(stage)
+
+
+def expected(ladder):
+    from ladder import expected_totals
+
+    return expected_totals(ladder.settings())
+
+
+def test_a_run_without_faults_publishes_what_plain_python_computes(green):
+    ladder, run_id, tries = green
+    assert set(tries.values()) == {1}
+    assert ladder.totals() == expected(ladder)
+
+
+@pytest.mark.parametrize("damage", ["folder", "manifest", "half a file", "one bit in the middle"])
+def test_a_lost_partition_is_made_again_by_its_producer_alone(green, damage):
+    ladder, run_id, before = green
+    folder = ladder.folder("doubled", 1)
+    file = next(folder.glob("*.parquet"))
+    data = bytearray(file.read_bytes())
+    if damage == "folder":
+        shutil.rmtree(folder)
+    elif damage == "manifest":
+        (folder / "manifest.json").unlink()
+    elif damage == "half a file":
+        file.write_bytes(data[: len(data) // 2])
+    else:
+        data[len(data) // 3] ^= 16
+        file.write_bytes(data)
+    ladder.clear(run_id, totals_task(before), 0)
+    ladder.await_green(run_id)
+    assert ladder.again(run_id, before) == {f"{totals_task(before)}[0]": 2, "doubled[1]": 1}
+    assert ladder.totals() == expected(ladder)
+
+
+def totals_task(tries):
+    return next(task for task in tries if task.startswith("totals")).partition("[")[0]
+
+
+def test_changed_input_restarts_all_behind_it_and_is_published_anew(green):
+    ladder, run_id, before = green
+    ladder.change(add=int(ladder.settings().get("add", 0)) + 7)
+    for subtask in (0, 1):
+        ladder.clear(run_id, "numbers", subtask)
+    ladder.await_green(run_id)
+    assert ladder.totals() == expected(ladder)
+    again = ladder.again(run_id, before)
+    assert again["numbers[0]"] == again["numbers[1]"] == again["weir_close"] == 1
+
+
+def test_an_input_that_changes_while_its_consumer_runs_is_never_published_stale(green):
+    ladder, run_id, before = green
+    ladder.hold("totals")
+    ladder.clear(run_id, totals_task(before), 0)
+    ladder.await_reached("totals", 0)
+    ladder.change(add=int(ladder.settings().get("add", 0)) + 11)
+    for subtask in (0, 1):
+        ladder.clear(run_id, "numbers", subtask)
+    ladder.wait(
+        lambda: ladder.tries(run_id)["doubled[0]"] > before["doubled[0]"]
+        and ladder.states(run_id)["doubled[0]"] == ladder.states(run_id)["doubled[1]"] == "success",
+        "the new content of doubled",
+    )
+    ladder.let_go("totals")
+    ladder.await_green(run_id)
+    assert ladder.totals() == expected(ladder)
+    assert "conflict" in [failure for _, _, failure in ladder.attempts(totals_task(before), 0)]
+
+
+def test_a_killed_task_process_is_followed_by_another_try(green):
+    ladder, run_id, before = green
+    ladder.hold("doubled")
+    ladder.clear(run_id, "doubled", 0)
+    pid = ladder.await_reached("doubled", 0)
+    os.kill(pid, signal.SIGKILL)
+    ladder.let_go("doubled")
+    ladder.await_green(run_id)
+    assert ladder.again(run_id, before) == {"doubled[0]": 2}
+    assert ladder.attempts("doubled", 0)[-2][2] == "killed"
+    assert ladder.totals() == expected(ladder)
+
+
+def test_an_orphan_whose_supervisor_was_killed_is_fenced(green):
+    ladder, run_id, before = green
+    ladder.hold("doubled")
+    ladder.clear(run_id, "doubled", 1)
+    orphan = ladder.await_reached("doubled", 1)
+    os.kill(psutil.Process(orphan).ppid(), signal.SIGKILL)
+    ladder.wait(lambda: ladder.tries(run_id)["doubled[1]"] == before["doubled[1]"] + 2, "the next try", 120)
+    ladder.let_go("doubled")
+    ladder.await_green(run_id)
+    ladder.wait(lambda: not psutil.pid_exists(orphan) or psutil.Process(orphan).status() == "zombie", "the orphan's end")
+    states = [state for _, state, _ in ladder.attempts("doubled", 1)]
+    assert states.count("committed") == 2  # the first run's, and one more: the orphan committed nothing
+    assert ladder.totals() == expected(ladder)
+
+
+def test_the_loss_of_the_spark_server_in_the_middle_costs_no_restart_of_the_strategy(green):
+    ladder, run_id, before = green
+    ladder.change(milliseconds_a_row=100)
+    ladder.clear(run_id, "doubled", 0)
+    ladder.await_state(run_id, "doubled[0]", "running")
+    ladder.wait(lambda: ladder.attempts("doubled", 0)[-1][1] == "running", "the attempt to begin")
+    spark = ladder.stack.state.process("spark")
+    os.kill(spark.pid, signal.SIGKILL)
+    ladder.change(milliseconds_a_row=0)
+    ladder.await_green(run_id)
+    assert ladder.totals() == expected(ladder)
+    assert "application" not in [failure for _, _, failure in ladder.attempts("doubled", 0)]
+
+
+def test_a_run_keeps_its_parallelism_when_the_dag_file_changes(green):
+    """Pinned at 2; the DAG file says 3, then 1: the third subtask has nothing to do, the missing one is an error."""
+    ladder, run_id, before = green
+    ladder.change(parallelism={"doubled": 3}, last_day="2024-01-02")
+    second = ladder.run("2024-01-02")
+    ladder.await_green(second)
+    assert "doubled[2]" in ladder.tries(second)
+    assert ladder.totals("20240102T000000Z") == expected(ladder)
+    ladder.clear(run_id, "doubled", 0)
+    ladder.await_green(run_id)
+    assert ladder.totals() == expected(ladder)
+    ladder.change(parallelism={"doubled": 2})
+    third_gone = ladder.run("2024-01-02")
+    ladder.clear(third_gone, "doubled", 0)
+    ladder.await_green(third_gone)
+    assert ladder.totals("20240102T000000Z") == expected(ladder)
+
+
+def test_bad_functions_fail_at_once_with_advice(green):
+    ladder, run_id, before = green
+    ladder.change(functions={"doubled": "ladder:nothing"}, last_day="2024-01-03")
+    day = ladder.run("2024-01-03")
+    ladder.await_state(day, "doubled[0]", "failed")
+    assert ladder.tries(day)["doubled[0]"] == 1
+    ladder.change(functions={})
+    assert json.loads(ladder.control.read_text())["functions"] == {}

@@ -1,0 +1,41 @@
+"""What is installed is what requirements.lock says."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from pathlib import Path
+
+import pytest
+
+LOCK = (Path(__file__).parents[1] / "requirements.lock").read_text()
+
+
+def pinned(package):
+    return re.search(rf"(?m)^{re.escape(package)}==(\S+)", LOCK)[1]
+
+
+def test_the_pyspark_that_imports_is_the_pinned_one():
+    # pyspark-client has the same files: where both are installed, the one that came last wins.
+    import pyspark
+
+    assert pyspark.__version__ == importlib.metadata.version("pyspark") == pinned("pyspark")
+
+
+def test_no_other_distribution_owns_pysparks_files():
+    owners = importlib.metadata.packages_distributions()["pyspark"]
+    assert set(owners) == {"pyspark"}
+
+
+@pytest.mark.parametrize(
+    "package", ["apache-airflow-core", "apache-airflow-task-sdk", "pandas", "pyarrow", "sqlalchemy"]
+)
+def test_a_package_that_matters_has_the_pinned_version(package):
+    assert importlib.metadata.version(package) == pinned(package)
+
+
+def test_every_pin_has_a_hash_and_no_registry_stands_in_the_lock():
+    assert not re.search(r"https?://|--(extra-)?index-url|--find-links", LOCK)
+    requirements = re.findall(r"(?m)^[A-Za-z0-9](?:.*\\\n)*.*", LOCK)
+    assert requirements
+    assert [each for each in requirements if "--hash=sha256:" not in each] == []
