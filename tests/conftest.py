@@ -83,3 +83,47 @@ def stack(stack_request):
     own = ROOT / "tests" / "e2e" / "dags"
     with Stack(stack_request(*([own] if own.is_dir() else []))) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def new_server(tmp_path_factory):
+    """Start one more Spark Connect server, for a test that wants to lose it."""
+    from weir.testing.spark_server import running_server
+
+    return lambda: running_server(tmp_path_factory.mktemp("spark-server"))
+
+
+@pytest.fixture(scope="session")
+def server(new_server):
+    """The one Spark Connect server that tests without a stack share."""
+    with new_server() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def session_of(server):
+    """Make a session as Weir configures it; all end with the tests."""
+    from pyspark.sql import SparkSession
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    from weir_spark.session import configure
+
+    made = []
+
+    def make():
+        session = SparkSession.builder.remote(f"{server.url}/;user_id=weir;session_id={uuid.uuid4()}").create()
+        # A DataFrame that is collected after the server has gone would otherwise ask for it for ten minutes.
+        session.client.set_retry_policies([DefaultPolicy(max_retries=2)])
+        configure(session, {})
+        made.append(session)
+        return session
+
+    yield make
+    for session in made:
+        session.stop()
+
+
+@pytest.fixture(scope="session")
+def spark(session_of):
+    """A session that tests share."""
+    return session_of()

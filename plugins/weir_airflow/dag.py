@@ -13,6 +13,7 @@ from airflow.sdk import DAG, Label, TaskGroup
 from weir.errors import Misconfigured
 from weir.recovery.restart import RestartStrategy
 from weir.topology.regions import LogicalRegion, Topology
+from weir_airflow.assets import sink_alias
 from weir_airflow.declaration import CLOSE, Declaration
 from weir_airflow.docs import dataflow_doc, exchange_label, region_doc
 from weir_airflow.operators import WeirCloseOperator, WeirRegionOperator
@@ -107,7 +108,10 @@ def _add_tasks(declared: Declaration) -> None:
         for upstream in topology.upstream(name):
             label = exchange_label(topology.exchanges_between(upstream.name, name))
             tasks[upstream.name] >> Label(label) >> task
-    close = WeirCloseOperator(declared=declared, task_id=CLOSE, doc_md=_CLOSE_DOC, **_recovery_arguments())
+    outlets = [sink_alias(declared.flow.name, sink) for sink in topology.sinks]
+    close = WeirCloseOperator(
+        declared=declared, task_id=CLOSE, doc_md=_CLOSE_DOC, outlets=outlets, **_recovery_arguments()
+    )
     for leaf in topology.leaves:
         tasks[leaf.name] >> close
 

@@ -6,16 +6,19 @@ Invariant: only the coordinator decides; this carries out, in order, and turns e
 from __future__ import annotations
 
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException
+from airflow.sdk.exceptions import AirflowFailException
 
 from weir.coordinator.values import Adopted, Awaiting, BeginRequest, Begun, Exhausted, NotInRecord, Published, TaskKey
-from weir.errors import Fenced, Misconfigured, ResultUnavailable, Retryable
+from weir.errors import Fenced, Internal, Misconfigured, ResultUnavailable, Retryable
+from weir.ledger.runs import epoch_of
 from weir.results.codec import region_job_to_json, region_report_from_json
+from weir_airflow.assets import announce
 from weir_airflow.engines import engine_address, engine_for
 from weir_airflow.office import Office
+from weir_airflow.patience import Outcome, awaited
 from weir_airflow.renewal import renewed
 
 if TYPE_CHECKING:
@@ -36,8 +39,7 @@ def run_region(
     with Office.open() as office:
         office.settle(declared.flow.name, tell)
         request = begin_request(declared, context, engine_address(office.spark))
-        outcome = office.coordinator.begin(request, office.clearer)
-        _interrupt(office, outcome, tell)
+        outcome = awaited(lambda: _begun(office, request, tell), tell)
         match outcome:
             case Begun():
                 return _compute(office, outcome, tell, remember)
@@ -53,22 +55,28 @@ def run_close(declared: Declaration, context: Context, tell: Callable[[str], Non
     with Office.open() as office:
         office.settle(declared.flow.name, tell)
         request = begin_request(declared, context, "")
-        outcome = office.coordinator.close(request, office.clearer)
+        outcome = awaited(lambda: office.coordinator.close(request, office.clearer), tell)
         if not isinstance(outcome, Published):
             return _without_result(office, request, outcome, tell)
         for sink, version in outcome.versions.items():
             tell(f"Sink {sink}: {'unchanged' if version is None else f'version {version} is published'}")
+        announce(context, declared.flow.name, epoch_of(request.interval[0]), outcome.versions)
         return dict(outcome.summary)
 
 
+def _begun(
+    office: Office, request: BeginRequest, tell: Callable[[str], None]
+) -> Begun | Adopted | Awaiting | Exhausted | NotInRecord:
+    outcome = office.coordinator.begin(request, office.clearer)
+    _interrupt(office, outcome, tell)
+    return outcome
+
+
 def _without_result(
-    office: Office, request: BeginRequest, outcome: Awaiting | Exhausted | NotInRecord, tell: Callable[[str], None]
+    office: Office, request: BeginRequest, outcome: Outcome, tell: Callable[[str], None]
 ) -> dict[str, Any]:
     """End a try that computes nothing, in Airflow's terms."""
     match outcome:
-        case Awaiting():
-            tell(f"{outcome.reason}; looking again in {outcome.seconds:.0f} s. This costs no try")
-            raise AirflowRescheduleException(datetime.now(UTC) + timedelta(seconds=outcome.seconds))
         case Exhausted():
             # Airflow asks no retry policy about this exception: the restart strategy has answered already.
             raise AirflowFailException(outcome.reason)
@@ -76,6 +84,8 @@ def _without_result(
             tell(outcome.note)
             office.clearer.annotate(request.key, outcome.note)
             return {"note": outcome.note}
+        case _:
+            raise Internal(f"{request.key} cannot end with {type(outcome).__name__}")
 
 
 def _compute(

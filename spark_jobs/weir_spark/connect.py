@@ -31,7 +31,6 @@ from weir_spark.progress import ProgressLog
 _USER = "weir"
 """A server knows a session by user and id; the process that interrupts may run as another user of the system."""
 
-_RETRIES = 8
 _STOP_SECONDS = 10.0
 _SHUTDOWN_SECONDS = 2.0
 _SHORT = {"interrupt": 20.0, "release_session": 20.0, "config": 20.0}
@@ -42,10 +41,15 @@ Say = Callable[[str], None]
 
 
 class ConnectEngine:
-    """Runs regions on the server at `url` ("sc://host:port", with parameters such as `;token=...` if needed)."""
+    """Runs regions on the server at `url` ("sc://host:port", with parameters such as `;token=...` if needed).
 
-    def __init__(self, url: str, storage_options: Mapping[str, Any] | None = None) -> None:
+    `retries` is how often a call is tried again at a server that does not answer: 8 times are about 25 seconds, enough
+    for one that is being started again.
+    """
+
+    def __init__(self, url: str, storage_options: Mapping[str, Any] | None = None, *, retries: int = 8) -> None:
         self.url = url
+        self._retries = retries
         self._storage_options = storage_options
         self._running: str | None = None
         self._is_stopped = threading.Event()
@@ -75,7 +79,7 @@ class ConnectEngine:
         A session that never began is ended all the same; one that has ended already is fine. Raises Retryable if the
         server cannot be reached.
         """
-        client = self._client(session_id, max_retries=3)
+        client = self._client(session_id, min(3, self._retries))
         try:
             _end(client)
         except Exception as error:
@@ -119,7 +123,7 @@ class ConnectEngine:
     def _session(self, session_id: str) -> Iterator[SparkSession]:
         # `create` rather than `getOrCreate`, which hands out whatever session this process has already.
         session = SparkSession.builder.remote(self._url(session_id)).create()
-        session.client.set_retry_policies([_patience(_RETRIES)])
+        session.client.set_retry_policies([_patience(self._retries)])
         try:
             yield session
         finally:
@@ -179,10 +183,7 @@ class _Server:
 
 
 def _patience(max_retries: int) -> RetryPolicy:
-    """Waits of 0.05, 0.2, 0.8, 3.2, then 5 seconds each: enough for a server that is being started again.
-
-    pyspark's own policy tries for ten minutes, and an Airflow task would say nothing in that time.
-    """
+    """Wait 0.05, 0.2, 0.8, 3.2, then 5 seconds each; pyspark's own policy is silent for ten minutes."""
     return DefaultPolicy(max_retries=max_retries, max_backoff=5000)
 
 

@@ -49,7 +49,7 @@ def translate(error: Exception, region: str, url: str, *, is_server_alive: bool)
     """The error to raise in the place of `error`; itself if the kinds of Weir say no more than it does."""
     if isinstance(error, WeirError):
         return error
-    if is_server_gone(error) or (is_interruption(error) and not is_server_alive):
+    if is_server_gone(error) or not is_server_alive:
         return Retryable(
             f"region {region}: the Spark server at {url} went away or does not answer: {_first_line(error)}"
         )

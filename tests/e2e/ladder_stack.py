@@ -117,13 +117,15 @@ class LadderStack:
         with self.ledger.transaction() as session:
             (run,) = [row.id for row in runs_of(session, DAG) if row.epoch == FIRST_DAY]
             rows = next(
-                rows for key, rows in newest_attempts(session, run).items() if (key.name, key.subtask) == (region, subtask)
+                rows
+                for key, rows in newest_attempts(session, run).items()
+                if (key.name, key.subtask) == (region, subtask)
             )
         return [(row.try_number, row.state, row.failure) for row in rows]
 
     def totals(self, epoch: str = FIRST_DAY) -> list[dict[str, int]]:
         """The published rows, by bucket."""
-        pointer = published(self.store, DAG, "totals", epoch)
+        pointer = published(self.store, DAG, "sums", epoch)
         assert pointer is not None
         tables = [
             pq.read_table(io.BytesIO(self.store.read(f"{part.folder}/{name}")))
@@ -140,4 +142,3 @@ class LadderStack:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"waited {seconds:.0f} s for {what}")
             time.sleep(0.2)
-

@@ -20,6 +20,7 @@ from weir.cli.processes import session_members
 from weir.cli.spark_server import accepts_grpc
 from weir.cli.stack import Stack
 from weir.cli.stack_state import Phase
+from weir.errors import Misconfigured
 
 pytestmark = pytest.mark.e2e
 
@@ -38,6 +39,8 @@ def test_stack_comes_up_mends_its_spark_server_and_leaves_nothing(stack_request,
         eventually(lambda: api.has_dag("weir_upkeep"), 60)
         assert api.import_errors() == []
         api.close()
+        with pytest.raises(Misconfigured, match="runs already"):
+            Stack(stack.request).start()
 
         os.kill(before.process("spark").pid, signal.SIGKILL)
         eventually(lambda: stack.state.process("spark") != before.process("spark"), 30)
@@ -49,25 +52,46 @@ def test_stack_comes_up_mends_its_spark_server_and_leaves_nothing(stack_request,
     assert stack.state.phase is Phase.DOWN
 
 
-def test_stack_ends_when_the_process_that_started_it_is_killed(stack_request, eventually):
-    request = stack_request()
-    program = (
-        "import sys, time\n"
-        "from weir.cli.stack import Stack\n"
-        "from weir.cli.stack_state import StackRequest\n"
-        "given = StackRequest.from_json(sys.argv[1])\n"
-        "Stack(StackRequest.owned_by_this_process(folder=given.folder, dags=given.dags, plugins=given.plugins,"
-        " cache=given.cache)).start()\n"
-        "time.sleep(600)\n"
+STARTER = """
+import sys
+from weir.cli.stack import Stack
+from weir.cli.stack_state import StackRequest
+given = StackRequest.from_json(sys.argv[1])
+Stack(
+    StackRequest.owned_by_this_process(
+        folder=given.folder, dags=given.dags, plugins=given.plugins, cache=given.cache
     )
-    starter = subprocess.Popen([sys.executable, "-c", program, request.to_json()])
+).start()
+"""
+
+
+@pytest.fixture
+def starting(stack_request, eventually):
+    """A stack on its way up, and the process that starts it."""
+    request = stack_request()
+    starter = subprocess.Popen([sys.executable, "-c", STARTER, request.to_json()], stderr=subprocess.PIPE, text=True)
     stack = Stack(request)
     eventually(lambda: stack.state.process("spark") is not None, 60)
+    yield stack, starter
+    starter.kill()
+    starter.communicate()
+
+
+def test_stack_ends_when_the_process_that_started_it_is_killed(starting, eventually):
+    stack, starter = starting
     processes = stack.state.processes
-    starter.send_signal(signal.SIGKILL)
-    starter.wait()
+    starter.kill()
     eventually(lambda: not any(one.is_alive() for one in [*processes, *stack.state.processes]), 60)
     assert not stack.is_running()
+
+
+def test_what_a_killed_keeper_has_left_is_ended(starting):
+    stack, starter = starting
+    processes = stack.state.processes
+    os.kill(stack.state.process("keeper").pid, signal.SIGKILL)
+    _, said = starter.communicate(timeout=60)
+    assert "the stack's keeper ended with status -9" in said
+    assert not any(one.is_alive() for one in [*processes, *stack.state.processes])
 
 
 def _command_line(pid):
@@ -89,7 +113,7 @@ def test_a_component_that_dies_at_start_is_named_with_the_end_of_its_log(stack_r
     request = stack_request(environment={"AIRFLOW__CORE__EXECUTOR": "no.such.Executor"})
     stack = Stack(request)
     began = time.monotonic()
-    with pytest.raises(Exception, match=r"(?s)ended while the stack was starting.*no\.such"):
+    with pytest.raises(Misconfigured, match=r"(?s)ended while the stack was starting.*no\.such"):
         stack.start()
     assert time.monotonic() - began < 120
     assert stack.state.phase is Phase.FAILED

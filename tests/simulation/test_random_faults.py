@@ -15,7 +15,9 @@ from weir.recovery.restart import ExponentialDelay
 from weir.store.published import published
 from weir.testing.airflow import Killed
 
-_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[1] / "weir/coordinator/conftest.py")
+_spec = importlib.util.spec_from_file_location(
+    "small_dataflow", Path(__file__).parents[1] / "weir/coordinator/conftest.py"
+)
 small = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(small)
 

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -138,21 +138,19 @@ def run(world):
 
 
 def published(world, name, day):
+    """The rows of the newest version: the total of each bucket."""
     import pyarrow.parquet as parquet
 
-    (pointer,) = (world / "store" / "_sinks" / name).glob(f"sums/201301{day:02}*.json")
-    folders = [world / "store" / each for each in _folders(json.loads(pointer.read_text()))]
-    rows = [
-        row for folder in folders for file in folder.glob("*.parquet") for row in parquet.read_table(file).to_pylist()
-    ]
+    from weir.sinks.pointer import newest, pointer_folder, pointer_from_json
+
+    store = world / "store"
+    # A run that is triggered by hand at midnight has the interval that has just ended.
+    epoch = f"{datetime(2013, 1, day, tzinfo=UTC) - timedelta(days=1):%Y%m%dT%H%M%SZ}"
+    versions = store / pointer_folder(name, "sums", epoch)
+    pointer = pointer_from_json((versions / newest(each.name for each in versions.iterdir())).read_bytes())
+    files = [store / each.folder / file for each in pointer.partitions for file in each.files]
+    rows = [row for file in files for row in parquet.read_table(file).to_pylist()]
     return {row["bucket"]: row["total"] for row in rows}
-
-
-def _folders(value):
-    if isinstance(value, dict):
-        own = [value["folder"]] if "folder" in value else []
-        return own + [folder for each in value.values() for folder in _folders(each)]
-    return [folder for each in value for folder in _folders(each)] if isinstance(value, list) else []
 
 
 EXPECTED = {bucket: sum(range(bucket, 100, 10)) for bucket in range(10)}

@@ -1,56 +1,17 @@
-"""One Spark Connect server for all tests of a run, sessions in it, and small pipelines to run."""
+"""Small pipelines to run, and a store to run them on."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from weir.results.layout import PLAIN, Layout
 from weir.results.region_job import InputToRead, OutputReport, OutputToWrite, PartitionToRead, RegionJob, StageToRun
 from weir.store.store import Store
-from weir.testing.spark_server import TestServer, running_server
-from weir_spark.session import configure
-
-
-@pytest.fixture(scope="session")
-def new_server(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Callable[[], AbstractContextManager[TestServer]]:
-    """Start one more server, for a test that wants to lose it."""
-    return lambda: running_server(tmp_path_factory.mktemp("spark-server"))
-
-
-@pytest.fixture(scope="session")
-def server(new_server: Callable[[], AbstractContextManager[TestServer]]) -> Iterator[TestServer]:
-    with new_server() as started:
-        yield started
-
-
-@pytest.fixture(scope="session")
-def session_of(server: TestServer) -> Iterator[Callable[[], SparkSession]]:
-    """Make a session as Weir configures it; all end with the tests."""
-    made: list[SparkSession] = []
-
-    def make() -> SparkSession:
-        session = SparkSession.builder.remote(f"{server.url}/;user_id=weir;session_id={uuid.uuid4()}").create()
-        configure(session, {})
-        made.append(session)
-        return session
-
-    yield make
-    for session in made:
-        session.stop()
-
-
-@pytest.fixture(scope="session")
-def spark(session_of: Callable[[], SparkSession]) -> SparkSession:
-    return session_of()
 
 
 @pytest.fixture

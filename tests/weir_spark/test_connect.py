@@ -194,7 +194,7 @@ def numbers(ctx):
 
 
 def test_a_udf_that_workers_cannot_import_is_refused_with_the_way_to_write_it(server, job) -> None:
-    module_level = SLOW.replace("LongType()", "'long'")
+    module_level = EDITED.format(answer=1).replace("IntegerType()", "'int'")
     with pytest.raises(Misconfigured, match=r"write the type as an object, @udf\(LongType\(\)\), not as text"):
         ConnectEngine(server.url).run(job(module_level), str(uuid.uuid4()), lambda line: None)
 

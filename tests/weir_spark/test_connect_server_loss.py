@@ -23,9 +23,9 @@ def test_a_server_that_is_not_there_is_a_reason_to_try_again_later(jobs, pipelin
     module = pipeline("def numbers(ctx):\n    return ctx.spark.range(10)\n")
     made = jobs.region(jobs.stage("numbers", f"{module}:numbers", jobs.output("numbers")))
     with pytest.raises(Retryable, match="went away or does not answer"):
-        ConnectEngine(url).run(made, str(uuid.uuid4()), lambda line: None)
+        ConnectEngine(url, retries=2).run(made, str(uuid.uuid4()), lambda line: None)
     with pytest.raises(Retryable, match="went away or does not answer"):
-        ConnectEngine(url).interrupt(str(uuid.uuid4()))
+        ConnectEngine(url, retries=2).interrupt(str(uuid.uuid4()))
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
@@ -48,7 +48,7 @@ def test_losing_the_server_in_the_middle_is_a_reason_to_try_again_and_no_interru
 
         def run() -> None:
             try:
-                ConnectEngine(server.url).run(made, str(uuid.uuid4()), lines.append)
+                ConnectEngine(server.url, retries=3).run(made, str(uuid.uuid4()), lines.append)
             except Exception as error:  # noqa: BLE001  # the test looks at it
                 errors.append(error)
 

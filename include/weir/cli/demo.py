@@ -19,7 +19,7 @@ from weir.cli.demo_evidence import (
     find_partition,
     first_difference,
     published_rows,
-    why_they_ran_again,
+    what_the_ledger_says,
 )
 from weir.cli.demo_report import DayCheck, Healing, print_checks, print_healing, print_loss
 from weir.cli.progress import Progress
@@ -169,12 +169,13 @@ class _Story:
         now = self._api.task_instances(DAG)
         tries = {one: (old.get((one.run_id, one.task_id, one.map_index), 0), one.try_number) for one in now}
         again = {one: tried for one, tried in tries.items() if tried[0] != tried[1]}
+        of_day = [one for one in now if one.run_id == damage.run.run_id]
+        spared = [one for one in of_day if one not in again]
         ledger = Ledger.open(self._stack.ledger_url)
-        reasons = why_they_ran_again(ledger, DAG, DAMAGED_DAY, list(again))
+        reasons = what_the_ledger_says(ledger, DAG, DAMAGED_DAY, of_day)
         ledger.close()
-        spared = [one for one in now if one not in again and one.run_id == damage.run.run_id]
-        others = len(now) - len(again) - len(spared)
-        return Healing(again, reasons, spared, others, len(DAYS) - 1)
+        strangers = sum(one not in again for one in now) - len(spared)
+        return Healing(again, reasons, spared, strangers, len(DAYS) - 1)
 
     def _compare(self, damage: _Damage) -> list[DayCheck]:
         checks = []

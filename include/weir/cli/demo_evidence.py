@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 
 from weir.errors import Misconfigured
-from weir.ledger.attempts import Origin, newest_attempts
+from weir.ledger.attempts import newest_attempts
 from weir.ledger.failovers import failovers_of
 from weir.ledger.runs import epoch_of, run_by_id, runs_of
 from weir.ledger.snapshot import run_state
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from weir.cli.airflow_api import TaskInstance
     from weir.ledger.ledger import Ledger
+    from weir.ledger.models import AttemptRow
     from weir.store.store import Store
 
 Row = dict[str, Any]
@@ -68,20 +69,20 @@ def find_partition(ledger: Ledger, dataflow: str, day: date, stage: str, subtask
     raise Misconfigured(f"the ledger has no result of {stage}[{subtask}] by {key} for {day}: has that day been run?")
 
 
-def why_they_ran_again(
+def what_the_ledger_says(
     ledger: Ledger, dataflow: str, day: date, instances: Sequence[TaskInstance]
 ) -> dict[TaskInstance, str]:
-    """The reasons that the ledger recorded: the plans of failovers, and the origins of attempts."""
+    """Why each task instance of a day ran again or did not: its later attempts, and the plans of failovers."""
     with ledger.transaction() as session:
         attempts = newest_attempts(session, _run_id(session, dataflow, day))
-        planned = {
-            step["region"]: step["reason"]
+        later = {str(region): [_attempt(row) for row in rows[1:]] for region, rows in attempts.items()}
+        steps = {
+            step["region"]: step
             for failover in failovers_of(session, dataflow, epoch_key(day))
             for step in failover.plan["steps"]
-            if step["kind"] == StepKind.RERUN.value
         }
-        origins = {str(region): [row.origin for row in rows] for region, rows in attempts.items()}
-    return {one: _reason(one, planned, origins) for one in instances}
+    regions = {one: str(RegionId(one.task_id, max(0, one.map_index))) for one in instances}
+    return {one: _reason(steps.get(region), later.get(region, [])) for one, region in regions.items()}
 
 
 def published_rows(store: Store, dataflow: str, sink: str, day: date) -> list[Row]:
@@ -124,13 +125,16 @@ def _run_id(session: Session, dataflow: str, day: date) -> str:
     raise Misconfigured(f"the ledger knows no run of {dataflow} for {day}")
 
 
-def _reason(one: TaskInstance, planned: dict[str, str], origins: dict[str, list[str]]) -> str:
-    region = str(RegionId(one.task_id, max(0, one.map_index)))
-    if region in planned:
-        return planned[region]
-    if Origin.CLEARED_BY_PERSON.value in origins.get(region, []):
-        return "cleared by a person; its second try found the loss, its third the healed input"
-    return one.note or ", ".join(origins.get(region, [])) or "not in the ledger"
+def _reason(step: dict[str, Any] | None, later: list[str]) -> str:
+    if step is None:
+        return "; ".join(later) or "nobody asked for it"
+    if step["kind"] == StepKind.IF_CHANGED.value and not later:
+        return f"only {step['reason']}, and it did not"
+    return str(step["reason"])
+
+
+def _attempt(row: AttemptRow) -> str:
+    return f"try {row.try_number}: {row.origin}, {row.failure or row.state}"
 
 
 def _sorted(rows: list[Row]) -> list[Row]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Healing:
-    """Which task instances ran again, with tries before and after, and which did not."""
+    """Which task instances ran again, with tries before and after, which did not, and why.
+
+    `spared` are those of the damaged day; `spared_elsewhere` counts those of the `other_days`.
+    """
 
     again: Mapping[TaskInstance, tuple[int, int]]
     reasons: Mapping[TaskInstance, str]
@@ -49,15 +53,25 @@ def print_loss(console: Console, day: date, lost: LostPartition, cleared: str) -
 
 def print_healing(console: Console, healing: Healing) -> None:
     """What ran again and why, and what did not."""
-    table = Table(title="Ran again", title_justify="left", title_style="bold")
-    for column in ("task instance", "tries", "why"):
-        table.add_column(column)
+    again = _table("Ran again", "task instance", "tries", "why")
     for one, (before, after) in healing.again.items():
-        table.add_row(str(one), f"{before} -> {after}", healing.reasons.get(one, ""))
-    console.print()
-    console.print(table)
-    console.print(f"[bold]Did not run again[/]: {', '.join(str(one) for one in healing.spared)};")
-    console.print(f"  and none of {healing.spared_elsewhere} task instances of the {healing.other_days} other days\n")
+        again.add_row(str(one), f"{before} -> {after}", escape(healing.reasons.get(one, one.run_id)))
+    console.print("\n", again)
+    by_reason: dict[str, list[str]] = {}
+    for one in healing.spared:
+        by_reason.setdefault(healing.reasons[one], []).append(str(one))
+    spared = _table("Did not run again", "task instances", "why")
+    for reason, names in by_reason.items():
+        spared.add_row(", ".join(names), escape(reason))
+    spared.add_row(f"{healing.spared_elsewhere} of the {healing.other_days} other days", "nobody asked for them")
+    console.print(spared, "\n")
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(*columns, title=title, title_justify="left", title_style="bold", show_lines=False)
+    for column in table.columns:
+        column.overflow = "fold"
+    return table
 
 
 def print_checks(console: Console, checks: Sequence[DayCheck]) -> bool:

@@ -10,6 +10,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from rich.markup import escape
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -48,12 +50,12 @@ class Progress:
     def say(self, text: str) -> None:
         """What is going on within the phase; to be called again and again, also with the same text."""
         if self._status is not None:
-            self._status.update(f"{self._title} [dim]{self.elapsed():.0f} s[/]  {text}")
+            self._status.update(f"{self._title} [dim]{self.elapsed():.0f} s[/]  {escape(text)}")
             return
         age = time.monotonic() - self._said_at
         if age > (_AT_MOST_EVERY_SECONDS if text != self._said else _AT_LEAST_EVERY_SECONDS):
             self._said = text
-            self._line(f"  {text}")
+            self._line(f"  {escape(text)}")
 
     def elapsed(self) -> float:
         """Seconds since the beginning of everything."""
@@ -61,4 +63,4 @@ class Progress:
 
     def _line(self, text: str) -> None:
         self._said_at = time.monotonic()
-        self._console.print(f"[dim]{self.elapsed():4.0f} s[/]  {text}")
+        self._console.print(f"[dim]{self.elapsed():4.0f} s[/]  {text}", soft_wrap=True)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from sqlalchemy.orm import Session
+
 from weir.coordinator.clearing import Clearer
 from weir.coordinator.commit import require_newest, require_unchanged
 from weir.coordinator.gathering import gather
@@ -16,7 +18,7 @@ from weir.coordinator.registration import Registered, register
 from weir.coordinator.services import Services
 from weir.coordinator.values import Awaiting, BeginRequest, Exhausted, NotInRecord, Published
 from weir.ledger.attempts import end
-from weir.ledger.models import RunRow
+from weir.ledger.models import AttemptRow, RunRow
 from weir.ledger.publications import begin_publication, complete_publications, last_publication, next_version
 from weir.ledger.results import drop_leases, record_reads
 from weir.ledger.snapshot import run_state
@@ -54,7 +56,7 @@ def close(
     pointers = _decide(services, registered, sinks, reads)
     for pointer in pointers:
         _create(services, pointer)
-    return _complete(services, registered, reads, sinks, pointers)
+    return _complete(services, registered, reads, sinks)
 
 
 def _sink_result(registered: Registered, sink: str, manifests: Mapping[PartitionId, Manifest]) -> SinkResult:
@@ -100,10 +102,13 @@ def _digest(sink: SinkResult) -> str:
 
 
 def _is_in_place(services: Services, run: str, sink: SinkResult) -> bool:
-    """Whether equal content is published already, and its pointer and files are still there."""
+    """Whether equal content is published already, and its pointer and files are still there.
+
+    Not while a later version may still become visible: only a version above that one shuts it out.
+    """
     with services.ledger.transaction() as session:
         last = last_publication(session, run, sink.sink)
-    if last is None or last.digest != _digest(sink):
+    if last is None or last.published_at is None or last.digest != _digest(sink):
         return False
     try:
         pointer = pointer_from_json(services.store.read(last.pointer))
@@ -151,7 +156,6 @@ def _complete(
     registered: Registered,
     reads: Sequence[InputRead],
     sinks: Sequence[SinkResult],
-    pointers: Sequence[Pointer],
 ) -> Published:
     run, attempt = registered.run, registered.attempt
     with services.ledger.transaction(run.dataflow.name) as session:
@@ -162,7 +166,7 @@ def _complete(
         end(row, AttemptState.COMMITTED, services.now())
         drop_leases(session, attempt.id)
         session.get_one(RunRow, run.id).closed_at = services.now()
-    versions = {sink.sink: next((each.version for each in pointers if each.sink == sink.sink), None) for sink in sinks}
+        versions = {sink.sink: _to_announce(session, run.id, sink.sink, row.max_tries) for sink in sinks}
     summary = {
         sink.sink: {
             "rows": sum(manifest.rows for manifest in sink.manifests),
@@ -172,3 +176,13 @@ def _complete(
         for sink in sinks
     }
     return Published(summary, versions)
+
+
+def _to_announce(session: Session, run: str, sink: str, max_tries: int) -> int | None:
+    """The version that Airflow has not been told of: this attempt's, or that of a try since the last clear.
+
+    Airflow hears of a version when the task instance succeeds; a try that was killed behind its commit has not said it.
+    """
+    last = last_publication(session, run, sink)
+    publisher = None if last is None else session.get(AttemptRow, last.attempt)
+    return last.version if last is not None and publisher is not None and publisher.max_tries == max_tries else None

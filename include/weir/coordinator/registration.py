@@ -150,7 +150,7 @@ def _obey_strategy(
         return None
     decision = restart_decision(request.restart, older)
     if not decision.can_restart:
-        error = f"{last.error}; the restart strategy ({request.restart}) allows no further restart"
+        error = f"{last.error}; {request.restart} allows no further one"
         end(row, AttemptState.FAILED, services.now(), failure=FailureClass.FATAL, error=error)
         return Exhausted(error, interrupt)
     until = last.ended_at + timedelta(milliseconds=decision.backoff_ms)

@@ -6,7 +6,9 @@ locked first. So a decision and what follows from it are one step that nobody se
 
 from __future__ import annotations
 
+import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +30,9 @@ NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre"}
 )
 """SQLite's locks do not hold there, and its WAL needs shared memory."""
+
+LOCK_SECONDS = 60
+"""How long to wait for another process's transaction."""
 
 
 class Ledger:
@@ -72,7 +77,9 @@ def _engine(url: str) -> Engine:
     if parsed.database and parsed.database != ":memory:":
         _require_local_folder(Path(parsed.database))
     # A connection a transaction: processes fork around us, and SQLite connections must not cross a fork.
-    engine = create_engine(parsed, poolclass=NullPool, connect_args={"timeout": 60, "check_same_thread": False})
+    engine = create_engine(
+        parsed, poolclass=NullPool, connect_args={"timeout": LOCK_SECONDS, "check_same_thread": False}
+    )
     event.listen(engine, "connect", _configure_sqlite)
     event.listen(engine, "begin", _begin_immediate)
     return engine
@@ -81,10 +88,24 @@ def _engine(url: str) -> Engine:
 def _configure_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # or the driver begins, deferred, on its own
     cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
+    _switch_to_wal(cursor)
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()
+
+
+def _switch_to_wal(cursor: Any) -> None:
+    """Wait here for the lock that the switch of a new database needs: for this one SQLite itself does not always."""
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+        else:
+            return
 
 
 def _begin_immediate(connection: Any) -> None:
@@ -137,6 +158,11 @@ def _database_errors(url: str) -> Iterator[None]:
     except DBAPIError as error:
         if error.connection_invalidated:
             raise Retryable(f"the ledger {url} closed the connection: {error.orig}") from error
+        if "not a database" in str(error.orig) or "malformed" in str(error.orig):
+            raise Misconfigured(
+                f"the ledger {url} is no database, or a damaged one ({error.orig}): put the file aside, and type "
+                "`weir ledger rebuild --all` to build the ledger again from the store"
+            ) from error
         raise
 
 

@@ -1,4 +1,7 @@
-"""Publications. Invariant: a version number is given out once, in a transaction; only completed versions count."""
+"""Publications. Invariant: a version number is given out once, in a transaction.
+
+One that was given out and is not known to be complete may still become visible: whoever was to publish it may wake up.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,10 @@ from weir.ledger.models import PublicationRow
 
 
 def last_publication(session: Session, run: str, sink: str) -> PublicationRow | None:
-    """The newest version of `sink` that is known to be complete."""
+    """The newest version of `sink`, complete or not."""
     query = (
         select(PublicationRow)
-        .where(PublicationRow.run == run, PublicationRow.sink == sink, PublicationRow.published_at.is_not(None))
+        .where(PublicationRow.run == run, PublicationRow.sink == sink)
         .order_by(PublicationRow.version.desc())
         .limit(1)
     )

@@ -54,6 +54,9 @@ class RestartStrategy(ABC):
     name: ClassVar[str]
     """Flink's name of the strategy."""
 
+    def __str__(self) -> str:
+        return f"restart strategy {self.name}"
+
     @abstractmethod
     def decisions(self, failures: Sequence[int], jitter: Jitter) -> Iterator[Decision]:
         """Answer each of the failures, whose times are in ms and ascend."""

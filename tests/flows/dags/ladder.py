@@ -22,7 +22,7 @@ doubled = Stage(
 totals = Stage(
     "totals", functions["totals"], {"doubled": blocking(doubled, by="bucket")}, parallelism=parallelism["totals"]
 )
-flow = Dataflow("ladder", [numbers, doubled, totals, sink(totals, "totals")], parameters={"control": str(control)})
+flow = Dataflow("ladder", [numbers, doubled, totals, sink(totals, "sums")], parameters={"control": str(control)})
 
 dag = dataflow_dag(
     flow,

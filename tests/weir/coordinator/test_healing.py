@@ -42,7 +42,9 @@ def rerun_of(world, before):
 
 
 def digest(world):
-    return [(part.rows, part.digest) for part in published(world.store, "ladder", "delays", "20130101T000000Z").partitions]
+    return [
+        (part.rows, part.digest) for part in published(world.store, "ladder", "delays", "20130101T000000Z").partitions
+    ]
 
 
 def test_a_run_without_faults_runs_every_task_once(green):
@@ -50,7 +52,9 @@ def test_a_run_without_faults_runs_every_task_once(green):
     assert green.airflow.executed(green.run) == dict.fromkeys(ALL, 1)
 
 
-@pytest.mark.parametrize("damage", ["folder", "manifest", "file", "half a file", "one bit of the tail", "one bit of the data"])
+@pytest.mark.parametrize(
+    "damage", ["folder", "manifest", "file", "half a file", "one bit of the tail", "one bit of the data"]
+)
 def test_a_damaged_partition_restarts_its_producer_and_the_cleared_consumer_only(green, damage):
     before, published_before = green.airflow.executed(green.run), digest(green)
     [folder] = folder_of(green, "joined", 1)
@@ -204,7 +208,9 @@ def test_a_killed_process_counts_against_the_restart_strategy(world):
 
 def test_a_clear_by_a_person_gives_a_fresh_budget(world):
     run = world.airflow.dag_run()
-    world.airflow.during = lambda key: (_ for _ in ()).throw(ValueError("bad row")) if key.task_id == "weather" else None
+    world.airflow.during = lambda key: (
+        (_ for _ in ()).throw(ValueError("bad row")) if key.task_id == "weather" else None
+    )
     world.airflow.run_until_quiet()
     weather = world.airflow.task(run, "weather")
     assert (weather.state, weather.runs) == ("failed", [1, 2, 3, 4])

@@ -1,0 +1,35 @@
+"""Published sinks as Airflow's assets.
+
+Invariant: an asset event follows a publication and nothing else. A task with an asset for an outlet would emit one at
+every success, also where a clear has changed nothing; so the closing task has aliases, and adds to them what is new.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow.sdk import Asset, AssetAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow.sdk import Context
+
+
+def sink_alias(dataflow: str, sink: str) -> AssetAlias:
+    """What `weir_close` adds a sink's asset to. A DAG may be scheduled on it, or on `sink_asset`."""
+    return AssetAlias(f"{dataflow}.{sink}")
+
+
+def sink_asset(dataflow: str, sink: str) -> Asset:
+    """The published data set of a sink, for the schedule of DAGs that read it."""
+    return Asset(name=f"{dataflow}.{sink}", uri=f"weir://{dataflow}/{sink}")
+
+
+def announce(context: Context, dataflow: str, epoch: str, versions: Mapping[str, int | None]) -> None:
+    """Emit an event for each sink with a new version, when this task succeeds; `extra` has epoch and version."""
+    for sink, version in versions.items():
+        if version is not None:
+            alias = sink_alias(dataflow, sink)
+            extra = {"epoch": epoch, "version": version}
+            context["outlet_events"][alias].add(sink_asset(dataflow, sink), extra=extra)

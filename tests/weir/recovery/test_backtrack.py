@@ -1,0 +1,178 @@
+"""Which regions a failure restarts, decided in rounds without I/O."""
+
+import pytest
+
+from weir.dataflow import Dataflow, Stage, blocking, pipelined, sink, source
+from weir.errors import Fault, Loss
+from weir.recovery.backtrack import NeedsProbe, backtrack, known_loss
+from weir.recovery.plan import Plan, StepKind
+from weir.recovery.run_state import CLOSE, AttemptState, CurrentResult, ReadResult, RegionState, RunState
+from weir.results.partition_state import PartitionState
+from weir.topology.regions import RegionId, Topology
+
+TOPOLOGY = Topology(
+    Dataflow(
+        "ladder",
+        [
+            source("raw", "m:raw", parallelism=2),
+            Stage("clean", "m:clean", [pipelined("raw")], parallelism=2),
+            source("weather", "m:weather"),
+            Stage("joined", "m:joined", [blocking("clean", by="k"), blocking("weather", by="k")], parallelism=2),
+            Stage("totals", "m:totals", [blocking("joined", by="k")], parallelism=2),
+            Stage("report", "m:report", [blocking("totals")]),
+            sink("report", "out"),
+        ],
+    )
+)
+PARTITIONS = {(each.stage, each.subtask): each for region in TOPOLOGY.region_ids() for each in TOPOLOGY.outputs(region)}
+REGIONS = TOPOLOGY.region_ids()
+TOTALS = RegionId("totals", 0)
+
+
+def whole_run(*, changed=(), states=None, without=(), regions=None):
+    """A run in which everything has committed once; `changed` producers have new content that nobody has read yet."""
+    results = {}
+    for region in REGIONS:
+        reads = tuple(
+            ReadResult(each, "t0001", f"digest of {each}")
+            for read in TOPOLOGY.inputs(region)
+            for each in read.partitions
+        )
+        for each in TOPOLOGY.outputs(region):
+            state = (states or {}).get((each.stage, each.subtask), PartitionState.FINISHED)
+            digest = "another" if (each.stage, each.subtask) in changed else f"digest of {each}"
+            results[each] = CurrentResult(each, 1, "t0001", 1, state, "f", "sha", digest, 1, 1, reads)
+    for each in without:
+        del results[PARTITIONS[each]]
+    ended = {region: RegionState(region, 1, AttemptState.COMMITTED, 1) for region in REGIONS}
+    return RunState("run", TOPOLOGY, results, ended | {each.region: each for each in regions or ()})
+
+
+def lost(*names):
+    return {
+        PARTITIONS[each]: Loss("run", *each, PARTITIONS[each].layout, "t0001", Fault.MISSING, "gone") for each in names
+    }
+
+
+def intact(*names):
+    return frozenset(PARTITIONS[each] for each in names)
+
+
+SOURCES = intact(("clean", 0), ("clean", 1), ("weather", 0))
+
+
+def names(plan, kind):
+    return [str(step.region) for step in plan.of(kind)]
+
+
+def test_the_first_round_asks_for_the_inputs_of_what_would_restart():
+    assert backtrack(whole_run(), TOTALS, lost(("joined", 1)), frozenset()) == NeedsProbe(SOURCES)
+
+
+def test_a_lost_input_restarts_its_producer_alone():
+    plan = backtrack(whole_run(), TOTALS, lost(("joined", 1)), SOURCES)
+    assert names(plan, StepKind.RERUN) == ["joined[1]"]
+    assert names(plan, StepKind.IF_CHANGED) == ["totals[1]", "report-out[0]"]
+    assert names(plan, StepKind.SPARED) == ["raw-clean[0]", "raw-clean[1]", "weather[0]", "joined[0]"]
+
+
+def test_losses_behind_losses_are_followed_round_by_round():
+    losses = lost(("joined", 1), ("weather", 0))
+    plan = backtrack(whole_run(), TOTALS, losses, intact(("clean", 0), ("clean", 1)))
+    assert names(plan, StepKind.RERUN) == ["weather[0]", "joined[1]"]
+
+
+def test_every_region_is_in_the_plan_once_but_the_failed_one():
+    plan = backtrack(whole_run(), TOTALS, lost(("joined", 1)), SOURCES)
+    assert sorted(step.region for step in plan.steps) == sorted(set(REGIONS) - {TOTALS})
+    assert (plan.failed, plan.cause) == (TOTALS, str(lost(("joined", 1))[PARTITIONS["joined", 1]]))
+
+
+def test_a_clear_names_the_try_that_it_must_find():
+    state = whole_run(regions=[RegionState(RegionId("joined", 1), 7, AttemptState.COMMITTED, 7)])
+    [step] = backtrack(state, TOTALS, lost(("joined", 1)), SOURCES).of(StepKind.RERUN)
+    assert step.after_try == 7
+
+
+@pytest.mark.parametrize(
+    "at_work",
+    [
+        RegionState(RegionId("joined", 1), 2, AttemptState.RUNNING, 1),
+        RegionState(RegionId("joined", 1), 1, AttemptState.COMMITTED, 1, repair_after_try=1),
+    ],
+)
+def test_a_region_under_repair_is_joined_and_nothing_behind_it_is_asked_for(at_work):
+    plan = backtrack(whole_run(regions=[at_work]), TOTALS, lost(("joined", 1)), frozenset())
+    assert isinstance(plan, Plan)
+    assert names(plan, StepKind.JOINED) == ["joined[1]"]
+    assert names(plan, StepKind.RERUN) == []
+    assert names(plan, StepKind.IF_CHANGED) == []
+
+
+def test_one_loss_is_joined_while_another_restarts():
+    at_work = RegionState(RegionId("joined", 0), 2, AttemptState.RUNNING, 1)
+    plan = backtrack(whole_run(regions=[at_work]), TOTALS, lost(("joined", 0), ("joined", 1)), SOURCES)
+    assert (names(plan, StepKind.JOINED), names(plan, StepKind.RERUN)) == (["joined[0]"], ["joined[1]"])
+
+
+def test_what_never_committed_restarts_without_being_probed():
+    """And with it all that names it as an input: the result that they read is not current."""
+    state = whole_run(without=[("weather", 0)])
+    plan = backtrack(state, TOTALS, lost(("joined", 1)), intact(("clean", 0), ("clean", 1)))
+    assert names(plan, StepKind.RERUN) == ["weather[0]", "joined[0]", "joined[1]"]
+
+
+def test_stale_results_restart_from_what_has_changed():
+    """The new weather itself is there: only what was made from the old one runs again."""
+    state = whole_run(changed=[("weather", 0)])
+    plan = backtrack(state, TOTALS, {}, SOURCES)
+    assert names(plan, StepKind.RERUN) == ["joined[0]", "joined[1]"]
+
+
+def test_a_released_input_is_a_loss():
+    state = whole_run(states={("joined", 0): PartitionState.RELEASED})
+    plan = backtrack(state, TOTALS, {}, SOURCES)
+    assert names(plan, StepKind.RERUN) == ["joined[0]"]
+
+
+def test_consumers_that_never_began_are_spared_and_not_maybe():
+    state = whole_run(regions=[RegionState(RegionId("totals", 1)), RegionState(RegionId("report-out", 0))])
+    plan = backtrack(state, TOTALS, lost(("joined", 1)), SOURCES)
+    assert names(plan, StepKind.IF_CHANGED) == []
+
+
+def test_the_closing_task_restarts_all_that_is_missing():
+    state = whole_run(without=[("joined", 0)])
+    plan = backtrack(state, CLOSE, {}, SOURCES | intact(("joined", 1)))
+    assert names(plan, StepKind.RERUN) == ["joined[0]", "totals[0]", "totals[1]", "report-out[0]"]
+    assert plan.failed == CLOSE
+
+
+@pytest.mark.parametrize(
+    ("state", "fault"),
+    [
+        (whole_run(), None),
+        (whole_run(states={("joined", 0): PartitionState.LOST}), None),
+        (whole_run(states={("joined", 0): PartitionState.RELEASED}), Fault.MISSING),
+        (whole_run(states={("joined", 0): PartitionState.QUARANTINED}), Fault.STALE),
+        (whole_run(without=[("joined", 0)]), Fault.NEVER_COMMITTED),
+        (whole_run(changed=[("clean", 1)]), Fault.STALE),
+    ],
+)
+def test_the_ledger_alone_says_what_cannot_be_read(state, fault):
+    """Of a lost one the store is asked again: the files may be back."""
+    found = known_loss(state, PARTITIONS["joined", 0])
+    assert (found.fault if found else None) is fault
+
+
+def test_a_plan_is_recorded_as_versioned_json_and_summed_up_in_a_sentence():
+    plan = backtrack(whole_run(), TOTALS, lost(("joined", 1)), SOURCES)
+    document = plan.to_json()
+    assert (document["version"], document["failed"]) == (1, "totals[0]")
+    assert {
+        "kind": "will re-run",
+        "region": "joined[1]",
+        "after_try": 1,
+        "reason": plan.of(StepKind.RERUN)[0].reason,
+    } in (document["steps"])
+    assert plan.summary() == "re-running joined[1]; 4 region(s) spared"
