@@ -1,4 +1,4 @@
-"""The whole stack around the small dataflow `ladder`, as tests drive it. Invariant: every wait has a condition and an end."""
+"""The stack around the small dataflow `ladder`, as tests drive it. Invariant: every wait has a condition and an end."""
 
 from __future__ import annotations
 

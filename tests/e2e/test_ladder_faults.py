@@ -13,9 +13,7 @@ import psutil
 import pytest
 from ladder_stack import LadderStack
 
-from weir.cli.project import project_root
 from weir.cli.stack import Stack
-from weir.cli.stack_state import StackRequest
 
 pytestmark = pytest.mark.e2e
 
@@ -23,19 +21,12 @@ FLOWS = Path(__file__).parents[1] / "flows"
 
 
 @pytest.fixture(scope="module")
-def ladder(tmp_path_factory):
+def ladder(stack_request, tmp_path_factory):
     """The stack, with the small dataflow beside the project's own DAGs."""
-    folder = tmp_path_factory.mktemp("ladder")
-    control = folder / "control.json"
+    control = tmp_path_factory.mktemp("ladder") / "control.json"
     control.write_text("{}")
-    request = StackRequest.owned_by_this_process(
-        folder=folder / "stack",
-        dags=(FLOWS / "dags", project_root() / "dags"),
-        plugins=project_root() / "plugins",
-        cache=folder / "cache",
-        environment={"WEIR_LADDER": str(control), "PYTHONPATH": str(FLOWS)},
-    )
-    with Stack(request) as stack:
+    environment = {"WEIR_LADDER": str(control), "PYTHONPATH": str(FLOWS)}
+    with Stack(stack_request(FLOWS / "dags", environment=environment)) as stack:
         ladder = LadderStack(stack, control)
         ladder.wait(lambda: ladder.api.has_dag("ladder"), "the DAG ladder")
         ladder.api.unpause("ladder")
@@ -181,6 +172,31 @@ def test_a_run_keeps_its_parallelism_when_the_dag_file_changes(green):
     ladder.clear(third_gone, "doubled", 0)
     ladder.await_green(third_gone)
     assert ladder.totals("20240102T000000Z") == expected(ladder)
+
+
+def test_several_losses_of_several_stages_are_repaired_together(green):
+    ladder, run_id, before = green
+    for stage, subtask in (("doubled", 0), ("doubled", 1), ("numbers", 1)):
+        shutil.rmtree(ladder.folder(stage, subtask))
+    ladder.clear(run_id, totals_task(before), 1)
+    ladder.await_green(run_id)
+    again = {"doubled[0]": 1, "doubled[1]": 1, "numbers[1]": 1, f"{totals_task(before)}[1]": 2}
+    assert ladder.again(run_id, before) == again
+    assert ladder.totals() == expected(ladder)
+
+
+def test_clearing_a_running_task_stops_its_spark_work(green):
+    """The first attempt would dwell on each row for minutes; its successor does not wait for it."""
+    ladder, run_id, before = green
+    ladder.change(milliseconds_a_row=20_000)
+    ladder.clear(run_id, "doubled", 1)
+    ladder.wait(lambda: len(ladder.attempts("doubled", 1)) > before["doubled[1]"], "the slow attempt")
+    ladder.await_state(run_id, "doubled[1]", "running")
+    ladder.change(milliseconds_a_row=0)
+    assert ladder.api.clear("ladder", run_id, "doubled", 1, "cleared while it runs", even_if_running=True)
+    ladder.await_green(run_id)
+    assert [state for _, state, _ in ladder.attempts("doubled", 1)][-2:] == ["fenced", "committed"]
+    assert ladder.totals() == expected(ladder)
 
 
 def test_bad_functions_fail_at_once_with_advice(green):

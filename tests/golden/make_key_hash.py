@@ -59,7 +59,7 @@ def values_by_type() -> dict[str, list[Any]]:
 def rows() -> list[list[tuple[str, Any]]]:
     by_type = values_by_type()
     alone = [[(spark_type, value)] for spark_type, values in by_type.items() for value in [*values, None]]
-    draw = random.Random(2013)  # noqa: S311 - examples, not secrets
+    draw = random.Random(2013)
     types = list(by_type)
     together = [
         [

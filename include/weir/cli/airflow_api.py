@@ -81,7 +81,9 @@ class AirflowApi:
             if len(found) >= page["total_entries"] or not page["task_instances"]:
                 return sorted(found, key=lambda one: (one.run_id, one.task_id, one.map_index))
 
-    def clear(self, dag_id: str, run_id: str, task_id: str, map_index: int, note: str) -> list[TaskInstance]:
+    def clear(
+        self, dag_id: str, run_id: str, task_id: str, map_index: int, note: str, *, even_if_running: bool = False
+    ) -> list[TaskInstance]:
         """Clear one task instance and nothing downstream, as the UI's dialog does; what was cleared."""
         body = {
             "dry_run": False,
@@ -90,7 +92,7 @@ class AirflowApi:
             "only_failed": False,
             "include_downstream": False,
             "reset_dag_runs": True,
-            "prevent_running_task": True,
+            "prevent_running_task": not even_if_running,
             "note": note,
         }
         answer = self._send("POST", f"/api/v2/dags/{quote(dag_id)}/clearTaskInstances", body)

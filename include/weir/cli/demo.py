@@ -25,7 +25,7 @@ from weir.cli.demo_report import DayCheck, Healing, print_checks, print_healing,
 from weir.cli.progress import Progress
 from weir.cli.project import project_root, state_folder
 from weir.cli.stack import Stack
-from weir.cli.stack_state import StackRequest, StackState
+from weir.cli.stack_state import StackRequest
 from weir.errors import Misconfigured, Retryable
 from weir.ledger.ledger import Ledger
 from weir.store.store import Store
@@ -77,17 +77,12 @@ def _new_stack(progress: Progress) -> Stack:
         cache=state_folder() / "cache",
         environment={"WEIR_FLIGHTS_LAST_DAY": DAYS[-1].isoformat()},
     )
-    stack = Stack(request, on_change=lambda state: progress.say(_describe(state)))
+    stack = Stack(request, on_change=lambda state: progress.say(state.describe()))
     if stack.is_running():
         raise Misconfigured(f"another demo is running, at {stack.url}: wait until it ends")
     stack.stop()  # what a demo that was killed has left
     shutil.rmtree(folder, ignore_errors=True)
     return stack
-
-
-def _describe(state: StackState) -> str:
-    ready = ", ".join(state.ready)
-    return f"{state.message}{f'; ready: {ready}' if ready else ''}"
 
 
 @dataclass(frozen=True, slots=True)

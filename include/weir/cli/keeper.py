@@ -115,6 +115,7 @@ class Keeper:
         for program in airflow_programs(self._folder, self._log("").parent, ports, environment):
             if not self._must_stop():
                 self._launch(program)
+        self._set(replace(self._state, message="waiting until all components are ready"))
 
     def _migrate(self, environment: dict[str, str]) -> None:
         program = airflow_database.migration(self._request, environment, self._log("migration"))
@@ -129,6 +130,7 @@ class Keeper:
         if status != 0:
             raise Misconfigured(f"Airflow's database could not be migrated:\n{tail(program.log)}")
         airflow_database.finish_migration(self._request)
+        self._set(self._state.without_process(program.name))
 
     def _exit_status(self, running: ProcessRecord) -> int | None:
         while not self._must_stop():

@@ -17,6 +17,7 @@ from rich.table import Table
 from weir.cli.airflow_environment import ledger_url, store_url
 from weir.cli.project import state_folder
 from weir.errors import Misconfigured
+from weir.recovery.plan import StepKind
 from weir.settings import Settings, read_settings
 
 if TYPE_CHECKING:
@@ -172,8 +173,8 @@ def _tell_failover(row: FailoverRow) -> None:
         steps.setdefault(step["kind"], []).append(step["region"])
     _say(f"{_at(row.decided_at)}  {row.run}, {row.region}[{row.subtask}], attempt {row.attempt}")
     _say(f"  cause: {row.cause or 'none recorded'}")
-    for kind, regions in steps.items():
-        names = f"{len(regions)} region(s)" if kind == "spared" else ", ".join(regions)
+    for kind in (kind.value for kind in StepKind if kind.value in steps):
+        names = f"{len(steps[kind])} region(s)" if kind == StepKind.SPARED.value else ", ".join(steps[kind])
         _say(f"  {kind}: {names}")
 
 

@@ -33,7 +33,7 @@ def up() -> None:
     """Start Airflow and Spark in the background, and say how to log in."""
     console = Console()
     progress = Progress(console)
-    stack = _stack(lambda state: progress.say(f"{state.message}; ready: {', '.join(state.ready) or 'nothing yet'}"))
+    stack = _stack(lambda state: progress.say(state.describe()))
     if stack.is_running():
         console.print("The stack is running already.")
     else:
@@ -64,7 +64,9 @@ def status() -> None:
             console.print(f"The last start failed: {state.message}", markup=False)
         left = [f"{one.name} ({one.pid})" for one in state.processes if one.is_alive()]
         if left:
-            console.print(f"Left behind by a keeper that was killed: {', '.join(left)}; ./weir down ends them.")
+            console.print(
+                f"Left behind by a keeper that was killed: {', '.join(left)}; ./weir down ends them.", soft_wrap=True
+            )
         raise typer.Exit(EXIT_DOWN)
     console.print(f"The stack is {state.phase.value}. {state.message}".rstrip())
     console.print(_components(state))

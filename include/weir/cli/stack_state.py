@@ -93,6 +93,15 @@ class StackState:
         """The process of this name that was started last."""
         return next((one for one in self.processes if one.name == name), None)
 
+    def describe(self) -> str:
+        """What is being done, and which components work, in a few words."""
+        ready = f"; ready: {', '.join(self.ready)}" if self.ready else ""
+        return f"{self.message}{ready}"
+
+    def without_process(self, name: str) -> StackState:
+        """The record after a process has ended for good."""
+        return replace(self, processes=tuple(one for one in self.processes if one.name != name))
+
     def with_process(self, started: ProcessRecord) -> StackState:
         """The record with a process in place of an earlier one of its name."""
         others = tuple(one for one in self.processes if one.name != started.name)

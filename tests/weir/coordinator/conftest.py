@@ -11,7 +11,7 @@ from weir.testing.ledgers import fast_folder, new_ledger
 
 
 def ladder(parallelism: int = 2) -> Dataflow:
-    """Source into clean (pipelined), by key into joined with one weather, by key into totals, into a report with a sink."""
+    """Raw into clean (pipelined), by key into joined with weather, by key into totals and routes, into a report."""
     return Dataflow(
         "ladder",
         [

@@ -202,7 +202,7 @@ def test_a_killed_process_counts_against_the_restart_strategy(world):
     world.airflow.run_until_quiet()
     weather = world.airflow.task(run, "weather")
     assert weather.state == "failed"
-    assert len([each for each in weather.runs]) >= 4
+    assert len(weather.runs) >= 4
     assert "ended without a word" in weather.notes[0]
 
 

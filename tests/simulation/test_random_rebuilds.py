@@ -1,0 +1,106 @@
+"""Ledgers that are lost and built again, and runs that move to another parallelism, in the middle of random faults."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from weir.coordinator.adopt import adopt
+from weir.coordinator.rebuild import rebuild
+from weir.coordinator.services import Services
+from weir.errors import Misconfigured
+from weir.testing.airflow import FakeAirflow
+from weir.testing.engine import FakeEngine
+from weir.testing.ledgers import new_ledger
+
+_spec = importlib.util.spec_from_file_location("random_faults", Path(__file__).with_name("test_random_faults.py"))
+faults = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(faults)
+
+RUN = "ladder@20130101T000000Z"
+
+
+class LosingChaos(faults.Chaos):
+    """Faults, and now and then the whole ledger is gone, or the DAG file changes."""
+
+    def act(self):
+        self.random.choice(
+            [super().act, super().act, super().act, super().act, self.lose_ledger, self.rebuild, self.adopt]
+        )()
+
+    def lose_ledger(self):
+        world = self.world
+        world.ledger.close()
+        for file in self.folder.glob("ledger.db*"):
+            file.unlink()
+        world.ledger = new_ledger(self.folder / "ledger.db")
+        world.services = Services(world.ledger, world.store, now=lambda: world.airflow.time)
+        before, world.airflow = (
+            world.airflow,
+            FakeAirflow(world.services, FakeEngine(world.store, world.content), world.airflow.flow),
+        )
+        for name in ("tasks", "time", "strategy", "during", "after_commit", "reachable"):
+            setattr(world.airflow, name, getattr(before, name))
+        self.rebuild()
+
+    def rebuild(self):
+        try:
+            rebuild(self.world.services)
+        except Misconfigured as error:
+            assert "has no marker" in str(error)  # nothing has begun yet
+
+    def adopt(self):
+        self.world.airflow.deploy(faults.small.ladder(self.random.choice([2, 3, 4])))
+        try:
+            adopt(self.world.services, RUN)
+        except Misconfigured as error:
+            assert "knows no run" in str(error)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_after_lost_ledgers_and_adoptions_the_outcome_is_that_of_a_run_without(tmp_path, seed):
+    world = faults.new_world(tmp_path / "faulty")
+    chaos = LosingChaos(world, tmp_path / "faulty", seed)
+    for _ in range(40):
+        chaos.act()
+    chaos.faulty, world.airflow.reachable = False, True
+    world.airflow.run_until_quiet()
+    if chaos.random.random() < 0.5:
+        chaos.lose_ledger()
+    world.airflow.clear_run_by_hand(chaos.run)
+    world.airflow.run_until_quiet()
+    assert {task.state for task in world.airflow.tasks.values()} <= {"success", "removed"}
+
+    calm = faults.new_world(tmp_path / "calm")
+    calm.airflow.deploy(world.airflow.flow)
+    calm.content.update(world.content)
+    calm.airflow.dag_run()
+    calm.airflow.run_until_quiet()
+    assert faults.outcome(world) == faults.outcome(calm)
+
+
+@pytest.mark.parametrize("seed", range(8, 16))
+def test_closing_a_run_heals_what_a_lost_ledger_had_owed(tmp_path, seed):
+    """Nothing is cleared but the closing task, and the sources, whose changes only a person can know."""
+    world = faults.new_world(tmp_path / "faulty")
+    chaos = LosingChaos(world, tmp_path / "faulty", seed)
+    chaos.adopt = chaos.steps
+    for _ in range(40):
+        chaos.act()
+    chaos.lose_ledger()
+    chaos.faulty, world.airflow.reachable = False, True
+    for task_id, index in (*faults.SOURCES, ("joined", 0), ("joined", 1)):
+        world.airflow.clear_by_hand(chaos.run, task_id, index)
+    for task in world.airflow.tasks.values():
+        if task.state in ("failed", "upstream_failed"):
+            world.airflow._clear(task)
+    world.airflow.run_until_quiet()
+    world.airflow.clear_by_hand(chaos.run, "weir_close")
+    world.airflow.run_until_quiet()
+    assert set(world.airflow.states().values()) == {"success"}
+
+    calm = faults.new_world(tmp_path / "calm")
+    calm.content.update(world.content)
+    calm.airflow.dag_run()
+    calm.airflow.run_until_quiet()
+    assert faults.outcome(world) == faults.outcome(calm)
