@@ -43,7 +43,8 @@ def _run(job: RegionJob, given: argparse.Namespace) -> None:
     if given.remote:
         from weir_spark.connect import ConnectEngine  # noqa: PLC0415  # needs grpc, which spark-submit may not have
 
-        ConnectEngine(given.remote, given.storage_options).run(job, given.session_id, _say)
+        engine = ConnectEngine(given.remote, given.storage_options, retries=given.retries)
+        engine.run(job, given.session_id, _say)
         return
     _run_in_own_session(job, given.storage_options)
 
@@ -71,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("job", help="path or URL of the region's job.json")
     parser.add_argument("--remote", help="a Spark Connect server, sc://host:port; without it, a session of its own")
     parser.add_argument("--session-id", default=str(uuid.uuid4()), help="the session's id, a UUID")
+    parser.add_argument("--retries", type=int, default=8, help="tries at a server that does not answer: 8 are 25 s")
     parser.add_argument("--storage-options", type=json.loads, default={}, help="JSON for fsspec")
     return parser
 

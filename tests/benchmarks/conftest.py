@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from weir.store.store import Store
-from weir.testing.spark_server import TestServer, running_server
+from weir.testing.spark_server import TestServer
 from weir_spark.session import active, configure
 
 
@@ -21,12 +21,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.is_relative_to(here):
             item.add_marker(pytest.mark.skip(reason="a benchmark: ask for it by --benchmark-only"))
-
-
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestServer]:
-    with running_server(tmp_path_factory.mktemp("spark-server")) as started:
-        yield started
 
 
 @pytest.fixture(scope="session")

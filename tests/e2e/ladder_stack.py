@@ -15,9 +15,9 @@ from weir.cli.stack import Stack
 from weir.ledger.attempts import newest_attempts
 from weir.ledger.ledger import Ledger
 from weir.ledger.models import ResultRow
-from weir.ledger.runs import runs_of
 from weir.store.published import published
 from weir.store.store import Store
+from weir.topology.regions import RegionId
 
 DAG = "ladder"
 PATIENCE_SECONDS = 240.0
@@ -109,18 +109,14 @@ class LadderStack:
     def folder(self, stage: str, subtask: int) -> Path:
         """The folder of the current result of a partition."""
         with self.ledger.transaction() as session:
-            row = session.query(ResultRow).filter_by(stage=stage, subtask=subtask, is_current=True).one()
+            of_first_day = session.query(ResultRow).filter_by(run=f"{DAG}@{FIRST_DAY}", is_current=True)
+            row = of_first_day.filter_by(stage=stage, subtask=subtask).one()
         return Path(self.stack.store_url.removeprefix("file://")) / row.folder
 
     def attempts(self, region: str, subtask: int) -> list[tuple[int, str, str | None]]:
         """Try, state and failure of each attempt."""
         with self.ledger.transaction() as session:
-            (run,) = [row.id for row in runs_of(session, DAG) if row.epoch == FIRST_DAY]
-            rows = next(
-                rows
-                for key, rows in newest_attempts(session, run).items()
-                if (key.name, key.subtask) == (region, subtask)
-            )
+            rows = newest_attempts(session, f"{DAG}@{FIRST_DAY}")[RegionId(region, subtask)]
         return [(row.try_number, row.state, row.failure) for row in rows]
 
     def totals(self, epoch: str = FIRST_DAY) -> list[dict[str, int]]:

@@ -56,7 +56,8 @@ def print_healing(console: Console, healing: Healing) -> None:
     again = _table("Ran again", "task instance", "tries", "why")
     for one, (before, after) in healing.again.items():
         again.add_row(str(one), f"{before} -> {after}", escape(healing.reasons.get(one, one.run_id)))
-    console.print("\n", again)
+    console.print()
+    console.print(again)
     by_reason: dict[str, list[str]] = {}
     for one in healing.spared:
         by_reason.setdefault(healing.reasons[one], []).append(str(one))
@@ -64,7 +65,8 @@ def print_healing(console: Console, healing: Healing) -> None:
     for reason, names in by_reason.items():
         spared.add_row(", ".join(names), escape(reason))
     spared.add_row(f"{healing.spared_elsewhere} of the {healing.other_days} other days", "nobody asked for them")
-    console.print(spared, "\n")
+    console.print(spared)
+    console.print()
 
 
 def _table(title: str, *columns: str) -> Table:

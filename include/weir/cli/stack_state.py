@@ -96,7 +96,7 @@ class StackState:
     def describe(self) -> str:
         """What is being done, and which components work, in a few words."""
         ready = f"; ready: {', '.join(self.ready)}" if self.ready else ""
-        return f"{self.message}{ready}"
+        return f"{self.message or self.phase.value}{ready}"
 
     def without_process(self, name: str) -> StackState:
         """The record after a process has ended for good."""
