@@ -7,6 +7,7 @@ import json
 import time
 from pathlib import Path
 
+import httpx
 import pyarrow.parquet as pq
 
 from weir.cli.airflow_api import AirflowApi
@@ -129,6 +130,23 @@ class LadderStack:
             for name in part.files
         ]
         return sorted((row for table in tables for row in table.to_pylist()), key=lambda row: row["bucket"])
+
+    def start_slow(self, run_id: str, subtask: int) -> None:
+        """Clear a subtask of `doubled` and wait until Spark dwells on its rows, for minutes if nobody stops it."""
+        self.change(milliseconds_a_row=20_000)
+        self.hold("doubled")
+        self.clear(run_id, "doubled", subtask)
+        self.await_reached("doubled", subtask)
+        self.change(milliseconds_a_row=0)
+        self.let_go("doubled")
+        self.wait(lambda: self.running_spark_jobs() > 0, "a running Spark job")
+
+    def running_spark_jobs(self) -> int:
+        """How many jobs the Spark server is running, as its own pages say."""
+        pages = f"http://127.0.0.1:{self.stack.state.ports['spark-ui']}/api/v1/applications"
+        (application,) = httpx.get(pages, trust_env=False).json()
+        jobs = httpx.get(f"{pages}/{application['id']}/jobs?status=running", trust_env=False)
+        return len(jobs.json())
 
     @staticmethod
     def wait(condition, what: str, seconds: float = PATIENCE_SECONDS) -> None:

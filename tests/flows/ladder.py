@@ -42,9 +42,9 @@ def numbers(ctx: StageContext) -> DataFrame:
 
 def doubled(ctx: StageContext, numbers: DataFrame) -> DataFrame:
     """Double each number. Input: the columns of `numbers`. Output: bucket, number, value (bigint)."""
+    pause = _control(ctx).get("milliseconds_a_row", 0)  # first: a hold then says that it has been read
     _stop_here("doubled", ctx)
     rows = numbers.select("bucket", "number", (F.col("number") * 2).alias("value"))
-    pause = _control(ctx).get("milliseconds_a_row", 0)
     return rows.where(_slept(pause)) if pause else rows
 
 
