@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import uuid
 from collections.abc import Sequence
@@ -54,6 +55,8 @@ def _run_in_own_session(job: RegionJob, storage_options: dict[str, Any]) -> None
 
     from weir_spark import region  # noqa: PLC0415  # after the arguments are known to be right
 
+    # A parent process with a remote session hands this down, and pyspark would ask for a server's URL.
+    os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
     store = Store.open(job.store, storage_options)
     session = SparkSession.builder.appName(f"weir {job.dataflow} {job.region}").getOrCreate()
     try:

@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from weir.dataflow import task_settings
 from weir.recovery.restart import RestartStrategy
 
 if TYPE_CHECKING:
@@ -45,11 +46,7 @@ class Declaration:
         return RestartStrategy.default() if self.restart is None else self.restart
 
     def task_arguments(self, region: LogicalRegion) -> dict[str, Any]:
-        """Airflow's settings of the region's task; its stages agree on them, or leave them out."""
-        settings = [self.flow.stage(name).task for name in region.stages]
-        arguments: dict[str, Any] = {}
-        for name in _TASK_SETTINGS:
-            given = [value for each in settings if (value := getattr(each, name)) is not None]
-            arguments.update({name: given[0]} if given else {})
-        configs = [dict(each.executor_config) for each in settings if each.executor_config]
-        return arguments | ({"executor_config": configs[0]} if configs else {})
+        """Airflow's settings of the region's task, merged over its stages."""
+        merged = task_settings(self.topology.stages_of(region.name))
+        single = {name: value for name in _TASK_SETTINGS if (value := getattr(merged, name)) is not None}
+        return single | ({"executor_config": dict(merged.executor_config)} if merged.executor_config else {})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -25,7 +26,7 @@ from weir.results.codec import region_report_to_json
 from weir.results.region_job import RegionJob, RegionReport
 from weir.store.store import Store
 from weir_spark import region
-from weir_spark.failures import is_interruption, is_server_gone, translate
+from weir_spark.failures import is_interruption, is_server_gone, is_still_closing, translate
 from weir_spark.progress import ProgressLog
 
 _USER = "weir"
@@ -33,6 +34,8 @@ _USER = "weir"
 
 _STOP_SECONDS = 10.0
 _SHUTDOWN_SECONDS = 2.0
+_RELEASE_PAUSES = (0.1, 0.5, 2.0)
+"""Seconds between tries to release a session whose interrupted work has not come to its end on the server."""
 _SHORT = {"interrupt": 20.0, "release_session": 20.0, "config": 20.0}
 """Seconds that a call of an engine's side session may take."""
 _NOISY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
@@ -188,13 +191,27 @@ def _patience(max_retries: int) -> RetryPolicy:
 
 
 def _end(client: SparkConnectClient) -> None:
-    """Interrupt first: it makes a session that is not known yet, so that its id can be closed for good."""
+    """Interrupt, then close the id for good. Interrupting makes a session that the server does not know yet."""
     try:
         client.interrupt_all()
     except PySparkException as error:
         if not is_interruption(error):
             raise
+    for pause in _RELEASE_PAUSES:
+        if _is_released(client):
+            return
+        time.sleep(pause)
     client.release_session()
+
+
+def _is_released(client: SparkConnectClient) -> bool:
+    try:
+        client.release_session()
+    except PySparkException as error:
+        if is_still_closing(error):
+            return False
+        raise
+    return True
 
 
 def _close(client: SparkConnectClient) -> None:

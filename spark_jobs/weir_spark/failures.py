@@ -33,6 +33,11 @@ def is_interruption(error: BaseException) -> bool:
     return isinstance(error, PySparkException) and error.getCondition() in _INTERRUPTED
 
 
+def is_still_closing(error: BaseException) -> bool:
+    """Tell whether the server could not end a session because an interrupted query is between two of its states."""
+    return isinstance(error, PySparkException) and "SPARK_CONNECT_ILLEGAL_STATE" in str(error)
+
+
 def is_server_gone(error: BaseException) -> bool:
     """Tell whether the server did not answer, or is another process than the session was made in."""
     if isinstance(error, SparkConnectGrpcException) and error.getGrpcStatusCode() in _UNREACHABLE:

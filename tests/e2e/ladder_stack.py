@@ -144,8 +144,8 @@ class LadderStack:
     def running_spark_jobs(self) -> int:
         """How many jobs the Spark server is running, as its own pages say."""
         pages = f"http://127.0.0.1:{self.stack.state.ports['spark-ui']}/api/v1/applications"
-        (application,) = httpx.get(pages, trust_env=False).json()
-        jobs = httpx.get(f"{pages}/{application['id']}/jobs?status=running", trust_env=False)
+        (application,) = httpx.get(pages, trust_env=False, timeout=60).json()
+        jobs = httpx.get(f"{pages}/{application['id']}/jobs?status=running", trust_env=False, timeout=60)
         return len(jobs.json())
 
     @staticmethod
