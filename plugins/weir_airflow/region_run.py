@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowFailException
 
 from weir.coordinator.values import Adopted, Awaiting, BeginRequest, Begun, Exhausted, NotInRecord, Published, TaskKey
-from weir.errors import Fenced, Internal, Misconfigured, ResultUnavailable, Retryable
+from weir.errors import Fenced, Internal, Misconfigured, ResultUnavailable, Retryable, WeirError
 from weir.ledger.runs import epoch_of
 from weir.results.codec import region_job_to_json, region_report_from_json
 from weir_airflow.assets import announce
@@ -37,7 +37,7 @@ def run_region(
 ) -> dict[str, Any]:
     """Begin, compute, commit; `remember` gets the engine, so that `on_kill` can stop it."""
     with Office.open() as office:
-        office.settle(declared.flow.name, tell)
+        _settle(office, declared.flow.name, tell)
         request = begin_request(declared, context, engine_address(office.spark))
         outcome = awaited(lambda: _begun(office, request, tell), tell)
         match outcome:
@@ -53,7 +53,7 @@ def run_region(
 def run_close(declared: Declaration, context: Context, tell: Callable[[str], None]) -> dict[str, Any]:
     """Complete the run and publish its sinks, or raise what is missing."""
     with Office.open() as office:
-        office.settle(declared.flow.name, tell)
+        _settle(office, declared.flow.name, tell)
         request = begin_request(declared, context, "")
         outcome = awaited(lambda: office.coordinator.close(request, office.clearer), tell)
         if not isinstance(outcome, Published):
@@ -62,6 +62,14 @@ def run_close(declared: Declaration, context: Context, tell: Callable[[str], Non
             tell(f"Sink {sink}: {'unchanged' if version is None else f'version {version} is published'}")
         announce(context, declared.flow.name, epoch_of(request.interval[0]), outcome.versions)
         return dict(outcome.summary)
+
+
+def _settle(office: Office, dataflow: str, tell: Callable[[str], None]) -> None:
+    """Carry out what is owed. This task does not depend on it: where it fails, whoever comes by tries again."""
+    try:
+        office.settle(dataflow, tell)
+    except WeirError as error:
+        tell(f"Clears remain owed: {error}")
 
 
 def _begun(
@@ -102,7 +110,7 @@ def _compute(
     report = region_report_from_json(office.store.read(job.report))
     committed = office.coordinator.commit(begun, report)
     if committed.owed:
-        office.settle(begun.run.dataflow.name, tell)
+        _settle(office, begun.run.dataflow.name, tell)
     return dict(committed.summary)
 
 
@@ -133,6 +141,7 @@ def begin_request(declared: Declaration, context: Context, session_url: str) -> 
         task_prefix=declared.task_prefix,
         interval=data_interval(context),
         session_url=session_url,
+        clear_number=getattr(context["dag_run"], "clear_number", None) or 0,
         parameters=parameters_of(declared, context),
         restart=declared.restart_strategy(),
     )

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 LEDGER_DELAY: Final = timedelta(seconds=5)
 """Before the next try when the ledger does not answer: nobody could be asked, and nothing could be counted."""
 
+PATIENT_DELAY: Final = timedelta(minutes=1)
+PATIENT_BELOW: Final = 900
+"""With fewer tries than that left, an outage has lasted for a while: they are made to last for half a day more."""
+
 FENCED_DELAY: Final = timedelta(seconds=5)
 
 
@@ -28,7 +32,7 @@ class WeirRetryPolicy(RetryPolicy):  # type: ignore[misc]  # Airflow's classes a
         self,
         exception: BaseException,
         try_number: int,
-        max_tries: int,  # noqa: ARG002  Airflow's own limit, which never decides
+        max_tries: int,
         context: Context | None = None,
     ) -> RetryDecision:
         """Decide by the ledger; `try_number` counts from 1."""
@@ -41,7 +45,8 @@ class WeirRetryPolicy(RetryPolicy):  # type: ignore[misc]  # Airflow's classes a
         try:
             return _decide(exception, try_number, context)
         except Retryable as error:
-            return RetryDecision.retry(LEDGER_DELAY, f"Weir could not book the failure: {error}")
+            delay = LEDGER_DELAY if max_tries - try_number >= PATIENT_BELOW else PATIENT_DELAY
+            return RetryDecision.retry(delay, f"Weir could not book the failure: {error}")
         except WeirError as error:
             return RetryDecision.fail(f"{error} (while booking: {exception})")
 

@@ -6,9 +6,11 @@ artifacts, and puts these before everything installed there, so that an edited f
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import importlib.util
 import io
+import shutil
 import sys
 import tempfile
 import zipfile
@@ -20,6 +22,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from weir.errors import Misconfigured
+from weir_spark.session import is_remote
 
 _LEFT_OUT = ("__pycache__", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -60,14 +63,23 @@ def pack(modules: Sequence[str]) -> Archive:
 
 def ship(session: SparkSession, archive: Archive) -> None:
     """Give a session the modules, once."""
-    with tempfile.TemporaryDirectory(prefix="weir-modules-") as folder:
-        path = Path(folder, archive.name)
-        path.write_bytes(archive.data)
-        try:
-            session.addArtifacts(str(path), pyfile=True)
-        finally:
-            # pyspark puts the zip before this process's own modules, and the folder goes in a moment.
-            sys.path[:] = [entry for entry in sys.path if entry != str(path)]
+    folder = tempfile.mkdtemp(prefix="weir-modules-")
+    path = Path(folder, archive.name)
+    path.write_bytes(archive.data)
+    try:
+        session.addArtifacts(str(path), pyfile=True)
+    finally:
+        # pyspark puts the zip before this process's own modules.
+        sys.path[:] = [entry for entry in sys.path if entry != str(path)]
+        _delete(folder, session)
+
+
+def _delete(folder: str, session: SparkSession) -> None:
+    """A server has the zip now; the executors of a session of this process's own fetch it when they need it."""
+    if is_remote(session):
+        shutil.rmtree(folder)
+    else:
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
 def _files(module: str) -> Iterator[tuple[str, Path]]:

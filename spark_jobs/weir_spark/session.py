@@ -43,6 +43,11 @@ def configure(session: SparkSession, extra: Mapping[str, str]) -> dict[str, str]
     return {**FORCED, **extra, "spark.version": session.version}
 
 
+def is_remote(session: SparkSession) -> bool:
+    """Tell whether a session is a client of a Spark Connect server."""
+    return type(session).__module__.startswith("pyspark.sql.connect")
+
+
 @contextmanager
 def active(session: SparkSession) -> Iterator[None]:
     """Make a remote session this thread's active one.
@@ -50,7 +55,7 @@ def active(session: SparkSession) -> Iterator[None]:
     pyspark asks the active session, not the DataFrame's own, how to make a UDF and whose a checkpoint is. A session
     of Spark's classic kind is left alone: there is one context in a process.
     """
-    if not type(session).__module__.startswith("pyspark.sql.connect"):
+    if not is_remote(session):
         yield
         return
     holder = type(session)._active_session  # noqa: SLF001  # there is no public way for a remote session

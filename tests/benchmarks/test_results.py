@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 import time
 import urllib.request
 import uuid
@@ -56,7 +55,8 @@ def test_the_digest_costs_little_of_a_write(rows, store, benchmark, layout) -> N
     without()
     observed()
     pairs = [(seconds(without), seconds(observed)) for _ in range(ROUNDS)]
-    plain, digested = (statistics.median(column) for column in zip(*pairs, strict=True))
+    # The fastest of each: what else the machine does only ever adds.
+    plain, digested = (min(column) for column in zip(*pairs, strict=True))
     benchmark.extra_info.update(rows=ROWS, without=plain, digested=digested, ratio=digested / plain)
     print(f"\n{layout.id}: {plain:.2f} s without, {digested:.2f} s with the digest: {digested / plain:.2f}")
     benchmark.pedantic(observed, rounds=1)
@@ -74,6 +74,8 @@ def seconds(call) -> float:
 def test_a_reader_of_a_quarter_of_the_key_groups_reads_about_a_quarter_of_the_bytes(
     server, spark, rows, store, benchmark, count
 ) -> None:
+    # What is read in parallel ranges is read by other threads than those whose bytes Spark counts.
+    spark.conf.set("parquet.hadoop.vectored.io.enabled", "false")
     target = output(store, BY_KEY)
     report = writer.report(writer.write(rows.limit(count), "rows", target), "rows", target, store)
     files = tuple(store.spark_url(f"{report.folder}/{file.name}") for file in report.files)

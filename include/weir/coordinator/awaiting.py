@@ -18,6 +18,7 @@ from weir.ledger.attempts import LIVE, attempts_of, end
 from weir.ledger.models import OwedClearRow
 from weir.ledger.owed import task_of
 from weir.ledger.runs import Run
+from weir.ledger.snapshot import run_state
 from weir.recovery.run_state import AttemptState
 from weir.topology.regions import RegionId
 
@@ -27,13 +28,14 @@ NOT_IN_AIRFLOW = (MISSING, "removed")
 def void_finished(services: Services, run: Run, regions: Iterable[RegionId], clearer: Clearer) -> bool:
     """Ask Airflow about regions believed to be at work; whether any of them turned out to be finished.
 
-    Raises Misconfigured for one that was skipped or does not exist.
+    Raises Misconfigured for one that was skipped, failed for good or does not exist.
     """
     with services.ledger.transaction() as session:
         items = {region: _item(session, run, region) for region in sorted(regions)}
+        owing = {region for region in items if any(row.settled_at is None for row in _repairs(session, run, region))}
     answers = dict(zip(items, clearer.inspect(list(items.values())), strict=True))
     for region, answer in answers.items():
-        _require_runnable(run, region, answer)
+        _require_runnable(run, region, answer, is_owed=region in owing)
     finished = {region: answer for region, answer in answers.items() if answer.state == "success"}
     if not finished:
         return False
@@ -47,7 +49,12 @@ def _item(session: Session, run: Run, region: RegionId) -> ClearItem:
     return ClearItem(run.dag_id, run.run_id, task_id, map_index, None)
 
 
-def _require_runnable(run: Run, region: RegionId, answer: ClearAnswer) -> None:
+def _require_runnable(run: Run, region: RegionId, answer: ClearAnswer, *, is_owed: bool) -> None:
+    if answer.state in ("failed", "upstream_failed") and not is_owed:
+        raise Misconfigured(
+            f"{region} is awaited, but Airflow calls {answer.item.task_id} of run {run.run_id} {answer.state}: look at "
+            "its log, mend the cause, and clear it with its downstream tasks"
+        )
     if answer.state == "skipped":
         raise Misconfigured(
             f"{region} was skipped in Airflow, so its result was never made: clear {answer.item.task_id} of run "
@@ -61,24 +68,25 @@ def _require_runnable(run: Run, region: RegionId, answer: ClearAnswer) -> None:
         )
 
 
-def _void(session: Session, services: Services, run: Run, region: RegionId, answer: ClearAnswer) -> bool:
-    """Record that what is awaited will not come; false while a clear is still owed or the try has just committed."""
-    owed = list(
-        session.scalars(
-            select(OwedClearRow).where(
-                OwedClearRow.run == run.id,
-                OwedClearRow.region == region.name,
-                OwedClearRow.subtask == region.subtask,
-                ~OwedClearRow.is_void,
-            )
-        )
+def _repairs(session: Session, run: Run, region: RegionId) -> list[OwedClearRow]:
+    query = select(OwedClearRow).where(
+        OwedClearRow.run == run.id,
+        OwedClearRow.region == region.name,
+        OwedClearRow.subtask == region.subtask,
+        ~OwedClearRow.is_void,
     )
+    return list(session.scalars(query))
+
+
+def _void(session: Session, services: Services, run: Run, region: RegionId, answer: ClearAnswer) -> bool:
+    """Record that what is awaited will not come; false while a clear is still owed, or where the answer is too old."""
+    owed = _repairs(session, run, region)
     if any(row.settled_at is None for row in owed):
         return False
     attempts = attempts_of(session, run.id, region)
-    ended = max((row.try_number for row in attempts if row.state in ENDED), default=-1)
-    if ended >= answer.try_number:
-        return False  # it has committed since the run was looked at
+    is_newer = any(row.try_number > answer.try_number for row in attempts)
+    if is_newer or not run_state(session, run).region(region).at_work:
+        return False  # a newer try has begun, or the work has ended, since the run was looked at
     for row in attempts:
         if row.state in (*LIVE, AttemptState.RETRYING.value):
             end(
@@ -90,6 +98,3 @@ def _void(session: Session, services: Services, run: Run, region: RegionId, answ
     for each in owed:
         each.is_void, each.found_try = True, answer.try_number
     return True
-
-
-ENDED = (AttemptState.COMMITTED.value, AttemptState.ADOPTED.value)

@@ -13,10 +13,11 @@ from sqlalchemy.orm import Session
 
 from weir.coordinator.clearing import Clearer
 from weir.coordinator.commit import require_newest, require_unchanged
-from weir.coordinator.gathering import gather
+from weir.coordinator.gathering import Gathered, gather
 from weir.coordinator.registration import Registered, register
 from weir.coordinator.services import Services
 from weir.coordinator.values import Awaiting, BeginRequest, Exhausted, NotInRecord, Published
+from weir.errors import Conflict, Corrupt
 from weir.ledger.attempts import end
 from weir.ledger.models import AttemptRow, RunRow
 from weir.ledger.publications import begin_publication, complete_publications, last_publication, next_version
@@ -26,6 +27,8 @@ from weir.recovery.run_state import CLOSE, AttemptState, RunState
 from weir.results.manifest import InputRead, Manifest
 from weir.sinks.pointer import Pointer, PublishedPartition, pointer_from_json, pointer_path
 from weir.store.errors import AlreadyExists, NotFound
+from weir.store.probe import verify_segments
+from weir.store.published import highest_version
 from weir.topology.regions import PartitionId
 
 
@@ -52,11 +55,25 @@ def close(
     if isinstance(gathered, Awaiting):
         return gathered
     sinks = [_sink_result(registered, sink, gathered.manifests) for sink in registered.topology.sinks]
+    _require_undamaged(services, gathered, sinks)
     reads = tuple(_read(gathered.state, partition) for sink in sinks for partition in sink.partitions)
     pointers = _decide(services, registered, sinks, reads)
     for pointer in pointers:
         _create(services, pointer)
+    services.store_id()  # or it was written under a mount point whose disk is gone
     return _complete(services, registered, reads, sinks)
+
+
+def _require_undamaged(services: Services, gathered: Gathered, sinks: Sequence[SinkResult]) -> None:
+    """Compare what is about to be published byte for byte. Raises Corrupt."""
+    read = [
+        (manifest, gathered.state.results[partition].folder, None)
+        for sink in sinks
+        for partition, manifest in zip(sink.partitions, sink.manifests, strict=True)
+    ]
+    damaged = verify_segments(services.store, services.store_id(), read)
+    if damaged:
+        raise Corrupt(damaged)
 
 
 def _sink_result(registered: Registered, sink: str, manifests: Mapping[PartitionId, Manifest]) -> SinkResult:
@@ -84,13 +101,14 @@ def _decide(
     """Give a version to each sink whose content or files are not those that are published already."""
     run, attempt = registered.run, registered.attempt
     in_place = {sink.sink for sink in sinks if _is_in_place(services, run.id, sink)}
+    highest = {sink.sink: highest_version(services.store, run.dataflow.name, sink.sink, run.epoch) for sink in sinks}
     pointers = []
     with services.ledger.transaction(run.dataflow.name) as session:
         require_newest(session, run, CLOSE, attempt.id)
         state = run_state(session, run, registered.topology)
         require_unchanged(state, reads, CLOSE)
         for sink in (each for each in sinks if each.sink not in in_place):
-            version = next_version(session, run.id, sink.sink)
+            version = max(next_version(session, run.id, sink.sink), highest[sink.sink] + 1)
             path = pointer_path(run.dataflow.name, sink.sink, run.epoch, version)
             begin_publication(session, run.id, sink.sink, version, attempt.id, _digest(sink), path)
             pointers.append(_pointer(services, registered, state, sink, version))
@@ -110,14 +128,23 @@ def _is_in_place(services: Services, run: str, sink: SinkResult) -> bool:
         last = last_publication(session, run, sink.sink)
     if last is None or last.published_at is None or last.digest != _digest(sink):
         return False
+    if not _is_of(services, last.pointer, last.attempt):
+        return False
     try:
-        pointer = pointer_from_json(services.store.read(last.pointer))
-        for partition in pointer.partitions:
+        for partition in pointer_from_json(services.store.read(last.pointer)).partitions:
             for file in partition.files:
                 services.store.size(f"{partition.folder}/{file}")
     except NotFound:
         return False
     return True
+
+
+def _is_of(services: Services, path: str, attempt: str) -> bool:
+    """Whether the pointer at `path` is there, whole, and that of `attempt`."""
+    try:
+        return pointer_from_json(services.store.read(path)).attempt == attempt
+    except (NotFound, ValueError, KeyError, TypeError):
+        return False
 
 
 def _pointer(services: Services, registered: Registered, state: RunState, sink: SinkResult, version: int) -> Pointer:
@@ -146,9 +173,12 @@ def _create(services: Services, pointer: Pointer) -> None:
     path = pointer_path(pointer.dataflow, pointer.sink, pointer.epoch, pointer.version)
     try:
         services.store.create(path, pointer.to_json())
-    except AlreadyExists:
-        # The number was given to this attempt alone: its own write had gone through before its answer was lost.
-        return
+    except AlreadyExists as error:
+        if not _is_of(services, path, pointer.attempt):
+            raise Conflict(
+                f"version {pointer.version} of {pointer.sink} was published by another attempt: {path}"
+            ) from error
+        # Its own write had gone through before its answer was lost.
 
 
 def _complete(

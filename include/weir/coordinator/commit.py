@@ -172,9 +172,10 @@ def _owe_clears(
     for result in results:
         for consumer in _readers(before, result.partition):
             reason = _why_stale(session, begun.run, before, consumer, result)
-            if reason is not None and not before.region(consumer).at_work:
+            if reason is not None:
                 stale.setdefault(consumer, reason)
     for consumer, reason in stale.items():
+        # Also where one is at work: it may have been marked a success by hand. One that really runs is not cleared.
         owe_clear(session, begun.run, consumer, before.region(consumer).newest_try, reason, services.now())
     return len(stale)
 

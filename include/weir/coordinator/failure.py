@@ -13,7 +13,7 @@ from weir.coordinator.gathering import losses_by_partition
 from weir.coordinator.inputs import probe_partitions
 from weir.coordinator.services import Services
 from weir.coordinator.values import Action, FailureDecision, TaskKey
-from weir.errors import Conflict, Loss, ResultUnavailable
+from weir.errors import Conflict, Loss, ResultUnavailable, Retryable
 from weir.ledger.attempts import LIVE, attempts_of, end
 from weir.ledger.failovers import record_failover
 from weir.ledger.models import AttemptRow, RunRow
@@ -50,7 +50,11 @@ def fail(
     if row.state not in LIVE:
         return _already_ended(row)
     if isinstance(error, ResultUnavailable):
-        return _backtrack(services, run, row, error)
+        try:
+            return _backtrack(services, run, row, error)
+        except (Retryable, Conflict) as unplanned:
+            # Not booked, it would look like a killed process to the next begin.
+            failure, error = classify(unplanned), unplanned
     with services.ledger.transaction(dataflow) as session:
         return _book(session, services, run, row.id, failure, error, strategy)
 
@@ -76,7 +80,11 @@ def _unregistered(failure: FailureClass, error: BaseException) -> FailureDecisio
     return FailureDecision(action, UNREGISTERED_DELAY, str(error))
 
 
-def _already_ended(row: AttemptRow) -> FailureDecision:
+def _already_ended(row: AttemptRow | None) -> FailureDecision:
+    if row is None:
+        return FailureDecision(
+            Action.RETRY, UNREGISTERED_DELAY, "the ledger was built again, and does not know the attempt"
+        )
     if row.state == AttemptState.FAILED.value:
         return FailureDecision(Action.FAIL, 0, row.error or "the attempt had failed before")
     # Its work is done or another's: the next try adopts it, or is told so.
@@ -92,7 +100,9 @@ def _book(
     error: BaseException,
     strategy: RestartStrategy,
 ) -> FailureDecision:
-    row = session.get_one(AttemptRow, attempt)
+    row = session.get(AttemptRow, attempt)
+    if row is None or row.state not in LIVE:
+        return _already_ended(row)
     message = f"{type(error).__name__}: {error}"
     end(row, AttemptState.RETRYING, services.now(), failure=failure, error=message)
     drop_leases(session, attempt)
@@ -157,8 +167,8 @@ def _still_true(state: RunState, losses: dict[PartitionId, Loss]) -> dict[Partit
 def _carry_out(
     session: Session, services: Services, run: Run, attempt: str, plan: Plan, error: ResultUnavailable
 ) -> FailureDecision:
-    row = session.get_one(AttemptRow, attempt)
-    if row.state not in LIVE:
+    row = session.get(AttemptRow, attempt)
+    if row is None or row.state not in LIVE:
         return _already_ended(row)
     end(row, AttemptState.RETRYING, services.now(), failure=FailureClass.BACKTRACK, error=str(error))
     drop_leases(session, attempt)

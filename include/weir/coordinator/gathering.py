@@ -110,7 +110,9 @@ def _answer(
 
 
 def _require_newest(session: Session, registered: Registered) -> AttemptRow:
-    newest = attempts_of(session, registered.run.id, registered.attempt.region)[-1]
+    newest = next(reversed(attempts_of(session, registered.run.id, registered.attempt.region)), None)
+    if newest is None:
+        raise Fenced(f"the ledger knows no attempt of {registered.attempt.region} any more: it was built again")
     is_same = newest.id == registered.attempt.id and newest.session_id == registered.attempt.session_id
     if not is_same or newest.state != AttemptState.RUNNING.value:
         raise Fenced(

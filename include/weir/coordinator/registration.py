@@ -75,7 +75,11 @@ def _enter(
     earlier = attempts_of(session, run.id, region)
     row = _resumed(earlier, request, region)
     older = [each for each in earlier if each is not row]
-    origin = Origin(row.origin) if row else origin_of(session, run.id, region, older, request.max_tries)
+    origin = (
+        Origin(row.origin)
+        if row
+        else origin_of(session, run.id, region, older, (request.max_tries, request.clear_number))
+    )
     interrupt = _fence(older, origin, services)
     if row is None:
         row = _new_row(services, request, run, region, origin)
@@ -113,6 +117,7 @@ def _new_row(services: Services, request: BeginRequest, run: Run, region: Region
         map_index=request.key.map_index,
         try_number=request.try_number,
         max_tries=request.max_tries,
+        clear_number=request.clear_number,
         lineage=run.lineage,
         origin=origin.value,
         began_at=services.now(),

@@ -14,9 +14,10 @@ from sqlalchemy.orm import Session
 from weir.coordinator.clearing import MISSING, ClearAnswer, Clearer, ClearItem
 from weir.coordinator.services import Services
 from weir.coordinator.values import Settled, TaskKey
+from weir.errors import WeirError
 from weir.ledger.models import AttemptRow, OwedClearRow
 from weir.ledger.owed import open_clears
-from weir.recovery.run_state import AttemptState
+from weir.ledger.snapshot import ENDED
 
 NOTE_LENGTH = 1000
 """The longest note that Airflow keeps."""
@@ -40,10 +41,18 @@ def _settle_once(services: Services, clearer: Clearer, dataflow: str | None) -> 
     with services.ledger.transaction() as session:
         owed = open_clears(session, dataflow)
     done: list[Settled] = []
-    for reason, rows in groupby(sorted(owed, key=lambda row: (row.reason, row.id)), key=lambda row: row.reason):
+    refused: list[WeirError] = []
+    ordered = sorted(owed, key=lambda row: (row.dag_id, row.reason, row.id))
+    for (_, reason), rows in groupby(ordered, key=lambda row: (row.dag_id, row.reason)):
         batch = list(rows)
-        answers = clearer.clear([_item(row) for row in batch], reason[:NOTE_LENGTH])
+        try:
+            answers = clearer.clear([_item(row) for row in batch], reason[:NOTE_LENGTH])
+        except WeirError as error:
+            refused.append(error)  # the clears of other DAGs may still be possible
+            continue
         done += [_record(services, row, answer) for row, answer in zip(batch, answers, strict=True)]
+    if refused:
+        raise refused[0]
     return done
 
 
@@ -55,16 +64,22 @@ def _record(services: Services, row: OwedClearRow, answer: ClearAnswer) -> Settl
     with services.ledger.transaction(row.dataflow) as session:
         is_unseen = _is_unseen(session, row, answer)
         is_settled, outcome = _outcome(row, answer, is_ending=_is_ending(session, row, answer), is_unseen=is_unseen)
-        fresh = session.get_one(OwedClearRow, row.id)
-        if fresh.settled_at is None:
+        fresh = session.get(OwedClearRow, row.id)
+        if fresh is not None and fresh.settled_at is None:
             fresh.outcome, fresh.found_try = outcome, answer.try_number
             fresh.settled_at = services.now() if is_settled else None
             fresh.expected_try = answer.try_number if is_unseen else fresh.expected_try
+            # What that try does by itself is no repair: nobody is to wait for a newer one.
+            fresh.is_void = is_settled and _is_same_try_unfinished(row, answer)
     return Settled(TaskKey(row.dag_id, row.run_id, row.task_id, row.map_index), outcome, row.reason, is_settled)
 
 
+def _is_same_try_unfinished(row: OwedClearRow, answer: ClearAnswer) -> bool:
+    return not answer.cleared and answer.state not in FINISHED and answer.try_number == row.expected_try
+
+
 def _is_ending(session: Session, row: OwedClearRow, answer: ClearAnswer) -> bool:
-    """Whether the expected try has committed but Airflow still calls it unfinished: it can be cleared in a moment."""
+    """Whether the expected try has ended but Airflow still calls it unfinished: it can be cleared in a moment."""
     if answer.state in FINISHED or answer.try_number != row.expected_try:
         return False
     query = select(AttemptRow.id).where(
@@ -72,7 +87,7 @@ def _is_ending(session: Session, row: OwedClearRow, answer: ClearAnswer) -> bool
         AttemptRow.region == row.region,
         AttemptRow.subtask == row.subtask,
         AttemptRow.try_number == row.expected_try,
-        AttemptRow.state.in_([AttemptState.COMMITTED.value, AttemptState.ADOPTED.value]),
+        AttemptRow.state.in_(ENDED),
     )
     return session.scalar(query) is not None
 

@@ -39,6 +39,7 @@ class BeginRequest:
     task_prefix: str
     interval: tuple[datetime, datetime]
     session_url: str
+    clear_number: int = 0
     parameters: Mapping[str, Any] = field(default_factory=dict)
     restart: RestartStrategy = field(default_factory=RestartStrategy.default)
 

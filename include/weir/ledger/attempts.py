@@ -49,13 +49,25 @@ def newest_attempts(session: Session, run: str) -> dict[RegionId, list[AttemptRo
     return found
 
 
-def origin_of(session: Session, run: str, region: RegionId, earlier: list[AttemptRow], max_tries: int) -> Origin:
-    """Why a new try was made. Airflow raises `max_tries` at each clear and at nothing else."""
+UNTOLD = (AttemptState.RUNNING.value, AttemptState.COMMITTED.value)
+"""The states of an attempt whose process may still be running for Airflow."""
+
+
+def origin_of(
+    session: Session, run: str, region: RegionId, earlier: list[AttemptRow], clears: tuple[int, int]
+) -> Origin:
+    """Why a new try was made; `clears` are the task instance's `max_tries` and the run's `clear_number`.
+
+    Airflow raises `max_tries` at the clear of a task instance that is not running. At that of a running one it raises
+    the run's `clear_number` only, which may also mean another task of the run: then nobody is blamed for a kill.
+    """
     if not earlier:
         return Origin.FIRST
     newest = earlier[-1]
+    max_tries, clear_number = clears
     if newest.max_tries == max_tries:
-        return Origin.RETRY
+        was_cleared = newest.state in UNTOLD and newest.clear_number != clear_number
+        return Origin.CLEARED_BY_PERSON if was_cleared else Origin.RETRY
     owed = session.scalar(
         select(OwedClearRow.id).where(
             OwedClearRow.run == run,

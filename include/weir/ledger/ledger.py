@@ -6,6 +6,7 @@ locked first. So a decision and what follows from it are one step that nobody se
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 import time
@@ -150,7 +151,7 @@ def _database_errors(url: str) -> Iterator[None]:
     try:
         yield
     except OperationalError as error:
-        if "readonly" in str(error.orig) or "unable to open" in str(error.orig):
+        if "readonly" in str(error.orig) or ("unable to open" in str(error.orig) and not _may_write(url)):
             raise Misconfigured(
                 f"the ledger {url} cannot be written ({error.orig}): check its folder's permissions"
             ) from error
@@ -164,6 +165,14 @@ def _database_errors(url: str) -> Iterator[None]:
                 "`weir ledger rebuild --all` to build the ledger again from the store"
             ) from error
         raise
+
+
+def _may_write(url: str) -> bool:
+    """Whether a database that could not be opened could be another time: a full table of open files passes."""
+    database = make_url(url).database
+    path = Path(database or "")
+    may_be_used = path.is_file() if path.exists() else os.access(path.absolute().parent, os.W_OK)
+    return may_be_used and (not path.exists() or os.access(path, os.W_OK))
 
 
 _migrating = threading.Lock()

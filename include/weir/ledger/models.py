@@ -80,7 +80,10 @@ class RunRow(Table):
 
 
 class AttemptRow(Table):
-    """One try of one region, ordered by try number. `max_tries` grows with each clear and with nothing else."""
+    """One try of one region, ordered by try number.
+
+    `max_tries` grows with each clear of the task instance unless it was running; the run's `clear_number` then does.
+    """
 
     __tablename__ = "attempt"
     __table_args__ = (UniqueConstraint("run", "region", "subtask", "try_number"),)
@@ -92,6 +95,7 @@ class AttemptRow(Table):
     map_index: Mapped[int]
     try_number: Mapped[int]
     max_tries: Mapped[int]
+    clear_number: Mapped[int] = mapped_column(Integer, default=0)
     ti_id: Mapped[str] = mapped_column(String(64))
     lineage: Mapped[int]
     origin: Mapped[str] = mapped_column(String(20))

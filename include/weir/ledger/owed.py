@@ -25,7 +25,16 @@ def owe_clear(
     now: datetime,
     failover: int | None = None,
 ) -> None:
-    """Write down that the task instance of `region` is to be cleared if it still has `expected_try`."""
+    """Write down that the task instance of `region` is to be cleared if it still has `expected_try`, once."""
+    same = select(OwedClearRow.id).where(
+        OwedClearRow.run == run.id,
+        OwedClearRow.region == region.name,
+        OwedClearRow.subtask == region.subtask,
+        OwedClearRow.expected_try == expected_try,
+        OwedClearRow.settled_at.is_(None),
+    )
+    if session.scalar(same) is not None:
+        return
     task_id, map_index = task_of(session, run, region)
     session.add(
         OwedClearRow(

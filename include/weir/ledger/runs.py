@@ -81,11 +81,14 @@ def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[Ru
     if row is None:
         row = _create(session, new, epoch, now)
         dataflow.first_epoch = min(dataflow.first_epoch or epoch, epoch)
+    if row.pinned is None:  # new, or freed by `weir run adopt`: whoever begins first owns it
+        row.dag_id, row.run_id = new.dag_id, new.run_id
     if (row.dag_id, row.run_id) != (new.dag_id, new.run_id):
         raise Misconfigured(
             f"epoch {epoch} of dataflow {dataflow.name} belongs to run {row.run_id} of DAG {row.dag_id}: "
             f"run {new.run_id} of DAG {new.dag_id} has the same data interval and would write the same results. "
-            f"Clear {row.run_id} to compute the epoch again, and delete {new.run_id}"
+            f"Clear {row.run_id} to compute the epoch again, and delete {new.run_id}. If {row.run_id} was deleted, "
+            f"`weir run adopt {row.id}` frees the epoch for the run that begins next"
         )
     if row.pinned is None:
         row.pinned, row.parameters = new.dataflow.to_json(), dict(new.parameters)

@@ -95,6 +95,7 @@ class RunState:
     results: Mapping[PartitionId, CurrentResult]
     regions: Mapping[RegionId, RegionState]
     _valid: dict[PartitionId, bool] = field(default_factory=dict, compare=False, repr=False)
+    _awaited: dict[PartitionId, frozenset[RegionId]] = field(default_factory=dict, compare=False, repr=False)
 
     def region(self, region: RegionId) -> RegionState:
         """The state of `region`, also of one that never began."""
@@ -130,6 +131,12 @@ class RunState:
 
     def awaited_for(self, partition: PartitionId) -> frozenset[RegionId]:
         """The regions at work that `partition` waits for: its producer, or those of what it was made from."""
+        known = self._awaited.get(partition)
+        if known is None:
+            known = self._awaited[partition] = self._derive_awaited(partition)
+        return known
+
+    def _derive_awaited(self, partition: PartitionId) -> frozenset[RegionId]:
         producer = self.topology.producer(partition)
         if self.region(producer).at_work:
             return frozenset({producer})

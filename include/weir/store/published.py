@@ -7,6 +7,15 @@ from weir.store.errors import NotFound
 from weir.store.store import Store
 
 
+def highest_version(store: Store, dataflow: str, sink: str, epoch: str) -> int:
+    """The highest version whose pointer is there, whoever wrote it; 0 if there is none. Raises Retryable."""
+    try:
+        name = newest(name for name, _ in store.list(pointer_folder(dataflow, sink, epoch)))
+    except NotFound:
+        return 0
+    return 0 if name is None else int(name.removesuffix(".json"))
+
+
 def published(store: Store, dataflow: str, sink: str, epoch: str) -> Pointer | None:
     """The version of `sink` that is visible for `epoch`; None if none is. Raises Retryable."""
     folder = pointer_folder(dataflow, sink, epoch)

@@ -62,6 +62,7 @@ class FakeAirflow:
         self.coordinator = Coordinator(services)
         self.strategy: RestartStrategy = RestartStrategy.default()
         self.tasks: dict[TaskKey, FakeTask] = {}
+        self.clear_numbers: dict[str, int] = {}
         self.during: Callable[[TaskKey], None] = lambda _key: None
         self.after_commit: Callable[[TaskKey], None] = lambda _key: None
         self.reachable = True
@@ -208,6 +209,7 @@ class FakeAirflow:
             "",
             (day, day + timedelta(days=1)),
             "sc://nowhere",
+            clear_number=self.clear_numbers.get(task.key.run_id, 0),
             restart=self.strategy,
         )
 
@@ -242,7 +244,13 @@ class FakeAirflow:
             self._clear(task)
 
     def _clear(self, task: FakeTask) -> None:
-        task.max_tries = task.try_number + RETRIES
+        """As a person does: the run counts it, and the task instance only if it is not running."""
+        self.clear_numbers[task.key.run_id] = self.clear_numbers.get(task.key.run_id, 0) + 1
+        self._reset(task)
+
+    def _reset(self, task: FakeTask) -> None:
+        if task.state != "running":
+            task.max_tries = task.try_number + RETRIES
         task.state, task.not_before = None, None
         self._verify_integrity(task.key.run_id)
 
@@ -255,7 +263,7 @@ class FakeAirflow:
             if task is None or not matches or task.state not in FINISHED - {"skipped"}:
                 answers.append(answer)
                 continue
-            self._clear(task)
+            self._reset(task)
             task.notes.append(note)
             answers.append(ClearAnswer(item, answer.state, answer.try_number, cleared=True))
         return answers

@@ -54,6 +54,7 @@ def close_behind_a_killed_try(world, try_number=None):
 
 
 def clear_close(world):
+    world.airflow.task(world.run, "weir_close").state = "success"
     world.airflow.clear_by_hand(world.run, "weir_close")
 
 
@@ -223,7 +224,8 @@ def test_a_zombie_that_wakes_up_with_old_content_never_wins(ready):
         ready.content["report"] = "other"
         ready.airflow.clear_by_hand(ready.run, "report-delays")
         ready.airflow.step(ready.airflow.task(ready.run, "report-delays"))
-        assert close_behind_a_killed_try(ready, try_number=2).versions == {"delays": 2}
+        # The clear may have been of this very task: nobody is blamed for a kill, and nothing is waited for.
+        assert close(ready, try_number=2).versions == {"delays": 2}
 
     interrupt_once(ready, f"_sinks/ladder/delays/{EPOCH}/000001.json", successor)
     with pytest.raises(Fenced):

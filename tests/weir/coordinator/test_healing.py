@@ -271,3 +271,70 @@ def test_a_late_zombie_is_fenced_and_changes_nothing(green):
     airflow.coordinator.begin(airflow.request(task), airflow)
     with pytest.raises(Fenced):
         airflow.coordinator.commit(begun, airflow.engine.run(begun.job))
+
+
+def test_a_clear_of_a_running_task_is_no_kill(world):
+    """Airflow raises no `max_tries` then: four such clears must not use up the restart strategy."""
+    run, airflow = world.airflow.dag_run(), world.airflow
+
+    def clear_thrice(key):
+        if key.task_id == "weather" and len(airflow.task(run, "weather").runs) <= 4:
+            airflow.clear_by_hand(run, "weather")
+            raise Killed
+
+    airflow.during = clear_thrice
+    airflow.run_until_quiet()
+    assert set(airflow.states().values()) == {"success"}
+    assert len(airflow.task(run, "weather").runs) == 5
+
+
+def test_a_repair_that_a_person_marks_success_before_it_began_is_made_all_the_same(green):
+    shutil.rmtree(folder_of(green, "joined", 0)[0])
+    green.airflow.clear_by_hand(green.run, "routes")
+    green.airflow.step(green.airflow.task(green.run, "routes"))
+    joined = green.airflow.task(green.run, "joined", 0)
+    assert joined.state is None  # cleared by Weir
+    joined.state = "success"
+    green.airflow.run_until_quiet()
+    assert set(green.airflow.states().values()) == {"success"}
+    assert joined.runs == [1, 2]
+
+
+def test_a_stale_task_that_was_marked_success_while_it_ran_is_cleared_by_the_next_change(green):
+    airflow = green.airflow
+    airflow.clear_by_hand(green.run, "report-delays")
+    report = airflow.task(green.run, "report-delays")
+    report.try_number, report.state = 2, "running"
+    airflow.coordinator.begin(airflow.request(report), airflow)
+    report.state = "success"  # by hand, and the process is gone
+    old = digest(green)
+    green.content["weather"] = "other"
+    airflow.clear_by_hand(green.run, "weather")
+    airflow.run_until_quiet()
+    assert set(airflow.states().values()) == {"success"}
+    assert digest(green) != old
+
+
+def test_an_awaited_region_that_failed_for_good_is_named(green):
+    shutil.rmtree(folder_of(green, "joined", 0)[0])
+    green.airflow.clear_by_hand(green.run, "routes")
+    green.airflow.step(green.airflow.task(green.run, "routes"))
+    green.airflow.task(green.run, "joined", 0).state = "failed"  # by hand
+    green.airflow.task(green.run, "routes").upstream = frozenset()
+    green.airflow.run_until_quiet()
+    assert "joined[0] is awaited, but Airflow calls joined" in green.airflow.task(green.run, "routes").notes[-1]
+
+
+def test_a_flipped_bit_in_a_sinks_rows_is_not_published(world, tmp_path):
+    world.store_path = lambda folder: tmp_path / "store" / folder
+    airflow = world.airflow
+    run = world.run = airflow.dag_run()
+    while airflow.task(run, "report-delays").state != "success":
+        airflow.step(airflow._ready())
+    file = folder_of(world, "delays", 0)[0] / "part-0.bin"
+    data = bytearray(file.read_bytes())
+    data[3] ^= 1
+    file.write_bytes(bytes(data))
+    airflow.run_until_quiet()
+    assert airflow.task(run, "report-delays").runs == [1, 2]
+    assert set(airflow.states().values()) == {"success"}

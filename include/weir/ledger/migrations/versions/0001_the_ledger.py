@@ -52,6 +52,7 @@ def upgrade() -> None:
         sa.Column("map_index", sa.Integer(), nullable=False),
         sa.Column("try_number", sa.Integer(), nullable=False),
         sa.Column("max_tries", sa.Integer(), nullable=False),
+        sa.Column("clear_number", sa.Integer(), nullable=False),
         sa.Column("ti_id", sa.String(length=64), nullable=False),
         sa.Column("lineage", sa.Integer(), nullable=False),
         sa.Column("origin", sa.String(length=20), nullable=False),
