@@ -91,6 +91,16 @@ def test_changed_input_restarts_all_behind_it_and_is_published_anew(green):
     assert again["numbers[0]"] == again["numbers[1]"] == again["weir_close"] == 1
 
 
+def test_an_asset_event_follows_each_new_version_and_nothing_else(green):
+    ladder, run_id, before = green
+    events = ladder.api.asset_events("ladder.sums")
+    assert [event["version"] for event in events] == list(range(1, len(events) + 1))
+    ladder.clear(run_id, "weir_close")
+    ladder.await_green(run_id)
+    assert ladder.again(run_id, before) == {"weir_close": 1}
+    assert ladder.api.asset_events("ladder.sums") == events
+
+
 def test_an_input_that_changes_while_its_consumer_runs_is_never_published_stale(green):
     ladder, run_id, before = green
     ladder.hold("totals")

@@ -81,6 +81,11 @@ class AirflowApi:
             if len(found) >= page["total_entries"] or not page["task_instances"]:
                 return sorted(found, key=lambda one: (one.run_id, one.task_id, one.map_index))
 
+    def asset_events(self, asset: str) -> list[dict[str, Any]]:
+        """What the events of an asset say besides (at most 100), oldest first."""
+        found = self._send("GET", "/api/v2/assets/events", name_pattern=asset, order_by="timestamp", limit=100)
+        return [event["extra"] for event in found["asset_events"] if event["name"] == asset]
+
     def clear(
         self, dag_id: str, run_id: str, task_id: str, map_index: int, note: str, *, even_if_running: bool = False
     ) -> list[TaskInstance]:
