@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk import DAG, Label, TaskGroup
+from airflow.sdk import DAG, Label, TaskGroup, TriggerRule
 
 from weir.errors import Misconfigured
 from weir.recovery.restart import RestartStrategy
@@ -30,6 +30,11 @@ AIRFLOW_RETRIES: Final = 999
 
 AIRFLOW_RETRY_DELAY: Final = timedelta(seconds=5)
 """After a kill that no policy could see. The next begin books it and obeys the restart strategy's own delay."""
+
+BEHIND_REGIONS: Final = TriggerRule.NONE_FAILED
+"""The trigger rule of a task behind regions. Airflow's default, all_success, removes a mapped task instance that waits
+for its producers' repair if an upstream task once had more instances; and it skips a consumer of a skipped producer
+without a word, where this one lets it run and name the producer."""
 
 _DEFAULT_RETRY_DELAY: Final = timedelta(minutes=5)
 """What Airflow takes for `retries` without a `retry_delay`."""
@@ -90,7 +95,8 @@ def dataflow_group(
     """Add `flow` as a task group to the DAG that is being built, among ordinary tasks.
 
     `extract >> dataflow_group(flow) >> notify`: what comes after the group starts when the run is closed and its
-    sinks are published. The DAG's schedule has to give data intervals. Raises Misconfigured.
+    sinks are published. The DAG's schedule has to give data intervals. To leave the whole group out, use a
+    ShortCircuitOperator before it: one region alone cannot be skipped. Raises Misconfigured.
     """
     group = TaskGroup(group_id or flow.name, **group_kwargs)
     inherited = {**(group.dag.default_args or {}), **group.default_args}
@@ -110,7 +116,12 @@ def _add_tasks(declared: Declaration) -> None:
             tasks[upstream.name] >> Label(label) >> task
     outlets = [sink_alias(declared.flow.name, sink) for sink in topology.sinks]
     close = WeirCloseOperator(
-        declared=declared, task_id=CLOSE, doc_md=_CLOSE_DOC, outlets=outlets, **_recovery_arguments()
+        declared=declared,
+        task_id=CLOSE,
+        doc_md=_CLOSE_DOC,
+        outlets=outlets,
+        trigger_rule=BEHIND_REGIONS,
+        **_recovery_arguments(),
     )
     for leaf in topology.leaves:
         tasks[leaf.name] >> close
@@ -125,6 +136,8 @@ def _region_task(declared: Declaration, region: LogicalRegion) -> Any:
         **_recovery_arguments(),
         **declared.task_arguments(region),
     }
+    if declared.topology.upstream(region.name):
+        arguments["trigger_rule"] = BEHIND_REGIONS
     if region.parallelism == 1:
         return WeirRegionOperator(**arguments)
     # A name that is known before the task runs, so that the grid never shows bare numbers.
