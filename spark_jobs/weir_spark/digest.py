@@ -3,15 +3,16 @@
 Invariant: rows that differ in any value, null, length or nesting are hashed from different sequences, and equal rows
 (-0.0 and 0.0, all NaNs, maps in any order) from the same one. Vectors: tests/golden/digest.json.
 
-Spark's `xxhash64` skips nulls, at every depth, and refuses maps. So each value is hashed behind its null flag, arrays
-behind their size, and maps as their entries sorted by key.
+Spark's `xxhash64` skips nulls, at every depth, and refuses maps. So the values of a row or struct are hashed behind a
+number whose bits say which of them are null, arrays behind their size, and maps as their entries sorted by key.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -53,6 +54,7 @@ _PLAIN = (
     TimestampNTZType,
     TimestampType,
 )
+_BITS = 63
 _LOW_HALF = 0xFFFFFFFF
 _MASK = 2**64 - 1
 
@@ -74,12 +76,9 @@ def measures(schema: StructType) -> tuple[Column, ...]:
 
 def row_hash(schema: StructType) -> Column:
     """The 64-bit hash of a row of `schema`, over null flags and canonical values, in the columns' order."""
-    parts = [
-        part
-        for field in schema.fields
-        for part in _flagged(F.col(quoted(field.name)), field.dataType, f"column {field.name}")
-    ]
-    return F.xxhash64(*parts)
+    values = [F.col(quoted(field.name)) for field in schema.fields]
+    types = [(field.dataType, f"column {field.name}") for field in schema.fields]
+    return F.xxhash64(*_flagged(values, types))
 
 
 def to_digest(schema: StructType, measured: Mapping[str, Any]) -> ContentDigest:
@@ -123,8 +122,18 @@ def _signature(data_type: DataType) -> Any:
     return data_type.simpleString()
 
 
-def _flagged(value: Column, data_type: DataType, where: str) -> tuple[Column, Column]:
-    return value.isNull(), _canonical(value, data_type, where)
+def _flagged(values: Sequence[Column], types: Sequence[tuple[DataType, str]]) -> list[Column]:
+    """The numbers of null bits, one for 63 values, and then the values in their canonical forms."""
+    bits = [_null_bits(values[first : first + _BITS]) for first in range(0, len(values), _BITS)]
+    return bits + [_canonical(value, *kind) for value, kind in zip(values, types, strict=True)]
+
+
+def _null_bits(values: Sequence[Column]) -> Column:
+    zero = F.lit(0).cast("bigint")
+    bits = [
+        F.when(value.isNull(), F.lit(1 << place).cast("bigint")).otherwise(zero) for place, value in enumerate(values)
+    ]
+    return reduce(Column.bitwiseOR, bits)
 
 
 def _canonical(value: Column, data_type: DataType, where: str) -> Column:
@@ -153,17 +162,13 @@ def _canonical_number(value: Column, data_type: DataType) -> Column:
 
 
 def _canonical_struct(value: Column, data_type: StructType, where: str) -> Column:
-    parts = [
-        part
-        for field in data_type.fields
-        for part in _flagged(value.getField(field.name), field.dataType, f"{where}.{field.name}")
-    ]
-    return _tuple(*parts)
+    values = [value.getField(field.name) for field in data_type.fields]
+    return _tuple(*_flagged(values, [(field.dataType, f"{where}.{field.name}") for field in data_type.fields]))
 
 
 def _canonical_array(value: Column, data_type: ArrayType, where: str) -> Column:
     def element(each: Column) -> Column:
-        return _tuple(*_flagged(each, data_type.elementType, f"{where}[]"))
+        return _tuple(*_flagged([each], [(data_type.elementType, f"{where}[]")]))
 
     return _tuple(F.array_size(value), F.transform(value, element))
 
@@ -171,7 +176,7 @@ def _canonical_array(value: Column, data_type: ArrayType, where: str) -> Column:
 def _canonical_map(value: Column, data_type: MapType, where: str) -> Column:
     def entry(each: Column) -> Column:
         key = _canonical(each.getField("key"), data_type.keyType, f"{where} (keys)")
-        return _tuple(key, *_flagged(each.getField("value"), data_type.valueType, f"{where} (values)"))
+        return _tuple(key, *_flagged([each.getField("value")], [(data_type.valueType, f"{where} (values)")]))
 
     # Keys are unique and never null, so that the order of the entries is that of their keys.
     entries = F.map_entries(value)

@@ -70,9 +70,9 @@ def seconds(call) -> float:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("count", [200_000, ROWS])
+@pytest.mark.parametrize(("count", "most"), [(200_000, 0.38), (ROWS, 0.3)])
 def test_a_reader_of_a_quarter_of_the_key_groups_reads_about_a_quarter_of_the_bytes(
-    server, spark, rows, store, benchmark, count
+    server, spark, rows, store, benchmark, count, most
 ) -> None:
     # What is read in parallel ranges is read by other threads than those whose bytes Spark counts.
     spark.conf.set("parquet.hadoop.vectored.io.enabled", "false")
@@ -94,7 +94,7 @@ def test_a_reader_of_a_quarter_of_the_key_groups_reads_about_a_quarter_of_the_by
     print(f"\n{count} rows: {stored} bytes in {len(files)} file(s), {segments} segments; all {whole}, {shares}")
     benchmark.extra_info.update(rows=count, stored=stored, whole=whole, quarters=quarters)
     benchmark.pedantic(read, args=((0, 31),), rounds=1)
-    assert all(0.2 < quarter / whole < 0.33 for quarter in quarters)
+    assert all(0.2 < quarter / whole < most for quarter in quarters)
 
 
 def input_bytes(server: TestServer, spark: SparkSession, df: DataFrame) -> int:

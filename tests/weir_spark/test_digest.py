@@ -130,6 +130,15 @@ def test_what_is_observed_in_the_pass_of_a_write_equals_what_is_read_afterwards(
 
 
 @pytest.mark.spark
+def test_the_null_of_each_of_many_columns_counts(spark: SparkSession) -> None:
+    def digest_with_null_at(place: int) -> str:
+        values = ", ".join(f"{'int(null)' if each == place else 1} c{each}" for each in range(130))
+        return str(digest_of(spark.sql(f"select {values}, struct({values}) nested")))
+
+    assert len({digest_with_null_at(place) for place in (-1, 0, 1, 62, 63, 64, 125, 126, 129)}) == 9
+
+
+@pytest.mark.spark
 def test_columns_may_have_dots_and_backticks_in_their_names(spark: SparkSession) -> None:
     assert digest_of(spark.sql("select 1 `a.b`, 2 `c``d`, struct(3 `e.f`) `g`")).rows == 1
 
