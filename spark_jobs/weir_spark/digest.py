@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from functools import reduce
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -133,7 +132,15 @@ def _null_bits(values: Sequence[Column]) -> Column:
     bits = [
         F.when(value.isNull(), F.lit(1 << place).cast("bigint")).otherwise(zero) for place, value in enumerate(values)
     ]
-    return reduce(Column.bitwiseOR, bits)
+    return _or(bits)
+
+
+def _or(bits: Sequence[Column]) -> Column:
+    """All bits in one number, by halves: a plan as deep as a row is wide is refused by Spark Connect."""
+    if len(bits) == 1:
+        return bits[0]
+    half = len(bits) // 2
+    return _or(bits[:half]).bitwiseOR(_or(bits[half:]))
 
 
 def _canonical(value: Column, data_type: DataType, where: str) -> Column:
