@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import (
     ArrayType,
@@ -53,35 +53,30 @@ _PLAIN = (
     TimestampNTZType,
     TimestampType,
 )
+_ROWS = "_weir_rows"
+"""The rows' name in the hash's SQL. Without one, `a.b` might be a column of a DataFrame that its stage has named a."""
+
 _BITS = 63
 _LOW_HALF = 0xFFFFFFFF
 _MASK = 2**64 - 1
 
 
-def measures(schema: StructType) -> tuple[Column, ...]:
-    """The aggregates that make the digest of rows of `schema`: rows, xor, low_sum, high_sum.
+def observe(df: DataFrame, observation: Observation) -> DataFrame:
+    """The rows of `df`, whose measures `observation` holds once they are computed; `to_digest` takes them.
 
-    The sums are longs of 32-bit halves and overflow (an error, not a wrong digest) beyond 2**31 rows a partition.
     Raises Misconfigured for a column whose type has no canonical value, and names it.
     """
-    hashed = row_hash(schema)
-    return (
-        F.count(F.lit(1)).alias("rows"),
-        F.bit_xor(hashed).alias("xor"),
-        F.sum(hashed.bitwiseAND(F.lit(_LOW_HALF))).alias("low_sum"),
-        F.sum(F.shiftrightunsigned(hashed, 32)).alias("high_sum"),
-    )
+    return df.alias(_ROWS).observe(observation, *_measures(df.schema))
 
 
-def row_hash(schema: StructType) -> Column:
-    """The 64-bit hash of a row of `schema`, over null flags and canonical values, in the columns' order."""
-    values = [F.col(quoted(field.name)) for field in schema.fields]
-    types = [(field.dataType, f"column {field.name}") for field in schema.fields]
-    return F.xxhash64(*_flagged(values, types))
+def digest_of(df: DataFrame) -> ContentDigest:
+    """Compute the digest of a DataFrame by a query of its own: for tests, and for data that is there already."""
+    row = df.alias(_ROWS).agg(*_measures(df.schema)).collect()[0]
+    return to_digest(df.schema, row.asDict())
 
 
 def to_digest(schema: StructType, measured: Mapping[str, Any]) -> ContentDigest:
-    """Make a digest of what `measures` gave; a key-group column counts for the hash, not for the schema."""
+    """Make a digest of the measures; a key-group column counts for the hash, not for the schema."""
     if not measured.keys() >= {"rows", "xor", "low_sum", "high_sum"}:
         raise Internal(f"Spark has not observed the digest of a result: found {dict(measured)}")
     return ContentDigest(
@@ -93,11 +88,14 @@ def to_digest(schema: StructType, measured: Mapping[str, Any]) -> ContentDigest:
     )
 
 
-def digest_of(df: DataFrame) -> ContentDigest:
-    """Compute the digest of a DataFrame by a query of its own: for tests, and for data that is there already."""
-    schema = df.schema
-    row = df.agg(*measures(schema)).collect()[0]
-    return to_digest(schema, row.asDict())
+def row_hash(schema: StructType) -> str:
+    """The 64-bit hash of a row of `schema` as SQL, over null flags and canonical values, in the columns' order.
+
+    As text, since Spark Connect refuses a tree of calls as deep as nested types make it.
+    """
+    values = [f"{_ROWS}.{quoted(field.name)}" for field in schema.fields]
+    types = [(field.dataType, f"column {field.name}") for field in schema.fields]
+    return f"xxhash64({', '.join(_flagged(values, types))})"
 
 
 def schema_fingerprint(schema: StructType) -> str:
@@ -121,40 +119,43 @@ def _signature(data_type: DataType) -> Any:
     return data_type.simpleString()
 
 
-def _flagged(values: Sequence[Column], types: Sequence[tuple[DataType, str]]) -> list[Column]:
+def _measures(schema: StructType) -> tuple[Column, ...]:
+    """Rows, xor, low_sum, high_sum; the sums overflow, which is an error, beyond 2**31 rows a partition."""
+    hashed = F.expr(row_hash(schema))
+    return (
+        F.count(F.lit(1)).alias("rows"),
+        F.bit_xor(hashed).alias("xor"),
+        F.sum(hashed.bitwiseAND(F.lit(_LOW_HALF))).alias("low_sum"),
+        F.sum(F.shiftrightunsigned(hashed, 32)).alias("high_sum"),
+    )
+
+
+def _flagged(values: Sequence[str], types: Sequence[tuple[DataType, str]], depth: int = 0) -> list[str]:
     """The numbers of null bits, one for 63 values, and then the values in their canonical forms."""
     bits = [_null_bits(values[first : first + _BITS]) for first in range(0, len(values), _BITS)]
-    return bits + [_canonical(value, *kind) for value, kind in zip(values, types, strict=True)]
+    return bits + [_canonical(value, *kind, depth) for value, kind in zip(values, types, strict=True)]
 
 
-def _null_bits(values: Sequence[Column]) -> Column:
-    zero = F.lit(0).cast("bigint")
-    bits = [
-        F.when(value.isNull(), F.lit(1 << place).cast("bigint")).otherwise(zero) for place, value in enumerate(values)
-    ]
-    return _or(bits)
+def _null_bits(values: Sequence[str]) -> str:
+    return " | ".join(f"if({value} is null, {1 << place}L, 0L)" for place, value in enumerate(values))
 
 
-def _or(bits: Sequence[Column]) -> Column:
-    """All bits in one number, by halves: a plan as deep as a row is wide is refused by Spark Connect."""
-    if len(bits) == 1:
-        return bits[0]
-    half = len(bits) // 2
-    return _or(bits[:half]).bitwiseOR(_or(bits[half:]))
+def _canonical(value: str, data_type: DataType, where: str, depth: int) -> str:
+    """An expression that is null where `value` is, and whose hash stands for the value everywhere else.
 
-
-def _canonical(value: Column, data_type: DataType, where: str) -> Column:
-    """An expression that is null where `value` is, and whose hash stands for the value everywhere else."""
+    `depth` counts the lambdas around it, whose variables must differ.
+    """
     if isinstance(data_type, StructType):
-        return _canonical_struct(value, data_type, where)
+        return _canonical_struct(value, data_type, where, depth)
     if isinstance(data_type, ArrayType):
-        return _canonical_array(value, data_type, where)
+        return _canonical_array(value, data_type, where, depth)
     if isinstance(data_type, MapType):
-        return _canonical_map(value, data_type, where)
+        return _canonical_map(value, data_type, where, depth)
     if isinstance(data_type, (FloatType, DoubleType)):
-        return _canonical_number(value, data_type)
+        kind = data_type.simpleString()
+        return f"if(isnan({value}), {kind}('NaN'), if({value} = {kind}(0), {kind}(0), {value}))"
     if isinstance(data_type, StringType) and data_type.collation != "UTF8_BINARY":
-        return F.collate(value, "UTF8_BINARY")
+        return f"collate({value}, 'UTF8_BINARY')"
     if type(data_type) in _PLAIN:
         return value
     raise Misconfigured(
@@ -163,32 +164,24 @@ def _canonical(value: Column, data_type: DataType, where: str) -> Column:
     )
 
 
-def _canonical_number(value: Column, data_type: DataType) -> Column:
-    zero, nan = F.lit(0.0).cast(data_type), F.lit(float("nan")).cast(data_type)
-    return F.when(F.isnan(value), nan).when(value == zero, zero).otherwise(value)
+def _canonical_struct(value: str, data_type: StructType, where: str, depth: int) -> str:
+    values = [f"{value}.{quoted(field.name)}" for field in data_type.fields]
+    return _tuple(*_flagged(values, [(field.dataType, f"{where}.{field.name}") for field in data_type.fields], depth))
 
 
-def _canonical_struct(value: Column, data_type: StructType, where: str) -> Column:
-    values = [value.getField(field.name) for field in data_type.fields]
-    return _tuple(*_flagged(values, [(field.dataType, f"{where}.{field.name}") for field in data_type.fields]))
+def _canonical_array(value: str, data_type: ArrayType, where: str, depth: int) -> str:
+    each = f"_each{depth}"
+    element = _tuple(*_flagged([each], [(data_type.elementType, f"{where}[]")], depth + 1))
+    return _tuple(f"array_size({value})", f"transform({value}, {each} -> {element})")
 
 
-def _canonical_array(value: Column, data_type: ArrayType, where: str) -> Column:
-    def element(each: Column) -> Column:
-        return _tuple(*_flagged([each], [(data_type.elementType, f"{where}[]")]))
-
-    return _tuple(F.array_size(value), F.transform(value, element))
-
-
-def _canonical_map(value: Column, data_type: MapType, where: str) -> Column:
-    def entry(each: Column) -> Column:
-        key = _canonical(each.getField("key"), data_type.keyType, f"{where} (keys)")
-        return _tuple(key, *_flagged([each.getField("value")], [(data_type.valueType, f"{where} (values)")]))
-
+def _canonical_map(value: str, data_type: MapType, where: str, depth: int) -> str:
+    each, entries = f"_each{depth}", f"map_entries({value})"
+    key = _canonical(f"{each}.key", data_type.keyType, f"{where} (keys)", depth + 1)
+    kept = _flagged([f"{each}.value"], [(data_type.valueType, f"{where} (values)")], depth + 1)
     # Keys are unique and never null, so that the order of the entries is that of their keys.
-    entries = F.map_entries(value)
-    return _tuple(F.array_size(entries), F.sort_array(F.transform(entries, entry)))
+    return _tuple(f"array_size({entries})", f"sort_array(transform({entries}, {each} -> {_tuple(key, *kept)}))")
 
 
-def _tuple(*parts: Column) -> Column:
-    return F.struct(*[part.alias(f"_{number}") for number, part in enumerate(parts)])
+def _tuple(*parts: str) -> str:
+    return "named_struct(" + ", ".join(f"'_{number}', {part}" for number, part in enumerate(parts)) + ")"

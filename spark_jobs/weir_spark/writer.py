@@ -72,8 +72,7 @@ def write(df: DataFrame, stage: str, output: OutputToWrite) -> Written:
     """Write the rows of `df` in the output's layout into its folder, which must not exist, and observe their digest."""
     rows = _laid_out(df, stage, output.layout)
     observation = Observation(f"weir-{uuid.uuid4()}")
-    observed = rows.observe(observation, *digest.measures(rows.schema))
-    observed.write.mode("error").options(**_OPTIONS).parquet(output.spark_folder)
+    digest.observe(rows, observation).write.mode("error").options(**_OPTIONS).parquet(output.spark_folder)
     return Written(df.schema.json(), digest.to_digest(rows.schema, observation.get))
 
 

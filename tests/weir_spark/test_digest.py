@@ -8,7 +8,7 @@ from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from weir.errors import Internal, Misconfigured
-from weir_spark.digest import digest_of, measures, schema_fingerprint, to_digest
+from weir_spark.digest import digest_of, observe, schema_fingerprint, to_digest
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "digest.json").read_text())
 
@@ -124,7 +124,7 @@ def test_what_is_observed_in_the_pass_of_a_write_equals_what_is_read_afterwards(
 ) -> None:
     rows = spark.sql(query)
     observation = Observation("digest")
-    rows.observe(observation, *measures(rows.schema)).write.parquet(f"file://{tmp_path}/out")
+    observe(rows, observation).write.parquet(f"file://{tmp_path}/out")
     read = spark.read.schema(rows.schema).parquet(f"file://{tmp_path}/out")
     assert to_digest(rows.schema, observation.get) == digest_of(read)
 
@@ -136,6 +136,23 @@ def test_the_null_of_each_of_many_columns_counts(spark: SparkSession) -> None:
         return str(digest_of(spark.sql(f"select {values}, struct({values}) nested")))
 
     assert len({digest_with_null_at(place) for place in (-1, 0, 1, 62, 63, 64, 125, 126, 129)}) == 9
+
+
+@pytest.mark.spark
+def test_types_may_be_nested_deeply(spark: SparkSession) -> None:
+    def nested(leaf: str) -> str:
+        for level in range(6):
+            leaf = f"array(struct(map('k', {leaf}) m{level}, 1 n))"
+        return f"select {leaf} a"
+
+    assert digest_of(spark.sql(nested("1"))) != digest_of(spark.sql(nested("int(null)")))
+
+
+@pytest.mark.spark
+def test_a_field_is_not_mistaken_for_a_column_of_rows_that_have_the_name_of_its_struct(spark: SparkSession) -> None:
+    query = "select struct({} b) a, 5 b"
+    one, two = (spark.sql(query.format(value)).alias("a") for value in (1, 2))
+    assert digest_of(one) != digest_of(two)
 
 
 @pytest.mark.spark
