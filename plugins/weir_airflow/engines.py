@@ -44,6 +44,13 @@ def engine_for(connection: Connection, address: str | None = None) -> Engine:
     return engine
 
 
+def prepare_imports() -> None:
+    """Before a user's module is imported, by a source's resolver say: its UDFs are to be those of Spark Connect."""
+    from weir_spark.functions import prepare_for_connect  # noqa: PLC0415  not in DAG files
+
+    prepare_for_connect()
+
+
 def engine_address(connection: Connection) -> str:
     """Where the connection leads, without its account: this goes into the ledger. Raises Misconfigured."""
     if connection.conn_type != SPARK_CONNECT:

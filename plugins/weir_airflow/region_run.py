@@ -16,7 +16,7 @@ from weir.errors import Fenced, Internal, Misconfigured, ResultUnavailable, Retr
 from weir.ledger.runs import epoch_of
 from weir.results.codec import region_job_to_json, region_report_from_json
 from weir_airflow.assets import announce
-from weir_airflow.engines import engine_address, engine_for
+from weir_airflow.engines import engine_address, engine_for, prepare_imports
 from weir_airflow.office import Office
 from weir_airflow.patience import Outcome, awaited
 from weir_airflow.renewal import renewed
@@ -39,6 +39,7 @@ def run_region(
     with Office.open() as office:
         _settle(office, declared.flow.name, tell)
         request = begin_request(declared, context, engine_address(office.spark))
+        prepare_imports()
         outcome = awaited(lambda: _begun(office, request, tell), tell)
         match outcome:
             case Begun():
