@@ -123,14 +123,6 @@ def _create(session: Session, new: NewRun, epoch: str, now: datetime) -> RunRow:
     return row
 
 
-def find_run(session: Session, dag_id: str, run_id: str, dataflow: str) -> Run | None:
-    """The run that a DagRun owns; None if it owns no epoch of `dataflow`, or is to be pinned anew."""
-    row = session.scalar(
-        select(RunRow).where(RunRow.dag_id == dag_id, RunRow.run_id == run_id, RunRow.dataflow == dataflow)
-    )
-    return None if row is None or row.pinned is None else run_by_id(session, row.id)
-
-
 def run_by_id(session: Session, run: str) -> Run:
     """The run with this id, which must exist and be pinned."""
     row = session.get_one(RunRow, run)
