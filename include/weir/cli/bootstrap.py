@@ -105,7 +105,7 @@ def _install(root: Path, venv: Path, log: IO[str], *, only_project: bool) -> Non
     python = str(_python(venv))
     if not only_project:
         total = len(re.findall(r"(?m)^[A-Za-z0-9]", lock.read_text()))
-        print(f"weir: installing {total} packages into {venv}, once; about two minutes", flush=True)
+        tell(f"weir: installing {total} packages into {venv}, once; about two minutes")
         shutil.rmtree(venv, ignore_errors=True)
         _run([sys.executable, "-m", "venv", str(venv)], log)
         # Some packages come as sources: they are built with the setuptools that the lock names.
@@ -114,7 +114,7 @@ def _install(root: Path, venv: Path, log: IO[str], *, only_project: bool) -> Non
         _run([python, *PIP, "--require-hashes", "-r", str(tools)], log)
         _run([python, *PIP, "--require-hashes", "-r", str(lock)], log, Progress(total))
     _run([python, *PIP, "-e", str(root)], log)
-    print("weir: installed", flush=True)
+    tell("weir: installed")
 
 
 def requirement(lock: str, package: str) -> str:
@@ -125,6 +125,20 @@ def requirement(lock: str, package: str) -> str:
     return found[0]
 
 
+def tell(text: str, end: str = "\n") -> None:
+    """Print for whoever watches the installation, on stderr: stdout is for what the command itself answers.
+
+    That nobody watches any more (`2>&1 | head`) does not end the installation.
+    """
+    try:
+        print(text, end=end, file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        # The text that could not be written is still held, and would fail again when this process ends.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stderr.fileno())
+        os.close(nowhere)
+
+
 class Progress:
     """Counts the packages that pip names: on one line of a terminal, or every few seconds elsewhere."""
 
@@ -132,7 +146,7 @@ class Progress:
         self._total = total
         self._seen = 0
         self._shown_at = 0.0
-        self._is_terminal = sys.stdout.isatty()
+        self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
 
     def line(self, text: str) -> None:
         """Take a line of pip's output."""
@@ -145,15 +159,15 @@ class Progress:
 
     def _show(self, what: str, *, now: bool = False) -> None:
         if self._is_terminal:
-            print(f"\r\033[Kweir: {what[:100]}", end="", flush=True)
+            tell(f"\r\033[Kweir: {what[:100]}", end="")
         elif now or time.monotonic() - self._shown_at > _PROGRESS_EVERY_SECONDS:
             self._shown_at = time.monotonic()
-            print(f"weir: {what[:100]}", flush=True)
+            tell(f"weir: {what[:100]}")
 
     def close(self) -> None:
         """Leave the line."""
         if self._is_terminal:
-            print("\r\033[K", end="", flush=True)
+            tell("\r\033[K", end="")
 
 
 def _run(command: list[str], log: IO[str], progress: Progress | None = None) -> None:
@@ -190,7 +204,7 @@ def _alone(root: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print("weir: another process is installing; waiting for it", flush=True)
+            tell("weir: another process is installing; waiting for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

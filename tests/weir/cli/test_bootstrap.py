@@ -109,6 +109,39 @@ def test_a_checkout_that_was_moved_is_installed_anew(checkout, tmp_path):
     assert installer.calls == [False, False]
 
 
+WATCHED = """
+import sys
+from pathlib import Path
+from weir.cli.bootstrap import Progress, ensure_installed
+
+def installer(root, venv, only_project):
+    progress = Progress(2)
+    for line in ("Collecting a", "Collecting b", "Installing collected packages: a, b"):
+        progress.line(line)
+    progress.close()
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin" / "python").touch()
+
+print(ensure_installed(Path(sys.argv[1]), installer))
+"""
+
+
+def test_an_installation_goes_on_when_nobody_reads_its_progress_any_more(checkout):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-c", WATCHED, str(checkout)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=writer, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stdout) == (0, f"{checkout / '.venv' / 'bin' / 'python'}\n")
+    assert installed(checkout / ".venv") is not None
+
+
+def test_progress_leaves_stdout_to_the_command(checkout):
+    done = subprocess.run([sys.executable, "-c", WATCHED, str(checkout)], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{checkout / '.venv' / 'bin' / 'python'}\n"
+    assert done.stderr == "weir: 1/2 a\nweir: Installing collected packages: a, b\n"
+
+
 @pytest.mark.parametrize("damage", ["", "{", "[]", "null"])
 def test_a_damaged_stamp_is_no_stamp(checkout, damage):
     ensure_installed(checkout, Installer())
