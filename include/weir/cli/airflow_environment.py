@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from weir.cli.credentials import PERSON, SERVICE, Credentials
 from weir.cli.files import write_atomically
 from weir.cli.ports import LOOPBACK
+from weir.cli.spark_cluster import master_url, port_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +26,8 @@ SPARK = "spark"
 SPARK_UI = "spark-ui"
 WORKER_LOGS = "worker-logs"
 TRIGGER_LOGS = "trigger-logs"
-PORT_NAMES = (API, SPARK, SPARK_UI, WORKER_LOGS, TRIGGER_LOGS)
+
+_PORT_NAMES = (API, SPARK, SPARK_UI, WORKER_LOGS, TRIGGER_LOGS)
 
 _FOREIGN_PREFIXES = ("AIRFLOW__", "AIRFLOW_HOME", "AIRFLOW_CONFIG", "SPARK_", "PYSPARK_", "PYTHONPATH", "PYTHONHOME")
 
@@ -38,6 +40,16 @@ def store_url(folder: Path) -> str:
 def ledger_url(folder: Path) -> str:
     """Where a stack keeps the ledger."""
     return f"sqlite:///{folder / 'ledger.db'}"
+
+
+def spark_conf_folder(folder: Path) -> Path:
+    """Where a stack keeps the settings of jobs that its tasks submit, and what their drivers write."""
+    return folder / "spark-submit"
+
+
+def stack_ports(request: StackRequest) -> tuple[str, ...]:
+    """The names of the ports that a stack needs."""
+    return (*_PORT_NAMES, *port_names(request.spark_workers))
 
 
 def airflow_home(folder: Path) -> Path:
@@ -60,10 +72,10 @@ def component_environment(
     return {
         **base_environment(environ),
         **_weir(request.folder, ports, credentials),
+        **_spark(request, ports),
         **_paths(request),
         **_servers(ports, credentials),
         **_tempo(request.parallelism),
-        "PYSPARK_PYTHON": sys.executable,
         "GX_ANALYTICS_ENABLED": "false",
         **request.environment,
     }
@@ -82,12 +94,23 @@ def _weir(folder: Path, ports: Mapping[str, int], credentials: Credentials) -> d
         "login": SERVICE,
         "password": credentials.service_password,
     }
-    spark = {"conn_type": "spark_connect", "host": LOOPBACK, "port": ports[SPARK]}
     return {
         "WEIR_STORE": store_url(folder),
         "WEIR_LEDGER": ledger_url(folder),
         "AIRFLOW_CONN_WEIR_API": json.dumps(api),
-        "AIRFLOW_CONN_SPARK_CONNECT_WEIR": json.dumps(spark),
+    }
+
+
+def _spark(request: StackRequest, ports: Mapping[str, int]) -> dict[str, str]:
+    """Both ways to Spark: the Connect server, and jobs that a task submits."""
+    master = master_url(ports) if request.spark_workers else f"local[{request.spark_cores}]"
+    server = {"conn_type": "spark_connect", "host": LOOPBACK, "port": ports[SPARK]}
+    return {
+        "AIRFLOW_CONN_SPARK_CONNECT_WEIR": json.dumps(server),
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": master}),
+        "SPARK_CONF_DIR": str(spark_conf_folder(request.folder)),
+        "SPARK_LOCAL_IP": LOOPBACK,
+        "PYSPARK_PYTHON": sys.executable,
     }
 
 

@@ -19,11 +19,10 @@ from typing import IO, TYPE_CHECKING
 from weir.cli import airflow_database
 from weir.cli.airflow_components import airflow_programs
 from weir.cli.airflow_environment import (
-    PORT_NAMES,
     SPARK,
-    SPARK_UI,
     base_environment,
     component_environment,
+    stack_ports,
     write_passwords,
 )
 from weir.cli.credentials import load_or_create
@@ -31,7 +30,8 @@ from weir.cli.files import tail
 from weir.cli.java import find_java
 from weir.cli.ports import choose_ports
 from weir.cli.processes import ProcessRecord, record, stop
-from weir.cli.spark_server import SparkServer
+from weir.cli.spark_cluster import MASTER
+from weir.cli.spark_programs import is_of_spark, spark_programs
 from weir.cli.stack_state import Phase, StackRequest, StackState, read_state, write_state
 from weir.errors import Misconfigured, Retryable, WeirError
 
@@ -96,19 +96,15 @@ class Keeper:
     def _start(self) -> None:
         credentials = load_or_create(self._folder)
         write_passwords(self._folder, credentials)
-        ports = choose_ports(PORT_NAMES, {**self._request.preferred_ports, **self._state.ports})
+        ports = choose_ports(stack_ports(self._request), {**self._request.preferred_ports, **self._state.ports})
         self._set(replace(self._state, ports=ports))
         java = find_java(self._folder / "java", os.environ)
         base = {**base_environment(os.environ), **self._request.environment}
-        spark = SparkServer(
-            folder=self._folder / "spark",
-            log=self._log(SPARK),
-            port=ports[SPARK],
-            ui_port=ports[SPARK_UI],
-            cores=self._request.spark_cores,
-            environment={**base, **java.environment(base)},
-        )
-        self._launch(spark.program())
+        for program in spark_programs(self._request, self._log("").parent, ports, {**base, **java.environment(base)}):
+            self._launch(program)
+            if program.name == MASTER:
+                # What does not find its master waits twenty seconds before it looks again.
+                self._await(program)
         environment = component_environment(self._request, ports, credentials, os.environ)
         environment.update(java.environment(environment))
         self._migrate(environment)
@@ -145,6 +141,11 @@ class Keeper:
         self._set(replace(self._state, message=f"starting {program.name}"))
         self._started_at[program.name] = time.monotonic()
         self._set(self._state.with_process(program.start()))
+
+    def _await(self, program: Program) -> None:
+        while program.name not in self._state.ready and not self._must_stop():
+            self._look_at(program.name)
+            self._asked_to_stop.wait(0.1)
 
     def _watch(self) -> None:
         while not self._must_stop():
@@ -192,9 +193,12 @@ class Keeper:
     def _end(self, phase: Phase, message: str) -> None:
         """End Airflow's components together, then Spark, of which their tasks take leave."""
         self._set(replace(self._state, phase=Phase.STOPPING, message="stopping"))
-        components = [one for one in self._state.processes if one.name not in {NAME, SPARK}]
-        servers = [one for one in self._state.processes if one.name == SPARK]
-        left = stop(components, grace_seconds=5.0) + stop(servers, grace_seconds=8.0)
+        spark = [one for one in self._state.processes if is_of_spark(one.name)]
+        components = [one for one in self._state.processes if one.name != NAME and one not in spark]
+        # The Connect server takes leave of its cluster.
+        left = stop(components, grace_seconds=5.0)
+        left += stop([one for one in spark if one.name == SPARK], grace_seconds=8.0)
+        left += stop([one for one in spark if one.name != SPARK], grace_seconds=5.0)
         processes = tuple(left)
         if left:
             message = f"{message}\nthese processes do not end: {', '.join(str(one.pid) for one in left)}".strip()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,10 @@ _MAIN_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 @dataclass(frozen=True, slots=True)
 class SparkServer:
-    """How to start the server. `environment` must hold JAVA_HOME."""
+    """How to start the server. `environment` must hold JAVA_HOME.
+
+    `master` is where its executors are, with `settings` for them; without one they are threads of the server.
+    """
 
     folder: Path
     log: Path
@@ -32,6 +35,8 @@ class SparkServer:
     ui_port: int
     cores: int
     environment: Mapping[str, str]
+    master: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     def program(self) -> Program:
         """The server for the keeper to start, watch and start again."""
@@ -58,13 +63,14 @@ class SparkServer:
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
             "spark.sql.shuffle.partitions": str(2 * self.cores),
             "spark.log.level": "WARN",
+            **self.settings,
         }
         options = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
         temporary = f'"-Djava.io.tmpdir={self.folder / "tmp"}"'  # Spark splits this as a shell would
         return (
             str(spark_home() / "bin" / "spark-submit"),
             *("--class", _MAIN_CLASS),
-            *("--master", f"local[{self.cores}]"),
+            *("--master", self.master or f"local[{self.cores}]"),
             *("--name", "weir"),
             *("--driver-memory", "2g"),
             *("--driver-java-options", temporary),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -17,6 +17,7 @@ from weir.cli.keeper import NAME as KEEPER
 from weir.cli.ports import LOOPBACK
 from weir.cli.progress import Progress
 from weir.cli.project import project_root, state_folder
+from weir.cli.spark_cluster import MASTER, MASTER_UI, master_url
 from weir.cli.stack import Stack
 from weir.cli.stack_state import Phase, StackRequest, StackState
 
@@ -29,11 +30,15 @@ EXIT_DOWN = 3
 """What `status` answers when there is nothing to show, as service managers do."""
 
 
-def up() -> None:
+def up(
+    spark_workers: Annotated[
+        int, typer.Option(min=0, max=8, help="compute on a standalone Spark cluster of so many workers")
+    ] = 0,
+) -> None:
     """Start Airflow and Spark in the background, and say how to log in."""
     console = Console()
     progress = Progress(console)
-    stack = _stack(lambda state: progress.say(state.describe()))
+    stack = _stack(lambda state: progress.say(state.describe()), spark_workers)
     if stack.is_running():
         console.print("The stack is running already.")
     else:
@@ -97,14 +102,15 @@ def exits_on_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _stack(on_change: Callable[[StackState], None] | None = None) -> Stack:
+def _stack(on_change: Callable[[StackState], None] | None = None, spark_workers: int = 0) -> Stack:
     root = project_root()
     request = StackRequest(
         folder=state_folder(),
         dags=(root / "dags",),
         plugins=root / "plugins",
         cache=state_folder() / "cache",
-        preferred_ports={API: 8080, SPARK_UI: 4040},
+        spark_workers=spark_workers,
+        preferred_ports={API: 8080, SPARK_UI: 4040, MASTER: 7077, MASTER_UI: 8081},
     )
     return Stack(request, on_change)
 
@@ -123,6 +129,7 @@ def _print_access(console: Console, stack: Stack) -> None:
         "Airflow": stack.url,
         "log in as": f"{PERSON}, password {stack.credentials.person_password}",
         "Spark": f"{stack.spark_url}, its UI at http://{LOOPBACK}:{stack.state.ports[SPARK_UI]}",
+        **_cluster(stack.state),
         "results": stack.store_url,
         "ledger": stack.ledger_url,
         "logs": f"{stack.logs}, of tasks {stack.task_logs}",
@@ -130,3 +137,9 @@ def _print_access(console: Console, stack: Stack) -> None:
     }
     for name, value in lines.items():
         console.print(f"[bold]{name:>10}[/]  {value}", soft_wrap=True, highlight=False)
+
+
+def _cluster(state: StackState) -> dict[str, str]:
+    if state.process(MASTER) is None:
+        return {}
+    return {"cluster": f"{master_url(state.ports)}, its UI at http://{LOOPBACK}:{state.ports[MASTER_UI]}"}

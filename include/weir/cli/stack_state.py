@@ -34,7 +34,8 @@ class Phase(Enum):
 class StackRequest:
     """What to start. `parent` is the process without which the stack must not go on, if there is one.
 
-    `dags` are the folders of DAG files; `environment` is added to that of every component.
+    `dags` are the folders of DAG files; `environment` is added to that of every component. With `spark_workers` Spark
+    is a standalone cluster of so many workers; without any, its executors are threads of the Connect server.
     """
 
     folder: Path
@@ -44,6 +45,7 @@ class StackRequest:
     environment: dict[str, str] = field(default_factory=dict)
     parallelism: int = 4
     spark_cores: int = 2
+    spark_workers: int = 0
     preferred_ports: dict[str, int] = field(default_factory=dict)
     parent: ProcessRecord | None = None
 

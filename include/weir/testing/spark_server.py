@@ -50,7 +50,7 @@ def running_server(folder: Path, cores: int = 2) -> Iterator[TestServer]:
     program = server.program()
     leader = program.start()
     try:
-        _wait_until_ready(program, leader)
+        await_ready(program, leader)
         yield TestServer(f"sc://127.0.0.1:{server.port}", f"http://127.0.0.1:{server.ui_port}", leader)
     finally:
         left = stop([leader], program.grace_seconds)
@@ -58,10 +58,11 @@ def running_server(folder: Path, cores: int = 2) -> Iterator[TestServer]:
         raise AssertionError(f"processes of the Spark server are left: {left}")
 
 
-def _wait_until_ready(program: Program, leader: ProcessRecord) -> None:
+def await_ready(program: Program, leader: ProcessRecord) -> None:
+    """Return when a program that was just started is ready; raises AssertionError with the end of its log."""
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline and leader.is_alive():
         if program.is_ready():
             return
         time.sleep(0.1)
-    raise AssertionError(f"the Spark Connect server did not start:\n{program.log.read_text()[-3000:]}")
+    raise AssertionError(f"{program.name} did not start:\n{program.log.read_text()[-3000:]}")

@@ -1,0 +1,77 @@
+"""A standalone Spark cluster for tests: that of the local stack, on free ports. Invariant: nothing of it is left.
+
+Its parts may be killed one by one; nobody starts them again.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psutil
+
+from weir.cli.java import find_java
+from weir.cli.ports import choose_ports
+from weir.cli.processes import ProcessRecord, record, stop
+from weir.cli.spark_cluster import MASTER, SparkCluster, executor_settings, port_names, worker_name
+from weir.testing.spark_server import await_ready
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+_EXECUTOR = "CoarseGrainedExecutorBackend"
+_GRACE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class TestCluster:
+    """A cluster that runs: its URL for `--master`, what an application should ask for, and its processes."""
+
+    __test__ = False
+
+    url: str
+    settings: Mapping[str, str]
+    processes: Mapping[str, ProcessRecord]
+
+    @property
+    def master(self) -> ProcessRecord:
+        """The master's process."""
+        return self.processes[MASTER]
+
+    def worker(self, number: int) -> ProcessRecord:
+        """A worker's process; they count from 1."""
+        return self.processes[worker_name(number)]
+
+    def executors(self, number: int) -> list[ProcessRecord]:
+        """The processes of the executors that a worker runs now, of all applications."""
+        try:
+            children = psutil.Process(self.worker(number).pid).children(recursive=True)
+            found = [child for child in children if _EXECUTOR in child.cmdline()]
+        except psutil.Error:
+            return []
+        return [record("executor", child.pid) for child in found]
+
+
+@contextmanager
+def running_cluster(folder: Path, workers: int = 2, cores: int = 2) -> Iterator[TestCluster]:
+    """Start a cluster that writes below `folder` only, and stop it and all that it started.
+
+    Raises AssertionError with the end of a log if it does not start.
+    """
+    environment = {**os.environ, **find_java(folder / "java", os.environ).environment(os.environ)}
+    ports = choose_ports(port_names(workers), {})
+    cluster = SparkCluster(folder / "cluster", folder / "logs", ports, workers, cores, environment)
+    cluster.clear()
+    started: dict[str, ProcessRecord] = {}
+    try:
+        for program in cluster.programs():
+            started[program.name] = program.start()
+            await_ready(program, started[program.name])
+        yield TestCluster(cluster.url, executor_settings(cores), started)
+    finally:
+        left = stop(list(started.values()), _GRACE_SECONDS)
+    if left:
+        raise AssertionError(f"processes of the Spark cluster are left: {left}")
