@@ -5,6 +5,7 @@ Invariant: adapters answer failures with `OSError` only; the store alone gives t
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Protocol
 
 
@@ -37,6 +38,10 @@ class Files(Protocol):
 
     def size(self, path: str) -> int:
         """Ask for the size of a file in bytes."""
+        ...
+
+    def modified(self, path: str) -> datetime:
+        """Ask when a file was last written, by the file system's own clock; with a time zone."""
         ...
 
     def entries(self, path: str) -> list[tuple[str, int | None]]:

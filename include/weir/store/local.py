@@ -13,6 +13,7 @@ import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 from weir.errors import Misconfigured
@@ -86,6 +87,11 @@ class LocalFiles:
             if stat.S_ISDIR(found.st_mode):
                 raise IsADirectoryError(errno.EISDIR, "is a folder, not a file", str(target))
             return found.st_size
+
+    def modified(self, path: str) -> datetime:
+        """Ask when a file was last written; of a network file system by its server's clock."""
+        with self._definite(path):
+            return datetime.fromtimestamp((self.root / path).stat().st_mtime, UTC)
 
     def entries(self, path: str) -> list[tuple[str, int | None]]:
         """List names and sizes directly below a folder."""

@@ -6,6 +6,7 @@ import errno
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime
 from typing import Any
 
 from fsspec.core import url_to_fs
@@ -73,6 +74,13 @@ class RemoteFiles:
         if info["type"] != "file":
             raise FileNotFoundError(errno.ENOENT, "is a folder, not a file", path)
         return int(info["size"])
+
+    def modified(self, path: str) -> datetime:
+        """Ask when a file was last written."""
+        with self._os_errors() as fs:
+            found: datetime = fs.modified(self._full(path))
+        # fsspec's file systems that answer without a zone mean UTC.
+        return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
     def entries(self, path: str) -> list[tuple[str, int | None]]:
         """List names and sizes directly below a folder."""

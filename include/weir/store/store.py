@@ -10,6 +10,7 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, NewType
 
 from weir.errors import Internal, Misconfigured, Retryable
@@ -83,6 +84,11 @@ class Store:
         """Ask for the size of a file in bytes. Raises NotFound if there is definitely no such file."""
         with self._meaning("ask the size of", path):
             return self.files.size(_checked(path))
+
+    def modified(self, path: str) -> datetime:
+        """Ask when a file was last written, by the clock of the store itself. Raises NotFound."""
+        with self._meaning("ask the time of", path):
+            return self.files.modified(_checked(path))
 
     def list(self, path: str) -> list[tuple[str, int]]:
         """List names and sizes of the files directly in a folder, by name; folders are left out.

@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
@@ -109,6 +110,9 @@ class _FailingFiles:
 
     def size(self, path: str) -> int:
         return self._on(path).size(path)
+
+    def modified(self, path: str) -> datetime:
+        return self._on(path).modified(path)
 
     def entries(self, path: str) -> list[tuple[str, int | None]]:
         return self._on(path).entries(path)

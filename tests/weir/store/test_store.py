@@ -4,6 +4,7 @@ import os
 import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -53,6 +54,15 @@ def test_create_refuses_a_name_that_is_taken_and_leaves_the_first_content(store)
     with pytest.raises(AlreadyExists, match="file exists already"):
         store.create("file", b"second")
     assert store.read("file") == b"first"
+
+
+def test_a_file_has_the_time_at_which_the_store_wrote_it(store):
+    before = datetime.now(UTC)
+    store.create("file", b"1")
+    # File systems count in steps of a few milliseconds.
+    assert before - timedelta(seconds=1) <= store.modified("file") <= datetime.now(UTC)
+    with pytest.raises(NotFound):
+        store.modified("other")
 
 
 def test_replace_takes_the_place_of_the_earlier_file(store):
