@@ -1,6 +1,6 @@
-"""The migrated database of the local stack's Airflow.
+"""The migrated database of the local stack's Airflow: its own SQLite, or the one that the request names.
 
-Invariant: a database is in its place only when it is whole and of the installed Airflow's version.
+Invariant: a database of ours is in its place only when it is whole and of the installed Airflow's version.
 """
 
 from __future__ import annotations
@@ -22,19 +22,38 @@ if TYPE_CHECKING:
 
     from weir.cli.stack_state import StackRequest
 
+CONNECTION = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
+"""Airflow's setting; in a request's environment it names a database elsewhere, of which we know nothing."""
+
 
 def migration(request: StackRequest, environment: Mapping[str, str], log: Path) -> Program | None:
     """The program that migrates the stack's database, or None if that is not needed.
 
-    A new database is copied from one that was migrated before: a migration takes five seconds or more.
+    A new database is copied from one that was migrated before: a migration takes five seconds or more. One elsewhere
+    is always migrated, which changes nothing if it is new enough.
     """
     database, template = _database(request), _template(request)
+    if CONNECTION in request.environment:
+        return _migrate(request, environment, log)
     if _stamp(request).exists() and _stamp(request).read_text() == _version() and database.exists():
         return None
     if not database.exists() and template.exists():
         _copy(template, database)
         finish_migration(request)
         return None
+    return _migrate(request, environment, log)
+
+
+def finish_migration(request: StackRequest) -> None:
+    """Record that the database is whole, and keep a copy of an empty one for stacks to come."""
+    if CONNECTION in request.environment:
+        return
+    if not _template(request).exists() and not _stamp(request).exists():
+        _copy(_database(request), _template(request))
+    write_atomically(_stamp(request), _version())
+
+
+def _migrate(request: StackRequest, environment: Mapping[str, str], log: Path) -> Program:
     return Program(
         name="migration",
         command=(sys.executable, "-m", "airflow", "db", "migrate"),
@@ -44,13 +63,6 @@ def migration(request: StackRequest, environment: Mapping[str, str], log: Path) 
         grace_seconds=2.0,
         is_ready=lambda: True,
     )
-
-
-def finish_migration(request: StackRequest) -> None:
-    """Record that the database is whole, and keep a copy of an empty one for stacks to come."""
-    if not _template(request).exists() and not _stamp(request).exists():
-        _copy(_database(request), _template(request))
-    write_atomically(_stamp(request), _version())
 
 
 def _database(request: StackRequest) -> Path:

@@ -76,12 +76,12 @@ class Stack:
     @property
     def store_url(self) -> str:
         """Where results are."""
-        return store_url(self.folder)
+        return self.request.environment.get("WEIR_STORE", store_url(self.folder))
 
     @property
     def ledger_url(self) -> str:
         """Where the ledger is."""
-        return ledger_url(self.folder)
+        return self.request.environment.get("WEIR_LEDGER", ledger_url(self.folder))
 
     @property
     def logs(self) -> Path:

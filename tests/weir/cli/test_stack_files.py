@@ -16,6 +16,7 @@ from weir.cli.airflow_environment import airflow_home, base_environment, compone
 from weir.cli.credentials import FILE_NAME as SECRETS
 from weir.cli.credentials import load_or_create
 from weir.cli.processes import ProcessRecord
+from weir.cli.stack import Stack
 from weir.cli.stack_state import FILE_NAME, Phase, StackRequest, StackState, read_state, write_state
 from weir.errors import Misconfigured
 
@@ -157,3 +158,20 @@ def test_a_database_without_a_stamp_is_migrated(request_of, tmp_path):
     migrate(request)
     (airflow_home(request.folder) / "airflow.db.version").unlink()
     assert airflow_database.migration(request, {}, tmp_path / "log") is not None
+
+
+def test_a_database_elsewhere_is_migrated_at_each_start(request_of, tmp_path):
+    request = replace(request_of("a"), environment={airflow_database.CONNECTION: "postgresql://somewhere/airflow"})
+    assert airflow_database.migration(request, {}, tmp_path / "log") is not None
+    airflow_database.finish_migration(request)
+    assert airflow_database.migration(request, {}, tmp_path / "log") is not None
+    assert not request.cache.exists()
+
+
+def test_a_stack_tells_where_its_request_puts_ledger_and_store(request_of, tmp_path):
+    elsewhere = {"WEIR_LEDGER": "postgresql://somewhere/ledger", "WEIR_STORE": "s3://bucket/weir"}
+    stack = Stack(replace(request_of("a"), environment=elsewhere))
+    assert (stack.ledger_url, stack.store_url) == (elsewhere["WEIR_LEDGER"], elsewhere["WEIR_STORE"])
+    own = Stack(request_of("a"))
+    assert own.ledger_url.startswith("sqlite:///")
+    assert own.store_url == str(own.folder / "store")
