@@ -1,48 +1,133 @@
-"""Where Weir's own things are: the environment, then Airflow's `[weir]` section; read when used, never at import."""
+"""Where Weir's own things are: the environment, Airflow's `[weir]` section, then connections; read when used.
+
+Invariant: no secret is in a representation or in the message of an error.
+"""
 
 from __future__ import annotations
 
+import json
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 from weir.errors import Misconfigured
+from weir.store.local import is_local
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+STORE_CONNECTION = "weir_store"
+LEDGER_CONNECTION = "weir_ledger"
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The store's URL, the ledger's URL, and the ids of the Airflow connections to Spark and to Airflow's API."""
+    """URLs of store and ledger, the ids of the connections to Spark and to Airflow's API, and the store's options.
+
+    `ledger` may hold a password: show `shown_url(settings.ledger)`. `store_options` are those of the store's fsspec
+    file system, with secrets among them.
+    """
 
     store: str
-    ledger: str
+    ledger: str = field(repr=False)
     spark_conn_id: str
     api_conn_id: str
+    store_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConnection:
+    """What the connection `weir_store` says: the store's URL, if it does, and its fsspec options."""
+
+    url: str | None
+    options: Mapping[str, Any] = field(repr=False)
+
+
+class Connections(Protocol):
+    """The connections that say where store and ledger are, where there is an Airflow; None if one is not defined."""
+
+    def store(self) -> StoreConnection | None:
+        """Look up `weir_store`. Raises Misconfigured, and Retryable if Airflow does not answer."""
+        ...
+
+    def ledger(self) -> str | None:
+        """Look up `weir_ledger` as an SQLAlchemy URL. Raises Misconfigured, and Retryable as above."""
+        ...
 
 
 def read_settings(
-    environ: Mapping[str, str] | None = None, option: Callable[[str], str | None] | None = None
+    environ: Mapping[str, str] | None = None,
+    option: Callable[[str], str | None] | None = None,
+    connections: Connections | None = None,
 ) -> Settings:
     """Read the settings; `option` looks a key up in Airflow's `[weir]` section, where there is an Airflow.
 
-    Raises Misconfigured if the store or the ledger is not set.
+    A connection is looked up only where something is still unknown. Raises Misconfigured if the store or the ledger is
+    not set or the store's options are no JSON object, and what `connections` raises.
     """
     found = os.environ if environ is None else environ
 
-    def value(key: str, default: str | None = None) -> str:
-        text = found.get(f"WEIR_{key.upper()}") or (option(key) if option else None) or default
-        if text is None:
-            raise Misconfigured(
-                f"Weir does not know its {key}: set WEIR_{key.upper()} in the environment of every worker, "
-                f"or `{key}` in the section [weir] of airflow.cfg"
-            )
-        return text
+    def value(key: str) -> str | None:
+        return found.get(f"WEIR_{key.upper()}") or (option(key) if option else None)
 
+    store, options = _store(value("store"), store_options(found), connections)
+    ledger = value("ledger") or (connections.ledger() if connections else None)
+    if not ledger:
+        raise _unknown("ledger", f"the Airflow connection {LEDGER_CONNECTION} (of type postgres)")
     return Settings(
-        store=value("store"),
-        ledger=value("ledger"),
-        spark_conn_id=value("spark_conn_id", "spark_connect_weir"),
-        api_conn_id=value("api_conn_id", "weir_api"),
+        store=store,
+        ledger=ledger,
+        spark_conn_id=value("spark_conn_id") or "spark_connect_weir",
+        api_conn_id=value("api_conn_id") or "weir_api",
+        store_options=options,
+    )
+
+
+def store_options(environ: Mapping[str, str]) -> dict[str, Any] | None:
+    """The store's options in `WEIR_STORE_OPTIONS`, a JSON object; None if it is not set. Raises Misconfigured."""
+    text = environ.get("WEIR_STORE_OPTIONS")
+    if not text:
+        return None
+    try:
+        options = json.loads(text)
+    except ValueError as error:
+        # The text itself, and what `json` quotes of it, may be a secret.
+        raise Misconfigured(
+            f"WEIR_STORE_OPTIONS is not JSON ({type(error).__name__}): expected an object of fsspec options, such as "
+            '{"endpoint_url": "https://...", "key": "...", "secret": "..."}'
+        ) from None
+    if not isinstance(options, dict):
+        raise Misconfigured(
+            f"WEIR_STORE_OPTIONS: expected a JSON object of fsspec options, found a {type(options).__name__}"
+        )
+    return options
+
+
+def shown_url(url: str) -> str:
+    """Spell a URL for a person's eyes: without the password."""
+    scheme, separator, rest = url.partition("://")
+    authority, slash, path = rest.partition("/")
+    account, at, host = authority.rpartition("@")
+    login, colon, _ = account.partition(":")
+    return f"{scheme}{separator}{login}{':***' if colon else ''}{at}{host}{slash}{path}"
+
+
+def _store(
+    url: str | None, options: dict[str, Any] | None, connections: Connections | None
+) -> tuple[str, Mapping[str, Any]]:
+    if url and (options is not None or is_local(url)):
+        return url, options or {}
+    connection = connections.store() if connections else None
+    url = url or (connection.url if connection else None)
+    if not url:
+        raise _unknown("store", f"the extra `url` of the Airflow connection {STORE_CONNECTION}")
+    if options is None:
+        options = dict(connection.options) if connection else {}
+    return url, options
+
+
+def _unknown(key: str, connection: str) -> Misconfigured:
+    return Misconfigured(
+        f"Weir does not know its {key}: set WEIR_{key.upper()} in the environment of every worker, "
+        f"or `{key}` in the section [weir] of airflow.cfg, or {connection}"
     )

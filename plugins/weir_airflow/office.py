@@ -29,7 +29,7 @@ class Office:
 
     def __init__(self, found: Settings, ledger: Ledger) -> None:
         self._settings = found
-        self.store = Store.open(found.store)
+        self.store = Store.open(found.store, found.store_options)
         self.coordinator = Coordinator(Services(ledger, self.store))
 
     @classmethod

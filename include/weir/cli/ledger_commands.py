@@ -18,7 +18,7 @@ from weir.cli.airflow_environment import ledger_url, store_url
 from weir.cli.project import state_folder
 from weir.errors import Misconfigured
 from weir.recovery.plan import StepKind
-from weir.settings import Settings, read_settings
+from weir.settings import Settings, read_settings, shown_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -68,7 +68,7 @@ def rebuild(
 def upgrade() -> None:
     """Bring the ledger's tables to the form that this Weir needs; every command and task does that by itself too."""
     with _services():
-        _say(f"The ledger {_settings().ledger} is as this Weir needs it.")
+        _say(f"The ledger {shown_url(_settings().ledger)} is as this Weir needs it.")
 
 
 def runs(dataflow: OptionalDataflow = None) -> None:
@@ -143,7 +143,7 @@ def _services(*, may_be_new: bool = False) -> Iterator[Services]:
         )
     ledger = Ledger.open(found.ledger)
     try:
-        yield Services(ledger, Store.open(found.store))
+        yield Services(ledger, Store.open(found.store, found.store_options))
     finally:
         ledger.close()
 

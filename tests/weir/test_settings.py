@@ -1,0 +1,109 @@
+"""Where store and ledger are, and who may know the way in."""
+
+import json
+
+import pytest
+
+from weir.errors import Misconfigured, Retryable
+from weir.settings import StoreConnection, read_settings, shown_url, store_options
+
+URL = "s3://bucket/weir"
+LEDGER = "postgresql+psycopg2://weir:hush@db/weir"
+
+
+class Connections:
+    """Airflow's connections; `asked` says which were looked up."""
+
+    def __init__(self, store=None, ledger=None):
+        self.asked = []
+        self._store = store
+        self._ledger = ledger
+
+    def store(self):
+        self.asked.append("weir_store")
+        return self._store
+
+    def ledger(self):
+        self.asked.append("weir_ledger")
+        return self._ledger
+
+
+def test_the_environment_goes_before_the_configuration_and_that_before_the_connection():
+    said = {"store": "s3://section/weir", "ledger": "sqlite:////section.db"}
+    connections = Connections(StoreConnection("s3://connection/weir", {"key": "k"}), LEDGER)
+    from_environment = read_settings({"WEIR_STORE": URL, "WEIR_LEDGER": "sqlite:////env.db"}, said.get, connections)
+    assert (from_environment.store, from_environment.ledger) == (URL, "sqlite:////env.db")
+    from_section = read_settings({}, said.get, connections)
+    assert (from_section.store, from_section.ledger) == ("s3://section/weir", "sqlite:////section.db")
+    from_connection = read_settings({}, {}.get, connections)
+    assert (from_connection.store, from_connection.ledger) == ("s3://connection/weir", LEDGER)
+
+
+def test_the_options_of_the_environment_go_before_those_of_the_connection():
+    connections = Connections(StoreConnection(None, {"key": "connection"}))
+    environ = {"WEIR_STORE": URL, "WEIR_LEDGER": LEDGER}
+    assert read_settings(environ, None, connections).store_options == {"key": "connection"}
+    environ["WEIR_STORE_OPTIONS"] = json.dumps({"key": "environment"})
+    assert read_settings(environ, None, connections).store_options == {"key": "environment"}
+
+
+def test_a_connection_is_looked_up_only_where_something_is_unknown():
+    connections = Connections()
+    read_settings({"WEIR_STORE": "/disk/store", "WEIR_LEDGER": LEDGER}, None, connections)
+    read_settings({"WEIR_STORE": URL, "WEIR_LEDGER": LEDGER, "WEIR_STORE_OPTIONS": "{}"}, None, connections)
+    assert connections.asked == []
+    read_settings({"WEIR_STORE": URL, "WEIR_LEDGER": LEDGER}, None, connections)
+    assert connections.asked == ["weir_store"]
+
+
+def test_neither_connection_has_to_exist():
+    found = read_settings({"WEIR_STORE": URL, "WEIR_LEDGER": LEDGER}, None, Connections())
+    assert (found.store, found.store_options) == (URL, {})
+
+
+@pytest.mark.parametrize(
+    ("environ", "says"),
+    [
+        ({"WEIR_LEDGER": LEDGER}, "WEIR_STORE .*section .weir. .*extra `url` of the Airflow connection weir_store"),
+        ({"WEIR_STORE": "/disk"}, "WEIR_LEDGER .*section .weir. .*the Airflow connection weir_ledger"),
+    ],
+)
+def test_what_is_not_set_is_named_with_all_ways_to_set_it(environ, says):
+    with pytest.raises(Misconfigured, match=says):
+        read_settings(environ, None, Connections(StoreConnection(None, {})))
+
+
+def test_an_airflow_that_does_not_answer_is_not_a_missing_setting():
+    class Silent(Connections):
+        def store(self):
+            raise Retryable("Airflow did not answer")
+
+    with pytest.raises(Retryable):
+        read_settings({"WEIR_LEDGER": LEDGER}, None, Silent())
+
+
+@pytest.mark.parametrize("text", ['{"secret": "hush', '["hush"]', '"hush"', "hush"])
+def test_options_that_are_no_json_object_are_refused_without_being_shown(text):
+    with pytest.raises(Misconfigured, match=r"WEIR_STORE_OPTIONS.*JSON") as refused:
+        store_options({"WEIR_STORE_OPTIONS": text})
+    assert "hush" not in str(refused.value)
+    assert refused.value.__cause__ is None
+
+
+def test_the_settings_show_no_secret():
+    found = read_settings({"WEIR_STORE": URL, "WEIR_LEDGER": LEDGER, "WEIR_STORE_OPTIONS": '{"secret": "hush"}'})
+    assert "hush" not in repr(found)
+    assert "hush" not in repr(StoreConnection(URL, {"secret": "hush"}))
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (LEDGER, "postgresql+psycopg2://weir:***@db/weir"),
+        ("postgresql://weir:h@ush@db:5432/weir?sslmode=require", "postgresql://weir:***@db:5432/weir?sslmode=require"),
+        ("postgresql://db/weir", "postgresql://db/weir"),
+        ("sqlite:////disk/led@ger.db", "sqlite:////disk/led@ger.db"),
+    ],
+)
+def test_a_url_is_shown_without_its_password(url, shown):
+    assert shown_url(url) == shown

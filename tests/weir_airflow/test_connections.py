@@ -1,0 +1,213 @@
+"""What Airflow's connections `weir_store` and `weir_ledger` say, and what is made of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from weir.errors import Misconfigured, Retryable
+
+STORE = "s3://bucket/weir"
+
+
+def connection(conn_id="weir_store", **fields):
+    from airflow.sdk import Connection
+
+    if "extra" in fields and not isinstance(fields["extra"], str):
+        fields["extra"] = json.dumps(fields["extra"])
+    return Connection(conn_id=conn_id, **fields)
+
+
+def store_of(**fields):
+    from weir_airflow.store_connection import store_connection
+
+    return store_connection(connection(**fields))
+
+
+def ledger_of(**fields):
+    from weir_airflow.ledger_connection import ledger_url
+
+    return ledger_url(connection("weir_ledger", **fields))
+
+
+@pytest.fixture
+def environ(monkeypatch):
+    """Set the environment of a process that has neither a store nor a ledger yet."""
+    for name in ("WEIR_STORE", "WEIR_STORE_OPTIONS", "WEIR_LEDGER"):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch.setenv
+
+
+@pytest.fixture
+def supervisor(monkeypatch):
+    """Make this process a task whose supervisor answers as told."""
+    from airflow.sdk.execution_time import task_runner
+
+    def answering(answer):
+        class Supervisor:
+            def send(self, _message):
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer
+
+        monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", Supervisor(), raising=False)
+
+    return answering
+
+
+def error(kind):
+    from airflow.sdk.exceptions import ErrorType
+    from airflow.sdk.execution_time.comms import ErrorResponse
+
+    return ErrorResponse(error=ErrorType[kind], detail={"status_code": 500})
+
+
+def test_an_aws_connection_gives_the_options_of_s3fs():
+    found = store_of(
+        conn_type="aws",
+        login="id",
+        password="hush",
+        extra={
+            "url": STORE,
+            "endpoint_url": "http://minio:9000",
+            "region_name": "eu-central-1",
+            "aws_session_token": "token",
+            "verify": False,
+            "config_kwargs": {"read_timeout": 5},
+        },
+    )
+    assert found.url == STORE
+    assert found.options == {
+        "key": "id",
+        "secret": "hush",
+        "token": "token",
+        "endpoint_url": "http://minio:9000",
+        "config_kwargs": {"read_timeout": 5},
+        "client_kwargs": {"region_name": "eu-central-1", "verify": False},
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "options"),
+    [
+        ({"extra": {"profile_name": "weir"}}, {"profile": "weir"}),
+        ({"extra": {"aws_access_key_id": "i", "aws_secret_access_key": "s"}}, {"key": "i", "secret": "s"}),
+        ({"extra": {"service_config": {"s3": {"endpoint_url": "http://m"}}}}, {"endpoint_url": "http://m"}),
+        ({"extra": {"storage_options": {"use_ssl": False}}, "login": "i", "password": "s"},
+         {"key": "i", "secret": "s", "use_ssl": False}),
+        ({}, {}),
+    ],
+)  # fmt: skip
+def test_an_aws_connection_may_be_spelt_as_airflow_spells_it(fields, options):
+    assert store_of(conn_type="aws", **fields).options == options
+
+
+@pytest.mark.parametrize("conn_type", ["google_cloud_platform", "wasb", "generic"])
+def test_any_type_hands_storage_options_on_as_they_are(conn_type):
+    options = {"token": {"private_key": "hush"}, "project": "p"}
+    found = store_of(conn_type=conn_type, extra={"url": "gs://bucket/weir", "storage_options": options})
+    assert (found.url, found.options) == ("gs://bucket/weir", options)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"conn_type": "postgres"}, "type 'postgres', which Weir does not know: use the type aws"),
+        (
+            {"conn_type": "aws", "extra": {"endpoint": "http://m"}},
+            "its extra has endpoint, .* known are .*endpoint_url",
+        ),
+        ({"conn_type": "aws", "extra": {"role_arn": "arn:x"}}, "role_arn.* To assume a role, give it to the workers"),
+        ({"conn_type": "aws", "host": "http://m"}, "has a host: say `endpoint_url`"),
+        ({"conn_type": "aws", "login": "id"}, "only one of login .* and password"),
+        ({"conn_type": "aws", "extra": "{hush"}, "its extra is not a JSON object"),
+        ({"conn_type": "aws", "extra": {"url": 5}}, "`url` in its extra is a int, expected text"),
+        ({"conn_type": "wasb", "extra": {"storage_options": "hush"}}, "`storage_options` .* is not a JSON object"),
+        ({"conn_type": "wasb", "password": "hush", "extra": {"storage_options": {}}}, "a login, password or host"),
+    ],
+)
+def test_what_would_be_ignored_is_refused_by_name_and_without_secrets(fields, says):
+    with pytest.raises(Misconfigured, match=f"(?s)connection weir_store cannot be used.*{says}") as refused:
+        store_of(**fields)
+    assert "hush" not in str(refused.value)
+    assert "AIRFLOW_CONN_WEIR_STORE=" in str(refused.value)
+
+
+def test_a_postgres_connection_gives_the_ledgers_url():
+    found = ledger_of(
+        conn_type="postgres", host="db", port=5433, login="weir", password="h@u/sh", schema="weir",
+        extra={"sslmode": "require"},
+    )  # fmt: skip
+    assert found == "postgresql+psycopg2://weir:h%40u%2Fsh@db:5433/weir?sslmode=require"
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"conn_type": "mysql", "host": "db", "schema": "weir"}, "type 'mysql', expected 'postgres'"),
+        ({"conn_type": "postgres", "schema": "weir"}, "has no host"),
+        ({"conn_type": "postgres", "host": "db"}, "has no schema .the name of the database."),
+        ({"conn_type": "postgres", "host": "db", "schema": "weir", "extra": "[1]"}, "extra .* is not a JSON object"),
+    ],
+)
+def test_a_connection_that_leads_to_no_ledger_is_refused(fields, says):
+    with pytest.raises(Misconfigured, match=f"connection weir_ledger.*{says}|{says}") as refused:
+        ledger_of(password="hush", **fields)
+    assert "hush" not in str(refused.value)
+
+
+def test_a_process_without_a_supervisor_finds_the_connections_in_its_environment(environ):
+    from weir_airflow.connections import settings
+
+    extra = {"url": STORE, "endpoint_url": "http://minio:9000"}
+    environ(
+        "AIRFLOW_CONN_WEIR_STORE",
+        json.dumps({"conn_type": "aws", "login": "id", "password": "hush", "extra": extra}),
+    )
+    environ("AIRFLOW_CONN_WEIR_LEDGER", "postgresql://weir:hush@db/weir")
+    found = settings()
+    assert found.store == STORE
+    assert found.store_options == {"key": "id", "secret": "hush", "endpoint_url": "http://minio:9000"}
+    assert found.ledger == "postgresql+psycopg2://weir:hush@db/weir"
+    assert "hush" not in repr(found)
+
+
+def test_a_task_whose_airflow_says_that_there_is_no_connection_takes_it_for_missing(environ, supervisor):
+    from weir_airflow.connections import settings
+
+    supervisor(error("CONNECTION_NOT_FOUND"))
+    with pytest.raises(Misconfigured, match="Weir does not know its store"):
+        settings({"WEIR_LEDGER": "sqlite:////ledger.db"})
+    found = settings({"WEIR_STORE": STORE, "WEIR_LEDGER": "sqlite:////ledger.db"})
+    assert found.store_options == {}
+
+
+def test_a_task_whose_airflow_does_not_answer_tries_again(environ, supervisor):
+    from airflow.sdk.exceptions import AirflowRuntimeError
+
+    from weir_airflow.connections import settings
+
+    supervisor(AirflowRuntimeError(error("API_SERVER_ERROR")))
+    with pytest.raises(Retryable, match="did not answer when asked for the connection 'weir_store'"):
+        settings({"WEIR_LEDGER": "sqlite:////ledger.db"})
+    with pytest.raises(Retryable, match="did not answer when asked for the connection 'weir_ledger'"):
+        settings({"WEIR_STORE": "/disk/store"})
+
+
+def test_a_task_that_may_not_use_the_connection_says_so(environ, supervisor):
+    from weir_airflow.connections import settings
+
+    supervisor(error("PERMISSION_DENIED"))
+    with pytest.raises(Misconfigured, match="does not let this task use the connection 'weir_store'"):
+        settings({"WEIR_LEDGER": "sqlite:////ledger.db"})
+
+
+def test_the_options_are_hidden_in_airflows_logs(environ):
+    from airflow.sdk._shared.secrets_masker import redact
+
+    from weir_airflow.connections import settings
+
+    options = {"key": "the key's id", "account_key": "the account's key", "client_kwargs": {"region_name": "eu-west-1"}}
+    settings({"WEIR_STORE": STORE, "WEIR_STORE_OPTIONS": json.dumps(options), "WEIR_LEDGER": "sqlite:////l.db"})
+    assert redact("the key's id and the account's key in eu-west-1") == "*** and *** in eu-west-1"
