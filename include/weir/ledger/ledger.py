@@ -123,7 +123,7 @@ def _require_local_folder(database: Path) -> None:
             f"the ledger's folder {folder} cannot be created ({error.strerror}): create it, or set WEIR_LEDGER "
             "to another place"
         ) from error
-    kind = _file_system_of(folder)
+    kind = file_system_of(folder)
     if kind in NETWORK_FILE_SYSTEMS or kind.startswith("fuse."):
         raise Misconfigured(
             f"the ledger {database} is SQLite on a network file system ({kind}), whose locks do not hold: "
@@ -131,7 +131,7 @@ def _require_local_folder(database: Path) -> None:
         )
 
 
-def _file_system_of(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:
+def file_system_of(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:
     """The type of the file system that holds `folder`; empty where the system does not tell."""
     best, kind = "", ""
     if not mounts.exists():

@@ -146,7 +146,7 @@ class Store:
     def check_marker(self, expected_id: str) -> None:
         """Make sure that this is the store it should be, and that it answers. Raises Retryable if not."""
         try:
-            found = _marker_id(self.read(MARKER), self.url)
+            found = marker_id(self.read(MARKER), self.url)
         except NotFound as error:
             raise Retryable(
                 f"the store {self.url} has no marker {MARKER} (expected id {expected_id}): it is not mounted, or its "
@@ -170,7 +170,7 @@ class Store:
                     "Name an empty folder as the store, or bring its marker back from a backup"
                 )
             self._write_marker()
-        return _marker_id(self.files.read(MARKER, 0, None), self.url)
+        return marker_id(self.files.read(MARKER, 0, None), self.url)
 
     def _write_marker(self) -> None:
         marker = json.dumps({"id": str(uuid.uuid4()), "version": _MARKER_VERSION}, sort_keys=True)
@@ -195,7 +195,8 @@ def _checked(path: str) -> str:
     return path
 
 
-def _marker_id(data: bytes, url: str) -> StoreId:
+def marker_id(data: bytes, url: str) -> StoreId:
+    """Read the marker of the store at `url`. Raises Misconfigured if it is not one."""
     try:
         marker = json.loads(data)
         version, found = marker["version"], marker["id"]

@@ -163,10 +163,10 @@ def test_sqlite_on_a_network_file_system_is_refused(tmp_path, monkeypatch, kind)
     folder.mkdir()
     escaped = str(folder).replace(" ", "\\040")
     mounts.write_text(f"/dev/sda1 / ext4 rw 0 0\nserver:/export {escaped} {kind} rw 0 0\n")
-    assert opening._file_system_of(folder, mounts) == kind
-    assert opening._file_system_of(tmp_path, mounts) == "ext4"
-    find = opening._file_system_of
-    monkeypatch.setattr(opening, "_file_system_of", lambda path: find(path, mounts))
+    assert opening.file_system_of(folder, mounts) == kind
+    assert opening.file_system_of(tmp_path, mounts) == "ext4"
+    find = opening.file_system_of
+    monkeypatch.setattr(opening, "file_system_of", lambda path: find(path, mounts))
     with pytest.raises(Misconfigured, match=rf"network file system \({kind}\).*PostgreSQL"):
         Ledger.open(f"sqlite:///{folder}/ledger.db")
     Ledger.open(f"sqlite:///{tmp_path}/ledger.db").close()
@@ -175,9 +175,9 @@ def test_sqlite_on_a_network_file_system_is_refused(tmp_path, monkeypatch, kind)
 def test_a_later_mount_hides_an_earlier_one(tmp_path):
     mounts = tmp_path / "mounts"
     mounts.write_text(f"a / ext4 rw 0 0\nb {tmp_path} nfs rw 0 0\nc {tmp_path} ext4 rw 0 0\n")
-    assert opening._file_system_of(tmp_path / "x", mounts) == "ext4"
-    assert opening._file_system_of(Path(f"{tmp_path}-beside"), mounts) == "ext4"
-    assert opening._file_system_of(tmp_path, tmp_path / "no mounts are told here") == ""
+    assert opening.file_system_of(tmp_path / "x", mounts) == "ext4"
+    assert opening.file_system_of(Path(f"{tmp_path}-beside"), mounts) == "ext4"
+    assert opening.file_system_of(tmp_path, tmp_path / "no mounts are told here") == ""
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
