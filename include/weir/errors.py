@@ -5,6 +5,7 @@ A message names the object, what was expected, what was found and what to do nex
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 from enum import Enum
 
@@ -18,6 +19,15 @@ class Retryable(WeirError):
 
     The store or the Spark server did not answer, or answered with an error of its own. Nothing is marked lost.
     """
+
+
+class DiskFull(Retryable):
+    """A disk is full: make room on it. What was half written is to be removed, and the task tries again by itself."""
+
+
+def is_out_of_room(error: BaseException) -> bool:
+    """Tell whether a file system refused to write because it, or the user's share of it, is full."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 class Conflict(WeirError):

@@ -5,8 +5,23 @@ Invariant: adapters answer failures with `OSError` only; the store alone gives t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How much a file system still takes; `free_files` is None where files are not counted."""
+
+    free_bytes: int
+    total_bytes: int
+    free_files: int | None = None
+
+    def __str__(self) -> str:
+        """As a part of a sentence."""
+        files = ", and room for no further file" if self.free_files == 0 else ""
+        return f"{self.free_bytes} of {self.total_bytes} bytes free{files}"
 
 
 class Files(Protocol):
@@ -58,4 +73,8 @@ class Files(Protocol):
 
     def flush(self, path: str) -> None:
         """Make the files of a folder, and its place in the folders above, survive a power cut."""
+        ...
+
+    def room(self) -> Room | None:
+        """Ask how much can still be written; None where there is no such limit, or nobody tells."""
         ...

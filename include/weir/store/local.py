@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from weir.errors import Misconfigured
+from weir.store.files import Room
+from weir.store.hands import is_let_go
 
 _SCHEMES = ("file", "local")
 _GLOB = set("{}[]*?\\")
@@ -86,6 +88,8 @@ class LocalFiles:
             found = target.stat()
             if stat.S_ISDIR(found.st_mode):
                 raise IsADirectoryError(errno.EISDIR, "is a folder, not a file", str(target))
+            if not stat.S_ISREG(found.st_mode):
+                raise OSError(errno.EIO, "is a pipe or a device, not a file (who has put it there?)", str(target))
             return found.st_size
 
     def modified(self, path: str) -> datetime:
@@ -116,6 +120,12 @@ class LocalFiles:
             _fsync_folder(each)
             if each == self.root:
                 return
+
+    def room(self) -> Room:
+        """Ask the file system how much this user may still write."""
+        found = os.statvfs(self.root)
+        free, total = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+        return Room(free, total, found.f_favail if found.f_files else None)
 
     def _make_parents(self, folder: Path) -> None:
         """Make folders below the root, never the root itself: it may be a disk that is not mounted."""
@@ -163,6 +173,8 @@ def _temporary(target: Path, data: bytes) -> Iterator[Path]:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        if is_let_go():
+            raise OSError(errno.ECANCELED, "nobody waits for this write any more", str(target))
         yield temporary
     except FileNotFoundError as error:
         raise OSError(errno.EIO, "the folder is gone (is the store mounted?)", str(target.parent)) from error

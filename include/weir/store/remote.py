@@ -107,6 +107,9 @@ class RemoteFiles:
     def flush(self, path: str) -> None:
         """Do nothing: what such a store has acknowledged is durable."""
 
+    def room(self) -> None:
+        """Answer nothing: such a store does not tell."""
+
     def _full(self, path: str) -> str:
         return f"{self._root}/{path}" if path else self._root
 

@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NewType
 
-from weir.errors import Internal, Misconfigured, Retryable
+from weir.errors import DiskFull, Internal, Misconfigured, Retryable, is_out_of_room
 from weir.store.errors import AlreadyExists, NotFound
-from weir.store.files import Files
+from weir.store.files import Files, Room
 from weir.store.local import LocalFiles, is_local
 from weir.store.remote import RemoteFiles
+from weir.store.time_limit import TimeLimitedFiles, time_limit
 
 StoreId = NewType("StoreId", str)
 """What the marker of a store says; no two stores have the same."""
@@ -26,6 +27,12 @@ MARKER = "weir-store.json"
 _MARKER_VERSION = 1
 _SPARK_SCHEMES = {"s3": "s3a", "gcs": "gs"}
 _NOT_DATA = ("lost+found",)
+
+LEAST_ROOM = 16 * 2**20
+"""Bytes. With less than that a disk is full: it is not worth while to begin to compute."""
+
+
+_MAKE_ROOM = "Make room there, and the task goes on by itself; nothing is marked lost"
 
 
 class Store:
@@ -43,7 +50,7 @@ class Store:
         Touches nothing yet. Raises Misconfigured if the URL cannot be used.
         """
         if is_local(url):
-            return cls(LocalFiles.open(url))
+            return cls(TimeLimitedFiles(LocalFiles.open(url), time_limit(storage_options or {})))
         return cls(RemoteFiles.open(url, storage_options or {}))
 
     @property
@@ -128,6 +135,17 @@ class Store:
         with self._meaning("flush", path):
             self.files.flush(_checked(path))
 
+    def room(self) -> Room | None:
+        """Ask how much can still be written; None where the store does not tell. Raises Retryable."""
+        with self._meaning("ask the room of", ""):
+            return self.files.room()
+
+    def require_room(self) -> None:
+        """Make sure that it is worth while to begin to write. Raises DiskFull, and Retryable."""
+        room = self.room()
+        if room is not None and (room.free_bytes < LEAST_ROOM or room.free_files == 0):
+            raise DiskFull(f"the disk of the store {self.url} is full: {room}. {_MAKE_ROOM}")
+
     def initialise(self) -> StoreId:
         """Write the marker if the store holds nothing yet, and answer its id.
 
@@ -138,6 +156,8 @@ class Store:
             self.files.make_root()
             return self._initialised()
         except OSError as error:
+            if is_out_of_room(error) or isinstance(error, TimeoutError):
+                raise self._trouble("initialise", MARKER, error) from error
             raise Misconfigured(
                 f"the store {self.url} cannot be used: expected a folder that can be read and written, found: {error}. "
                 "Make the folder and give this user the right to write there, or name another one as the store"
@@ -186,7 +206,18 @@ class Store:
         except FileNotFoundError as error:
             raise NotFound(f"{self.url}/{path} was not found") from error
         except OSError as error:
-            raise Retryable(f"could not {action} {self.url}/{path}: {type(error).__name__}: {error}") from error
+            raise self._trouble(action, path, error) from error
+
+    def _trouble(self, action: str, path: str, error: OSError) -> Retryable:
+        failed = f"could not {action} {self.url}/{path}"
+        if not is_out_of_room(error):
+            return Retryable(f"{failed}: {type(error).__name__}: {error}")
+        try:
+            room = self.files.room()
+        except OSError:
+            room = None
+        found = "" if room is None else f", {room}"
+        return DiskFull(f"{failed}: the store's disk is full ({error.strerror}{found}). {_MAKE_ROOM}")
 
 
 def _checked(path: str) -> str:

@@ -13,7 +13,7 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
-from weir.store.files import Files
+from weir.store.files import Files, Room
 from weir.store.store import Store
 
 R = TypeVar("R")
@@ -125,6 +125,9 @@ class _FailingFiles:
 
     def flush(self, path: str) -> None:
         self._on(path).flush(path)
+
+    def room(self) -> Room | None:
+        return self._files.room()
 
     def _on(self, path: str) -> Files:
         self._strike(path)

@@ -34,6 +34,10 @@ def local(tmp_path):
     return opened
 
 
+def root_of(store: Store) -> Path:
+    return Path(store.url.removeprefix("file://"))
+
+
 def all_names(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
@@ -163,7 +167,7 @@ def test_of_twenty_racing_processes_exactly_one_creates_and_no_temporary_file_is
     winner = winners.get(timeout=10)
     assert winners.empty()
     assert local.read("deep/er/target") == f"writer {winner}".encode() * 1000
-    assert all_names(local.files.root) == ["deep", "deep/er", "deep/er/target", "weir-store.json"]
+    assert all_names(root_of(local)) == ["deep", "deep/er", "deep/er/target", "weir-store.json"]
 
 
 def die_at_call(url, step, action):
@@ -199,7 +203,7 @@ def test_a_crash_at_any_step_leaves_nothing_or_the_whole_file(local, action):
             seen.add("whole")
         except NotFound:
             seen.add("nothing")
-        folder = local.files.root / "a" / "b"
+        folder = root_of(local) / "a" / "b"
         left = [name for name in all_names(folder) if name != "target"]
         assert all(name.startswith(".target.") for name in left)
         local.delete_folder("a")
@@ -231,7 +235,7 @@ def test_file_and_folders_are_synced_before_create_answers(local, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", fsync)
     local.create("a/b/file", b"x")
-    root = str(local.files.root)
+    root = str(root_of(local))
     assert synced[0] == root  # now holds "a"
     assert synced[1] == f"{root}/a"
     assert synced[2].startswith(f"{root}/a/b/.file.")
@@ -255,14 +259,14 @@ def test_an_error_that_is_not_a_definite_not_found_is_retryable_and_names_the_pa
 
 
 def test_a_link_into_a_disk_that_is_not_mounted_is_not_a_loss(local, tmp_path):
-    (local.files.root / "flow").symlink_to(tmp_path / "unmounted")
+    (root_of(local) / "flow").symlink_to(tmp_path / "unmounted")
     for ask in (local.read, local.size, local.list):
         with pytest.raises(Retryable, match="leads nowhere"):
             ask("flow/epoch/file")
 
 
 def test_a_root_that_vanished_is_not_made_again_by_a_write(local):
-    root = local.files.root
+    root = root_of(local)
     root.rename(root.with_name("elsewhere"))
     with pytest.raises(Retryable, match="mounted"):
         local.create("a/b/file", b"x")
@@ -375,4 +379,4 @@ def test_a_file_system_without_hard_links_gets_a_clear_error(local, monkeypatch)
     monkeypatch.setattr(os, "link", link)
     with pytest.raises(Misconfigured, match="no hard links"):
         local.create("file", b"x")
-    assert all_names(local.files.root) == ["weir-store.json"]
+    assert all_names(root_of(local)) == ["weir-store.json"]

@@ -1,0 +1,108 @@
+"""Files that answer in time or fail.
+
+Invariant: an operation that was given up takes no effect later, as far as the file system lets that be known.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from weir.errors import Misconfigured
+from weir.store.files import Files, Room
+from weir.store.hands import in_time
+
+R = TypeVar("R")
+
+OPTION: Final = "timeout"
+"""The store option, in seconds."""
+
+SECONDS: Final = 300.0
+"""A server that is started again, or a disk that wakes up, answers sooner than that."""
+
+_MANY_FILES: Final = 12
+"""How much longer an operation may take that visits all files of a folder."""
+
+
+def time_limit(storage_options: Mapping[str, Any]) -> float:
+    """How many seconds an operation may take. Raises Misconfigured for what is no positive number."""
+    given = storage_options.get(OPTION, SECONDS)
+    if isinstance(given, bool) or not isinstance(given, (int, float)) or not given > 0:
+        raise Misconfigured(f'the store option "{OPTION}" is {given!r}, expected seconds: a number above 0')
+    return float(given)
+
+
+class TimeLimitedFiles:
+    """Files of which each operation ends after `seconds` at the latest, by TimeoutError."""
+
+    __slots__ = ("_files", "_seconds")
+
+    def __init__(self, files: Files, seconds: float) -> None:
+        self._files = files
+        self._seconds = seconds
+
+    @property
+    def url(self) -> str:
+        """The root."""
+        return self._files.url
+
+    def make_root(self) -> None:
+        """Make the root."""
+        self._limited("", self._files.make_root)
+
+    def create(self, path: str, data: bytes) -> None:
+        """Write a new file."""
+        self._limited(path, partial(self._files.create, path, data))
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Write a file in the place of any earlier one."""
+        self._limited(path, partial(self._files.replace, path, data))
+
+    def read(self, path: str, offset: int, length: int | None) -> bytes:
+        """Read a part of a file."""
+        return self._limited(path, partial(self._files.read, path, offset, length))
+
+    def size(self, path: str) -> int:
+        """Ask for the size of a file."""
+        return self._limited(path, partial(self._files.size, path))
+
+    def modified(self, path: str) -> datetime:
+        """Ask when a file was last written."""
+        return self._limited(path, partial(self._files.modified, path))
+
+    def entries(self, path: str) -> list[tuple[str, int | None]]:
+        """List a folder."""
+        return self._limited(path, partial(self._files.entries, path))
+
+    def delete(self, path: str) -> None:
+        """Delete one file."""
+        self._limited(path, partial(self._files.delete, path))
+
+    def delete_folder(self, path: str) -> None:
+        """Delete a folder and all that is in it."""
+        self._limited(path, partial(self._files.delete_folder, path), _MANY_FILES)
+
+    def flush(self, path: str) -> None:
+        """Make the files of a folder survive a power cut."""
+        self._limited(path, partial(self._files.flush, path), _MANY_FILES)
+
+    def room(self) -> Room | None:
+        """Ask how much can be written."""
+        return self._limited("", self._files.room)
+
+    def _limited(self, path: str, operation: Callable[[], R], times: int = 1) -> R:
+        seconds = self._seconds * times
+        try:
+            return in_time(operation, seconds)
+        except TimeoutError as error:
+            if error.errno is not None:
+                raise  # the file system's own
+            raise TimeoutError(
+                errno.ETIMEDOUT,
+                f"no answer within {seconds:g} s: it hangs (a network mount whose server is gone?). Nothing is marked "
+                f'lost; see to the mount. The store option "{OPTION}" sets the limit',
+                path,
+            ) from error
