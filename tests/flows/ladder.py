@@ -4,7 +4,8 @@ Invariant: all that a test may change is in one JSON file, named by the dataflow
 - `count` (default 100) and `add` (default 0): the numbers are add .. add + count - 1. They are read whenever the source
   runs, on purpose: a source that gives other rows when it runs again is what tests want to survive.
 - `milliseconds_a_row` (default 0): how long Spark itself dwells on each row of `doubled`.
-- for `dags/ladder.py` alone: `parallelism`, `functions`, `last_day`.
+- `epochs`: any of these by the epoch's key, for that epoch alone.
+- for `dags/ladder.py` alone: `dags`, `parallelism`, `functions`, `restart`, `last_day`.
 
 Beside it, a file `hold-<stage>` makes every subtask of that stage write its process id to `reached-<stage>-<subtask>`
 and wait until the hold is deleted; a file `fail-<stage>` makes it raise.
@@ -55,9 +56,10 @@ def totals(ctx: StageContext, doubled: DataFrame) -> DataFrame:
     return doubled.groupBy("bucket").agg(*sums)
 
 
-def expected_totals(control: Mapping[str, Any]) -> list[dict[str, int]]:
+def expected_totals(control: Mapping[str, Any], epoch: str = "") -> list[dict[str, int]]:
     """Compute without Spark what is to be published, sorted by bucket."""
-    first, count = control.get("add", 0), control.get("count", 100)
+    settings = _of_epoch(control, epoch)
+    first, count = settings.get("add", 0), settings.get("count", 100)
     buckets = [[n for n in range(first, first + count) if n % BUCKETS == bucket] for bucket in range(BUCKETS)]
     return [
         {"bucket": bucket, "numbers": len(members), "total": 2 * sum(members)}
@@ -81,8 +83,11 @@ def nested_key(ctx: StageContext, numbers: DataFrame) -> DataFrame:
 
 
 def _control(ctx: StageContext) -> dict[str, Any]:
-    control: dict[str, Any] = json.loads(Path(ctx.parameters["control"]).read_text())
-    return control
+    return _of_epoch(json.loads(Path(ctx.parameters["control"]).read_text()), ctx.epoch)
+
+
+def _of_epoch(control: Mapping[str, Any], epoch: str) -> dict[str, Any]:
+    return {**control, **control.get("epochs", {}).get(epoch, {})}
 
 
 def _stop_here(stage: str, ctx: StageContext) -> None:

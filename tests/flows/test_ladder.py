@@ -50,6 +50,14 @@ def test_totals_are_what_they_should_be(
     assert totals.orderBy("bucket").toArrow().to_pylist() == ladder.expected_totals(settings)
 
 
+def test_an_epoch_may_have_settings_of_its_own(spark: SparkSession, tmp_path: Path) -> None:
+    settings = {"count": 5, "epochs": {"20240101T000000Z": {"add": 40}, "20240102T000000Z": {"add": 7}}}
+    ctx = _context(spark, tmp_path, settings)
+    totals = ladder.totals(ctx, ladder.doubled(ctx, ladder.numbers(ctx)))
+    found = totals.orderBy("bucket").toArrow().to_pylist()
+    assert found == ladder.expected_totals(settings, ctx.epoch) == ladder.expected_totals({"count": 5, "add": 40})
+
+
 def test_spark_dwells_on_each_row_if_asked_to_and_changes_none(spark: SparkSession, tmp_path: Path) -> None:
     ctx = _context(spark, tmp_path, {"count": 20, "milliseconds_a_row": 50})
     began = time.monotonic()
