@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Connection
 
+    from weir.doctor.examination import Check
     from weir.results.region_job import RegionJob
+    from weir.store.store import Store
 
 SPARK_CONNECT: Final = "spark_connect"
 
@@ -42,6 +44,14 @@ def engine_for(connection: Connection, address: str | None = None) -> Engine:
 
     engine: Engine = ConnectEngine(_url(connection, address or engine_address(connection)))
     return engine
+
+
+def connect_checks(area: str, connection: Connection, store: Store | None) -> list[Check]:
+    """What `weir doctor` asks of the connection's Spark Connect server. Raises Misconfigured."""
+    from weir_spark.doctor import ConnectExam  # noqa: PLC0415  imports pyspark: not in DAG files
+
+    found: list[Check] = ConnectExam(area, _url(connection, engine_address(connection)), store).checks()
+    return found
 
 
 def prepare_imports() -> None:
