@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -20,6 +19,7 @@ from weir.results.codec import VERSION, manifest_from_json, run_record_from_json
 from weir.results.run_record import RunRecord, record_path
 from weir.sinks.pointer import Pointer, pointer_folder, pointer_from_json
 from weir.store.errors import NotFound
+from weir.store.hands import in_parallel
 from weir.store.probe import MANIFEST
 from weir.store.store import Store
 
@@ -45,13 +45,12 @@ def stored_dataflows(store: Store) -> tuple[str, ...]:
 
 def catalogue(store: Store, dataflow: str) -> tuple[EpochCatalogue, ...]:
     """All epochs of a dataflow, oldest first. Raises Retryable, and Misconfigured for files of a newer Weir."""
-    with ThreadPoolExecutor(_WORKERS) as pool:
-        return tuple(_epoch(store, pool, dataflow, epoch) for epoch in _folders(store, dataflow))
+    return tuple(_epoch(store, dataflow, epoch) for epoch in _folders(store, dataflow))
 
 
-def _epoch(store: Store, pool: ThreadPoolExecutor, dataflow: str, epoch: str) -> EpochCatalogue:
-    found = list(pool.map(partial(_result, store), _attempt_folders(store, pool, f"{dataflow}/{epoch}")))
-    pointers = list(pool.map(partial(_pointer, store), _pointer_paths(store, dataflow, epoch)))
+def _epoch(store: Store, dataflow: str, epoch: str) -> EpochCatalogue:
+    found = in_parallel(partial(_result, store), _attempt_folders(store, f"{dataflow}/{epoch}"), _WORKERS)
+    pointers = in_parallel(partial(_pointer, store), _pointer_paths(store, dataflow, epoch), _WORKERS)
     return EpochCatalogue(
         epoch,
         _record(store, dataflow, epoch),
@@ -61,11 +60,11 @@ def _epoch(store: Store, pool: ThreadPoolExecutor, dataflow: str, epoch: str) ->
     )
 
 
-def _attempt_folders(store: Store, pool: ThreadPoolExecutor, epoch_folder: str) -> list[str]:
+def _attempt_folders(store: Store, epoch_folder: str) -> list[str]:
     """The folders below stage, layout and subtask."""
     level = [epoch_folder]
     for _ in range(4):
-        below = pool.map(partial(_folders, store), level)
+        below = in_parallel(partial(_folders, store), level, _WORKERS)
         level = [f"{folder}/{name}" for folder, names in zip(level, below, strict=True) for name in names]
     return level
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -18,6 +17,7 @@ from weir.errors import Fault, Loss
 from weir.results.codec import manifest_from_json
 from weir.results.manifest import DataFile, Manifest, Segment
 from weir.store.errors import NotFound
+from weir.store.hands import in_parallel
 from weir.store.segments import sha256_of
 from weir.store.store import Store
 
@@ -91,15 +91,14 @@ def _asked_twice(
 ) -> list[R]:
     """Answer all questions in parallel, and ask again those whose answer is a loss, between two looks at the marker."""
     store.check_marker(store_id)
-    with ThreadPoolExecutor(_WORKERS) as pool:
-        answers = list(pool.map(ask, questions))
-        doubtful = [number for number, answer in enumerate(answers) if is_loss(answer)]
-        if doubtful:
-            store.check_marker(store_id)
-            again = list(pool.map(ask, [questions[number] for number in doubtful]))
-            store.check_marker(store_id)
-            for number, answer in zip(doubtful, again, strict=True):
-                answers[number] = answer
+    answers = in_parallel(ask, questions, _WORKERS)
+    doubtful = [number for number, answer in enumerate(answers) if is_loss(answer)]
+    if doubtful:
+        store.check_marker(store_id)
+        again = in_parallel(ask, [questions[number] for number in doubtful], _WORKERS)
+        store.check_marker(store_id)
+        for number, answer in zip(doubtful, again, strict=True):
+            answers[number] = answer
     return answers
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +18,7 @@ from weir.errors import Internal, Retryable
 from weir.results.layout import KEY_GROUP_COLUMN
 from weir.results.manifest import DataFile, Segment
 from weir.store.errors import NotFound
+from weir.store.hands import in_parallel
 from weir.store.segments import chunks
 from weir.store.store import Store
 
@@ -54,10 +54,9 @@ def seal(store: Store, folder: str) -> tuple[DataFile, ...]:
             f"{store.url}/{folder} holds {', '.join(strangers[:3])}, expected only Parquet files: was the folder of an "
             "attempt used twice?"
         )
-    with ThreadPoolExecutor(_WORKERS) as pool:
-        files = tuple(pool.map(lambda name: _sealed(store, folder, name, sizes[name]), names))
+    files = in_parallel(lambda name: _sealed(store, folder, name, sizes[name]), names, _WORKERS)
     store.flush(folder)
-    return files
+    return tuple(files)
 
 
 def _is_side_file(name: str) -> bool:
