@@ -1,39 +1,50 @@
 """Opening the ledger and changing it.
 
-Invariant: one transaction of a dataflow at a time. SQLite serialises all writers; elsewhere the dataflow's row is
-locked first. So a decision and what follows from it are one step that nobody sees half of.
+Invariant: one writing transaction of a dataflow at a time, and every transaction sees one instant. SQLite serialises
+all of them; on PostgreSQL the dataflow's row is locked first, and a transaction that only reads has a snapshot. So a
+decision and what follows from it are one step that nobody sees half of.
 """
 
 from __future__ import annotations
 
-import os
-import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-from sqlalchemy import Engine, create_engine, event, inspect, select, text
+from sqlalchemy import URL, Engine, inspect, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.orm import Session
-from sqlalchemy.pool import NullPool
 
 from weir.errors import Misconfigured, Retryable
 from weir.ledger.models import DataflowRow
+from weir.ledger.postgres import (
+    DRIVER,
+    LOCK_SECONDS,
+    is_coming,
+    lock_dataflow,
+    postgres_engine,
+    postgres_error,
+    read_only,
+    was_committed,
+)
+from weir.ledger.sqlite import sqlite_engine, sqlite_error
 
 HEAD = "0001"
 """The newest migration; a ledger at any other revision is migrated or refused."""
 
-NETWORK_FILE_SYSTEMS = frozenset(
-    {"nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre"}
-)
-"""SQLite's locks do not hold there, and its WAL needs shared memory."""
+_EXPECTED = "sqlite:////path/ledger.db or postgresql+psycopg2://USER:PASSWORD@HOST/DATABASE"
 
-LOCK_SECONDS = 60
-"""How long to wait for another process's transaction."""
+ATTEMPTS = 3
+"""How often a transaction is begun anew whose connection broke."""
+
+T = TypeVar("T")
+
+
+class OutcomeUnknown(Retryable):
+    """The connection broke while a transaction was committed, and nobody can say whether it was: a later try sees."""
 
 
 class Ledger:
@@ -41,6 +52,8 @@ class Ledger:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._shown = engine.url.render_as_string(hide_password=True)
+        self._is_server = engine.dialect.name != "sqlite"
 
     @classmethod
     def open(cls, url: str) -> Ledger:
@@ -49,152 +62,143 @@ class Ledger:
         Raises Misconfigured for a newer ledger, a network file system or a folder that cannot be written,
         and Retryable if the database does not answer.
         """
-        engine = _engine(url)
-        with _database_errors(url):
-            _bring_to_head(engine, url)
+        parsed = _parsed(url)
+        engine, shown = _engine(parsed), parsed.render_as_string(hide_password=True)
+        with _database_errors(parsed):
+            _bring_to_head(engine, shown)
         return cls(engine)
 
     @contextmanager
     def transaction(self, dataflow: str | None = None) -> Iterator[Session]:
-        """Give a session that is committed at the end, or rolled back by an error; `dataflow`'s row is locked."""
-        with (
-            _database_errors(self._engine.url.render_as_string()),
-            Session(self._engine, expire_on_commit=False) as session,
-        ):
-            if dataflow is not None:
-                session.execute(select(DataflowRow).where(DataflowRow.name == dataflow).with_for_update())
-            yield session
+        """Give a session that is committed at the end, or rolled back by an error.
+
+        It shuts out all other transactions of `dataflow`; without one it is to read only. Waits for a server that is
+        being started. Raises Retryable if the ledger does not answer.
+        """
+        with _database_errors(self._engine.url):
+            session, number = self._begun(dataflow)
+            with session:
+                yield session
+                self._commit(session, number)
+
+    def perform(self, dataflow: str, work: Callable[[Session], T]) -> T:
+        """Do `work`, which changes nothing but the ledger, in a transaction; anew if its connection broke.
+
+        Raises Retryable if that happens again and again, or if it is not known whether it was committed.
+        """
+        for is_last in (False,) * (ATTEMPTS - 1) + (True,):
+            try:
+                with self.transaction(dataflow) as session:
+                    done = work(session)
+            except OutcomeUnknown:
+                raise
+            except Retryable:
+                if is_last:
+                    raise
+            else:
+                return done
+        raise AssertionError("unreachable")
+
+    def _begun(self, dataflow: str | None) -> tuple[Session, str | None]:
+        """Begin a transaction; its number if it is to be known whether it was committed."""
+        deadline, pause = time.monotonic() + LOCK_SECONDS, 0.05
+        while True:
+            session = Session(self._engine, expire_on_commit=False)
+            try:
+                return session, self._enter(session, dataflow)
+            except DBAPIError as error:
+                session.close()
+                if not self._is_server or not is_coming(error) or time.monotonic() > deadline:
+                    raise
+            time.sleep(pause)
+            pause = min(2 * pause, 1.0)
+
+    def _enter(self, session: Session, dataflow: str | None) -> str | None:
+        if not self._is_server:
+            return None  # it began with the lock of all of the database
+        if dataflow is not None:
+            return lock_dataflow(session, dataflow)
+        read_only(session)
+        return None
+
+    def _commit(self, session: Session, number: str | None) -> None:
+        try:
             session.commit()
+        except DBAPIError as error:
+            if number is None or not error.connection_invalidated:
+                raise
+            fate = was_committed(self._engine, number)
+            if fate is None:
+                raise OutcomeUnknown(
+                    f"the ledger {self._shown} did not answer while a transaction was committed, and does not say "
+                    f"whether it was: {error.orig}"
+                ) from error
+            if not fate:
+                raise
 
     def close(self) -> None:
         """Give the connections back."""
         self._engine.dispose()
 
 
-def _engine(url: str) -> Engine:
-    parsed = make_url(url)
-    if parsed.get_backend_name() != "sqlite":
-        return create_engine(parsed, pool_pre_ping=True)
-    if parsed.database and parsed.database != ":memory:":
-        _require_local_folder(Path(parsed.database))
-    # A connection a transaction: processes fork around us, and SQLite connections must not cross a fork.
-    engine = create_engine(
-        parsed, poolclass=NullPool, connect_args={"timeout": LOCK_SECONDS, "check_same_thread": False}
-    )
-    event.listen(engine, "connect", _configure_sqlite)
-    event.listen(engine, "begin", _begin_immediate)
-    return engine
-
-
-def _configure_sqlite(connection: Any, _record: Any) -> None:
-    connection.isolation_level = None  # or the driver begins, deferred, on its own
-    cursor = connection.cursor()
-    _switch_to_wal(cursor)
-    cursor.execute("PRAGMA synchronous=FULL")
-    cursor.execute("PRAGMA foreign_keys=ON")
-    cursor.close()
-
-
-def _switch_to_wal(cursor: Any) -> None:
-    """Wait here for the lock that the switch of a new database needs: for this one SQLite itself does not always."""
-    deadline = time.monotonic() + LOCK_SECONDS
-    while True:
-        try:
-            cursor.execute("PRAGMA journal_mode=WAL")
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > deadline:
-                raise
-            time.sleep(0.02)
-        else:
-            return
-
-
-def _begin_immediate(connection: Any) -> None:
-    # A deferred transaction that turns into a writer fails instead of waiting.
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
-def _require_local_folder(database: Path) -> None:
-    folder = database.absolute().parent
+def _parsed(url: str) -> URL:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Misconfigured(
-            f"the ledger's folder {folder} cannot be created ({error.strerror}): create it, or set WEIR_LEDGER "
-            "to another place"
-        ) from error
-    kind = file_system_of(folder)
-    if kind in NETWORK_FILE_SYSTEMS or kind.startswith("fuse."):
-        raise Misconfigured(
-            f"the ledger {database} is SQLite on a network file system ({kind}), whose locks do not hold: "
-            "put it on a local disk, or set WEIR_LEDGER to a PostgreSQL URL"
-        )
+        parsed = make_url(url)
+    except ArgumentError:
+        # Without the text, which may hold a password.
+        raise Misconfigured(f"the ledger's URL cannot be read: expected {_EXPECTED}") from None
+    if parsed.drivername in {"postgres", "postgresql"}:
+        parsed = parsed.set(drivername=DRIVER)
+    if parsed.drivername != DRIVER and parsed.get_backend_name() != "sqlite":
+        shown = parsed.render_as_string(hide_password=True)
+        raise Misconfigured(f"the ledger {shown} is neither SQLite nor PostgreSQL with psycopg2: expected {_EXPECTED}")
+    return parsed
 
 
-def file_system_of(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:
-    """The type of the file system that holds `folder`; empty where the system does not tell."""
-    best, kind = "", ""
-    if not mounts.exists():
-        return kind
-    real = str(folder.resolve())
-    for line in mounts.read_text().splitlines():
-        fields = line.split()
-        point = fields[1].encode().decode("unicode_escape")
-        inside = real == point or real.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best):
-            best, kind = point, fields[2]
-    return kind
+def _engine(url: URL) -> Engine:
+    return postgres_engine(url) if url.drivername == DRIVER else sqlite_engine(url)
 
 
 @contextmanager
-def _database_errors(url: str) -> Iterator[None]:
+def _database_errors(url: URL) -> Iterator[None]:
+    shown = url.render_as_string(hide_password=True)
     try:
         yield
-    except OperationalError as error:
-        if "readonly" in str(error.orig) or ("unable to open" in str(error.orig) and not _may_write(url)):
-            raise Misconfigured(
-                f"the ledger {url} cannot be written ({error.orig}): check its folder's permissions"
-            ) from error
-        raise Retryable(f"the ledger {url} does not answer: {error.orig}") from error
     except DBAPIError as error:
-        if error.connection_invalidated:
-            raise Retryable(f"the ledger {url} closed the connection: {error.orig}") from error
-        if "not a database" in str(error.orig) or "malformed" in str(error.orig):
-            raise Misconfigured(
-                f"the ledger {url} is no database, or a damaged one ({error.orig}): put the file aside, and type "
-                "`weir ledger rebuild --all` to build the ledger again from the store"
-            ) from error
-        raise
-
-
-def _may_write(url: str) -> bool:
-    """Whether a database that could not be opened could be another time: a full table of open files passes."""
-    database = make_url(url).database
-    path = Path(database or "")
-    may_be_used = path.is_file() if path.exists() else os.access(path.absolute().parent, os.W_OK)
-    return may_be_used and (not path.exists() or os.access(path, os.W_OK))
+        found = postgres_error(error, shown) if url.drivername == DRIVER else sqlite_error(error, url, shown)
+        if found is None:
+            raise
+        raise found from error
 
 
 _migrating = threading.Lock()
 
 
-def _bring_to_head(engine: Engine, url: str) -> None:
-    found = _revision(engine)
+def _bring_to_head(engine: Engine, shown: str) -> None:
+    found, is_ledger = _revision(engine)
     if found == HEAD:
         return
     from weir.ledger.migrate import known_revisions, upgrade  # noqa: PLC0415 - alembic is slow to import and rarely needed
 
+    if found is not None and not is_ledger:
+        raise Misconfigured(
+            f"the database {shown} has the tables of another program, at revision {found} (of Airflow, perhaps?): give "
+            "Weir a database of its own, and let WEIR_LEDGER name it"
+        )
     if found is not None and found not in known_revisions():
         raise Misconfigured(
-            f"the ledger {url} is at revision {found}, newer than {HEAD}, the newest that this Weir knows: "
+            f"the ledger {shown} is at revision {found}, newer than {HEAD}, the newest that this Weir knows: "
             "install the Weir that wrote it, or point WEIR_LEDGER to another ledger"
         )
     with _migrating:
         upgrade(engine)
 
 
-def _revision(engine: Engine) -> str | None:
+def _revision(engine: Engine) -> tuple[str | None, bool]:
+    """The revision of the database's tables, if they have one, and whether they are a ledger's."""
     with engine.connect() as connection:
-        if not inspect(connection).has_table("alembic_version"):
-            return None
-        return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+        tables = inspect(connection)
+        if not tables.has_table("alembic_version"):
+            return None, False
+        found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+        return found, found == HEAD or tables.has_table(DataflowRow.__tablename__)

@@ -13,7 +13,7 @@ from sqlalchemy import create_engine, select, text
 from sqlalchemy.exc import IntegrityError
 
 from weir.errors import Misconfigured
-from weir.ledger import ledger as opening
+from weir.ledger import sqlite as opening
 from weir.ledger.ledger import HEAD, Ledger
 from weir.ledger.migrate import known_revisions
 from weir.ledger.models import AttemptRow, DataflowRow, OwedClearRow, ResultRow, RunRow, Table

@@ -1,0 +1,119 @@
+"""SQLite as the ledger's database.
+
+Invariant: it is in WAL mode on a local disk, and each transaction begins with the lock of the whole database.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.pool import NullPool
+
+from weir.errors import Misconfigured, Retryable, WeirError
+
+LOCK_SECONDS = 60
+"""How long to wait for another process's transaction."""
+
+NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre"}
+)
+"""SQLite's locks do not hold there, and its WAL needs shared memory."""
+
+
+def sqlite_engine(url: URL) -> Engine:
+    """Engine for `url`; its folder is made. Raises Misconfigured for a network file system or no right to make it."""
+    if url.database and url.database != ":memory:":
+        _require_local_folder(Path(url.database))
+    # A connection a transaction: processes fork around us, and SQLite connections must not cross a fork.
+    engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": LOCK_SECONDS, "check_same_thread": False})
+    event.listen(engine, "connect", _configure_sqlite)
+    event.listen(engine, "begin", _begin_immediate)
+    return engine
+
+
+def _configure_sqlite(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # or the driver begins, deferred, on its own
+    cursor = connection.cursor()
+    _switch_to_wal(cursor)
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.close()
+
+
+def _switch_to_wal(cursor: Any) -> None:
+    """Wait here for the lock that the switch of a new database needs: for this one SQLite itself does not always."""
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+        else:
+            return
+
+
+def _begin_immediate(connection: Any) -> None:
+    # A deferred transaction that turns into a writer fails instead of waiting.
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _require_local_folder(database: Path) -> None:
+    folder = database.absolute().parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Misconfigured(
+            f"the ledger's folder {folder} cannot be created ({error.strerror}): create it, or set WEIR_LEDGER "
+            "to another place"
+        ) from error
+    kind = file_system_of(folder)
+    if kind in NETWORK_FILE_SYSTEMS or kind.startswith("fuse."):
+        raise Misconfigured(
+            f"the ledger {database} is SQLite on a network file system ({kind}), whose locks do not hold: "
+            "put it on a local disk, or set WEIR_LEDGER to a PostgreSQL URL"
+        )
+
+
+def file_system_of(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:
+    """The type of the file system that holds `folder`; empty where the system does not tell."""
+    best, kind = "", ""
+    if not mounts.exists():
+        return kind
+    real = str(folder.resolve())
+    for line in mounts.read_text().splitlines():
+        fields = line.split()
+        point = fields[1].encode().decode("unicode_escape")
+        inside = real == point or real.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, fields[2]
+    return kind
+
+
+def sqlite_error(error: DBAPIError, url: URL, ledger: str) -> WeirError | None:
+    """What an error of the database means for Weir; None for one that Weir itself has caused."""
+    said = str(error.orig)
+    if isinstance(error, OperationalError):
+        if "readonly" in said or ("unable to open" in said and not _may_write(url)):
+            return Misconfigured(f"the ledger {ledger} cannot be written ({said}): check its folder's permissions")
+        return Retryable(f"the ledger {ledger} does not answer: {said}")
+    if "not a database" in said or "malformed" in said:
+        return Misconfigured(
+            f"the ledger {ledger} is no database, or a damaged one ({said}): put the file aside, and type "
+            "`weir ledger rebuild --all` to build the ledger again from the store"
+        )
+    return None
+
+
+def _may_write(url: URL) -> bool:
+    """Whether a database that could not be opened could be another time: a full table of open files passes."""
+    path = Path(url.database or "")
+    may_be_used = path.is_file() if path.exists() else os.access(path.absolute().parent, os.W_OK)
+    return may_be_used and (not path.exists() or os.access(path, os.W_OK))
