@@ -18,15 +18,18 @@ from weir.store.errors import AlreadyExists, NotFound
 from weir.store.files import Files, Room
 from weir.store.local import LocalFiles, is_local
 from weir.store.remote import RemoteFiles
-from weir.store.time_limit import TimeLimitedFiles, time_limit
+from weir.store.time_limit import OPTION, TimeLimitedFiles, time_limit
+from weir.store.urls import canonical, spark_root
 
 StoreId = NewType("StoreId", str)
 """What the marker of a store says; no two stores have the same."""
 
 MARKER = "weir-store.json"
 _MARKER_VERSION = 1
-_SPARK_SCHEMES = {"s3": "s3a", "gcs": "gs"}
 _NOT_DATA = ("lost+found",)
+
+S3_SECONDS = 60.0
+"""How long a request to S3 is repeated; a server that is started again or is overloaded answers sooner than that."""
 
 LEAST_ROOM = 16 * 2**20
 """Bytes. With less than that a disk is full: it is not worth while to begin to compute."""
@@ -45,13 +48,12 @@ class Store:
 
     @classmethod
     def open(cls, url: str, storage_options: Mapping[str, Any] | None = None) -> Store:
-        """Open a store by URL ("file:///...", a plain path, "memory://...", or anything fsspec knows).
+        """Open a store by URL: a folder ("file:///...", a plain path), "s3://", "gs://", "abfss://" or "memory://".
 
-        Touches nothing yet. Raises Misconfigured if the URL cannot be used.
+        `storage_options` are those of the fsspec file system, and `timeout` in seconds. Touches nothing yet. Raises
+        Misconfigured if the URL cannot be used.
         """
-        if is_local(url):
-            return cls(TimeLimitedFiles(LocalFiles.open(url), time_limit(storage_options or {})))
-        return cls(RemoteFiles.open(url, storage_options or {}))
+        return cls(_files_at(url, storage_options or {}))
 
     @property
     def url(self) -> str:
@@ -60,8 +62,7 @@ class Store:
 
     def spark_url(self, path: str) -> str:
         """Spell the path as Spark and Hadoop do."""
-        scheme, _, rest = self.url.partition("://")
-        return f"{_SPARK_SCHEMES.get(scheme, scheme)}://{rest}/{_checked(path)}".rstrip("/")
+        return f"{spark_root(self.url)}/{_checked(path)}".rstrip("/")
 
     def create(self, path: str, data: bytes) -> None:
         """Write a new file, whole or not at all, durably; of many writers exactly one wins.
@@ -193,11 +194,21 @@ class Store:
         return marker_id(self.files.read(MARKER, 0, None), self.url)
 
     def _write_marker(self) -> None:
-        marker = json.dumps({"id": str(uuid.uuid4()), "version": _MARKER_VERSION}, sort_keys=True)
+        marker = json.dumps({"id": str(uuid.uuid4()), "version": _MARKER_VERSION}, sort_keys=True).encode() + b"\n"
         try:
-            self.files.create(MARKER, marker.encode() + b"\n")
+            self.files.create(MARKER, marker)
         except FileExistsError:
             return  # another process was faster: its marker counts
+        try:
+            self.files.create(MARKER, marker)
+        except FileExistsError:
+            return  # as it must be
+        self.files.delete(MARKER)
+        raise Misconfigured(
+            f"the store {self.url} has created one file twice: it ignores the condition of an exclusive create, so "
+            "that two writers could both win. Upgrade it (S3's like need conditional writes, If-None-Match), or name "
+            "another store"
+        )
 
     @contextmanager
     def _meaning(self, action: str, path: str) -> Iterator[None]:
@@ -218,6 +229,19 @@ class Store:
             room = None
         found = "" if room is None else f", {room}"
         return DiskFull(f"{failed}: the store's disk is full ({error.strerror}{found}). {_MAKE_ROOM}")
+
+
+def _files_at(url: str, storage_options: Mapping[str, Any]) -> Files:
+    if is_local(url):
+        return TimeLimitedFiles(LocalFiles.open(url), time_limit(storage_options))
+    place = canonical(url, storage_options)
+    options = {key: value for key, value in storage_options.items() if key != OPTION}
+    if place.startswith("s3:"):
+        from weir.store.s3 import S3Files  # noqa: PLC0415  s3fs is slow to import
+
+        return S3Files.open(place, options, time_limit(storage_options, S3_SECONDS))
+    files = RemoteFiles.open(place, options)
+    return files if place.startswith("memory:") else TimeLimitedFiles(files, time_limit(storage_options))
 
 
 def _checked(path: str) -> str:

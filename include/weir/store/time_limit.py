@@ -27,9 +27,9 @@ _MANY_FILES: Final = 12
 """How much longer an operation may take that visits all files of a folder."""
 
 
-def time_limit(storage_options: Mapping[str, Any]) -> float:
+def time_limit(storage_options: Mapping[str, Any], default: float = SECONDS) -> float:
     """How many seconds an operation may take. Raises Misconfigured for what is no positive number."""
-    given = storage_options.get(OPTION, SECONDS)
+    given = storage_options.get(OPTION, default)
     if isinstance(given, bool) or not isinstance(given, (int, float)) or not given > 0:
         raise Misconfigured(f'the store option "{OPTION}" is {given!r}, expected seconds: a number above 0')
     return float(given)

@@ -1,0 +1,85 @@
+"""How the place of a store is spelt: by people, by fsspec, and by Spark.
+
+Invariant: each place has one spelling inside Weir, whichever was given, and only `spark_root` knows Spark's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from weir.errors import Misconfigured
+
+_SPELLINGS: Final = {
+    "s3": "s3",
+    "s3a": "s3",
+    "s3n": "s3",
+    "gs": "gs",
+    "gcs": "gs",
+    "abfs": "abfss",
+    "abfss": "abfss",
+    "az": "abfss",
+    "wasb": "abfss",
+    "wasbs": "abfss",
+    "memory": "memory",
+}
+"""File systems whose fsspec packages create exclusively in one request; fsspec's own fallback checks, then writes."""
+_SPARK: Final = {"s3": "s3a"}
+_AZURE_HOST: Final = ".dfs.core.windows.net"
+_GLOB: Final = set("{}[]*?\\")
+
+
+def canonical(url: str, storage_options: Mapping[str, Any]) -> str:
+    """The one spelling of a URL, without a slash at the end; `az://container/path` needs the option `account_name`.
+
+    Raises Misconfigured for a scheme that Weir cannot use, and for a URL that Spark could not read or that holds a
+    password.
+    """
+    scheme, separator, rest = url.partition("://")
+    place, _, path = rest.rstrip("/").partition("/")
+    if ":" in place.rpartition("@")[0]:
+        raise Misconfigured(
+            f"the store {scheme}://... holds a password in its URL, which goes into logs and manifests: put it into "
+            "WEIR_STORE_OPTIONS or the Airflow connection weir_store"
+        )
+    known = _SPELLINGS.get(scheme.lower())
+    if not separator or known is None:
+        raise _unknown(url, scheme)
+    if not place:
+        raise Misconfigured(f"the store {url} names no bucket: write {scheme}://bucket/folder")
+    unusable = sorted(_GLOB & set(path))
+    if unusable:
+        raise Misconfigured(f"the store {url} has {''.join(unusable)} in its path, which Spark reads as a pattern")
+    if any(part in {"", ".", ".."} for part in path.split("/") if path):
+        raise Misconfigured(f'the store {url} has a path that is not plain: expected names with one "/" between them')
+    if known == "abfss":
+        place = _azure_place(url, place, storage_options)
+    return f"{known}://{place}/{path}".rstrip("/")
+
+
+def spark_root(url: str) -> str:
+    """Spell a canonical URL as Spark and Hadoop do."""
+    scheme, _, rest = url.partition("://")
+    return f"{_SPARK.get(scheme, scheme)}://{rest}"
+
+
+def _azure_place(url: str, place: str, storage_options: Mapping[str, Any]) -> str:
+    """`container@account.dfs.core.windows.net`, which both Hadoop and adlfs understand."""
+    container, _, host = place.partition("@")
+    account = host.partition(".")[0] or storage_options.get("account_name")
+    if not account:
+        raise Misconfigured(
+            f"the store {url} names no storage account, which Spark needs: write "
+            f"abfss://{container}@ACCOUNT{_AZURE_HOST}/folder, or give the option account_name"
+        )
+    return f"{container}@{account}{_AZURE_HOST}"
+
+
+def _unknown(url: str, scheme: str) -> Misconfigured:
+    more = " HDFS has one, but its fsspec adapter does not use it." if scheme in {"hdfs", "webhdfs"} else ""
+    return Misconfigured(
+        f"the store {url} cannot be used: Weir needs a file system on which of many writers exactly one creates a "
+        f"file, and knows none behind {scheme!r}.{more} Use a folder (file:///folder), S3 and its like "
+        "(s3://bucket/folder), Google Cloud Storage (gs://bucket/folder) or Azure "
+        f"(abfss://container@account{_AZURE_HOST}/folder)"
+    )
