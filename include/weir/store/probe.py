@@ -26,6 +26,7 @@ _WORKERS = 16
 
 KeyGroups = tuple[int, int] | None
 """An inclusive range of key groups; None means all."""
+_Part = tuple[int, str, DataFile, Segment]
 R = TypeVar("R")
 A = TypeVar("A")
 
@@ -55,7 +56,7 @@ def probe(store: Store, expected_store_id: str, refs: Sequence[PartitionRef]) ->
     Reads one manifest a partition and one tail a file. Raises Retryable if anything cannot be answered definitely.
     """
     unique = list(dict.fromkeys(refs))
-    answers = _asked_twice(store, expected_store_id, unique, partial(_look, store), _is_finding)
+    answers = _asked_twice(store, expected_store_id, unique, partial(_look_at_all, store), _is_finding)
     return {
         ref: _loss(ref, answer) if isinstance(answer, _Finding) else answer
         for ref, answer in zip(unique, answers, strict=True)
@@ -77,7 +78,7 @@ def verify_segments(
         for segment in _needed(file, key_groups)
     ]
     answers = _asked_twice(
-        store, expected_store_id, parts, lambda part: _compare(store, *part[1:]), lambda answer: answer is not None
+        store, expected_store_id, parts, partial(_compare_all, store), lambda answer: answer is not None
     )
     found: dict[int, list[_Finding]] = {}
     for (number, *_), answer in zip(parts, answers, strict=True):
@@ -87,15 +88,15 @@ def verify_segments(
 
 
 def _asked_twice(
-    store: Store, store_id: str, questions: list[A], ask: Callable[[A], R], is_loss: Callable[[R], bool]
+    store: Store, store_id: str, questions: list[A], ask_all: Callable[[list[A]], list[R]], is_loss: Callable[[R], bool]
 ) -> list[R]:
-    """Answer all questions in parallel, and ask again those whose answer is a loss, between two looks at the marker."""
+    """Ask all questions, and ask those again whose answer is a loss, between two looks at the marker."""
     store.check_marker(store_id)
-    answers = in_parallel(ask, questions, _WORKERS)
+    answers = ask_all(questions)
     doubtful = [number for number, answer in enumerate(answers) if is_loss(answer)]
     if doubtful:
         store.check_marker(store_id)
-        again = in_parallel(ask, [questions[number] for number in doubtful], _WORKERS)
+        again = ask_all([questions[number] for number in doubtful])
         store.check_marker(store_id)
         for number, answer in zip(doubtful, again, strict=True):
             answers[number] = answer
@@ -106,7 +107,23 @@ def _is_finding(answer: Manifest | _Finding) -> bool:
     return isinstance(answer, _Finding)
 
 
-def _look(store: Store, ref: PartitionRef) -> Manifest | _Finding:
+def _look_at_all(store: Store, refs: list[PartitionRef]) -> list[Manifest | _Finding]:
+    """Look at all manifests at once, then at the files of all of them at once: a request may take a while."""
+    answers = in_parallel(partial(_look_at_manifest, store), refs, _WORKERS)
+    files = [
+        (number, f"{ref.folder}/{file.name}", file)
+        for number, (ref, manifest) in enumerate(zip(refs, answers, strict=True))
+        if isinstance(manifest, Manifest)
+        for file in manifest.files
+    ]
+    findings = in_parallel(lambda each: _look_at_file(store, *each[1:]), files, _WORKERS)
+    for (number, *_), finding in zip(files, findings, strict=True):
+        if finding and isinstance(answers[number], Manifest):
+            answers[number] = finding
+    return answers
+
+
+def _look_at_manifest(store: Store, ref: PartitionRef) -> Manifest | _Finding:
     path = f"{ref.folder}/{MANIFEST}"
     try:
         data = store.read(path)
@@ -115,12 +132,7 @@ def _look(store: Store, ref: PartitionRef) -> Manifest | _Finding:
     found = hashlib.sha256(data).hexdigest()
     if found != ref.manifest_sha256:
         return _Finding(Fault.DAMAGED, f"the manifest {path}: expected SHA-256 {ref.manifest_sha256}, found {found}")
-    manifest = manifest_from_json(data)
-    for file in manifest.files:
-        finding = _look_at_file(store, f"{ref.folder}/{file.name}", file)
-        if finding:
-            return finding
-    return manifest
+    return manifest_from_json(data)
 
 
 def _look_at_file(store: Store, path: str, file: DataFile) -> _Finding | None:
@@ -129,13 +141,17 @@ def _look_at_file(store: Store, path: str, file: DataFile) -> _Finding | None:
     return _size_differs(store, path, file)
 
 
+def _compare_all(store: Store, parts: list[_Part]) -> list[_Finding | None]:
+    return in_parallel(lambda part: _compare(store, *part[1:]), parts, _WORKERS)
+
+
 def _compare(store: Store, path: str, file: DataFile, segment: Segment) -> _Finding | None:
-    """Read a segment; a size that differs is told first, as the better reason. The tail stands for the whole file."""
-    differs = _size_differs(store, path, file) if segment.is_tail else None
-    if differs:
-        return differs
+    """Read a segment; where it differs, a size that does is told, as the better reason.
+
+    The tail stands for the whole file: a byte more is asked for, so that one request tells that the file ends there.
+    """
     try:
-        found = sha256_of(store, path, segment.offset, segment.length)
+        found = sha256_of(store, path, segment.offset, segment.length + segment.is_tail)
     except NotFound:
         return _missing(path, file)
     if found == segment.sha256:

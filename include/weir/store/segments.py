@@ -14,11 +14,13 @@ def chunks(store: Store, path: str, offset: int, length: int) -> Iterator[bytes]
     """Read `length` bytes from `offset` chunk by chunk; ends early where the file ends."""
     end = offset + length
     while offset < end:
-        data = store.read(path, offset, min(CHUNK_BYTES, end - offset))
-        if not data:
+        wanted = min(CHUNK_BYTES, end - offset)
+        data = store.read(path, offset, wanted)
+        if data:
+            yield data
+        if len(data) < wanted:
             return
-        yield data
-        offset += len(data)
+        offset += wanted
 
 
 def sha256_of(store: Store, path: str, offset: int, length: int) -> str:
