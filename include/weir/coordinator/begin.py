@@ -27,7 +27,8 @@ def begin(
 ) -> Begun | Adopted | Awaiting | Exhausted | NotInRecord:
     """Start a try of a region.
 
-    Raises Fenced, ResultUnavailable with all losses of one probe, Misconfigured, Retryable, or Conflict.
+    Raises Fenced, ResultUnavailable with all losses of one probe, Misconfigured, Retryable (also DiskFull, before
+    anything is computed), or Conflict.
     """
     registered = register(services, request)
     if not isinstance(registered, Registered):
@@ -38,6 +39,7 @@ def begin(
     gathered = gather(services, registered, clearer)
     if isinstance(gathered, Awaiting):
         return gathered
+    services.store.require_room()
     return _begun(services, registered, gathered)
 
 

@@ -15,8 +15,10 @@ COUNTED = (FailureClass.APPLICATION, FailureClass.KILLED)
 LIMITS = {FailureClass.BACKTRACK: 20, FailureClass.CONFLICT: 20, FailureClass.ENVIRONMENT: 30}
 """How often a task may fail for reasons that are not its own, since a person last cleared it."""
 
-ENVIRONMENT_DELAYS = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
-"""Seconds to wait for a store or a Spark server that does not answer: first hardly, then patiently."""
+ENVIRONMENT_DELAYS = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
+"""Seconds to wait for a store or a Spark server that does not answer: first hardly, then patiently.
+
+All tries together last for three quarters of an hour: a person may have to make room on a disk."""
 
 
 def restart_decision(strategy: RestartStrategy, attempts: Sequence[AttemptRow]) -> Decision:

@@ -31,9 +31,10 @@ from weir.topology.regions import PartitionId, RegionId
 
 
 def check_inputs(services: Services, begun: Begun) -> None:
-    """Say whether a computation failed because its inputs broke while it read them.
+    """Say whether a computation failed because its inputs broke while it read them, or for want of room.
 
-    Raises ResultUnavailable with all losses, or Retryable; returns where the inputs are as recorded.
+    Raises ResultUnavailable with all losses, DiskFull, or Retryable; returns where the inputs are as recorded. A full
+    disk is looked for here too, since not every error that it makes says so ("Mkdirs failed").
     """
     references = list({each.reference(begun.run.id): each for each in begun.inputs})
     answers = probe(services.store, services.store_id(), references)
@@ -43,6 +44,7 @@ def check_inputs(services: Services, begun: Begun) -> None:
     damaged = _verify(services, begun)
     if damaged:
         raise Corrupt(damaged)
+    services.store.require_room()
 
 
 def _require_undamaged(services: Services, begun: Begun) -> None:

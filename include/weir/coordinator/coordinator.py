@@ -35,7 +35,7 @@ class Coordinator:
         return begin.begin(self._services, request, clearer)
 
     def check_inputs(self, begun: Begun) -> None:
-        """Say whether a computation failed because of its inputs. Raises ResultUnavailable or Retryable."""
+        """Say whether a computation failed because of inputs or room. Raises ResultUnavailable or Retryable."""
         commit.check_inputs(self._services, begun)
 
     def commit(self, begun: Begun, report: RegionReport) -> Committed:

@@ -5,15 +5,18 @@ Invariant 7: a failure, its plan and the clears that the plan owes are one trans
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.coordinator.budgets import ENVIRONMENT_DELAYS, LIMITS, restart_decision, spent
+from weir.coordinator.discard import discard
 from weir.coordinator.gathering import losses_by_partition
 from weir.coordinator.inputs import probe_partitions
 from weir.coordinator.services import Services
 from weir.coordinator.values import Action, FailureDecision, TaskKey
-from weir.errors import Conflict, Loss, ResultUnavailable, Retryable
+from weir.errors import Conflict, DiskFull, Loss, ResultUnavailable, Retryable
 from weir.ledger.attempts import LIVE, attempts_of, end
 from weir.ledger.failovers import record_failover
 from weir.ledger.models import AttemptRow, RunRow
@@ -25,11 +28,14 @@ from weir.recovery.backtrack import backtrack, known_loss
 from weir.recovery.classify import FailureClass, classify
 from weir.recovery.plan import Plan, StepKind
 from weir.recovery.restart import RestartStrategy
-from weir.recovery.run_state import AttemptState, RunState
+from weir.recovery.run_state import CLOSE, AttemptState, RunState
 from weir.topology.regions import PartitionId, RegionId
 
 UNREGISTERED_DELAY = 5.0
 """Seconds before the next try where the failed one had not even entered the ledger."""
+
+ABANDONED = (AttemptState.RETRYING.value, AttemptState.FAILED.value)
+"""The states of an attempt that has failed, and will never commit."""
 
 ROUNDS = 20
 """How often a plan may be overtaken before the try simply comes again."""
@@ -56,7 +62,12 @@ def fail(
             # Not booked, it would look like a killed process to the next begin.
             failure, error = classify(unplanned), unplanned
     with services.ledger.transaction(dataflow) as session:
-        return _book(session, services, run, row.id, failure, error, strategy)
+        decision = _book(session, services, run, row.id, failure, error, strategy)
+        booked = session.get(AttemptRow, row.id)
+    has_written = row.region != CLOSE.name and booked is not None and booked.state in ABANDONED
+    if isinstance(error, DiskFull) and has_written:
+        return replace(decision, reason=f"{decision.reason}; {discard(services, run, row)}")
+    return decision
 
 
 def _attempt(session: Session, dataflow: str, key: TaskKey, try_number: int) -> AttemptRow | None:
