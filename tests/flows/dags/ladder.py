@@ -21,7 +21,7 @@ parallelism = {"numbers": 2, "doubled": 2, "totals": 2} | settings.get("parallel
 functions = {name: f"ladder:{name}" for name in parallelism} | settings.get("functions", {})
 
 
-def ladder(name: str, **more: Any) -> Any:
+def ladder_dag(name: str, **more: Any) -> Any:
     numbers = source("numbers", functions["numbers"], parallelism=parallelism["numbers"])
     doubled = Stage(
         "doubled", functions["doubled"], {"numbers": blocking(numbers, by="number")}, parallelism=parallelism["doubled"]
@@ -43,4 +43,4 @@ def ladder(name: str, **more: Any) -> Any:
 
 
 for dag_id, more in settings.get("dags", {"ladder": {}}).items():
-    globals()[dag_id] = ladder(dag_id, **more)
+    ladder_dag(dag_id, **more)
