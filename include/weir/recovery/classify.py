@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 
-from weir.errors import Conflict, Fenced, Misconfigured, ResultUnavailable, Retryable
+from weir.errors import Conflict, Fenced, Misconfigured, ResultUnavailable, Retryable, is_out_of_room
 
 HOPELESS = frozenset(
     {"AnalysisException", "ParseException", "ImportError", "ModuleNotFoundError", "SyntaxError", "SuppressRestarts"}
@@ -43,6 +43,8 @@ def classify(error: BaseException) -> FailureClass:
     for kind, failure in _KINDS:
         if isinstance(error, kind):
             return failure
+    if any(is_out_of_room(cause) for cause in _chain(error)):
+        return FailureClass.ENVIRONMENT  # of whatever disk: a stage may write files of its own
     names = {base.__name__ for cause in _chain(error) for base in type(cause).__mro__}
     return FailureClass.FATAL if names & HOPELESS else FailureClass.APPLICATION
 

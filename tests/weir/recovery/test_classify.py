@@ -1,8 +1,20 @@
 """What a failure counts against."""
 
+import errno
+
 import pytest
 
-from weir.errors import Conflict, Corrupt, Fenced, Internal, Misconfigured, ResultUnavailable, Retryable, WeirError
+from weir.errors import (
+    Conflict,
+    Corrupt,
+    DiskFull,
+    Fenced,
+    Internal,
+    Misconfigured,
+    ResultUnavailable,
+    Retryable,
+    WeirError,
+)
 from weir.recovery.classify import FailureClass, classify
 from weir.store.errors import NotFound
 
@@ -28,6 +40,8 @@ def raised_from(error, cause):
         (Corrupt(()), FailureClass.BACKTRACK),
         (Conflict("x"), FailureClass.CONFLICT),
         (Retryable("x"), FailureClass.ENVIRONMENT),
+        (DiskFull("x"), FailureClass.ENVIRONMENT),
+        (OSError(errno.EIO, "x"), FailureClass.APPLICATION),
         (Misconfigured("x"), FailureClass.FATAL),
         (Internal("x"), FailureClass.APPLICATION),
         (NotFound("x"), FailureClass.APPLICATION),
@@ -47,6 +61,12 @@ def test_each_error_has_a_budget(error, failure):
 def test_what_no_retry_can_help_is_found_along_the_causes():
     wrapped = raised_from(RuntimeError("stage failed"), raised_from(OSError("x"), AnalysisException("no column")))
     assert classify(wrapped) is FailureClass.FATAL
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_the_environments_fault_whoever_writes_to_it(number):
+    assert classify(OSError(number, "x")) is FailureClass.ENVIRONMENT
+    assert classify(raised_from(ValueError("x"), OSError(number, "x"))) is FailureClass.ENVIRONMENT
 
 
 def test_weirs_own_word_counts_more_than_its_cause():
