@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 NOTE_LENGTH: Final = 1000
 
 _ITEMS_A_REQUEST: Final = 1000
-_NO_ROUTE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED})
+NO_ROUTE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED})
 _CLEARABLE: Final = frozenset({"success", "failed", "upstream_failed"})
 _UNFINISHED_RUNS: Final = frozenset({"queued", "running"})
 
@@ -70,7 +70,7 @@ class EndpointClearer:
     def start(self, dag_id: str, run_id: str) -> str:
         """Set a queued run running. Without the plugin nothing can: the state is answered as it is."""
         response = self._api.call("POST", path_of("weir", "dags", dag_id, "start"), {"run_id": run_id})
-        if response.status_code in _NO_ROUTE:
+        if response.status_code in NO_ROUTE:
             return self._rest.start(dag_id, run_id)
         return str(response.json()["state"])
 
@@ -90,7 +90,7 @@ class EndpointClearer:
         for dag_id, items in _by_dag(wanted):
             body = {"items": [_to_json(item) for item in items], "note": note[:NOTE_LENGTH], "dry_run": is_dry_run}
             response = self._api.call("POST", path_of("weir", "dags", dag_id, "clear"), body)
-            if response.status_code in _NO_ROUTE:
+            if response.status_code in NO_ROUTE:
                 found = instead(items, note)
             else:
                 rows = response.json()["items"]
