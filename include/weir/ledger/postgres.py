@@ -28,7 +28,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
-from weir.errors import Misconfigured, Retryable, WeirError
+from weir.errors import DiskFull, Misconfigured, Retryable, WeirError
 from weir.ledger.models import DataflowRow
 
 DRIVER = "postgresql+psycopg2"
@@ -174,6 +174,8 @@ def postgres_error(error: DBAPIError, ledger: str) -> WeirError | None:
             f"the ledger {ledger} takes no writes ({said}): is it a standby? Let WEIR_LEDGER name the primary, or all "
             "of its hosts with target_session_attrs=read-write"
         )
+    if code == "53100":
+        return DiskFull(f"the ledger {ledger} cannot be written: its server's disk is full ({said}). Make room there")
     if not code or code.startswith(_PASSING_CODES) or error.connection_invalidated:
         return Retryable(f"the ledger {ledger} does not answer: {said}")
     return None

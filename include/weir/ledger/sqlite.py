@@ -6,6 +6,7 @@ Invariant: it is in WAL mode on a local disk, and each transaction begins with t
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import time
 from pathlib import Path
@@ -15,7 +16,7 @@ from sqlalchemy import URL, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import NullPool
 
-from weir.errors import Misconfigured, Retryable, WeirError
+from weir.errors import DiskFull, Misconfigured, Retryable, WeirError, is_out_of_room
 
 LOCK_SECONDS = 60
 """How long to wait for another process's transaction."""
@@ -24,6 +25,9 @@ NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre"}
 )
 """SQLite's locks do not hold there, and its WAL needs shared memory."""
+
+LEAST_ROOM = 64 * 2**10
+"""Bytes. With less SQLite cannot even read: each first connection makes a WAL and its index."""
 
 
 def sqlite_engine(url: URL) -> Engine:
@@ -70,6 +74,10 @@ def _require_local_folder(database: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
+        if is_out_of_room(error):
+            raise DiskFull(
+                f"the ledger's folder {folder} cannot be created: {error.strerror}. Make room there"
+            ) from error
         raise Misconfigured(
             f"the ledger's folder {folder} cannot be created ({error.strerror}): create it, or set WEIR_LEDGER "
             "to another place"
@@ -101,6 +109,12 @@ def sqlite_error(error: DBAPIError, url: URL, ledger: str) -> WeirError | None:
     """What an error of the database means for Weir; None for one that Weir itself has caused."""
     said = str(error.orig)
     if isinstance(error, OperationalError):
+        free = _free_bytes(url)
+        if "full" in said or ("I/O error" in said and free is not None and free < LEAST_ROOM):
+            return DiskFull(
+                f"the ledger {ledger} cannot be used: its disk is full ({said}, {free} bytes free). Make room there, and "
+                "the task goes on by itself"
+            )
         if "readonly" in said or ("unable to open" in said and not _may_write(url)):
             return Misconfigured(f"the ledger {ledger} cannot be written ({said}): check its folder's permissions")
         return Retryable(f"the ledger {ledger} does not answer: {said}")
@@ -110,6 +124,13 @@ def sqlite_error(error: DBAPIError, url: URL, ledger: str) -> WeirError | None:
             "`weir ledger rebuild --all` to build the ledger again from the store"
         )
     return None
+
+
+def _free_bytes(url: URL) -> int | None:
+    try:
+        return shutil.disk_usage(Path(url.database or "").absolute().parent).free
+    except OSError:
+        return None
 
 
 def _may_write(url: URL) -> bool:
