@@ -75,9 +75,7 @@ def _require_local_folder(database: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         if is_out_of_room(error):
-            raise DiskFull(
-                f"the ledger's folder {folder} cannot be created: {error.strerror}. Make room there"
-            ) from error
+            raise DiskFull(f"no room for the ledger's folder {folder} ({error.strerror}): make some") from error
         raise Misconfigured(
             f"the ledger's folder {folder} cannot be created ({error.strerror}): create it, or set WEIR_LEDGER "
             "to another place"
@@ -112,8 +110,8 @@ def sqlite_error(error: DBAPIError, url: URL, ledger: str) -> WeirError | None:
         free = _free_bytes(url)
         if "full" in said or ("I/O error" in said and free is not None and free < LEAST_ROOM):
             return DiskFull(
-                f"the ledger {ledger} cannot be used: its disk is full ({said}, {free} bytes free). Make room there, and "
-                "the task goes on by itself"
+                f"the ledger {ledger} cannot be used: its disk is full ({said}, {free} bytes free). Make room there, "
+                "and the task goes on by itself"
             )
         if "readonly" in said or ("unable to open" in said and not _may_write(url)):
             return Misconfigured(f"the ledger {ledger} cannot be written ({said}): check its folder's permissions")

@@ -37,7 +37,7 @@ def names(ledger):
 @pytest.mark.parametrize("leave", [0, 8 * 2**10, 64 * 2**10, 128 * 2**10])
 def test_a_transaction_that_finds_no_room_is_rolled_back_and_says_so(ledger, disk, leave):
     disk.fill(leave)
-    with pytest.raises(DiskFull, match="its disk is full .* Make room there"):
+    with pytest.raises(DiskFull, match=r"its disk is full .* Make room there"):
         write(ledger, "too large", 512 * 2**10)
     disk.make_room()
     assert names(ledger) == {"before"}
@@ -65,7 +65,7 @@ def test_reading_on_a_full_disk_says_what_is_the_matter(ledger, disk):
     assert names(ledger) == {"before"}
 
 
-@pytest.mark.parametrize("leave", [0, 32 * 2**10, 96 * 2**10, 160 * 2**10])
+@pytest.mark.parametrize("leave", [0, 32 * 2**10, 96 * 2**10])
 def test_a_ledger_whose_first_migration_found_no_room_is_made_later(disk, leave):
     url = f"sqlite:///{disk.path}/new/ledger.db"
     disk.fill(leave)
