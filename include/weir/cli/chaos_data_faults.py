@@ -11,7 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weir.cli.chaos_field import Task
+from weir.cli.chaos_field import Task, day_of
 from weir.cli.chaos_strike import Strike
 from weir.recovery.run_state import CLOSE
 from weir.results.partition_state import PartitionState
@@ -57,7 +57,7 @@ class Damage:
         if done is None:
             return None  # another fault or another attempt was faster
         readers = _readers(run, result)
-        label = f"{result.partition.stage}[{result.partition.subtask}] of {_day_name(run)}"
+        label = f"{result.partition.stage}[{result.partition.subtask}] of {day_of(run.epoch)}"
         names = ", ".join(str(task.name).partition(" ")[0] for task in readers)
         return Strike(f"{label}: {done}; cleared: {names}", lambda: field.deliver(readers, NOTE))
 
@@ -103,7 +103,7 @@ class ChangeInput:
         add, count = chance.randrange(1000), chance.randrange(60, 140)
         field.change_epoch(run.epoch, add=add, count=count)
         sources = [task for region, task in sorted(run.tasks.items()) if region.name == "numbers"]
-        what = f"the input of {_day_name(run)} is {add} .. {add + count - 1} now; cleared: numbers"
+        what = f"the input of {day_of(run.epoch)} is {add} .. {add + count - 1} now; cleared: numbers"
         return Strike(what, lambda: field.deliver(sources, NOTE))
 
 
@@ -126,7 +126,7 @@ def _readers(run: RunView, result: CurrentResult) -> list[Task]:
 
 def _closing_task(run: RunView) -> Task:
     prefix = next(iter(run.tasks.values())).task_id.removesuffix(next(iter(run.tasks)).name)
-    return Task(run.run_id, f"{prefix}{CLOSE.name}", -1, f"{CLOSE.name} of {_day_name(run)}")
+    return Task(run.run_id, f"{prefix}{CLOSE.name}", -1, f"{CLOSE.name} of {day_of(run.epoch)}")
 
 
 def _harm(folder: Path, harm: Harm, chance: Random) -> str | None:
@@ -152,7 +152,3 @@ def _harm(folder: Path, harm: Harm, chance: Random) -> str | None:
             return f"bit {bit} of byte {at} of {size} flipped"
     except (OSError, IndexError):
         return None
-
-
-def _day_name(run: RunView) -> str:
-    return f"{run.epoch[:4]}-{run.epoch[4:6]}-{run.epoch[6:8]}"

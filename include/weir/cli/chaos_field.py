@@ -14,16 +14,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from sqlalchemy import select
+
 from weir.cli.airflow_api import AirflowApi, DagRun
 from weir.cli.airflow_components import SCHEDULER
 from weir.cli.credentials import PERSON
-from weir.cli.demo_evidence import epoch_key
 from weir.cli.files import write_atomically
 from weir.cli.project import project_root
 from weir.cli.task_processes import TaskProcess, task_processes
 from weir.errors import WeirError
 from weir.ledger.ledger import Ledger
-from weir.ledger.models import AttemptRow
+from weir.ledger.models import AttemptRow, RunRow
 from weir.ledger.owed import task_of
 from weir.ledger.runs import run_by_id, runs_of
 from weir.ledger.snapshot import run_state
@@ -31,8 +32,6 @@ from weir.store.store import Store
 from weir.topology.regions import RegionId
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from weir.cli.stack import Stack
     from weir.recovery.run_state import CurrentResult, RunState
 
@@ -81,8 +80,8 @@ class RunView:
 class Field:
     """The stack, its ledger and store, and the control file of the dataflow."""
 
-    def __init__(self, stack: Stack, control: Path) -> None:
-        self.stack, self.control = stack, control
+    def __init__(self, stack: Stack, control: Path, dag: str = DAG) -> None:
+        self.stack, self.control, self.dag = stack, control, dag
         self.store = Store.open(stack.store_url)
         self.ledger = Ledger.open(stack.ledger_url)
 
@@ -115,18 +114,18 @@ class Field:
         last = date.fromisoformat(self.settings()["last_day"])
         return [FIRST_DAY + timedelta(days=number) for number in range((last - FIRST_DAY).days + 1)]
 
-    def dag_runs(self, dag: str = DAG) -> list[DagRun]:
+    def dag_runs(self) -> list[DagRun]:
         """The runs that Airflow has; none while it does not answer."""
         try:
-            return self.api.runs(dag)
+            return self.api.runs(self.dag)
         except WeirError:
             return []
 
-    def runs(self, dag: str = DAG) -> list[RunView]:
+    def runs(self) -> list[RunView]:
         """The runs that the ledger has and that were pinned. Raises Retryable."""
         with self.ledger.transaction() as session:
             found = []
-            for row in runs_of(session, dag):
+            for row in runs_of(session, self.dag):
                 if row.pinned is None:
                     continue
                 run = run_by_id(session, row.id)
@@ -134,36 +133,37 @@ class Field:
                 tasks = {}
                 for region in state.topology.region_ids():
                     task_id, index = task_of(session, run, region)
-                    tasks[region] = Task(row.run_id, task_id, index, f"{region} of {_day(row.epoch)}")
+                    tasks[region] = Task(row.run_id, task_id, index, f"{region} of {day_of(row.epoch)}")
                 found.append(RunView(row.id, row.epoch, row.run_id, state, tasks))
             return found
 
     def at_work(self) -> list[Work]:
-        """The task instances of the ladder that run now, each with its processes."""
+        """The task instances of all dataflows that run now, each with its processes. Raises Retryable."""
         scheduler = self.stack.state.process(SCHEDULER)
         processes = {} if scheduler is None else {one.ti_id: one for one in task_processes(scheduler)}
         with self.ledger.transaction() as session:
-            rows = session.query(AttemptRow).filter(AttemptRow.ti_id.in_(processes)).order_by(AttemptRow.began_at)
-            found = {row.ti_id: row for row in rows if row.run.startswith((f"{DAG}@", f"{CALM}@"))}
-            runs = {row.id: row for row in (*runs_of(session, DAG), *runs_of(session, CALM))}
-            tasks = {
-                ti_id: Task(
-                    runs[row.run].run_id,
-                    row.task_id,
-                    row.map_index,
-                    f"{RegionId(row.region, row.subtask)} of {_day(runs[row.run].epoch)}",
-                )
-                for ti_id, row in found.items()
-            }
-        works = [Work(task, processes[ti_id]) for ti_id, task in tasks.items()]
-        return sorted(works, key=lambda work: work.task.name)
+            query = select(AttemptRow, RunRow).join(RunRow, RunRow.id == AttemptRow.run)
+            rows = session.execute(query.where(AttemptRow.ti_id.in_(processes))).tuples().all()
+        works = {
+            attempt.ti_id: Work(
+                Task(
+                    run.run_id,
+                    attempt.task_id,
+                    attempt.map_index,
+                    f"{RegionId(attempt.region, attempt.subtask)} of {day_of(run.epoch)}",
+                ),
+                processes[attempt.ti_id],
+            )
+            for attempt, run in rows
+        }
+        return sorted(works.values(), key=lambda work: work.task.name)
 
     def deliver(self, clears: list[Task], note: str) -> bool:
         """Clear task instances as a person does, also running ones; whether none is left in `clears`."""
         with suppress(WeirError):
             while clears:
                 task = clears[0]
-                self.api.clear(DAG, task.run_id, task.task_id, task.map_index, note, even_if_running=True)
+                self.api.clear(self.dag, task.run_id, task.task_id, task.map_index, note, even_if_running=True)
                 clears.pop(0)
         return not clears
 
@@ -179,10 +179,6 @@ class Field:
         return rows
 
 
-def day_of(epoch: str, days: Sequence[date]) -> date | None:
-    """The day of an epoch."""
-    return next((day for day in days if epoch_key(day) == epoch), None)
-
-
-def _day(epoch: str) -> str:
+def day_of(epoch: str) -> str:
+    """The day of an epoch, as people write it."""
     return f"{epoch[:4]}-{epoch[4:6]}-{epoch[6:8]}"
