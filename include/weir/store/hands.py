@@ -75,7 +75,10 @@ def in_parallel(ask: Callable[[A], R], questions: Iterable[A], workers: int) -> 
                 number = numbers.get_nowait()
             except Empty:
                 return
-            answers.put((number, *_carried_out(partial(ask, asked[number]))))
+            result, error = _carried_out(partial(ask, asked[number]))
+            if error is not None:
+                is_over.set()
+            answers.put((number, result, error))
 
     for _ in range(min(workers, len(asked))):
         threading.Thread(target=work, name="weir-asks", daemon=True).start()
