@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from pyspark.version import __version__ as client_version
 
 from weir.doctor.examination import Check
-from weir.doctor.finding import Finding, ok, problem
+from weir.doctor.finding import Finding, ok, problem, unknown
 from weir.doctor.spark import (
     LENIENT,
     ServerFacts,
@@ -38,6 +38,9 @@ from weir.store.store import Store
 
 FILES = 8
 """So many tasks read and write, so that of a few executors each is likely to have one."""
+
+SECONDS = 90.0
+"""Python's first function and the first job of a server that has just started take long on a busy machine."""
 
 _CONNECT_SECONDS = 5.0
 _DEFAULT_PORT = 15002
@@ -60,16 +63,16 @@ class ConnectExam:
         """The checks, in order; those of the store only if there is one."""
         always = [
             Check(self._area, "reachable", self.check_reachable, is_gate=True),
-            Check(self._area, "version", self.check_server, seconds=60.0),
-            Check(self._area, "Python", self.check_python, seconds=60.0),
+            Check(self._area, "version", self.check_server, seconds=SECONDS),
+            Check(self._area, "Python", self.check_python, seconds=SECONDS),
         ]
         if self._store is None:
             return always
         store = self._store
         return [
             *always,
-            Check(self._area, "reads the store", lambda: self.check_reading(store), seconds=60.0, is_gate=True),
-            Check(self._area, "writes the store", lambda: self.check_writing(store), seconds=60.0),
+            Check(self._area, "reads the store", lambda: self.check_reading(store), seconds=SECONDS, is_gate=True),
+            Check(self._area, "writes the store", lambda: self.check_writing(store), seconds=SECONDS),
         ]
 
     def check_reachable(self) -> Iterator[Finding]:
@@ -134,6 +137,9 @@ class ConnectExam:
         self, store: Store, name: str, ask: Callable[[SparkSession, Store, str], Finding]
     ) -> Iterator[Finding]:
         url = store.spark_url("")
+        if not _may_write(store):
+            yield unknown(self._area, name, "not asked, since the store cannot be written from here")
+            return
         try:
             with scratch(store) as folder, self._session() as session:
                 finding = ask(session, store, folder)
@@ -174,9 +180,18 @@ class ConnectExam:
             session.stop()
 
 
+def _may_write(store: Store) -> bool:
+    try:
+        with scratch(store) as folder:
+            store.create(f"{folder}/file", b"")
+    except WeirError:
+        return False
+    return True
+
+
 def _facts(session: SparkSession) -> ServerFacts:
     version = session.version
-    settings = {key: str(session.conf.get(key, "")) for key in LENIENT}
+    settings = {key: str(session.conf.get(key)) for key in LENIENT}
     methods = {name: _asked(session, expression) for name, expression in _JAVA_METHODS.items()}
     return ServerFacts(version, settings=settings, **methods)
 
@@ -197,4 +212,5 @@ def _python_version() -> str:
 
 
 def _said(error: PySparkException) -> str:
-    return str(error)
+    """Without the JVM's stack trace."""
+    return str(error).split("\n\nJVM stacktrace", 1)[0].strip()

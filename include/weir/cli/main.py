@@ -12,7 +12,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from weir.cli import chaos_commands, ledger_commands, stack_commands
+from weir.cli import chaos_commands, doctor, ledger_commands, stack_commands
 from weir.cli.project import project_root
 from weir.errors import WeirError
 
@@ -44,6 +44,7 @@ app.command()(stack_commands.up)
 app.command()(stack_commands.down)
 app.command()(stack_commands.status)
 app.command()(chaos_commands.chaos)
+app.command()(doctor.doctor)
 app.command()(ledger_commands.runs)
 app.command()(ledger_commands.failovers)
 app.command()(ledger_commands.why)

@@ -38,7 +38,7 @@ def up(
     """Start Airflow and Spark in the background, and say how to log in."""
     console = Console()
     progress = Progress(console)
-    stack = _stack(lambda state: progress.say(state.describe()), spark_workers)
+    stack = stack_of_this_checkout(lambda state: progress.say(state.describe()), spark_workers)
     if stack.is_running():
         console.print("The stack is running already.")
     else:
@@ -50,7 +50,7 @@ def up(
 def down() -> None:
     """Stop what `weir up` has started; runs, results and the ledger stay."""
     console = Console()
-    stack = _stack()
+    stack = stack_of_this_checkout()
     was_running = stack.is_running()
     with Progress(console).phase("stopping Airflow and Spark"):
         stack.stop()
@@ -61,7 +61,7 @@ def down() -> None:
 def status() -> None:
     """Show the components of the stack."""
     console = Console()
-    stack = _stack()
+    stack = stack_of_this_checkout()
     state = stack.state
     if not stack.is_running():
         console.print("The stack is not running; ./weir up starts it.")
@@ -102,7 +102,8 @@ def exits_on_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _stack(on_change: Callable[[StackState], None] | None = None, spark_workers: int = 0) -> Stack:
+def stack_of_this_checkout(on_change: Callable[[StackState], None] | None = None, spark_workers: int = 0) -> Stack:
+    """The stack of this checkout, running or not. Raises Misconfigured if Weir is installed without one."""
     root = project_root()
     request = StackRequest(
         folder=state_folder(),

@@ -30,9 +30,10 @@ from weir.doctor.ledger_judgement import (
     judge_revision,
 )
 from weir.errors import Misconfigured
-from weir.ledger.ledger import HEAD, NETWORK_FILE_SYSTEMS, file_system_of
+from weir.ledger.ledger import HEAD
 from weir.ledger.migrate import known_revisions
 from weir.ledger.models import DataflowRow, OwedClearRow
+from weir.ledger.sqlite import NETWORK_FILE_SYSTEMS, file_system_of
 
 LOOK_SECONDS = 5
 """How long to wait for a connection or a lock."""

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
+from urllib.parse import unquote
 
 from weir.doctor.finding import Finding
 
@@ -36,6 +37,13 @@ class Secrecy:
         """Hide this from now on."""
         if secret is not None and len(secret) >= _LEAST_LENGTH:
             self._secrets.add(secret)
+
+    def learn_url(self, url: str | None) -> None:
+        """Hide the password of a URL."""
+        account = (url or "").partition("://")[2].partition("/")[0].rpartition("@")[0]
+        password = account.partition(":")[2]
+        for spelling in (password, unquote(password)):
+            self.learn(spelling)
 
     def learn_all(self, values: Mapping[str, Any]) -> None:
         """Hide every text in these options, however deep, but those that say where or how."""
