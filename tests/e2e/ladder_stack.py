@@ -2,48 +2,27 @@
 
 from __future__ import annotations
 
-import io
-import json
 import time
 from pathlib import Path
 
 import httpx
-import pyarrow.parquet as pq
 
-from weir.cli.airflow_api import AirflowApi
-from weir.cli.credentials import PERSON
-from weir.cli.stack import Stack
+from weir.cli.chaos_field import Field, Work
+from weir.cli.demo_evidence import rows_of
+from weir.errors import Retryable
 from weir.ledger.attempts import newest_attempts
-from weir.ledger.ledger import Ledger
 from weir.ledger.models import ResultRow
 from weir.store.published import published
-from weir.store.store import Store
 from weir.topology.regions import RegionId
 
-DAG = "ladder"
-PATIENCE_SECONDS = 240.0
+PATIENCE_SECONDS = 300.0
 FIRST_DAY = "20240101T000000Z"
 
 
-class LadderStack:
-    """A running stack, and what a person and a saboteur do to it."""
-
-    def __init__(self, stack: Stack, control: Path) -> None:
-        self.stack, self.control = stack, control
-        self.api = AirflowApi(stack.url, PERSON, stack.credentials.person_password)
-        self.store = Store.open(stack.store_url)
-        self.ledger = Ledger.open(stack.ledger_url)
+class LadderStack(Field):
+    """A running stack, and what a person and a saboteur do to one DAG of it."""
 
     # The control file
-
-    def change(self, **settings: object) -> None:
-        """Change what the dataflow reads and looks like."""
-        present = json.loads(self.control.read_text())
-        self.control.write_text(json.dumps({**present, **settings}))
-
-    def settings(self) -> dict[str, object]:
-        """The control file."""
-        return json.loads(self.control.read_text())
 
     def hold(self, stage: str) -> None:
         """Let the stage's subtasks stop in the middle of their attempts."""
@@ -65,16 +44,16 @@ class LadderStack:
 
     def run(self, day: str = "2024-01-01") -> str:
         """The run id of a day, as soon as there is one."""
-        self.wait(lambda: any(run.start.startswith(day) for run in self.api.runs(DAG)), f"a run of {day}")
-        return next(run.run_id for run in self.api.runs(DAG) if run.start.startswith(day))
+        self.wait(lambda: any(run.start.startswith(day) for run in self.api.runs(self.dag)), f"a run of {day}")
+        return next(run.run_id for run in self.api.runs(self.dag) if run.start.startswith(day))
 
     def tries(self, run_id: str) -> dict[str, int]:
         """The try number of each task instance."""
-        return {str(each): each.try_number for each in self.api.task_instances(DAG, run_id)}
+        return {str(each): each.try_number for each in self.api.task_instances(self.dag, run_id)}
 
     def states(self, run_id: str) -> dict[str, str | None]:
         """The state of each task instance."""
-        return {str(each): each.state for each in self.api.task_instances(DAG, run_id)}
+        return {str(each): each.state for each in self.api.task_instances(self.dag, run_id)}
 
     def await_state(self, run_id: str, task: str, *states: str) -> None:
         """Wait until a task instance has one of the states."""
@@ -85,13 +64,13 @@ class LadderStack:
         self.wait(lambda: self._is_green(run_id), f"{run_id} to be green")
 
     def _is_green(self, run_id: str) -> bool:
-        state = next(run.state for run in self.api.runs(DAG) if run.run_id == run_id)
+        state = next(run.state for run in self.api.runs(self.dag) if run.run_id == run_id)
         assert state != "failed", f"{run_id} failed: {self.states(run_id)}"
         return state == "success" and set(self.states(run_id).values()) <= {"success", "removed"} and not self.owed()
 
     def clear(self, run_id: str, task_id: str, map_index: int = -1) -> None:
         """Clear one task instance by Airflow's REST API, without its downstream."""
-        assert self.api.clear(DAG, run_id, task_id, map_index, "cleared by a test")
+        assert self.api.clear(self.dag, run_id, task_id, map_index, "cleared by a test")
 
     def again(self, run_id: str, before: dict[str, int]) -> dict[str, int]:
         """How many tries each task instance has had since `before`; those without any are left out."""
@@ -105,54 +84,89 @@ class LadderStack:
         from weir.ledger.owed import open_clears
 
         with self.ledger.transaction() as session:
-            return [f"{row.task_id}[{row.map_index}] {row.reason}" for row in open_clears(session, DAG)]
+            return [f"{row.task_id}[{row.map_index}] {row.reason}" for row in open_clears(session, self.dag)]
 
     def folder(self, stage: str, subtask: int) -> Path:
         """The folder of the current result of a partition."""
         with self.ledger.transaction() as session:
-            of_first_day = session.query(ResultRow).filter_by(run=f"{DAG}@{FIRST_DAY}", is_current=True)
+            of_first_day = session.query(ResultRow).filter_by(run=f"{self.dag}@{FIRST_DAY}", is_current=True)
             row = of_first_day.filter_by(stage=stage, subtask=subtask).one()
         return Path(self.stack.store_url.removeprefix("file://")) / row.folder
 
     def attempts(self, region: str, subtask: int) -> list[tuple[int, str, str | None]]:
         """Try, state and failure of each attempt."""
         with self.ledger.transaction() as session:
-            rows = newest_attempts(session, f"{DAG}@{FIRST_DAY}")[RegionId(region, subtask)]
+            rows = newest_attempts(session, f"{self.dag}@{FIRST_DAY}")[RegionId(region, subtask)]
         return [(row.try_number, row.state, row.failure) for row in rows]
 
     def totals(self, epoch: str = FIRST_DAY) -> list[dict[str, int]]:
         """The published rows, by bucket."""
-        pointer = published(self.store, DAG, "sums", epoch)
+        pointer = published(self.store, self.dag, "sums", epoch)
         assert pointer is not None
-        tables = [
-            pq.read_table(io.BytesIO(self.store.read(f"{part.folder}/{name}")))
-            for part in pointer.partitions
-            for name in part.files
-        ]
-        return sorted((row for table in tables for row in table.to_pylist()), key=lambda row: row["bucket"])
+        return sorted(rows_of(self.store, pointer), key=lambda row: row["bucket"])
 
-    def start_slow(self, run_id: str, subtask: int) -> None:
-        """Clear a subtask of `doubled` and wait until Spark dwells on its rows, for minutes if nobody stops it."""
-        self.change(milliseconds_a_row=20_000)
+    def digests(self, epoch: str = FIRST_DAY) -> list[str]:
+        """The digests of the published partitions."""
+        pointer = published(self.store, self.dag, "sums", epoch)
+        assert pointer is not None
+        return [each.digest for each in pointer.partitions]
+
+    def failures_since(self, region: str, subtask: int, try_number: int) -> list[str | None]:
+        """How the attempts behind a try ended; None for one that did not fail."""
+        return [failure for number, _, failure in self.attempts(region, subtask) if number > try_number]
+
+    def work(self, task: str) -> Work:
+        """The running process of a task instance of the first day, as soon as there is one."""
+        wanted = f"{task} of 2024-01-01"
+        self.wait(lambda: any(work.task.name == wanted for work in self.at_work()), f"a process of {task}")
+        return next(work for work in self.at_work() if work.task.name == wanted)
+
+    def start_slow(self, run_id: str, subtask: int, milliseconds_a_row: int = 20_000) -> int:
+        """Clear a subtask of `doubled` and wait until Spark dwells on its rows, for minutes if nobody stops it.
+
+        Answers the id of the process that called the stage.
+        """
+        self.change(milliseconds_a_row=milliseconds_a_row)
         self.hold("doubled")
         self.clear(run_id, "doubled", subtask)
-        self.await_reached("doubled", subtask)
+        pid = self.await_reached("doubled", subtask)
         self.change(milliseconds_a_row=0)
         self.let_go("doubled")
-        self.wait(lambda: self.running_spark_jobs() > 0, "a running Spark job")
+        self.wait(lambda: self.is_writing("doubled", subtask), "Spark to begin its write")
+        return pid
+
+    def is_writing(self, stage: str, subtask: int) -> bool:
+        """Whether Spark has begun to write the newest attempt's result, and has not ended."""
+        with self.ledger.transaction() as session:
+            newest = newest_attempts(session, f"{self.dag}@{FIRST_DAY}")[RegionId(stage, subtask)][-1].id
+        folder = Path(self.stack.store_url.removeprefix("file://")) / self.dag / FIRST_DAY / stage
+        return any(folder.glob(f"*/{subtask}/{newest}/_temporary"))
 
     def running_spark_jobs(self) -> int:
         """How many jobs the Spark server is running, as its own pages say."""
+        return len(self._spark("jobs?status=running"))
+
+    def busy_executors(self) -> set[str]:
+        """The ids of the Spark server's executors that run a task, as its own pages say."""
+        return {one["id"] for one in self._spark("executors") if one["activeTasks"] > 0}
+
+    def _spark(self, what: str) -> list[dict[str, object]]:
         pages = f"http://127.0.0.1:{self.stack.state.ports['spark-ui']}/api/v1/applications"
         (application,) = httpx.get(pages, trust_env=False, timeout=60).json()
-        jobs = httpx.get(f"{pages}/{application['id']}/jobs?status=running", trust_env=False, timeout=60)
-        return len(jobs.json())
+        return httpx.get(f"{pages}/{application['id']}/{what}", trust_env=False, timeout=60).json()
 
     @staticmethod
     def wait(condition, what: str, seconds: float = PATIENCE_SECONDS) -> None:
-        """Wait for a condition."""
+        """Wait for a condition, also while a component is on its way up again."""
         deadline = time.monotonic() + seconds
-        while not condition():
+        while not _holds(condition):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"waited {seconds:.0f} s for {what}")
             time.sleep(0.2)
+
+
+def _holds(condition) -> bool:
+    try:
+        return bool(condition())
+    except Retryable:
+        return False

@@ -109,7 +109,8 @@ class AirflowApi:
         except httpx.HTTPError as error:
             raise Retryable(f"Airflow did not answer {method} {path}: {error!r}") from error
         if not answer.is_success:
-            raise Misconfigured(f"Airflow answered {method} {path} with {answer.status_code}: {answer.text[:500]}")
+            kind = Retryable if answer.is_server_error else Misconfigured
+            raise kind(f"Airflow answered {method} {path} with {answer.status_code}: {answer.text[:500]}")
         found: dict[str, Any] = answer.json()
         return found
 

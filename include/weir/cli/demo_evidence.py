@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from weir.cli.airflow_api import TaskInstance
     from weir.ledger.ledger import Ledger
     from weir.ledger.models import AttemptRow
+    from weir.sinks.pointer import Pointer
     from weir.store.store import Store
 
 Row = dict[str, Any]
@@ -90,13 +91,18 @@ def published_rows(store: Store, dataflow: str, sink: str, day: date) -> list[Ro
     pointer = published(store, dataflow, sink, epoch_key(day))
     if pointer is None:
         raise Misconfigured(f"nothing is published in {sink} of {dataflow} for {day}")
+    return _sorted(rows_of(store, pointer))
+
+
+def rows_of(store: Store, pointer: Pointer) -> list[Row]:
+    """All rows of a published version, without Weir's own columns."""
     rows: list[Row] = []
     for partition in pointer.partitions:
         for file in partition.files:
             table = pq.read_table(io.BytesIO(store.read(f"{partition.folder}/{file}")))
             wanted = [name for name in table.column_names if not name.startswith("_weir")]
             rows += table.select(wanted).to_pylist()
-    return _sorted(rows)
+    return rows
 
 
 def expected_rows(day: date) -> list[Row]:
