@@ -62,11 +62,13 @@ def api_connection(found: Settings) -> Connection:
     )
 
 
-def spark_connection(found: Settings) -> Connection:
-    """The connection to the engine that computes the regions."""
+def spark_connection(found: Settings, conn_id: str | None = None) -> Connection:
+    """The connection to the engine that computes the regions: the one of this id, or that of the settings."""
+    wanted = conn_id or found.spark_conn_id
     return _connection(
-        found.spark_conn_id,
-        f"Weir needs it to compute. For example AIRFLOW_CONN_{found.spark_conn_id.upper()}={_SPARK_EXAMPLE}",
+        wanted,
+        f"Weir needs it to compute. For example AIRFLOW_CONN_{wanted.upper()}={_SPARK_EXAMPLE}, or a connection of the "
+        "type 'spark' for spark-submit",
     )
 
 

@@ -55,6 +55,7 @@ def dataflow_dag(
     retries: int | None = None,
     retry_delay: timedelta | None = None,
     restart: RestartStrategy | None = None,
+    spark_conn_id: str | None = None,
     default_args: Mapping[str, Any] | None = None,
     tags: Sequence[str] = (),
     doc_md: str | None = None,
@@ -64,7 +65,9 @@ def dataflow_dag(
 
     A cron string or preset gives every run its data interval, the epoch. `retries` and `retry_delay` keep their
     meaning: that many restarts of a task, that far apart; without them, and without a `restart` strategy, Weir's
-    default holds. Everything else goes to `airflow.sdk.DAG`. Raises Misconfigured.
+    default holds. `spark_conn_id` names the Airflow connection to the Spark that computes the regions: one of the type
+    `spark_connect` leads to a Connect server, one of the type `spark` has each region submitted by spark-submit.
+    Everything else goes to `airflow.sdk.DAG`. Raises Misconfigured.
     """
     arguments = dict(default_args or {})
     strategy = _restart_strategy(restart, retries, retry_delay, arguments)
@@ -79,7 +82,7 @@ def dataflow_dag(
         **dag_kwargs,
     )
     with dag:
-        _add_tasks(Declaration(flow, topology, strategy, ""))
+        _add_tasks(Declaration(flow, topology, strategy, "", spark_conn_id))
     return dag
 
 
@@ -90,6 +93,7 @@ def dataflow_group(
     retries: int | None = None,
     retry_delay: timedelta | None = None,
     restart: RestartStrategy | None = None,
+    spark_conn_id: str | None = None,
     **group_kwargs: Any,
 ) -> TaskGroup:
     """Add `flow` as a task group to the DAG that is being built, among ordinary tasks.
@@ -103,7 +107,7 @@ def dataflow_group(
     strategy = _restart_strategy(restart, retries, retry_delay, inherited)
     _refuse_mapped(group)
     with group:
-        _add_tasks(Declaration(flow, Topology(flow), strategy, group.child_id("")))
+        _add_tasks(Declaration(flow, Topology(flow), strategy, group.child_id(""), spark_conn_id))
     return group
 
 

@@ -25,16 +25,20 @@ _TASK_SETTINGS: Final = ("pool", "queue", "priority_weight", "execution_timeout"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Declaration:
-    """A dataflow, how its tasks restart (None: Weir's default), and what precedes their task ids (`group.`)."""
+    """A dataflow, how its tasks restart (None: Weir's default), and what precedes their task ids (`group.`).
+
+    `spark_conn_id` names the connection to Spark (None: that of Weir's settings); a stage may name another.
+    """
 
     flow: Dataflow
     topology: Topology
     restart: RestartStrategy | None
     task_prefix: str
+    spark_conn_id: str | None = None
 
     def __repr__(self) -> str:
         """Name and fingerprint: Airflow stores this text per mapped task and makes a DAG version of any change."""
-        content = json.dumps(self.flow.to_json(), sort_keys=True, default=str)
+        content = json.dumps([self.flow.to_json(), self.spark_conn_id], sort_keys=True, default=str)
         return f"Declaration({self.flow.name}, {hashlib.sha256(content.encode()).hexdigest()[:12]})"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Declaration:
@@ -44,6 +48,10 @@ class Declaration:
     def restart_strategy(self) -> RestartStrategy:
         """What was declared, or Weir's default."""
         return RestartStrategy.default() if self.restart is None else self.restart
+
+    def spark_conn_id_of(self, region: str) -> str | None:
+        """The connection to the Spark that computes a region; None is that of Weir's settings."""
+        return task_settings(self.topology.stages_of(region)).spark_conn_id or self.spark_conn_id
 
     def task_arguments(self, region: LogicalRegion) -> dict[str, Any]:
         """Airflow's settings of the region's task, merged over its stages."""

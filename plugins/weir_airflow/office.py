@@ -29,6 +29,7 @@ class Office:
 
     def __init__(self, found: Settings, ledger: Ledger) -> None:
         self._settings = found
+        self.store_options = found.store_options
         self.store = Store.open(found.store, found.store_options)
         self.coordinator = Coordinator(Services(ledger, self.store))
 
@@ -48,10 +49,9 @@ class Office:
         """Weir's hand in Airflow."""
         return clearer_for(api_connection(self._settings))
 
-    @cached_property
-    def spark(self) -> Connection:
-        """The connection to the engine."""
-        return spark_connection(self._settings)
+    def spark(self, conn_id: str | None = None) -> Connection:
+        """The connection of this id to the engine; None is the one of the settings."""
+        return spark_connection(self._settings, conn_id)
 
     def settle(self, dataflow: str | None, tell: Callable[[str], None]) -> int:
         """Carry out the clears that are owed, of one dataflow or of all; answer how many remain owed."""

@@ -43,7 +43,7 @@ class WeirRegionOperator(BaseOperator):  # type: ignore[misc]  # Airflow's class
         """
         from weir_airflow.region_run import run_region  # noqa: PLC0415  spares each parse of a DAG file its imports
 
-        return run_region(self.declared, context, self.log.info, self._remember)
+        return run_region(self.declared, self.weir_region, context, self.log.info, self._remember)
 
     def on_kill(self) -> None:
         """Stop the Spark work. Airflow calls this in a signal handler, where the main thread may hold any lock."""

@@ -15,8 +15,9 @@ from weir.coordinator.values import Adopted, Awaiting, BeginRequest, Begun, Exha
 from weir.errors import Fenced, Internal, Misconfigured, ResultUnavailable, Retryable, WeirError
 from weir.ledger.runs import epoch_of
 from weir.results.codec import region_job_to_json, region_report_from_json
+from weir.results.region_job import JOB_NAME
 from weir_airflow.assets import announce
-from weir_airflow.engines import engine_address, engine_for, prepare_imports
+from weir_airflow.engines import engine_address, engine_at, engine_for, prepare_imports
 from weir_airflow.office import Office
 from weir_airflow.patience import Outcome, awaited
 from weir_airflow.renewal import renewed
@@ -24,7 +25,7 @@ from weir_airflow.renewal import renewed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from airflow.sdk import Context
+    from airflow.sdk import Connection, Context
 
     from weir.coordinator.coordinator import Coordinator
     from weir.coordinator.values import SparkWork
@@ -33,17 +34,24 @@ if TYPE_CHECKING:
 
 
 def run_region(
-    declared: Declaration, context: Context, tell: Callable[[str], None], remember: Callable[[Engine], None]
+    declared: Declaration,
+    region: str,
+    context: Context,
+    tell: Callable[[str], None],
+    remember: Callable[[Engine], None],
 ) -> dict[str, Any]:
     """Begin, compute, commit; `remember` gets the engine, so that `on_kill` can stop it."""
     with Office.open() as office:
         _settle(office, declared.flow.name, tell)
-        request = begin_request(declared, context, engine_address(office.spark))
+        spark = office.spark(declared.spark_conn_id_of(region))
+        request = begin_request(declared, context, engine_address(spark))
         prepare_imports()
-        outcome = awaited(lambda: _begun(office, request, tell), tell)
+        outcome = awaited(lambda: _begun(office, request, spark, tell), tell)
         match outcome:
             case Begun():
-                return _compute(office, outcome, tell, remember)
+                engine = engine_for(spark, office.store, office.store_options)
+                remember(engine)
+                return _compute(office, engine, outcome, tell)
             case Adopted():
                 tell("An earlier try has committed this result, and nobody has asked for it anew: adopted")
                 return dict(outcome.summary)
@@ -74,10 +82,10 @@ def _settle(office: Office, dataflow: str, tell: Callable[[str], None]) -> None:
 
 
 def _begun(
-    office: Office, request: BeginRequest, tell: Callable[[str], None]
+    office: Office, request: BeginRequest, spark: Connection, tell: Callable[[str], None]
 ) -> Begun | Adopted | Awaiting | Exhausted | NotInRecord:
     outcome = office.coordinator.begin(request, office.clearer)
-    _interrupt(office, outcome, tell)
+    _interrupt(office, spark, outcome, tell)
     return outcome
 
 
@@ -97,15 +105,11 @@ def _without_result(
             raise Internal(f"{request.key} cannot end with {type(outcome).__name__}")
 
 
-def _compute(
-    office: Office, begun: Begun, tell: Callable[[str], None], remember: Callable[[Engine], None]
-) -> dict[str, Any]:
+def _compute(office: Office, engine: Engine, begun: Begun, tell: Callable[[str], None]) -> dict[str, Any]:
     attempt, job = begun.attempt, begun.job
     # A record for people, and for engines that start a process of their own from it.
-    office.store.create(f"{job.report.rpartition('/')[0]}/job.json", region_job_to_json(job))
-    engine = engine_for(office.spark)
-    remember(engine)
-    tell(f"Attempt {attempt.id} of {attempt.region} computes in Spark session {attempt.session_id}")
+    office.store.create(f"{job.folder}/{JOB_NAME}", region_job_to_json(job))
+    tell(f"Attempt {attempt.id} of {attempt.region} computes at {attempt.session_url}, session {attempt.session_id}")
     with renewed(office.coordinator, attempt, tell), _inputs_blamed(office.coordinator, begun):
         engine.run(job, attempt.session_id, tell)
     report = region_report_from_json(office.store.read(job.report))
@@ -173,7 +177,7 @@ def data_interval(context: Context) -> tuple[datetime, datetime]:
     return start, end
 
 
-def _interrupt(office: Office, outcome: object, tell: Callable[[str], None]) -> None:
+def _interrupt(office: Office, spark: Connection, outcome: object, tell: Callable[[str], None]) -> None:
     """Stop the Spark work of earlier attempts, so that it neither competes for memory nor outlives its region."""
     works: tuple[SparkWork, ...] = getattr(outcome, "interrupt", ())
     for work in works:
@@ -181,7 +185,7 @@ def _interrupt(office: Office, outcome: object, tell: Callable[[str], None]) -> 
             continue
         tell(f"Stopping the Spark work of attempt {work.attempt}, session {work.session_id}")
         try:
-            engine_for(office.spark, work.session_url).interrupt(work.session_id)
+            engine_at(work.session_url, spark, office.store, office.store_options).interrupt(work)
         except Retryable as error:
             # Gone, and the session with it. Should it live after all, a fenced attempt cannot commit.
             tell(f"That server does not answer: {error}")

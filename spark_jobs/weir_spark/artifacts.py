@@ -49,13 +49,16 @@ def top_level(modules: Sequence[str], functions: Sequence[str]) -> tuple[str, ..
 
 
 def pack(modules: Sequence[str]) -> Archive:
-    """Read the source files of top-level modules, without importing them. Raises Misconfigured if one is not found."""
-    files = {name: path for module in modules for name, path in _files(module)}
+    """Read the source files of top-level modules, without importing them, from folders or from zips on the path.
+
+    Raises Misconfigured if one is not found.
+    """
+    files = dict(each for module in modules for each in _files(module))
     fingerprint = hashlib.sha256()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(files):
-            content = files[name].read_bytes()
+            content = files[name]
             fingerprint.update(f"{len(name)}:{name}:{len(content)}:".encode() + content)
             archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED)
     return Archive(tuple(modules), fingerprint.hexdigest(), buffer.getvalue())
@@ -82,18 +85,46 @@ def _delete(folder: str, session: SparkSession) -> None:
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
-def _files(module: str) -> Iterator[tuple[str, Path]]:
+def _files(module: str) -> Iterator[tuple[str, bytes]]:
+    """Names in an archive, and contents."""
     spec = _spec(module)
     if spec.submodule_search_locations is None:
         origin = Path(str(spec.origin))
-        yield origin.name, origin
+        yield origin.name, _read(origin)
         return
     for location in spec.submodule_search_locations:
-        root = Path(location)
-        for path in sorted(root.rglob("*")):
-            inside = path.relative_to(root)
-            if path.is_file() and not any(part in _LEFT_OUT for part in inside.parts):
-                yield f"{module}/{inside.as_posix()}", path
+        for inside, content in _below(Path(location)):
+            if not any(part in _LEFT_OUT for part in Path(inside).parts):
+                yield f"{module}/{inside}", content
+
+
+def _below(folder: Path) -> Iterator[tuple[str, bytes]]:
+    zipped = _zip_of(folder)
+    if zipped is None:
+        yield from (
+            (path.relative_to(folder).as_posix(), path.read_bytes()) for path in folder.rglob("*") if path.is_file()
+        )
+        return
+    prefix = f"{folder.relative_to(zipped).as_posix()}/"
+    with zipfile.ZipFile(zipped) as archive:
+        for name in archive.namelist():
+            if name.startswith(prefix) and not name.endswith("/"):
+                yield name.removeprefix(prefix), archive.read(name)
+
+
+def _read(path: Path) -> bytes:
+    zipped = _zip_of(path)
+    if zipped is None:
+        return path.read_bytes()
+    with zipfile.ZipFile(zipped) as archive:
+        return archive.read(path.relative_to(zipped).as_posix())
+
+
+def _zip_of(path: Path) -> Path | None:
+    """The zip that a path of Python's import leads into: where a job was submitted, its modules are in one."""
+    if path.exists():
+        return None
+    return next((parent for parent in path.parents if parent.is_file()), None)
 
 
 def _spec(module: str) -> ModuleSpec:
@@ -101,9 +132,13 @@ def _spec(module: str) -> ModuleSpec:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError) as error:
         raise Misconfigured(f"the module {module} of the pipeline cannot be found: {error}") from error
-    if spec is None or (spec.submodule_search_locations is None and not Path(str(spec.origin)).is_file()):
+    if spec is None or (spec.submodule_search_locations is None and not _is_file(Path(str(spec.origin)))):
         raise Misconfigured(
             f"the pipeline's module {module!r} is not on this machine, so that it cannot travel to Spark: install its "
             "package where the task runs, or correct the function's name"
         )
     return spec
+
+
+def _is_file(path: Path) -> bool:
+    return path.is_file() or _zip_of(path) is not None

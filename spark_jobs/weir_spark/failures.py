@@ -6,10 +6,12 @@ Whether an input is lost is not decided here: a read that fails passes through, 
 from __future__ import annotations
 
 import grpc
-from pyspark.errors import AnalysisException, PySparkException, PythonException
+from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
 from weir.errors import Fenced, Misconfigured, Retryable, WeirError
+from weir_spark.advice import advice_on, is_checkpoint_lost
+from weir_spark.full_disk import disk_full
 
 _INTERRUPTED = frozenset(
     {
@@ -20,7 +22,6 @@ _INTERRUPTED = frozenset(
     }
 )
 _OTHER_SERVER = frozenset({"INVALID_HANDLE.SESSION_CHANGED", "INVALID_HANDLE.SESSION_NOT_FOUND"})
-_READ_FAILED = frozenset({"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"})
 _STOPPED = ("stopped SparkContext", "SparkContext was shut down", "SparkContext has been shutdown")
 _UNREACHABLE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
 
@@ -60,20 +61,13 @@ def translate(error: Exception, region: str, url: str, *, is_server_alive: bool)
         )
     if is_interruption(error):
         return Fenced(f"region {region}: its Spark work was interrupted: {_first_line(error)}")
-    advice = _advice(error)
+    full = disk_full(error, region)
+    if full is not None:
+        return full
+    if is_checkpoint_lost(error):
+        return Retryable(f"region {region}: the Spark server lost an executor, with rows that it held for others")
+    advice = advice_on(error)
     return error if advice is None else Misconfigured(f"region {region}: {advice}: {error}")
-
-
-def _advice(error: Exception) -> str | None:
-    """What a person has to change; None if trying again may help, or nobody knows."""
-    if isinstance(error, AnalysisException) and error.getCondition() not in _READ_FAILED:
-        return "Spark refuses the plan of its stages"
-    if isinstance(error, PythonException) and "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error):
-        return (
-            "a module of the pipeline needs a Spark session when Python workers import it. Where it makes a UDF at its "
-            "top level, write the type as an object, @udf(LongType()), not as text"
-        )
-    return "a module is missing where the task runs" if isinstance(error, ImportError) else None
 
 
 def _first_line(error: BaseException) -> str:

@@ -77,12 +77,15 @@ def _check(key: str, value: str) -> None:
 
 
 def _set(session: SparkSession, key: str, value: str) -> None:
+    if not is_remote(session) and session.conf.get(key, None) == value:
+        return  # given at the submission, where it may be one that only a start can set
     try:
         session.conf.set(key, value)
     except (AnalysisException, IllegalArgumentException) as error:
         raise Misconfigured(
-            f"the Spark setting {key}={value!r} cannot be set for a session: {_first_line(error)}. Settings of a "
-            "server (memory, cores, jars) belong where it is started, not in `spark` of a stage"
+            f"the Spark setting {key}={value!r} cannot be set for a session: {_first_line(error)}. What only a start "
+            "can set (memory, cores, jars) belongs where the Connect server is started; in `spark` of a stage it has "
+            "an effect where the region is submitted, by a connection of the type 'spark'"
         ) from error
 
 

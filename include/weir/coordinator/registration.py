@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordinator.budgets import restart_decision
 from weir.coordinator.run_records import write_record
-from weir.coordinator.services import Services
+from weir.coordinator.services import Services, region_folder
 from weir.coordinator.values import Attempt, Awaiting, BeginRequest, Exhausted, NotInRecord, SparkWork
 from weir.errors import Fenced
 from weir.ledger.attempts import Origin, attempts_of, end, origin_of
@@ -80,7 +80,7 @@ def _enter(
         if row
         else origin_of(session, run.id, region, older, (request.max_tries, request.clear_number))
     )
-    interrupt = _fence(older, origin, services)
+    interrupt = _fence(older, origin, services, run)
     if row is None:
         row = _new_row(services, request, run, region, origin)
         session.add(row)
@@ -125,14 +125,15 @@ def _new_row(services: Services, request: BeginRequest, run: Run, region: Region
     )
 
 
-def _fence(older: list[AttemptRow], origin: Origin, services: Services) -> tuple[SparkWork, ...]:
+def _fence(older: list[AttemptRow], origin: Origin, services: Services, run: Run) -> tuple[SparkWork, ...]:
     """End attempts that never said how they ended; one that was not cleared away was killed, and that is a failure."""
     work = []
     for row in older:
         if row.state == AttemptState.WAITING.value:
             end(row, AttemptState.FENCED, services.now())
         elif row.state == AttemptState.RUNNING.value:
-            work.append(SparkWork(row.id, row.session_url, row.session_id))
+            folder = region_folder(run, row.region, row.subtask, row.id)
+            work.append(SparkWork(row.id, row.session_url, row.session_id, folder))
             killed = origin is Origin.RETRY and row is older[-1]
             if killed:
                 lost = f"the process of try {row.try_number} ended without a word (killed, or its machine was lost)"

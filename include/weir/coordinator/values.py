@@ -46,11 +46,12 @@ class BeginRequest:
 
 @dataclass(frozen=True, slots=True)
 class SparkWork:
-    """The Spark session of an attempt, so that anybody can interrupt it."""
+    """Where an attempt computes, so that anybody can interrupt it; `folder` is the attempt's, relative to the store."""
 
     attempt: str
     session_url: str
     session_id: str
+    folder: str
 
 
 @dataclass(frozen=True, slots=True)

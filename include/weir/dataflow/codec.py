@@ -29,6 +29,8 @@ def stage_to_json(stage: Stage) -> dict[str, Any]:
             "queue": stage.task.queue,
             "priority_weight": stage.task.priority_weight,
             "execution_timeout": None if timeout is None else timeout.total_seconds(),
+            # Younger than the first records, which are to stay as they are.
+            **({"spark_conn_id": stage.task.spark_conn_id} if stage.task.spark_conn_id else {}),
         },
         "spark": dict(stage.spark),
     }
@@ -51,6 +53,7 @@ def stage_from_json(document: Mapping[str, Any]) -> Stage:
             queue=task["queue"],
             priority_weight=task["priority_weight"],
             execution_timeout=None if timeout is None else timedelta(seconds=timeout),
+            spark_conn_id=task.get("spark_conn_id"),
         ),
         spark=dict(document["spark"]),
     )

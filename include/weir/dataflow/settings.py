@@ -8,7 +8,7 @@ from typing import Any
 from weir.dataflow.stage import Stage, TaskSettings
 from weir.errors import Misconfigured
 
-_SINGLE = ("pool", "queue", "priority_weight", "execution_timeout")
+_SINGLE = ("pool", "queue", "priority_weight", "execution_timeout", "spark_conn_id")
 
 
 def task_settings(region: Sequence[Stage]) -> TaskSettings:

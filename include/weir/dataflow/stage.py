@@ -22,13 +22,17 @@ class StageKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """Airflow's settings of the task that runs a stage; stages of one region must agree."""
+    """Airflow's settings of the task that runs a stage; stages of one region must agree.
+
+    `spark_conn_id` names the connection to the Spark that computes the region, if not the dataflow's.
+    """
 
     pool: str | None = None
     queue: str | None = None
     priority_weight: int | None = None
     execution_timeout: timedelta | None = None
     executor_config: Mapping[str, Any] = field(default_factory=dict)
+    spark_conn_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Manifests, jobs, reports and records of runs as versioned JSON.
+"""Manifests, jobs, reports, failures and records of runs as versioned JSON.
 
 Invariant: equal values give equal bytes, and those bytes decode to equal values. An unknown version is refused.
 """
@@ -14,6 +14,7 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 
 from weir.errors import Misconfigured
 from weir.results.manifest import Manifest
+from weir.results.region_failure import RegionFailure
 from weir.results.region_job import RegionJob, RegionReport
 from weir.results.run_record import RunRecord
 
@@ -50,6 +51,16 @@ def region_report_to_json(report: RegionReport) -> bytes:
 def region_report_from_json(data: bytes) -> RegionReport:
     """Decode a region's report. Raises Misconfigured on an unknown version or another kind of document."""
     return _decode("region report", RegionReport, data)
+
+
+def region_failure_to_json(failure: RegionFailure) -> bytes:
+    """Encode a region's failure as canonical JSON."""
+    return _encode("region failure", failure)
+
+
+def region_failure_from_json(data: bytes) -> RegionFailure:
+    """Decode a region's failure. Raises Misconfigured on an unknown version or another kind of document."""
+    return _decode("region failure", RegionFailure, data)
 
 
 def run_record_to_json(record: RunRecord) -> bytes:

@@ -6,10 +6,18 @@ The job knows nothing of the ledger, the operator nothing of DataFrames; this is
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from weir.results.layout import Layout
 from weir.results.manifest import ContentDigest, DataFile
+
+JOB_NAME: Final = "job.json"
+FAILURE_NAME: Final = "failure.json"
+STOP_NAME: Final = "stop"
+"""Where this file is in an attempt's folder, the attempt's job must not run: it ends at once if it does."""
+
+STORE_OPTIONS_VARIABLE: Final = "WEIR_STORE_OPTIONS"
+"""The environment variable with the store's fsspec options as JSON: a command line would show its secrets to all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +87,11 @@ class RegionJob:
     parameters: dict[str, Any]
     spark_conf: dict[str, str] = field(default_factory=dict)
     modules: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> str:
+        """The attempt's own folder, relative to the store: job, report, and what is said to a job on the way."""
+        return self.report.rpartition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)

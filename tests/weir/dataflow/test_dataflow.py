@@ -114,6 +114,12 @@ def test_a_record_reads_as_it_was_written_by_version_1():
     assert expected.to_json() == written
 
 
+def test_a_stage_s_connection_to_spark_is_pinned():
+    stage = source("a", "p:a", task=TaskSettings(spark_conn_id="big"))
+    flow = Dataflow("flow", [stage, sink("a", "out")])
+    assert Dataflow.from_json(flow.to_json()).stage("a").task == TaskSettings(spark_conn_id="big")
+
+
 def test_parameters_are_copied():
     given = {"list": [1]}
     flow = flights(parameters=given)

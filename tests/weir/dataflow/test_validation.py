@@ -233,6 +233,7 @@ def test_all_problems_of_one_kind_are_listed_at_once():
         ("queue", "x", "y"),
         ("priority_weight", 0, 1),
         ("execution_timeout", timedelta(1), timedelta(2)),
+        ("spark_conn_id", "x", "y"),
         ("executor_config", {"k": 1}, {"k": 2}),
     ],
 )

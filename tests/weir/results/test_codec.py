@@ -8,6 +8,7 @@ from weir.errors import Misconfigured
 from weir.results import codec
 from weir.results.layout import PLAIN, Layout
 from weir.results.manifest import ContentDigest, DataFile, InputRead, Manifest, Segment
+from weir.results.region_failure import RegionFailure
 from weir.results.region_job import (
     InputToRead,
     OutputReport,
@@ -87,10 +88,18 @@ REPORT = RegionReport(
     session={"spark.sql.ansi.enabled": "true"},
     metrics={"read": 0.5, "write": 2.0},
 )
+FAILURE = RegionFailure(
+    attempt="t0001-0123456789ab",
+    kind="application",
+    error="ValueError",
+    message="no luck",
+    traceback="Traceback (most recent call last):\nValueError: no luck",
+)
 FORMATS = {
     "manifest": (MANIFEST, codec.manifest_to_json, codec.manifest_from_json),
     "region-job": (JOB, codec.region_job_to_json, codec.region_job_from_json),
     "region-report": (REPORT, codec.region_report_to_json, codec.region_report_from_json),
+    "region-failure": (FAILURE, codec.region_failure_to_json, codec.region_failure_from_json),
 }
 
 

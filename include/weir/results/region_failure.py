@@ -1,0 +1,76 @@
+"""How a Spark job that runs in a process of its own tells its task why it failed.
+
+Invariant: the task raises what the job would have raised in its own process, as far as the restart strategy can tell.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from weir.errors import Conflict, Fenced, Internal, Misconfigured, Retryable
+from weir.recovery.classify import FailureClass, classify
+
+_MESSAGE_CHARACTERS = 4_000
+_TRACEBACK_LINES = 25
+
+_KINDS: Mapping[str, type[Exception]] = MappingProxyType(
+    {
+        FailureClass.FENCED.value: Fenced,
+        FailureClass.CONFLICT.value: Conflict,
+        FailureClass.ENVIRONMENT.value: Retryable,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RegionFailure:
+    """What became of a job that has no report: the value of a FailureClass, and the error's class, text and origin.
+
+    `traceback` holds its last lines.
+    """
+
+    attempt: str
+    kind: str
+    error: str
+    message: str
+    traceback: str
+
+
+class JobFailed(Exception):
+    """The stages' own failure, in another process; its subclasses are named as the original errors."""
+
+
+def failure_of(error: BaseException, attempt: str) -> RegionFailure:
+    """Describe an error for another process."""
+    lines = "".join(traceback.format_exception(error)).splitlines()
+    return RegionFailure(
+        attempt=attempt,
+        kind=classify(error).value,
+        error=type(error).__name__,
+        message=_shortened(str(error)),
+        traceback=_shortened("\n".join(lines[-_TRACEBACK_LINES:])),
+    )
+
+
+def error_of(failure: RegionFailure) -> Exception:
+    """Make the error that the task raises in the place of the job's own."""
+    if failure.kind in _KINDS:
+        return _KINDS[failure.kind](failure.message)
+    if failure.error in {Misconfigured.__name__, Internal.__name__}:
+        return (Misconfigured if failure.error == Misconfigured.__name__ else Internal)(failure.message)
+    told = f"{failure.message}\nIts traceback in the Spark driver ends:\n{failure.traceback}"
+    if failure.kind == FailureClass.FATAL.value:
+        return Misconfigured(f"{failure.error}: {told}")
+    named: type[JobFailed] = type(failure.error, (JobFailed,), {"__doc__": JobFailed.__doc__})
+    return named(told)
+
+
+def _shortened(text: str) -> str:
+    """The head and the end: Java's traces are long, and say what happened in their first line and at the last cause."""
+    if len(text) <= _MESSAGE_CHARACTERS:
+        return text
+    half = _MESSAGE_CHARACTERS // 2
+    return f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[-half:]}"

@@ -1,0 +1,150 @@
+"""The Spark application that runs one region: what `spark_jobs/run_region.py` starts. Invariant: JSON in, JSON out.
+
+A job that fails leaves `failure.json` where its report would be, so that its task can raise what happened also where
+it sees no more of the driver than that it ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NoReturn
+
+import fsspec
+
+from weir.errors import Fenced, Misconfigured, Retryable, WeirError
+from weir.results.codec import region_failure_to_json, region_job_from_json, region_report_to_json
+from weir.results.region_failure import failure_of
+from weir.results.region_job import FAILURE_NAME, STORE_OPTIONS_VARIABLE, RegionJob
+from weir.store.store import Store
+from weir_spark.lost_application import translate_of_own_session
+from weir_spark.stopping import stopped_by_file
+
+_EXIT_CODES: tuple[tuple[type[WeirError], int], ...] = ((Retryable, 75), (Fenced, 77), (Misconfigured, 78))
+_OTHER = 1
+_CANCEL_SECONDS = 5.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the job that the command line names; returns the exit code."""
+    given = _parser().parse_args(arguments)
+    try:
+        options = _store_options()
+        job = _read_job(given.job, options)
+        if given.remote:
+            _run_on_server(job, options, given)
+        else:
+            _run_and_tell(job, Store.open(job.store, options))
+    except WeirError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return _exit_code(error)
+    return 0
+
+
+def _run_on_server(job: RegionJob, options: dict[str, Any], given: argparse.Namespace) -> None:
+    from weir_spark.connect import ConnectEngine  # noqa: PLC0415  # needs grpc, which spark-submit may not have
+
+    ConnectEngine(given.remote, options, retries=given.retries).run(job, given.session_id, _say)
+
+
+def _run_and_tell(job: RegionJob, store: Store) -> None:
+    try:
+        with stopped_by_file(store, job, lambda fenced: _end_at_once(job, store, fenced)):
+            _run_in_own_session(job, store)
+    except Exception as error:
+        translated = translate_of_own_session(error, job.region)
+        _tell_failure(job, store, translated)
+        if translated is error:
+            raise
+        raise translated from error
+
+
+def _run_in_own_session(job: RegionJob, store: Store) -> None:
+    from pyspark import SparkConf  # noqa: PLC0415
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    from weir_spark import region  # noqa: PLC0415  # after the arguments are known to be right
+
+    # A parent process with a remote session hands this down, and pyspark would ask for a server's URL.
+    os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
+    builder = SparkSession.builder.appName(f"weir {job.dataflow} {job.region}[{job.subtask}]")
+    quiet = {} if SparkConf().contains("spark.log.level") else {"spark.log.level": "WARN"}
+    session = builder.config(map={**quiet, **job.spark_conf}).getOrCreate()
+    _say(f"region {job.region}[{job.subtask}] runs on Spark {session.version}, {session.sparkContext.master}")
+    try:
+        report = region.run(job, session, store, _say)
+    finally:
+        session.stop()
+    store.create(job.report, region_report_to_json(report))
+
+
+def _end_at_once(job: RegionJob, store: Store, fenced: Fenced) -> NoReturn:
+    """Give up, from another thread, whatever the main one is doing: a stage's own code may never ask."""
+    cancelling = threading.Thread(target=_cancel_all_jobs, daemon=True)
+    cancelling.start()
+    print(f"Fenced: {fenced}", file=sys.stderr, flush=True)
+    _tell_failure(job, store, fenced)
+    cancelling.join(_CANCEL_SECONDS)
+    sys.stdout.flush()
+    os._exit(_exit_code(fenced))
+
+
+def _cancel_all_jobs() -> None:
+    from pyspark import SparkContext  # noqa: PLC0415
+
+    context = SparkContext._active_spark_context  # noqa: SLF001  # asking in the public way would make one
+    if context is not None:
+        with suppress(Exception):  # the process ends in a moment, and its jobs with it
+            context.cancelAllJobs()
+
+
+def _tell_failure(job: RegionJob, store: Store, error: Exception) -> None:
+    """Leave the failure in the attempt's folder; if even that fails, the exit code still says what kind it was."""
+    try:
+        store.create(f"{job.folder}/{FAILURE_NAME}", region_failure_to_json(failure_of(error, job.attempt)))
+    except WeirError as untold:
+        print(f"{FAILURE_NAME} could not be written: {untold}", file=sys.stderr, flush=True)
+
+
+def _store_options() -> dict[str, Any]:
+    text = os.environ.get(STORE_OPTIONS_VARIABLE, "")
+    try:
+        options = json.loads(text or "{}")
+    except ValueError:
+        options = None  # the message must not show the text
+    if not isinstance(options, dict):
+        raise Misconfigured(f"{STORE_OPTIONS_VARIABLE} of this process should be a JSON object with fsspec's options")
+    return options
+
+
+def _read_job(url: str, options: Mapping[str, Any]) -> RegionJob:
+    try:
+        with fsspec.open(url, "rb", **options) as file:
+            return region_job_from_json(file.read())
+    except OSError as error:
+        raise Retryable(f"the job {url} could not be read: {type(error).__name__}: {error}") from error
+    except ImportError as error:
+        raise Misconfigured(f"the job {url} cannot be read where the driver runs: {error}") from error
+
+
+def _exit_code(error: WeirError) -> int:
+    return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), _OTHER)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="Run one region of a dataflow on Spark.")
+    parser.add_argument("job", help="path or URL of the region's job.json")
+    parser.add_argument("--remote", help="a Spark Connect server, sc://host:port; without it, a session of its own")
+    parser.add_argument("--session-id", default=str(uuid.uuid4()), help="the session's id, a UUID")
+    parser.add_argument("--retries", type=int, default=8, help="tries at a server that does not answer: 8 are 25 s")
+    return parser
