@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,13 +14,23 @@ from weir.store.store import Store
 from weir.testing.spark_server import TestServer
 from weir_spark.session import active, configure
 
+HERE = Path(__file__).parent
+sys.path.append(str(HERE / "overhead"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("overhead", "the overhead benchmark")
+    group.addoption("--overhead-rounds", type=int, help="how often each variant runs (3)")
+    group.addoption("--overhead-copies", help="how often each flight is there, separated by commas (1)")
+    group.addoption("--overhead-variants", help="which variants run, separated by commas (all)")
+    group.addoption("--overhead-report", type=Path, help="folder for the table, and for measurements to add to")
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("benchmark_only", default=False):
         return
-    here = Path(__file__).parent
     for item in items:
-        if item.path.is_relative_to(here):
+        if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.skip(reason="a benchmark: ask for it by --benchmark-only"))
 
 
