@@ -80,8 +80,9 @@ class RunView:
 class Field:
     """The stack, its ledger and store, and the control file of the dataflow."""
 
-    def __init__(self, stack: Stack, control: Path, dag: str = DAG) -> None:
-        self.stack, self.control, self.dag = stack, control, dag
+    def __init__(self, stack: Stack, control: Path, dag: str = DAG, sink: str = SINK) -> None:
+        self.stack, self.control = stack, control
+        self.dag, self.sink = dag, sink
         self.store = Store.open(stack.store_url)
         self.ledger = Ledger.open(stack.ledger_url)
 

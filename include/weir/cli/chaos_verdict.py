@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from weir.cli.chaos_field import CALM, DAG, SINK
+from weir.cli.chaos_field import CALM
 from weir.cli.demo_evidence import epoch_key, first_difference, published_rows
 from weir.coordinator.inputs import reference
 from weir.errors import WeirError
@@ -62,7 +62,7 @@ def verdict_of(field: Field, day: date) -> DayVerdict:
     """Compare a published day with plain computation and with the run without faults."""
     differences = []
     try:
-        rows = _rows(field, DAG, day)
+        rows = _rows(field, field.dag, day)
         against = {"plain Python": field.expected(epoch_key(day)), "the run without faults": _rows(field, CALM, day)}
     except (WeirError, OSError, ValueError) as error:
         return DayVerdict(day, 0, (f"what is published cannot be read: {error}",))
@@ -70,7 +70,7 @@ def verdict_of(field: Field, day: date) -> DayVerdict:
         difference = first_difference(rows, expected)
         if difference is not None:
             differences.append(f"against {name}: {difference}")
-    if _digests(field, DAG, day) != _digests(field, CALM, day):
+    if _digests(field, field.dag, day) != _digests(field, CALM, day):
         differences.append("the digests are not those of the run without faults")
     return DayVerdict(day, len(rows), tuple(differences))
 
@@ -116,25 +116,25 @@ def _of_bytes(field: Field, run: RunView) -> list[str]:
 
 
 def _of_publication(field: Field, run: RunView) -> list[str]:
-    pointer = published(field.store, DAG, SINK, run.epoch)
+    pointer = published(field.store, field.dag, field.sink, run.epoch)
     if pointer is None:
         return ["nothing is published"]
     with field.ledger.transaction() as session:
-        rows = session.query(PublicationRow).filter_by(run=run.id, sink=SINK)
+        rows = session.query(PublicationRow).filter_by(run=run.id, sink=field.sink)
         version = max((row.version for row in rows if row.published_at is not None), default=0)
     found = []
     if pointer.version != version:
         found.append(f"readers see version {pointer.version}, but the ledger published {version}")
-    current = {(each.partition.subtask, each.digest) for each in run.results if each.partition.stage == SINK}
+    current = {(each.partition.subtask, each.digest) for each in run.results if each.partition.stage == field.sink}
     if {(each.subtask, each.digest) for each in pointer.partitions} != current:
         found.append(f"version {pointer.version}, which readers see, is not of the current results")
     return found
 
 
 def _rows(field: Field, dag: str, day: date) -> Rows:
-    return sorted(published_rows(field.store, dag, SINK, day), key=lambda row: int(row["bucket"]))
+    return sorted(published_rows(field.store, dag, field.sink, day), key=lambda row: int(row["bucket"]))
 
 
 def _digests(field: Field, dag: str, day: date) -> list[tuple[int, str]]:
-    pointer = published(field.store, dag, SINK, epoch_key(day))
+    pointer = published(field.store, dag, field.sink, epoch_key(day))
     return [] if pointer is None else sorted((each.subtask, each.digest) for each in pointer.partitions)
