@@ -1,0 +1,129 @@
+"""A region on a disk that fills up: the error says which disk, and the same job goes through once there is room."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from weir.errors import DiskFull
+from weir.results.codec import region_report_from_json
+from weir.results.layout import PLAIN, Layout
+from weir.store.store import Store
+from weir.testing.small_disk import small_disk
+from weir_spark.connect import ConnectEngine
+from weir_spark.full_disk import disk_full
+
+NUMBERS = (
+    "from pyspark.sql import functions as F\n"
+    "def numbers(ctx):\n"
+    "    return ctx.spark.range(0, 1_000_000, 1, 4).select('id', F.hash('id').alias('x'))\n"
+)
+
+
+@pytest.fixture
+def disk(tmp_path):
+    with small_disk(tmp_path / "store", megabytes=32) as mounted:
+        yield mounted
+
+
+@pytest.fixture
+def store(disk) -> Store:
+    opened = Store.open(str(disk.path))
+    opened.initialise()
+    return opened
+
+
+@pytest.fixture
+def numbers(jobs, pipeline):
+    """Describe a region that writes about 8 MB in two layouts."""
+    module = pipeline(NUMBERS)
+
+    def describe():
+        outputs = [jobs.output("numbers", layout) for layout in (PLAIN, Layout(("id",), 128))]
+        return jobs.region(jobs.stage("numbers", f"{module}:numbers", *outputs))
+
+    return describe
+
+
+def run(url, job, store):
+    ConnectEngine(url, retries=2).run(job, str(uuid.uuid4()), lambda line: None)
+    report = region_report_from_json(store.read(job.report))
+    return [output.digest for output in report.outputs]
+
+
+@pytest.mark.spark
+def test_a_store_that_fills_up_is_told_as_such_and_the_next_try_has_the_same_content(server, store, disk, numbers):
+    expected = run(server.url, numbers(), store)
+    for leave in (2 * 2**20, 9 * 2**20):  # not enough for the first result, and enough for that alone
+        job = numbers()
+        disk.fill(leave)
+        with pytest.raises(DiskFull, match=r"the store's disk is full .*Make room there"):
+            run(server.url, job, store)
+        with pytest.raises(Exception, match="not found"):
+            store.read(job.report)
+        disk.make_room()
+    assert run(server.url, numbers(), store) == expected
+
+
+@pytest.mark.spark
+def test_a_disk_without_any_room_is_told_as_such_by_spark_or_by_the_store(server, store, disk, numbers):
+    job = numbers()
+    disk.fill()
+    with pytest.raises(Exception, match=r"Mkdirs failed to create|No space left on device") as failed:
+        run(server.url, job, store)
+    if not isinstance(failed.value, DiskFull):
+        with pytest.raises(DiskFull):
+            store.require_room()
+
+
+@pytest.mark.spark
+def test_spark_that_finds_no_room_to_shuffle_names_its_own_folder(tmp_path, jobs, pipeline):
+    from weir.testing.spark_server import running_server
+
+    module = pipeline(NUMBERS)
+    job = jobs.region(jobs.stage("numbers", f"{module}:numbers", jobs.output("numbers", Layout(("id",), 128))))
+    with small_disk(tmp_path / "spark", megabytes=64) as disk, running_server(disk.path) as server:
+        disk.fill(leave=2 * 2**20)
+        with pytest.raises(DiskFull, match=r"spark\.local\.dir"):
+            ConnectEngine(server.url, retries=2).run(job, str(uuid.uuid4()), lambda line: None)
+        disk.make_room()
+
+
+class Told(Exception):
+    """An error with a server's stack trace, as Spark Connect's have."""
+
+    def __init__(self, message, trace):
+        super().__init__(message)
+        self.trace = trace
+
+    def getStackTrace(self):  # noqa: N802  # Spark's name
+        return self.trace
+
+
+@pytest.mark.parametrize("said", ["No space left on device", "Disk quota exceeded"])
+def test_the_reason_is_found_several_causes_deep(said):
+    error = Told(
+        "[TASK_WRITE_FAILED] Task failed while writing rows to file:/store/x",
+        "org.apache.spark.SparkException\n"
+        "Caused by: org.apache.parquet.util.AutoCloseables$ParquetCloseResourceException: Unable to close resource\n"
+        f"Caused by: org.apache.hadoop.fs.FSError: java.io.IOException: {said}\n"
+        f"Caused by: java.io.IOException: {said}\n"
+        "\tat org.apache.hadoop.fs.RawLocalFileSystem$LocalFSFileOutputStream.write(RawLocalFileSystem.java:545)\n",
+    )
+    assert f"the store's disk is full ({said})" in str(disk_full(error, "numbers"))
+
+
+def test_a_spill_in_the_middle_of_a_write_is_not_the_stores_fault():
+    error = Told(
+        "[TASK_WRITE_FAILED] Task failed while writing rows to file:/store/x",
+        "org.apache.spark.SparkException\n\tat org.apache.hadoop.fs.FSDataOutputStream.write(x.java:1)\n"
+        "Caused by: java.io.IOException: No space left on device\n"
+        "\tat org.apache.spark.util.collection.unsafe.sort.UnsafeSorterSpillWriter.write(x.java:1)\n",
+    )
+    assert "spark.local.dir" in str(disk_full(error, "numbers"))
+
+
+def test_other_errors_are_no_full_disk():
+    assert disk_full(Told("[TASK_WRITE_FAILED]", None), "numbers") is None
+    assert disk_full(ValueError("No space"), "numbers") is None
