@@ -38,12 +38,12 @@ class Harm(Enum):
 class Damage:
     """A current result is lost or damaged, and whoever reads it is cleared."""
 
-    harm: Harm
+    kind: Harm
 
     @property
     def name(self) -> str:
         """What `--faults` calls it."""
-        return self.harm.value
+        return self.kind.value
 
     def strike(self, field: Field, chance: Random) -> Strike | None:
         """Strike one current result of any run."""
@@ -53,7 +53,7 @@ class Damage:
         if not found:
             return None
         run, result = chance.choice(found)
-        done = _harm(Path(field.stack.store_url.removeprefix("file://")) / result.folder, self.harm, chance)
+        done = harm(Path(field.stack.store_url.removeprefix("file://")) / result.folder, self.kind, chance)
         if done is None:
             return None  # another fault or another attempt was faster
         readers = _readers(run, result)
@@ -129,19 +129,19 @@ def _closing_task(run: RunView) -> Task:
     return Task(run.run_id, f"{prefix}{CLOSE.name}", -1, f"{CLOSE.name} of {day_of(run.epoch)}")
 
 
-def _harm(folder: Path, harm: Harm, chance: Random) -> str | None:
-    """Do it; what was done, or None if there was nothing to do it to."""
+def harm(folder: Path, kind: Harm, chance: Random) -> str | None:
+    """Damage the result in a folder; what was done, or None if there was nothing to do it to."""
     try:
-        if harm is Harm.LOST:
+        if kind is Harm.LOST:
             shutil.rmtree(folder)
             return "folder lost"
-        if harm is Harm.MANIFEST:
+        if kind is Harm.MANIFEST:
             (folder / "manifest.json").unlink()
             return "manifest lost"
         file = chance.choice(sorted(folder.glob("*.parquet")))
         with file.open("r+b") as data:
             size = file.stat().st_size
-            if harm is Harm.CUT:
+            if kind is Harm.CUT:
                 data.truncate(chance.randrange(size))
                 return "file cut short"
             at, bit = chance.randrange(size), chance.randrange(8)
@@ -150,5 +150,5 @@ def _harm(folder: Path, harm: Harm, chance: Random) -> str | None:
             data.seek(at)
             data.write(bytes([byte ^ (1 << bit)]))
             return f"bit {bit} of byte {at} of {size} flipped"
-    except (OSError, IndexError):
+    except (OSError, IndexError, ValueError):  # it was gone, or nothing of it was left
         return None

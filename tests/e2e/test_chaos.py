@@ -1,0 +1,60 @@
+"""A short chaos run by its real command line, with a fixed seed."""
+
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from weir.cli.processes import session_members
+from weir.cli.project import state_folder
+from weir.cli.stack_state import Phase, read_state
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
+
+FAULTS = "task,supervisor,lost,bit,clear-running,input,spark"
+"""Those that a run survives within seconds; the others have tests of their own, and `./weir chaos` has them all."""
+
+
+def chaos(*options):
+    command = [sys.executable, "-m", "weir.cli.main", "chaos", *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def left():
+    """What still runs of the stack of a chaos run."""
+    state = read_state(state_folder() / "chaos")
+    assert state.phase is Phase.DOWN
+    return [member for one in state.processes for member in (one, *session_members(one)) if member.is_alive()]
+
+
+def test_a_minute_of_faults_changes_nothing_of_what_is_published():
+    run = chaos("--minutes", "1", "--seed", "6", "--faults", FAULTS)
+    said, _ = run.communicate()
+    assert run.returncode == 0, said
+    assert len(re.findall(r"fault \d+ [a-z-]+: ", said)) >= 3, said
+    assert said.count("equal 2024-01-0") >= 3
+    assert "DIFFERENT" not in said
+    assert left() == []
+
+
+def test_an_interrupted_run_leaves_nothing_running():
+    run = chaos("--minutes", "5", "--seed", "1")
+    for line in run.stdout:
+        if "striking" in line:
+            break
+    before = read_state(state_folder() / "chaos").processes
+    run.send_signal(signal.SIGTERM)
+    run.communicate()
+    assert run.returncode == 128 + signal.SIGTERM
+    assert len(before) >= 6
+    assert [one for one in before if one.is_alive()] == []
+    assert left() == []
+
+
+def test_an_unknown_fault_is_refused_before_anything_starts():
+    run = chaos("--faults", "fire")
+    said, _ = run.communicate()
+    assert run.returncode == 2
+    assert "there is no fault 'fire'" in said
