@@ -42,6 +42,8 @@ START_SECONDS: Final = 240.0
 SETTLE_SECONDS: Final = 600.0
 """Upkeep, which carries out what nobody else comes by to do, runs every three minutes."""
 CALM_SECONDS: Final = 600.0
+SHOWN: Final = 12
+"""How many reasons are told."""
 TARGET_SECONDS: Final = 10.0
 """How long a fault waits for something to strike."""
 
@@ -190,7 +192,7 @@ class Chaos:
             return [str(error)]
 
     def _why(self, dag: str) -> str:
-        return "; ".join([*(f"{name} is not over" for name, _ in self._open), *self._missing(dag)])
+        return "; ".join([*(f"{name} is not over" for name, _ in self._open), *self._missing(dag)][:SHOWN])
 
 
 def write_control(control: Path) -> None:

@@ -43,6 +43,32 @@ def chaos(
     raise typer.Exit(0 if is_right else EXIT_WRONG)
 
 
+class _Database:
+    """PostgreSQL for Airflow and the ledger, from when it is opened."""
+
+    def open(self, ends: ExitStack, folder: Path) -> None:
+        """Start it; when it ends, the ledger stays in the folder."""
+        from weir.testing.postgres import running_postgres  # noqa: PLC0415  a package of the group `dev`
+
+        self._server: PostgresServer = ends.enter_context(running_postgres(folder / "postgres"))
+        ends.callback(_keep_ledger, self._server.url("weir"), folder / "ledger.db")
+
+    def environment(self) -> dict[str, str]:
+        """What has a stack use it."""
+        return {
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self._server.url("airflow"),
+            "WEIR_LEDGER": self._server.url("weir"),
+        }
+
+    def stop(self) -> None:
+        """Stop it at once."""
+        self._server.stop()
+
+    def start(self) -> None:
+        """Start it again."""
+        self._server.start()
+
+
 @dataclass(frozen=True, slots=True)
 class _Shape:
     """What was asked for."""
@@ -61,17 +87,17 @@ def _run(console: Console, ends: ExitStack, shape: _Shape, *, wants_postgres: bo
     folder = state_folder() / "chaos"
     control = folder / "control" / "ladder.json"
     progress = Progress(console)
-    _clear(folder)
-    write_control(control)
-    database = _database(ends, folder) if wants_postgres else None
+    database = _Database() if wants_postgres else None
     names = [name.strip() for name in shape.faults.split(",") if name.strip()]
     faults = chosen(known_faults(HEARTBEAT_TIMEOUT, shape.spark_workers, database), names)
+    _clear(folder)
+    write_control(control)
     console.print(
         f"Seed [bold]{shape.seed}[/], {shape.minutes:g} minutes of: {', '.join(fault.name for fault in faults)}",
         soft_wrap=True,
     )
     if database is not None:
-        ends.callback(_keep_ledger, database.url("weir"), folder / "ledger.db")
+        database.open(ends, folder)
     stack = Stack(
         _request(folder, control, shape.spark_workers, database), lambda state: progress.say(state.describe())
     )
@@ -106,18 +132,13 @@ def _clear(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _request(folder: Path, control: Path, spark_workers: int, database: PostgresServer | None) -> StackRequest:
+def _request(folder: Path, control: Path, spark_workers: int, database: _Database | None) -> StackRequest:
     root = project_root()
     flows = root / "tests" / "flows"
     if not flows.is_dir():
         raise Misconfigured(
             f"weir chaos runs the dataflow of {flows}, which is not there: use a whole checkout of Weir"
         )
-    on_postgres = (
-        {}
-        if database is None
-        else {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database.url("airflow"), "WEIR_LEDGER": database.url("weir")}
-    )
     return StackRequest.owned_by_this_process(
         folder=folder,
         dags=(root / "dags", flows / "dags"),
@@ -128,15 +149,9 @@ def _request(folder: Path, control: Path, spark_workers: int, database: Postgres
             "WEIR_LADDER": str(control),
             "PYTHONPATH": str(flows),
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": str(HEARTBEAT_TIMEOUT),
-            **on_postgres,
+            **({} if database is None else database.environment()),
         },
     )
-
-
-def _database(ends: ExitStack, folder: Path) -> PostgresServer:
-    from weir.testing.postgres import running_postgres  # noqa: PLC0415  a package of the group `dev`
-
-    return ends.enter_context(running_postgres(folder / "postgres"))
 
 
 def _keep_ledger(url: str, path: Path) -> None:

@@ -57,7 +57,7 @@ def chosen(faults: Sequence[Fault], names: Sequence[str]) -> tuple[Fault, ...]:
     for name in names:
         if name not in known:
             close = difflib.get_close_matches(name, list(known), n=1)
-            meant = f"; did you mean {close[0]}?" if close else ""
+            meant = f": did you mean {close[0]}?" if close else "."
             raise Misconfigured(
                 f"there is no fault {name!r} on this stack{meant} Known are {', '.join(known)}; executor, worker and "
                 "master come with --spark-workers, postgres with --postgres"
