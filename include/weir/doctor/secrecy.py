@@ -19,7 +19,7 @@ _LEAST_LENGTH = 6
 """A shorter secret is a part of too many words to be blackened wherever it stands."""
 _IN_URL = re.compile(r"(?P<before>[a-z][a-z0-9+.-]*://[^\s/:@'\"]*:)[^\s/@'\"]+(?P<after>@)", re.IGNORECASE)
 _NAMED = re.compile(
-    r"(?P<before>\b(?:password|passwd|token|secret|secret_key|secret_access_key|access_key|authorization)"
+    r"(?P<before>\b[\w-]*(?:password|passwd|token|secret|secret_key|access_key|authorization)"
     r"['\"]?\s*[=:]\s*(?:bearer\s+)?['\"]?)[^\s'\",;&]+",
     re.IGNORECASE,
 )

@@ -40,8 +40,13 @@ def check_marker(store: Store, known_ids: Callable[[], tuple[str, ...]]) -> Iter
     yield ok(AREA, "place", store.url)
     marker, known = _marker(store), _known(known_ids)
     yield judge_marker(marker, known, store.url)
-    if marker is None and known == () and not _is_there(store):
+    if marker is not None or known != ():
+        return
+    names = _names(store)
+    if names is None:
         raise Enough
+    if names:
+        yield _not_empty(store, names)
 
 
 def judge_marker(found: str | None, known: tuple[str, ...] | None, url: str) -> Finding:
@@ -163,12 +168,23 @@ def _race(store: Store, path: str) -> int:
     return len(won)
 
 
-def _is_there(store: Store) -> bool:
+def _names(store: Store) -> list[str] | None:
+    """What lies in a root without a marker; None if there is no root."""
     try:
-        store.folders("")
+        found = [*store.folders(""), *(name for name, _ in store.list(""))]
     except NotFound:
-        return False
-    return True
+        return None
+    return sorted(name for name in found if not name.startswith(".") and name != "lost+found")
+
+
+def _not_empty(store: Store, names: list[str]) -> Finding:
+    return problem(
+        AREA,
+        "marker",
+        f"{store.url} has no {MARKER}, but {', '.join(names[:5])}",
+        expected="an empty folder, or a store: the first run refuses anything else",
+        mend="name an empty folder as the store, or bring its marker back from a backup",
+    )
 
 
 def _marker(store: Store) -> str | None:

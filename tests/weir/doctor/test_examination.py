@@ -1,0 +1,109 @@
+"""Many questions at once, none of which holds up the others."""
+
+import threading
+
+import pytest
+
+from weir.doctor.examination import Check, Enough, examine
+from weir.doctor.finding import Status, ok, problem, unknown, warning
+from weir.errors import Misconfigured
+
+HELD = 0.2
+"""Seconds for a check that hangs."""
+
+
+@pytest.fixture
+def never():
+    """Something to hang at; let go when the test is over."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def check(name, *findings, area="store", raises=None, waits=None, **more):
+    def ask():
+        yield from findings
+        if waits is not None:
+            waits.wait()
+        if raises is not None:
+            raise raises
+
+    return Check(area, name, ask, **more)
+
+
+def told(*areas):
+    return [(each.area, each.name, each.status) for each in examine(areas)]
+
+
+def test_findings_of_an_area_come_in_the_order_of_its_checks():
+    first = check("a", ok("store", "a", "1"), warning("store", "a", "2", expected="x", mend="y"))
+    assert told([first, check("b", ok("store", "b", "3"))]) == [
+        ("store", "a", Status.OK),
+        ("store", "a", Status.WARNING),
+        ("store", "b", Status.OK),
+    ]
+
+
+def test_a_check_that_hangs_is_a_problem_and_ends_its_area_only(never):
+    hanging = check("mount", ok("store", "place", "/mnt"), waits=never, seconds=HELD)
+    found = list(
+        examine(
+            [[hanging, check("b"), check("c")], [check("other", ok("ledger", "other", "fine"), area="ledger")]],
+        )
+    )
+    by_name = {(each.area, each.name): each for each in found}
+    assert by_name["ledger", "other"].status is Status.OK
+    assert by_name["store", "place"].status is Status.OK, "what was found before it hung counts"
+    assert by_name["store", "mount"].status is Status.PROBLEM
+    assert "no answer within 0.2 seconds" in by_name["store", "mount"].found
+    assert by_name["store", "the rest"].found == "not asked, since it needs mount: b, c"
+
+
+def test_a_check_that_crashes_is_a_problem_and_the_next_one_is_asked():
+    found = list(examine([[check("a", raises=KeyError("x")), check("b", ok("store", "b", "fine"))]]))
+    assert [each.status for each in found] == [Status.PROBLEM, Status.OK]
+    assert "KeyError: 'x'" in found[0].found
+
+
+def test_an_error_of_weir_is_told_in_its_own_words():
+    [found] = examine([[check("a", raises=Misconfigured("set WEIR_STORE"))]])
+    assert found.status is Status.PROBLEM
+    assert found.found == "set WEIR_STORE"
+
+
+@pytest.mark.parametrize("closing", [problem("store", "a", "bad", expected="x", mend="y"), unknown("store", "a", "?")])
+def test_behind_a_gate_that_is_shut_nothing_is_asked(closing):
+    asked = []
+    behind = Check("store", "b", lambda: asked.append(1) or [])
+    found = told([check("a", closing, is_gate=True), behind])
+    assert found[-1] == ("store", "the rest", Status.UNKNOWN)
+    assert asked == []
+
+
+def test_a_warning_does_not_shut_a_gate():
+    found = told(
+        [
+            check("a", warning("store", "a", "slow", expected="x", mend="y"), is_gate=True),
+            check("b", ok("store", "b", "fine")),
+        ]
+    )
+    assert [status for _, _, status in found] == [Status.WARNING, Status.OK]
+
+
+def test_an_area_ends_in_silence_where_there_is_nothing_more_to_ask():
+    found = told([check("a", ok("ledger", "a", "not there yet"), raises=Enough()), check("b")])
+    assert found == [("store", "a", Status.OK)] or found == [("ledger", "a", Status.OK)]
+
+
+def test_a_process_ends_though_a_check_hangs(tmp_path):
+    import subprocess
+    import sys
+
+    program = (
+        "import threading\n"
+        "from weir.doctor.examination import Check, examine\n"
+        "found = list(examine([[Check('a', 'b', lambda: threading.Event().wait() or [], seconds=0.1)]]))\n"
+        "print(found[0].status.value)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "problem\n"
