@@ -45,7 +45,7 @@ def doctor(
     """Check the set-up and say how to mend what is wrong; of the local stack, or of this environment if it has one."""
     console = Console(stderr=as_json)
     with exits_on_signals():
-        subject = _subject(os.environ, here=here)
+        subject = subject_of(os.environ, here=here)
         with Progress(console).phase("asking"):
             findings = examined(subject, connection or ())
     if as_json:
@@ -90,7 +90,8 @@ def check_java(environ: Mapping[str, str]) -> Finding:
     return judge_java("java", str(java.version), where=where)
 
 
-def _subject(environ: Mapping[str, str], *, here: bool) -> Subject:
+def subject_of(environ: Mapping[str, str], *, here: bool) -> Subject:
+    """Whom to examine: with `here` this environment, whatever it says."""
     if here or any(environ.get(name) for name in ENVIRONMENT):
         return this_environment(environ)
     try:
