@@ -23,12 +23,14 @@ from botocore.exceptions import (
     PartialCredentialsError,
     ProfileNotFound,
 )
-from fsspec.asyn import sync
+from botocore.exceptions import ConnectionError as NotConnectedError
+from fsspec.asyn import FSTimeoutError, sync
 from s3fs.core import S3_RETRYABLE_ERRORS, S3FileSystem
 
 from weir.errors import Misconfigured, WeirError
 from weir.store.time_limit import OPTION
 
+_Seconds = Callable[[], float]
 R = TypeVar("R")
 
 _CONNECTIONS: Final = 32
@@ -43,6 +45,7 @@ _PASSING_CODES: Final = frozenset(
 _BROKEN: Final = (
     *S3_RETRYABLE_ERRORS,
     ConnectionError,
+    NotConnectedError,
     TimeoutError,
     CredentialRetrievalError,
     MetadataRetrievalError,
@@ -77,35 +80,38 @@ class S3Requests:
     def call(self, method: str, **arguments: Any) -> dict[str, Any]:
         """Carry out a request of botocore's S3 client."""
         answer: dict[str, Any] = self._patiently(
-            method, lambda fs, seconds: fs.call_s3(method, timeout=seconds, **arguments)
+            method, lambda fs, left: fs.call_s3(method, timeout=left(), **arguments)
         )
         return answer
 
     def get(self, **arguments: Any) -> bytes:
         """Carry out a `get_object`, and read what it answers to the end."""
 
-        def ask(fs: S3FileSystem, seconds: float) -> bytes:
-            answer = fs.call_s3("get_object", timeout=seconds, **arguments)
-            return sync(fs.loop, _whole, answer["Body"], timeout=seconds)  # type: ignore[no-any-return]
+        def ask(fs: S3FileSystem, left: _Seconds) -> bytes:
+            answer = fs.call_s3("get_object", timeout=left(), **arguments)
+            return sync(fs.loop, _whole, answer["Body"], timeout=left())  # type: ignore[no-any-return]
 
         return self._patiently("get_object", ask)
 
-    def _patiently(self, method: str, ask: Callable[[S3FileSystem, float], R]) -> R:
+    def _patiently(self, method: str, ask: Callable[[S3FileSystem, _Seconds], R]) -> R:
         end = time.monotonic() + self._seconds
+        heard: OSError | None = None
         for tries, pause in enumerate(_pauses(), 1):
             try:
-                return ask(self._file_system(), max(end - time.monotonic(), _FIRST_PAUSE))
+                return ask(self._file_system(), lambda: max(end - time.monotonic(), _FIRST_PAUSE))
             except WeirError:
                 raise
             except Exception as error:  # each layer below has errors of its own
                 failure = _failure(error)
                 if not _may_pass(failure):
                     raise failure from error
+                if heard is None or not isinstance(error, FSTimeoutError):
+                    heard = failure  # more telling than that the time was over
                 if time.monotonic() + pause >= end:
                     raise TimeoutError(
                         errno.ETIMEDOUT,
-                        f"S3 did not carry out {method} within {self._seconds:g} s, tries: {tries}, the last one: "
-                        f'{failure}. Nothing is marked lost. The store option "{OPTION}" sets the limit',
+                        f"S3 did not carry out {method} within {self._seconds:g} s, in {tries} tries; heard last: "
+                        f'{heard.strerror}. Nothing is marked lost. The store option "{OPTION}" sets the limit',
                     ) from error
             time.sleep(pause)
         raise AssertionError  # the pauses never end
@@ -120,7 +126,7 @@ class S3Requests:
 def _connected(options: Mapping[str, Any], seconds: float) -> S3FileSystem:
     """Make a client; this asks for credentials, but nothing of S3. Raises Misconfigured for unknown options."""
     try:
-        fs = S3FileSystem(**options, skip_instance_cache=True)
+        fs = S3FileSystem(**options)  # one of this process and thread, if it was asked for with these options before
         fs.connect(timeout=seconds)
     except (TypeError, ValueError, KeyError, *_CONFUSED) as error:
         raise Misconfigured(
@@ -163,6 +169,8 @@ def _failure(error: Exception) -> OSError:
         return S3Refused(str(said.get("Code", "")), status, str(said.get("Message", "")))
     if isinstance(error, (NoCredentialsError, PartialCredentialsError)):
         return PermissionError(errno.EACCES, f"no credentials for S3 ({error}): see the Airflow connection weir_store")
+    if isinstance(error, FSTimeoutError):
+        return ConnectionError(errno.ETIMEDOUT, "nothing")
     if isinstance(error, _BROKEN):
         return ConnectionError(errno.EIO, f"{type(error).__name__}: {error}")
     return OSError(errno.EIO, f"{type(error).__name__}: {error}")

@@ -22,6 +22,7 @@ INTERNAL_ERROR = (500, b"<Error><Code>InternalError</Code><Message>We encountere
 CONFLICT = (409, b"<Error><Code>ConditionalRequestConflict</Code><Message>A conflicting operation.</Message></Error>")
 """Answers of S3, as status and body."""
 
+_GATHER_SECONDS = 30.0
 _DROPPED = frozenset({"connection", "transfer-encoding", "content-length", "date", "server"})
 
 
@@ -64,6 +65,12 @@ class FaultyHttp:
         """The proxy's own address."""
         return f"http://127.0.0.1:{self._server.server_port}"
 
+    @property
+    def struck(self) -> int:
+        """How many requests were broken since the last `heal`."""
+        with self._lock:
+            return sum(fault.struck for fault in self._faults)
+
     @contextmanager
     def running(self) -> Iterator[FaultyHttp]:
         """Serve until the end of the block; requests that hang are let go."""
@@ -98,6 +105,22 @@ class FaultyHttp:
     def hang(self, method: str = "*", path: str = "*", *, skip: int = 0, times: int | None = 1) -> None:
         """Take the request and never answer."""
         self._add(method, path, lambda _exchange: self._hang(), skip, times)
+
+    def drop_header(
+        self, name: str, method: str = "*", path: str = "*", *, skip: int = 0, times: int | None = 1
+    ) -> None:
+        """Pass the request on without a header, as to a server that does not know it."""
+        self._add(method, path, lambda exchange: exchange.pass_on(without=name), skip, times)
+
+    def gather(self, parties: int, method: str = "*", path: str = "*", *, skip: int = 0) -> None:
+        """Hold requests back until `parties` of them have come, then pass them on."""
+        together = threading.Barrier(parties)
+
+        def wait(exchange: _Exchange) -> None:
+            together.wait(_GATHER_SECONDS)
+            exchange.pass_on()
+
+        self._add(method, path, wait, skip, parties)
 
     def heal(self) -> None:
         """Forget all faults and all requests."""
@@ -175,7 +198,8 @@ class _Exchange:
         self.path = self.handler.path
         self.headers = {name: value for name, value in self.handler.headers.items() if name.lower() != "expect"}
 
-    def pass_on(self) -> None:
+    def pass_on(self, without: str = "") -> None:
+        self.headers = {name: value for name, value in self.headers.items() if name.lower() != without.lower()}
         self._send(*self.proxy.forward(self))
 
     def answer(self, status: int, body: bytes) -> None:

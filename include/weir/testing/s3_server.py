@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 _START_LINE = "serving on port "
@@ -58,6 +59,7 @@ def options_of(endpoint: str) -> dict[str, Any]:
     }
 
 
+@cache
 def client_of(endpoint: str) -> Any:
     """Make botocore's own client, for what a store does not do: buckets, metadata, versions."""
     import botocore.session  # noqa: PLC0415  it is slow to import

@@ -14,13 +14,6 @@ FOLDER = "flow/20130101T000000Z/stage/by-key/0/t0001-000000000000"
 PART = f"{FOLDER}/part-0.parquet"
 
 
-@pytest.fixture(params=["local", "memory"])
-def store(request, tmp_path):
-    opened = Store.open(str(tmp_path / "store") if request.param == "local" else f"memory://{tmp_path.name}")
-    opened.initialise()
-    return opened
-
-
 @pytest.fixture
 def failing(store):
     return FailingStore(store)

@@ -8,14 +8,8 @@ import pytest
 from weir.errors import Internal, Retryable
 from weir.results.layout import KEY_GROUP_COLUMN
 from weir.store.seal import seal
-from weir.store.store import Store
 from weir.testing.partitions import parquet_bytes
 from weir.testing.stores import CountingStore
-
-
-@pytest.fixture(params=["local", "memory"])
-def store(request, tmp_path):
-    return Store.open(str(tmp_path) if request.param == "local" else f"memory://{tmp_path.name}")
 
 
 def sha256(data: bytes) -> str:

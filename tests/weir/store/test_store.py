@@ -19,14 +19,6 @@ RACERS = 20
 GOLDEN = Path(__file__).parents[2] / "golden"
 
 
-@pytest.fixture(params=["local", "memory"])
-def store(request, tmp_path):
-    url = str(tmp_path / "store") if request.param == "local" else f"memory://{tmp_path.name}"
-    opened = Store.open(url)
-    opened.initialise()
-    return opened
-
-
 @pytest.fixture
 def local(tmp_path):
     opened = Store.open(str(tmp_path / "store"))
@@ -144,20 +136,22 @@ def test_of_twenty_racing_threads_exactly_one_creates(store):
         store.delete_folder("deep")
 
 
-def race_in_process(url, number, barrier, winners):
+def race_in_process(url, options, number, barrier, winners):
     barrier.wait(60)
     try:
-        Store.open(url).create("deep/er/target", f"writer {number}".encode() * 1000)
+        Store.open(url, options).create("deep/er/target", f"writer {number}".encode() * 1000)
     except AlreadyExists:
         return
     winners.put(number)
 
 
-def test_of_twenty_racing_processes_exactly_one_creates_and_no_temporary_file_is_left(local):
+def winner_of_race(url, options):
+    """Let 20 processes create one file; the one that won."""
     context = get_context("fork")
     barrier, winners = context.Barrier(RACERS), context.Queue()
     racers = [
-        context.Process(target=race_in_process, args=(local.url, number, barrier, winners)) for number in range(RACERS)
+        context.Process(target=race_in_process, args=(url, options, number, barrier, winners))
+        for number in range(RACERS)
     ]
     for racer in racers:
         racer.start()
@@ -166,8 +160,18 @@ def test_of_twenty_racing_processes_exactly_one_creates_and_no_temporary_file_is
     assert [racer.exitcode for racer in racers] == [0] * RACERS
     winner = winners.get(timeout=10)
     assert winners.empty()
+    return winner
+
+
+def test_of_twenty_racing_processes_exactly_one_creates_and_no_temporary_file_is_left(local):
+    winner = winner_of_race(local.url, {})
     assert local.read("deep/er/target") == f"writer {winner}".encode() * 1000
     assert all_names(root_of(local)) == ["deep", "deep/er", "deep/er/target", "weir-store.json"]
+
+
+def test_of_twenty_racing_processes_exactly_one_creates_on_s3(s3, s3_server):
+    winner = winner_of_race(s3.url, s3_server.storage_options)
+    assert s3.read("deep/er/target") == f"writer {winner}".encode() * 1000
 
 
 def die_at_call(url, step, action):
@@ -275,19 +279,18 @@ def test_a_root_that_vanished_is_not_made_again_by_a_write(local):
     assert not root.exists()
 
 
-def test_initialise_writes_a_marker_once_and_reads_it_from_then_on(store):
+def test_initialise_writes_a_marker_once_and_reads_it_from_then_on(store, reopen):
     first = store.initialise()
     assert store.initialise() == first
-    assert Store.open(store.url).initialise() == first
+    assert reopen().initialise() == first
     store.create("data", b"x")
     assert store.initialise() == first
     store.check_marker(first)
 
 
-def test_racing_initialisations_agree_on_one_id(tmp_path):
-    url = str(tmp_path / "new" / "store")
+def test_racing_initialisations_agree_on_one_id(reopen):
     with ThreadPoolExecutor(RACERS) as pool:
-        ids = set(pool.map(lambda _: Store.open(url).initialise(), range(RACERS)))
+        ids = set(pool.map(lambda _: reopen().initialise(), range(RACERS)))
     assert len(ids) == 1
 
 
