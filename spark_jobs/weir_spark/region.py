@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -12,12 +11,10 @@ from datetime import datetime
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from weir.errors import Internal, Misconfigured
-from weir.results.region_job import InputToRead, OutputReport, OutputToWrite, RegionJob, RegionReport, StageToRun
+from weir.results.region_job import OutputReport, OutputToWrite, RegionJob, RegionReport, StageToRun
 from weir.store.store import Store
-from weir.topology.key_hash import canonical_type
 from weir_spark import artifacts, functions, writer
 from weir_spark.context import StageContext
 from weir_spark.reader import read_input
@@ -129,7 +126,6 @@ def _check_functions(job: RegionJob) -> None:
             function = functions.load(stage.function, _owner(stage))
             arguments = (*stage.pipelined, *(read.argument for read in stage.inputs))
             functions.check_call(function, _owner(stage), _positional(stage), arguments)
-            _check_key_types(stage)
 
 
 def _owner(stage: StageToRun) -> str:
@@ -157,28 +153,6 @@ def _check_result(result: Any, stage: StageToRun, session: SparkSession) -> None
             f"stage {stage.name}: {stage.function} returns a DataFrame of another Spark session: make it from the "
             "inputs or from ctx.spark"
         )
-
-
-def _check_key_types(stage: StageToRun) -> None:
-    """Keys of other types hash to other groups, so that a join of such inputs would silently lose its matches."""
-    keyed = [read for read in stage.inputs if read.key_groups is not None and read.layout.keys]
-    for read in keyed[1:]:
-        expected, found = _key_types(keyed[0]), _key_types(read)
-        if found != expected:
-            raise Misconfigured(
-                f"stage {stage.name}: the keys of its inputs have different types, so that equal keys would meet "
-                f"different subtasks: {_keyed(keyed[0], expected)}, {_keyed(read, found)}. Cast them alike where "
-                "they are produced"
-            )
-
-
-def _key_types(read: InputToRead) -> list[str]:
-    schema = StructType.fromJson(json.loads(read.spark_schema))
-    return [canonical_type(schema[key].dataType.simpleString()) for key in read.layout.keys]
-
-
-def _keyed(read: InputToRead, types: list[str]) -> str:
-    return f"{read.argument} by {', '.join(read.layout.keys)} is ({', '.join(types)})"
 
 
 def _used_more_than_once(job: RegionJob) -> set[str]:

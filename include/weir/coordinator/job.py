@@ -122,7 +122,7 @@ def _check_keys(inputs: Sequence[InputPartitions], manifests: Mapping[PartitionI
         if read.layout.keys:
             schema = manifests[read.partitions[0]].spark_schema
             types = key_types(schema, read.layout.keys, f"the result of stage {read.producer}")
-            found.setdefault(read.stage, {})[read.producer] = (read.layout.keys, types)
+            found.setdefault(read.stage, {})[read.argument] = (read.layout.keys, types)
     for stage, keyed in found.items():
         require_equal_key_types(stage, keyed)
 

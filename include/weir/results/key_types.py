@@ -28,12 +28,12 @@ def key_types(spark_schema: str, keys: tuple[str, ...], where: str) -> tuple[str
 
 
 def require_equal_key_types(stage: str, found: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]) -> None:
-    """Check the keyed inputs of a stage, given as producer to (columns, canonical types). Raises Misconfigured."""
+    """Check the keyed inputs of a stage, given as argument to (columns, canonical types). Raises Misconfigured."""
     if len({types for _, types in found.values()}) <= 1:
         return
     shown = "; ".join(
-        f"{producer} by {', '.join(f'{key} ({type_})' for key, type_ in zip(keys, types, strict=True))}"
-        for producer, (keys, types) in found.items()
+        f"{argument} by {', '.join(f'{key} ({type_})' for key, type_ in zip(keys, types, strict=True))}"
+        for argument, (keys, types) in found.items()
     )
     raise Misconfigured(
         f"the keyed inputs of stage {stage} have different key types, so equal keys would not meet: {shown}. "
