@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from weir.errors import Fenced, Misconfigured, Retryable
+from weir.errors import DiskFull, Fenced, Misconfigured, Retryable
 from weir.results.codec import region_failure_to_json, region_job_to_json
 from weir.results.region_failure import JobFailed, RegionFailure, failure_of
 from weir.store.store import Store
@@ -152,6 +152,7 @@ def test_nothing_is_left_of_what_was_written_to_submit_a_job(run, spark_submit, 
     ("error", "kind", "text"),
     [
         (Retryable("come again"), Retryable, "^come again$"),
+        (DiskFull("make room"), DiskFull, "^make room$"),
         (Misconfigured("mend it"), Misconfigured, "^mend it$"),
         (Fenced("too late"), Fenced, "^too late$"),
         (ModuleNotFoundError("no fsspec"), Misconfigured, "ModuleNotFoundError: no fsspec"),

@@ -10,18 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from weir.errors import Conflict, Fenced, Internal, Misconfigured, Retryable
+from weir.errors import Conflict, DiskFull, Fenced, Internal, Misconfigured, Retryable
 from weir.recovery.classify import FailureClass, classify
 
 _MESSAGE_CHARACTERS = 4_000
 _TRACEBACK_LINES = 25
 
-_KINDS: Mapping[str, type[Exception]] = MappingProxyType(
-    {
-        FailureClass.FENCED.value: Fenced,
-        FailureClass.CONFLICT.value: Conflict,
-        FailureClass.ENVIRONMENT.value: Retryable,
-    }
+_OWN: Mapping[str, type[Exception]] = MappingProxyType(
+    {kind.__name__: kind for kind in (Fenced, Conflict, Retryable, DiskFull, Misconfigured, Internal)}
 )
 
 
@@ -57,11 +53,11 @@ def failure_of(error: BaseException, attempt: str) -> RegionFailure:
 
 def error_of(failure: RegionFailure) -> Exception:
     """Make the error that the task raises in the place of the job's own."""
-    if failure.kind in _KINDS:
-        return _KINDS[failure.kind](failure.message)
-    if failure.error in {Misconfigured.__name__, Internal.__name__}:
-        return (Misconfigured if failure.error == Misconfigured.__name__ else Internal)(failure.message)
+    if failure.error in _OWN:
+        return _OWN[failure.error](failure.message)
     told = f"{failure.message}\nIts traceback in the Spark driver ends:\n{failure.traceback}"
+    if failure.kind == FailureClass.ENVIRONMENT.value:
+        return Retryable(f"{failure.error}: {failure.message}")
     if failure.kind == FailureClass.FATAL.value:
         return Misconfigured(f"{failure.error}: {told}")
     named: type[JobFailed] = type(failure.error, (JobFailed,), {"__doc__": JobFailed.__doc__})
