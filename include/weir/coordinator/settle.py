@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordinator.clearing import MISSING, ClearAnswer, Clearer, ClearItem
 from weir.coordinator.services import Services
-from weir.coordinator.values import Settled, TaskKey
+from weir.coordinator.values import Settled, Settlement, TaskKey
 from weir.errors import WeirError
 from weir.ledger.models import AttemptRow, OwedClearRow
 from weir.ledger.owed import open_clears
@@ -22,9 +22,6 @@ from weir.ledger.snapshot import ENDED
 NOTE_LENGTH = 1000
 """The longest note that Airflow keeps."""
 
-UNSEEN = "a try that Weir has not seen"
-"""What is said of a clear that has to find another try than was thought."""
-
 FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed", MISSING})
 """Airflow's states in which nothing more happens to a task instance by itself."""
 
@@ -32,7 +29,7 @@ FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed", "remove
 def settle(services: Services, clearer: Clearer, dataflow: str | None = None) -> list[Settled]:
     """Carry out what is owed, of one dataflow or of all. Raises Retryable or Misconfigured as the clearer does."""
     first = _settle_once(services, clearer, dataflow)
-    if not any(each.outcome.endswith(UNSEEN) for each in first):
+    if all(each.settlement is not Settlement.UNSEEN for each in first):
         return first
     return [each for each in first if each.is_settled] + _settle_once(services, clearer, dataflow)
 
@@ -62,20 +59,16 @@ def _item(row: OwedClearRow) -> ClearItem:
 
 def _record(services: Services, row: OwedClearRow, answer: ClearAnswer) -> Settled:
     with services.ledger.transaction(row.dataflow) as session:
-        is_unseen = _is_unseen(session, row, answer)
-        is_settled, outcome = _outcome(row, answer, is_ending=_is_ending(session, row, answer), is_unseen=is_unseen)
+        settlement = _settlement(session, row, answer)
+        outcome = _outcome(settlement, row, answer)
         fresh = session.get(OwedClearRow, row.id)
         if fresh is not None and fresh.settled_at is None:
             fresh.outcome, fresh.found_try = outcome, answer.try_number
-            fresh.settled_at = services.now() if is_settled else None
-            fresh.expected_try = answer.try_number if is_unseen else fresh.expected_try
+            fresh.settled_at = services.now() if settlement.is_settled else None
+            fresh.expected_try = answer.try_number if settlement is Settlement.UNSEEN else fresh.expected_try
             # What that try does by itself is no repair: nobody is to wait for a newer one.
-            fresh.is_void = is_settled and _is_same_try_unfinished(row, answer)
-    return Settled(TaskKey(row.dag_id, row.run_id, row.task_id, row.map_index), outcome, row.reason, is_settled)
-
-
-def _is_same_try_unfinished(row: OwedClearRow, answer: ClearAnswer) -> bool:
-    return not answer.cleared and answer.state not in FINISHED and answer.try_number == row.expected_try
+            fresh.is_void = settlement is Settlement.UNFINISHED and answer.try_number == row.expected_try
+    return Settled(TaskKey(row.dag_id, row.run_id, row.task_id, row.map_index), settlement, outcome, row.reason)
 
 
 def _is_ending(session: Session, row: OwedClearRow, answer: ClearAnswer) -> bool:
@@ -108,18 +101,32 @@ def _is_unseen(session: Session, row: OwedClearRow, answer: ClearAnswer) -> bool
     return session.scalar(query.limit(1)) is None
 
 
-def _outcome(row: OwedClearRow, answer: ClearAnswer, *, is_ending: bool, is_unseen: bool) -> tuple[bool, str]:
-    found = f"{answer.state or 'no state yet'} at try {answer.try_number}"
+def _settlement(session: Session, row: OwedClearRow, answer: ClearAnswer) -> Settlement:
     if answer.cleared:
-        return True, "cleared"
-    if is_ending:
-        return False, f"still {found}: to be cleared when it has ended"
-    if is_unseen:
-        return False, f"not cleared yet: {found}, {UNSEEN}"
+        return Settlement.CLEARED
+    if _is_ending(session, row, answer):
+        return Settlement.ENDING
+    return Settlement.UNSEEN if _is_unseen(session, row, answer) else _as_found(row, answer)
+
+
+def _as_found(row: OwedClearRow, answer: ClearAnswer) -> Settlement:
     if answer.state in (MISSING, "removed"):
-        return True, f"Airflow has no such task instance ({answer.state})"
-    is_newer, is_unfinished = answer.try_number > row.expected_try, answer.state not in FINISHED
-    if is_newer or is_unfinished:
-        why = f"newer than try {row.expected_try}" if is_newer else "it has not finished"
-        return True, f"not needed: {found}, {why}"
-    return answer.state == "skipped", f"not cleared: {found}"
+        return Settlement.MISSING
+    if answer.try_number > row.expected_try:
+        return Settlement.NEWER
+    if answer.state not in FINISHED:
+        return Settlement.UNFINISHED
+    return Settlement.SKIPPED if answer.state == "skipped" else Settlement.REFUSED
+
+
+def _outcome(settlement: Settlement, row: OwedClearRow, answer: ClearAnswer) -> str:
+    found = f"{answer.state or 'no state yet'} at try {answer.try_number}"
+    said = {
+        Settlement.CLEARED: "cleared",
+        Settlement.MISSING: f"Airflow has no such task instance ({answer.state})",
+        Settlement.NEWER: f"not needed: {found}, newer than try {row.expected_try}",
+        Settlement.UNFINISHED: f"not needed: {found}, it has not finished",
+        Settlement.ENDING: f"still {found}: to be cleared when it has ended",
+        Settlement.UNSEEN: f"not cleared yet: {found}, a try that Weir has not seen",
+    }
+    return said.get(settlement, f"not cleared: {found}")

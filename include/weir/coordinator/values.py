@@ -163,11 +163,40 @@ class FailureDecision:
     reason: str
 
 
+class Settlement(Enum):
+    """What became of an owed clear."""
+
+    CLEARED = "cleared"
+    MISSING = "missing"
+    """Airflow has no such task instance."""
+    NEWER = "newer"
+    """A newer try than the expected one has begun, and does what the clear was to bring about."""
+    UNFINISHED = "unfinished"
+    """The expected try itself is still to do its work."""
+    SKIPPED = "skipped"
+    """It would be skipped again: its consumer fails, and names it."""
+    ENDING = "ending"
+    """The expected try has ended, but Airflow does not know yet: later."""
+    UNSEEN = "unseen"
+    """Airflow has finished a newer try that the ledger knows nothing of: that one is to be cleared."""
+    REFUSED = "refused"
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is owed any more."""
+        return self not in (Settlement.ENDING, Settlement.UNSEEN, Settlement.REFUSED)
+
+
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What became of one owed clear."""
+    """What became of one owed clear; `outcome` says it to a person."""
 
     task: TaskKey
+    settlement: Settlement
     outcome: str
     reason: str
-    is_settled: bool
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is owed any more."""
+        return self.settlement.is_settled
