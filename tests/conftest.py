@@ -6,6 +6,7 @@ import os
 import signal
 import time
 import uuid
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -127,3 +128,29 @@ def session_of(server):
 def spark(session_of):
     """A session that tests share."""
     return session_of()
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory):
+    """The one PostgreSQL server that tests share; nobody says that a server's time zone is UTC."""
+    from weir.testing.postgres import running_postgres
+
+    with running_postgres(tmp_path_factory.mktemp("postgres"), {"timezone": "Asia/Kathmandu"}) as started:
+        yield started
+
+
+@pytest.fixture
+def new_postgres_url(postgres):
+    """Make a new ledger on PostgreSQL, as often as it is called; its URL."""
+    from weir.testing.ledgers import new_postgres_url
+
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(new_postgres_url(postgres))
+
+
+@pytest.fixture
+def empty_postgres_ledger(new_postgres_url):
+    """Open a new ledger on PostgreSQL, as often as it is called."""
+    from weir.ledger.ledger import Ledger
+
+    return lambda: Ledger.open(new_postgres_url())

@@ -25,9 +25,9 @@ SOURCES = (("raw-clean", 0), ("raw-clean", 1), ("weather", -1))
 PATIENT = ExponentialDelay(attempts_before_reset=10_000)
 
 
-def new_world(folder):
+def new_world(folder, empty_ledger=None):
     (folder / "store").mkdir(parents=True)
-    world = small.World(folder, small.ladder())
+    world = small.World(folder, small.ladder(), empty_ledger)
     world.airflow.strategy = PATIENT
     return world
 
@@ -96,7 +96,16 @@ class Chaos:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_after_any_faults_the_outcome_is_that_of_a_run_without(tmp_path, seed):
-    world = new_world(tmp_path / "faulty")
+    check_any_faults(tmp_path, seed)
+
+
+@pytest.mark.parametrize("seed", range(20, 22))
+def test_after_any_faults_on_postgresql_too(tmp_path, seed, empty_postgres_ledger):
+    check_any_faults(tmp_path, seed, empty_postgres_ledger)
+
+
+def check_any_faults(tmp_path, seed, empty_ledger=None):
+    world = new_world(tmp_path / "faulty", empty_ledger)
     chaos = Chaos(world, tmp_path / "faulty", seed)
     for _ in range(40):
         chaos.act()

@@ -7,11 +7,7 @@ import pytest
 
 from weir.coordinator.adopt import adopt
 from weir.coordinator.rebuild import rebuild
-from weir.coordinator.services import Services
 from weir.ledger.models import RunRow
-from weir.testing.airflow import FakeAirflow
-from weir.testing.engine import FakeEngine
-from weir.testing.ledgers import new_ledger
 
 _spec = importlib.util.spec_from_file_location("random_faults", Path(__file__).with_name("test_random_faults.py"))
 faults = importlib.util.module_from_spec(_spec)
@@ -29,18 +25,7 @@ class LosingChaos(faults.Chaos):
         )()
 
     def lose_ledger(self):
-        world = self.world
-        world.ledger.close()
-        for file in self.folder.glob("ledger.db*"):
-            file.unlink()
-        world.ledger = new_ledger(self.folder / "ledger.db")
-        world.services = Services(world.ledger, world.store, now=lambda: world.airflow.time)
-        before, world.airflow = (
-            world.airflow,
-            FakeAirflow(world.services, FakeEngine(world.store, world.content), world.airflow.flow),
-        )
-        for name in ("tasks", "time", "strategy", "during", "after_commit", "reachable"):
-            setattr(world.airflow, name, getattr(before, name))
+        self.world.lose_ledger()
         self.rebuild()
 
     def rebuild(self):
@@ -57,7 +42,15 @@ class LosingChaos(faults.Chaos):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_after_lost_ledgers_and_adoptions_the_outcome_is_that_of_a_run_without(tmp_path, seed):
-    world = faults.new_world(tmp_path / "faulty")
+    check_lost_ledgers_and_adoptions(tmp_path, seed)
+
+
+def test_lost_ledgers_and_adoptions_on_postgresql(tmp_path, empty_postgres_ledger):
+    check_lost_ledgers_and_adoptions(tmp_path, 16, empty_postgres_ledger)
+
+
+def check_lost_ledgers_and_adoptions(tmp_path, seed, empty_ledger=None):
+    world = faults.new_world(tmp_path / "faulty", empty_ledger)
     chaos = LosingChaos(world, tmp_path / "faulty", seed)
     for _ in range(40):
         chaos.act()

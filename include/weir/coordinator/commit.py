@@ -72,22 +72,30 @@ def commit(services: Services, begun: Begun, report: RegionReport) -> Committed:
     manifests = [_manifest(services, begun, report, output) for output in report.outputs]
     results = [_write(services, output, manifest) for output, manifest in zip(report.outputs, manifests, strict=True)]
     _require_all_outputs(begun, results)
-    with services.ledger.transaction(begun.run.dataflow.name) as session:
-        row = require_newest(session, begun.run, begun.attempt.region, begun.attempt.id)
-        before = run_state(session, begun.run, begun.topology)
-        require_unchanged(before, begun.reads, begun.attempt.region)
-        replace_results(session, begun.run.id, begun.attempt.id, results, services.now())
-        record_reads(session, begun.attempt.id, begun.reads)
-        end(row, AttemptState.COMMITTED, services.now())
-        row.metrics = dict(report.metrics)
-        drop_leases(session, begun.attempt.id)
-        session.flush()
-        owed = _owe_clears(session, services, begun, before, results)
-        after = run_state(session, begun.run, begun.topology)
+    after, owed = services.ledger.perform(
+        begun.run.dataflow.name, lambda session: _enter(session, services, begun, report, results)
+    )
     current = [after.results[result.partition] for result in results]
     by_partition = {result.partition: manifest for result, manifest in zip(results, manifests, strict=True)}
     summary = {"attempt": begun.attempt.id, **summary_of(current, by_partition), "seconds": dict(report.metrics)}
     return Committed(summary, owed)
+
+
+def _enter(
+    session: Session, services: Services, begun: Begun, report: RegionReport, results: Sequence[NewResult]
+) -> tuple[RunState, int]:
+    """The run after the commit, and how many clears it owes."""
+    row = require_newest(session, begun.run, begun.attempt.region, begun.attempt.id)
+    before = run_state(session, begun.run, begun.topology)
+    require_unchanged(before, begun.reads, begun.attempt.region)
+    replace_results(session, begun.run.id, begun.attempt.id, results, services.now())
+    record_reads(session, begun.attempt.id, begun.reads)
+    end(row, AttemptState.COMMITTED, services.now())
+    row.metrics = dict(report.metrics)
+    drop_leases(session, begun.attempt.id)
+    session.flush()
+    owed = _owe_clears(session, services, begun, before, results)
+    return run_state(session, begun.run, begun.topology), owed
 
 
 def require_newest(session: Session, run: Run, region: RegionId, attempt: str) -> AttemptRow:

@@ -20,6 +20,7 @@ from weir.coordinator.values import (
     TaskKey,
 )
 from weir.ledger.results import renew_leases
+from weir.ledger.runs import dataflow_of
 from weir.recovery.restart import RestartStrategy
 from weir.results.region_job import RegionReport
 
@@ -44,7 +45,7 @@ class Coordinator:
 
     def renew(self, attempt: Attempt) -> None:
         """Prolong the attempt's read leases while it is at work."""
-        with self._services.ledger.transaction() as session:
+        with self._services.ledger.transaction(dataflow_of(attempt.run)) as session:
             renew_leases(session, attempt.id, self._services.now())
 
     def close(self, request: BeginRequest, clearer: Clearer) -> Published | Awaiting | Exhausted | NotInRecord:

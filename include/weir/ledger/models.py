@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import (
     JSON,
+    BigInteger,
     Boolean,
     DateTime,
     Dialect,
@@ -27,7 +28,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """An aware datetime in UTC; SQLite forgets zones, so it is given back here."""
+    """An aware datetime in UTC: SQLite forgets zones, and PostgreSQL answers in the server's."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -38,9 +39,26 @@ class UtcDateTime(TypeDecorator[datetime]):
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002 - SQLAlchemy's signature
         """Give the zone back."""
-        if value is None or value.tzinfo is not None:
-            return value
-        return value.replace(tzinfo=UTC)
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Prose(TypeDecorator[str]):
+    """Text from anywhere: what no database can hold of it (NUL, half of a surrogate pair) is replaced."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002 - SQLAlchemy's signature
+        """Replace."""
+        if value is None:
+            return None
+        return value.replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
+
+
+LARGE = BigInteger().with_variant(Integer, "sqlite")
+"""Above two billion; SQLite's integers have no size."""
 
 
 class Table(DeclarativeBase):
@@ -106,7 +124,7 @@ class AttemptRow(Table):
     ended_at: Mapped[datetime | None]
     waits: Mapped[int] = mapped_column(Integer, default=0)
     failure: Mapped[str | None] = mapped_column(String(20))
-    error: Mapped[str | None] = mapped_column(Text)
+    error: Mapped[str | None] = mapped_column(Prose)
     metrics: Mapped[dict[str, Any] | None]
 
 
@@ -135,13 +153,13 @@ class ResultRow(Table):
     attempt: Mapped[str] = mapped_column(ForeignKey("attempt.id"))
     is_current: Mapped[bool] = mapped_column(Boolean)
     state: Mapped[str] = mapped_column(String(20))
-    state_reason: Mapped[str] = mapped_column(Text, default="")
+    state_reason: Mapped[str] = mapped_column(Prose, default="")
     state_at: Mapped[datetime]
     folder: Mapped[str] = mapped_column(String(500))
     manifest_sha256: Mapped[str] = mapped_column(String(64))
     digest: Mapped[str] = mapped_column(String(200))
-    rows: Mapped[int]
-    bytes: Mapped[int]
+    rows: Mapped[int] = mapped_column(LARGE)
+    bytes: Mapped[int] = mapped_column(LARGE)
 
 
 class ConsumptionRow(Table):
@@ -180,7 +198,7 @@ class FailoverRow(Table):
     region: Mapped[str] = mapped_column(String(250))
     subtask: Mapped[int]
     decided_at: Mapped[datetime]
-    cause: Mapped[str] = mapped_column(Text)
+    cause: Mapped[str] = mapped_column(Prose)
     plan: Mapped[dict[str, Any]]
 
 
@@ -202,11 +220,11 @@ class OwedClearRow(Table):
     task_id: Mapped[str] = mapped_column(String(250))
     map_index: Mapped[int]
     expected_try: Mapped[int]
-    reason: Mapped[str] = mapped_column(Text)
+    reason: Mapped[str] = mapped_column(Prose)
     failover: Mapped[int | None] = mapped_column(ForeignKey("failover.id"))
     created_at: Mapped[datetime]
     settled_at: Mapped[datetime | None]
-    outcome: Mapped[str | None] = mapped_column(Text)
+    outcome: Mapped[str | None] = mapped_column(Prose)
     found_try: Mapped[int | None]
     is_void: Mapped[bool] = mapped_column(Boolean, default=False)
 

@@ -55,6 +55,11 @@ def epoch_of(start: datetime) -> str:
     return start.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
+def dataflow_of(run: str) -> str:
+    """The name of the dataflow of the run with this id."""
+    return run.partition("@")[0]
+
+
 def ensure_dataflow(session: Session, name: str, store_id: str) -> DataflowRow:
     """The row of dataflow `name`, made at its first begin. Raises Retryable if the results live in another store."""
     row = session.get(DataflowRow, name)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 from weir.ledger.ledger import Ledger
+from weir.testing.postgres import PostgresServer
 
 _IN_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux keeps a file system in memory; used only if it is there
 
@@ -26,6 +28,24 @@ def _empty_ledger() -> bytes:
         path = Path(folder) / "ledger.db"
         Ledger.open(f"sqlite:///{path}").close()
         return path.read_bytes()
+
+
+@contextmanager
+def new_postgres_url(server: PostgresServer) -> Iterator[str]:
+    """Give the URL of a new ledger on a server; migrated once a server, then copied. It is deleted at the end."""
+    name = f"weir_{uuid.uuid4().hex}"
+    server.new_database(name, _empty_database(server))
+    try:
+        yield server.url(name)
+    finally:
+        server.drop_database(name)
+
+
+@cache
+def _empty_database(server: PostgresServer) -> str:
+    name = "weir_empty"
+    Ledger.open(server.url(name)).close()
+    return name
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A small dataflow on a real SQLite ledger and a real store, under the fake Airflow."""
+"""A small dataflow on a real ledger and a real store, under the fake Airflow."""
 
 import pytest
 
@@ -35,12 +35,30 @@ def ladder(parallelism: int = 2) -> Dataflow:
 class World:
     """Everything a scenario needs, in one place."""
 
-    def __init__(self, folder, flow):
+    def __init__(self, folder, flow, empty_ledger=None):
+        self.folder = folder
         self.store = Store.open(f"file://{folder}/store")
-        self.ledger = new_ledger(folder / "ledger.db")
         self.content = {}
+        self._empty_ledger = empty_ledger or self._empty_file
+        self._open(flow)
+
+    def lose_ledger(self):
+        """Go on with an empty ledger; Airflow and the store stay."""
+        self.ledger.close()
+        before = self.airflow
+        self._open(before.flow)
+        for name in ("tasks", "time", "strategy", "during", "after_commit", "reachable", "clear_numbers"):
+            setattr(self.airflow, name, getattr(before, name))
+
+    def _open(self, flow):
+        self.ledger = self._empty_ledger()
         self.services = Services(self.ledger, self.store, now=lambda: self.airflow.time)
         self.airflow = FakeAirflow(self.services, FakeEngine(self.store, self.content), flow)
+
+    def _empty_file(self):
+        for file in self.folder.glob("ledger.db*"):
+            file.unlink()
+        return new_ledger(self.folder / "ledger.db")
 
 
 @pytest.fixture
@@ -51,6 +69,13 @@ def tmp_path():
 
 
 @pytest.fixture
-def world(tmp_path):
+def database():
+    """What the ledger is on, if no test and no module of tests says otherwise."""
+    return "sqlite"
+
+
+@pytest.fixture
+def world(request, tmp_path, database):
     (tmp_path / "store").mkdir()
-    return World(tmp_path, ladder())
+    on_postgresql = request.getfixturevalue("empty_postgres_ledger") if database == "postgresql" else None
+    return World(tmp_path, ladder(), on_postgresql)

@@ -14,6 +14,11 @@ from weir.testing.airflow import Killed
 EPOCH = "20130101T000000Z"
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request):
+    return request.param
+
+
 @pytest.fixture
 def green(world, tmp_path):
     world.folder, world.run = tmp_path, world.airflow.dag_run()
@@ -121,7 +126,7 @@ def test_deleted_published_files_are_published_anew_when_their_producer_is_clear
 
 def test_all_that_is_missing_is_told_at_once(ready):
     """Of what is no sink's the ledger is asked, and the store only where a loss is recorded."""
-    with ready.ledger.transaction() as session:
+    with ready.ledger.transaction("ladder") as session:
         for row in session.scalars(select(ResultRow).where(ResultRow.stage.in_(["totals", "weather"]))):
             row.state = "lost"
             ready.store.delete_folder(row.folder)
@@ -237,7 +242,7 @@ def test_a_zombie_that_wakes_up_with_old_content_never_wins(ready):
 def test_a_pointer_that_was_never_recorded_gets_an_equal_successor(ready):
     """The process died behind its create: whether the pointer is its own is not asked, a higher one is safe."""
     close(ready)
-    with ready.ledger.transaction() as session:
+    with ready.ledger.transaction("ladder") as session:
         session.scalar(select(PublicationRow)).published_at = None
     again = close(ready)
     assert again.versions == {"delays": 2}

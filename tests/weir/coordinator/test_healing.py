@@ -27,6 +27,9 @@ def folder_of(world, stage, subtask):
         return [world.store_path(row.folder) for row in rows]
 
 
+on_both = pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+
+
 @pytest.fixture
 def green(world, tmp_path):
     """A run that has gone through without a fault."""
@@ -100,6 +103,7 @@ def test_losses_behind_losses_are_found_in_the_same_decision(green):
     assert rerun_of(green, before) == {"routes[0]": 2, "joined[0]": 1, "raw-clean[1]": 1, "weather[0]": 1}
 
 
+@on_both
 def test_consumers_that_miss_one_partition_cause_one_restart(green):
     before = green.airflow.executed(green.run)
     shutil.rmtree(folder_of(green, "joined", 0)[0])
@@ -132,6 +136,7 @@ def test_equal_content_after_a_clear_restarts_nobody(green):
     assert published(green.store, "ladder", "delays", "20130101T000000Z") == version
 
 
+@on_both
 def test_changed_content_restarts_all_that_is_behind_it_and_is_published_anew(green):
     before, old = green.airflow.executed(green.run), digest(green)
     green.content["weather"] = "other"
@@ -144,6 +149,7 @@ def test_changed_content_restarts_all_that_is_behind_it_and_is_published_anew(gr
     assert published(green.store, "ladder", "delays", "20130101T000000Z").version == 2
 
 
+@on_both
 def test_an_input_that_changes_while_its_consumer_runs_is_never_committed_over(green):
     """The consumer of old content is refused at its commit and begins anew."""
     green.content["weather"] = "other"
@@ -167,6 +173,7 @@ def test_an_input_that_changes_while_its_consumer_runs_is_never_committed_over(g
     assert published(green.store, "ladder", "delays", "20130101T000000Z").version == 2
 
 
+@on_both
 def test_a_process_killed_behind_its_commit_costs_no_recomputation(world):
     run = world.airflow.dag_run()
     commits = []
@@ -196,6 +203,7 @@ def test_a_process_killed_between_commit_and_clear_leaves_clears_that_the_next_o
     assert published(green.store, "ladder", "delays", "20130101T000000Z").version == 2
 
 
+@on_both
 def test_a_killed_process_counts_against_the_restart_strategy(world):
     run = world.airflow.dag_run()
     world.airflow.during = lambda key: (_ for _ in ()).throw(Killed) if key.task_id == "weather" else None
@@ -220,6 +228,7 @@ def test_a_clear_by_a_person_gives_a_fresh_budget(world):
     assert set(world.airflow.states().values()) == {"success"}
 
 
+@on_both
 def test_a_producer_marked_success_by_hand_is_cleared(world):
     run = world.airflow.dag_run()
     weather = world.airflow.task(run, "weather")
@@ -256,6 +265,7 @@ def test_a_second_dag_run_of_one_epoch_is_refused_and_names_the_first(green):
         airflow.coordinator.begin(other, airflow)
 
 
+@on_both
 def test_a_late_zombie_is_fenced_and_changes_nothing(green):
     from weir.errors import Fenced
 

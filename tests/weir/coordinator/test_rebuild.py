@@ -13,12 +13,9 @@ from weir.coordinator.adopt import adopt
 from weir.coordinator.rebuild import rebuild
 from weir.coordinator.services import Services
 from weir.errors import Fenced, Misconfigured, Retryable
-from weir.ledger.ledger import Ledger
 from weir.ledger.models import AttemptRow, ConsumptionRow, PublicationRow, ResultRow, RunRow, SourceSliceRow
 from weir.store.published import published
 from weir.store.store import Store
-from weir.testing.airflow import FakeAirflow
-from weir.testing.engine import FakeEngine
 
 _spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).with_name("conftest.py"))
 small = importlib.util.module_from_spec(_spec)
@@ -27,24 +24,17 @@ _spec.loader.exec_module(small)
 RUN = "ladder@20130101T000000Z"
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request):
+    return request.param
+
+
 @pytest.fixture
 def green(world, tmp_path):
     world.folder = tmp_path
     world.run = world.airflow.dag_run()
     world.airflow.run_until_quiet()
     return world
-
-
-def lose_ledger(world):
-    """Delete the database and open an empty one; Airflow and the store stay."""
-    world.ledger.close()
-    for file in world.folder.glob("ledger.db*"):
-        file.unlink()
-    world.ledger = Ledger.open(f"sqlite:///{world.folder}/ledger.db")
-    world.services = Services(world.ledger, world.store, now=lambda: world.airflow.time)
-    before = world.airflow
-    world.airflow = FakeAirflow(world.services, FakeEngine(world.store, world.content), before.flow)
-    world.airflow.tasks, world.airflow.time = before.tasks, before.time
 
 
 def current(world):
@@ -90,7 +80,7 @@ def rerun_of(world, before):
 
 def test_all_that_is_valid_is_current_again(green):
     before = current(green), table(green, ConsumptionRow), table(green, PublicationRow), table(green, RunRow)
-    lose_ledger(green)
+    green.lose_ledger()
     [built] = rebuild(green.services)
     assert (built.dataflow, built.lineage, built.notes) == ("ladder", 2, ())
     [run] = built.runs
@@ -114,7 +104,7 @@ def test_after_damage_and_clears_exactly_the_right_tasks_run_again(green):
     green.airflow.run_until_quiet()
     before_loss, published_before = current(green), outcome(green)
 
-    lose_ledger(green)
+    green.lose_ledger()
     [built] = rebuild(green.services)
     assert built.runs[0].missing == ()
     assert current(green) == before_loss
@@ -128,7 +118,7 @@ def test_after_damage_and_clears_exactly_the_right_tasks_run_again(green):
 
 
 def test_what_changes_after_a_rebuild_is_published(green):
-    lose_ledger(green)
+    green.lose_ledger()
     rebuild(green.services)
     green.content["weather"] = "other"
     green.airflow.clear_by_hand(green.run, "weather")
@@ -142,7 +132,7 @@ def test_clears_find_task_instances_whose_tries_only_the_lost_ledger_knew(green)
     green.airflow.clear_by_hand(green.run, "weir_close")
     green.airflow.run_until_quiet()
     assert green.airflow.task(green.run, "weir_close").try_number == 2
-    lose_ledger(green)
+    green.lose_ledger()
     rebuild(green.services)
     green.content["weather"] = "other"
     green.airflow.clear_by_hand(green.run, "weather")
@@ -155,7 +145,7 @@ def test_an_older_attempt_is_fenced(green):
     green.airflow.clear_by_hand(green.run, "weather")
     task.try_number, task.state = 2, "running"
     begun = green.airflow.coordinator.begin(green.airflow.request(task), green.airflow)
-    lose_ledger(green)
+    green.lose_ledger()
     rebuild(green.services)
     with pytest.raises(Fenced):
         green.airflow.coordinator.commit(begun, green.airflow.engine.run(begun.job))
@@ -169,7 +159,7 @@ def test_an_older_attempt_of_a_region_that_never_committed_is_fenced(world, tmp_
     task = world.airflow.task(run, "weather")
     task.try_number, task.state = 1, "running"
     begun = world.airflow.coordinator.begin(world.airflow.request(task), world.airflow)
-    lose_ledger(world)
+    world.lose_ledger()
     rebuild(world.services)
     with pytest.raises(Fenced):
         world.airflow.coordinator.commit(begun, world.airflow.engine.run(begun.job))
@@ -188,7 +178,7 @@ def test_over_an_existing_ledger_what_runs_is_fenced_too(green):
 
 
 def test_twice_is_as_once(green):
-    lose_ledger(green)
+    green.lose_ledger()
     rebuild(green.services)
     once = [current(green)] + [table(green, model) for model in (AttemptRow, ConsumptionRow, PublicationRow, RunRow)]
     [again] = rebuild(green.services)
@@ -203,7 +193,8 @@ def test_stale_results_are_left_out_and_closing_the_run_makes_them_again(green):
     green.airflow.reachable = False
     green.airflow.clear_by_hand(green.run, "weather")
     green.airflow.step(green.airflow.task(green.run, "weather"))  # it owes clears, which are lost with the ledger
-    lose_ledger(green)
+    green.lose_ledger()
+    green.airflow.reachable = True
     [built] = rebuild(green.services)
     [run] = built.runs
     assert [str(region) for region in run.missing] == [
@@ -222,7 +213,7 @@ def test_an_older_try_is_taken_where_the_newest_has_no_manifest(green):
     green.airflow.clear_by_hand(green.run, "weather")
     green.airflow.run_until_quiet()
     lose(green, "weather", 0)
-    lose_ledger(green)
+    green.lose_ledger()
     [built] = rebuild(green.services)
     assert built.runs[0].missing == ()
     assert {found[0] for (_, stage, *_), found in current(green).items() if stage == "weather"} == {old}
@@ -243,7 +234,7 @@ def test_over_an_existing_ledger_the_older_try_counts_where_the_newest_is_gone(g
 def test_a_manifest_that_cannot_be_read_is_told_of(green):
     [manifest] = (green.folder / "store").glob("ladder/*/totals/*/0/*/manifest.json")
     manifest.write_text(manifest.read_text()[:100])
-    lose_ledger(green)
+    green.lose_ledger()
     [built] = rebuild(green.services)
     [run] = built.runs
     assert "totals[0]" in [str(region) for region in run.missing]
@@ -252,7 +243,7 @@ def test_a_manifest_that_cannot_be_read_is_told_of(green):
 
 def test_an_epoch_without_a_record_is_told_of_and_its_run_computes_anew(green):
     (green.folder / "store/ladder/20130101T000000Z/_run.json").unlink()
-    lose_ledger(green)
+    green.lose_ledger()
     [built] = rebuild(green.services)
     assert built.runs == ()
     assert "epoch 20130101T000000Z has 9 result(s) but no record" in built.notes[0]
@@ -264,7 +255,7 @@ def test_an_epoch_without_a_record_is_told_of_and_its_run_computes_anew(green):
 def test_results_from_before_an_adoption_are_not_taken(green):
     green.airflow.deploy(small.ladder(4))
     adopt(green.services, RUN)
-    lose_ledger(green)
+    green.lose_ledger()
     [built] = rebuild(green.services)
     assert any("pinned anew" in note for note in built.runs[0].notes)
     assert current(green) == {}
@@ -272,13 +263,13 @@ def test_results_from_before_an_adoption_are_not_taken(green):
     for index in (1, 2):
         green.airflow.clear_by_hand(green.run, "raw-clean", index)
         green.airflow.step(green.airflow.task(green.run, "raw-clean", index))
-    lose_ledger(green)
+    green.lose_ledger()
     rebuild(green.services)
     assert {key[1:3] for key in current(green)} == {("clean", 1), ("clean", 2)}
 
 
 def test_a_ledger_that_was_lost_and_not_built_again_does_not_mix_two_topologies(green):
-    lose_ledger(green)
+    green.lose_ledger()
     green.airflow.deploy(small.ladder(4))
     green.airflow.clear_run_by_hand(green.run)
     green.airflow.run_until_quiet()
@@ -300,7 +291,7 @@ def test_slices_are_known_again_from_the_manifests(tmp_path):
     with world.ledger.transaction() as session:
         before = session.scalar(select(SourceSliceRow.slices))
     assert before == ["2013-01-01/0", "2013-01-01/1"]
-    lose_ledger(world)
+    world.lose_ledger()
     [built] = rebuild(world.services)
     assert built.runs[0].notes == ()
     with world.ledger.transaction() as session:
@@ -309,7 +300,7 @@ def test_slices_are_known_again_from_the_manifests(tmp_path):
 
     [manifest] = (tmp_path / "store").glob("*/*/clean/*/1/*/manifest.json")
     manifest.unlink()
-    lose_ledger(world)
+    world.lose_ledger()
     [built] = rebuild(world.services)
     assert any("source raw read is not known" in note for note in built.runs[0].notes)
 
@@ -334,7 +325,7 @@ def test_an_unknown_dataflow_is_refused_with_those_that_are_known(green):
 
 
 def test_a_store_that_is_not_mounted_is_refused(green):
-    lose_ledger(green)
+    green.lose_ledger()
     (green.folder / "empty").mkdir()
     services = Services(green.ledger, Store.open(str(green.folder / "empty")))
     with pytest.raises(Misconfigured, match="has no marker"):

@@ -34,6 +34,11 @@ class Hand:
         raise AssertionError("settling asks nothing that it does not carry out")
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request):
+    return request.param
+
+
 @pytest.fixture
 def owing(world):
     """A finished run that owes the clear of `joined[1]` at its first try."""
@@ -71,7 +76,7 @@ def test_a_clear_that_was_carried_out_is_settled(owing):
 
 @pytest.mark.parametrize("state", [None, "queued", "scheduled", "up_for_retry", "up_for_reschedule", "deferred"])
 def test_a_task_that_has_not_finished_needs_no_clear(owing, state):
-    with owing.ledger.transaction() as session:
+    with owing.ledger.transaction("ladder") as session:
         newest(session).state = "retrying"
     [settled] = settle(owing.services, Hand(state, 1))
     assert settled.is_settled
@@ -89,7 +94,7 @@ def test_a_task_instance_that_is_still_ending_stays_owed(owing):
 
 
 def test_a_newer_try_that_began_has_done_what_is_owed(owing):
-    with owing.ledger.transaction() as session:
+    with owing.ledger.transaction("ladder") as session:
         row = newest(session)
         columns = {column.name: getattr(row, column.name) for column in AttemptRow.__table__.columns}
         session.add(AttemptRow(**columns | {"id": "t0002-another", "try_number": 2}))

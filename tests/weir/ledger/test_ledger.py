@@ -22,9 +22,12 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 RUN = "ladder@20130101T000000Z"
 
 
-@pytest.fixture
-def url(tmp_path):
-    return f"sqlite:///{tmp_path}/ledger.db"
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request, tmp_path):
+    """A ledger that is there on PostgreSQL, and one that is not on SQLite."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/ledger.db"
+    return request.getfixturevalue("new_postgres_url")()
 
 
 @pytest.fixture
@@ -35,7 +38,7 @@ def ledger(url):
 
 
 def enter_run(ledger):
-    with ledger.transaction() as session:
+    with ledger.transaction("ladder") as session:
         session.add(DataflowRow(name="ladder", lineage=1, store_id="s"))
         session.flush()
         session.add(
@@ -135,9 +138,9 @@ def test_a_newer_ledger_is_refused_and_left_as_it_is(ledger, url):
         assert connection.execute(text("SELECT version_num FROM alembic_version")).scalar() == "9999"
 
 
-def test_an_empty_file_becomes_a_ledger(tmp_path, url):
+def test_an_empty_file_becomes_a_ledger(tmp_path):
     (tmp_path / "ledger.db").touch()
-    ledger = Ledger.open(url)
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
     enter_run(ledger)
     ledger.close()
 
@@ -249,13 +252,13 @@ def test_many_writers_lose_nothing(ledger, url):
 @contextmanager
 def refused(ledger):
     """A transaction that the database must not commit."""
-    with pytest.raises(IntegrityError), ledger.transaction() as session:
+    with pytest.raises(IntegrityError), ledger.transaction("ladder") as session:
         yield session
 
 
 def test_a_partition_has_one_current_result(ledger):
     enter_run(ledger)
-    with ledger.transaction() as session:
+    with ledger.transaction("ladder") as session:
         session.add_all([attempt(1), attempt(2), attempt(3)])
         session.flush()
         session.add_all([result("t0001-000000000000", is_current=False), result("t0002-000000000000")])
