@@ -106,9 +106,11 @@ class Chaos:
                 if self.field.api.has_dag(DAG) and self.field.api.has_dag(CALM):
                     break
             self.field.api.unpause(DAG)
-            for _ in _patiently("the first task to run"):
-                if self.field.at_work():
+            # From the beginning there is something to lose, and somebody at work.
+            for _ in _patiently("the first run to be green"):
+                if any(run.state == "success" for run in self.field.dag_runs()):
                     break
+                self.progress.say("the first run is on its way")
 
     def _strike_all(self) -> None:
         end = time.monotonic() + 60 * self.minutes
