@@ -168,17 +168,6 @@ def test_a_dataframe_of_another_session_is_refused(run, jobs, pipeline, session_
         run(jobs.region(jobs.stage("numbers", f"{module}:numbers", jobs.output("numbers"))))
 
 
-def test_keys_of_unequal_types_never_meet(run, jobs, pipeline) -> None:
-    module = pipeline(NUMBERS + "\ndef joined(ctx, left, right):\n    return left.join(right, 'key')\n")
-    source = NUMBERS.replace("id key", "string(id) key")
-    texts = pipeline(source)
-    left = run(jobs.region(jobs.stage("left", f"{module}:numbers", jobs.output("left", BY_KEY)))).outputs
-    right = run(jobs.region(jobs.stage("right", f"{texts}:numbers", jobs.output("right", BY_KEY)))).outputs
-    inputs = (jobs.read("left", *left, key_groups=(0, 63)), jobs.read("right", *right, key_groups=(0, 63)))
-    with pytest.raises(Misconfigured, match=r"left by key is \(bigint\), right by key is \(string\)"):
-        run(jobs.region(jobs.stage("joined", f"{module}:joined", jobs.output("joined"), inputs=inputs)))
-
-
 def test_a_sink_has_one_input(run, jobs) -> None:
     with pytest.raises(Internal, match="the sink published has one pipelined input"):
         run(jobs.region(jobs.stage("published", "", jobs.output("published")), modules=("weir_spark",)))

@@ -14,10 +14,11 @@ from sqlalchemy.orm import Session
 from weir.coordinator.clearing import Clearer
 from weir.coordinator.commit import require_newest, require_unchanged
 from weir.coordinator.gathering import Gathered, gather
+from weir.coordinator.inputs import Part, require_intact
 from weir.coordinator.registration import Registered, register
 from weir.coordinator.services import Services
 from weir.coordinator.values import Awaiting, BeginRequest, Exhausted, NotInRecord, Published
-from weir.errors import Conflict, Corrupt
+from weir.errors import Conflict
 from weir.ledger.attempts import end
 from weir.ledger.models import AttemptRow, RunRow
 from weir.ledger.publications import begin_publication, complete_publications, last_publication, next_version
@@ -27,7 +28,6 @@ from weir.recovery.run_state import CLOSE, AttemptState, RunState
 from weir.results.manifest import InputRead, Manifest
 from weir.sinks.pointer import Pointer, PublishedPartition, pointer_from_json, pointer_path
 from weir.store.errors import AlreadyExists, NotFound
-from weir.store.probe import verify_segments
 from weir.store.published import highest_version
 from weir.topology.regions import PartitionId
 
@@ -55,7 +55,7 @@ def close(
     if isinstance(gathered, Awaiting):
         return gathered
     sinks = [_sink_result(registered, sink, gathered.manifests) for sink in registered.topology.sinks]
-    _require_undamaged(services, gathered, sinks)
+    require_intact(services, _parts(gathered, sinks))
     reads = tuple(_read(gathered.state, partition) for sink in sinks for partition in sink.partitions)
     pointers = _decide(services, registered, sinks, reads)
     for pointer in pointers:
@@ -64,16 +64,13 @@ def close(
     return _complete(services, registered, reads, sinks)
 
 
-def _require_undamaged(services: Services, gathered: Gathered, sinks: Sequence[SinkResult]) -> None:
-    """Compare what is about to be published byte for byte. Raises Corrupt."""
-    read = [
+def _parts(gathered: Gathered, sinks: Sequence[SinkResult]) -> list[Part]:
+    """What is about to be published."""
+    return [
         (manifest, gathered.state.results[partition].folder, None)
         for sink in sinks
         for partition, manifest in zip(sink.partitions, sink.manifests, strict=True)
     ]
-    damaged = verify_segments(services.store, services.store_id(), read)
-    if damaged:
-        raise Corrupt(damaged)
 
 
 def _sink_result(registered: Registered, sink: str, manifests: Mapping[PartitionId, Manifest]) -> SinkResult:

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy.orm import Session
 
 from weir.coordinator.begin import summary_of
+from weir.coordinator.inputs import Part, require_intact
 from weir.coordinator.services import Services
 from weir.coordinator.values import Begun, Committed
-from weir.errors import Conflict, Corrupt, Fault, Fenced, Internal, Loss, ResultUnavailable
+from weir.errors import Conflict, Fault, Fenced, Internal, ResultUnavailable
 from weir.ledger.attempts import attempts_of, end
 from weir.ledger.models import AttemptRow, DataflowRow
 from weir.ledger.owed import owe_clear
@@ -26,7 +27,7 @@ from weir.results.codec import manifest_to_json
 from weir.results.manifest import InputRead, Manifest
 from weir.results.partition_state import PartitionState
 from weir.results.region_job import OutputReport, RegionReport
-from weir.store.probe import probe, verify_segments
+from weir.store.probe import probe
 from weir.topology.regions import PartitionId, RegionId
 
 
@@ -41,25 +42,12 @@ def check_inputs(services: Services, begun: Begun) -> None:
     losses = tuple(found for found in answers.values() if not isinstance(found, Manifest))
     if losses:
         raise ResultUnavailable(losses)
-    damaged = _verify(services, begun)
-    if damaged:
-        raise Corrupt(damaged)
+    require_intact(services, _read(begun))
     services.store.require_room()
 
 
-def _require_undamaged(services: Services, begun: Begun) -> None:
-    """Compare what was read byte for byte: page headers, for example, have no checksum of Parquet's own.
-
-    A file that is gone by now does no harm: it was read.
-    """
-    damaged = tuple(loss for loss in _verify(services, begun) if loss.fault is Fault.DAMAGED)
-    if damaged:
-        raise Corrupt(damaged)
-
-
-def _verify(services: Services, begun: Begun) -> tuple[Loss, ...]:
-    read = [(each.manifest, each.folder, each.key_groups) for each in begun.inputs]
-    return verify_segments(services.store, services.store_id(), read)
+def _read(begun: Begun) -> list[Part]:
+    return [(each.manifest, each.folder, each.key_groups) for each in begun.inputs]
 
 
 def commit(services: Services, begun: Begun, report: RegionReport) -> Committed:
@@ -68,7 +56,8 @@ def commit(services: Services, begun: Begun, report: RegionReport) -> Committed:
     Raises Fenced if a newer attempt is registered, Conflict if an input has changed since it was read, and
     ResultUnavailable if an input broke while it was read.
     """
-    _require_undamaged(services, begun)
+    # A file that is gone by now does no harm: it was read.
+    require_intact(services, _read(begun), frozenset({Fault.DAMAGED}))
     manifests = [_manifest(services, begun, report, output) for output in report.outputs]
     results = [_write(services, output, manifest) for output, manifest in zip(report.outputs, manifests, strict=True)]
     _require_all_outputs(begun, results)

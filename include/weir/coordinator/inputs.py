@@ -6,17 +6,20 @@ awaited; only what is definitely gone, wrong or never made is a loss.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from weir.coordinator.services import Services
-from weir.errors import Loss
+from weir.errors import Corrupt, Fault, Loss
 from weir.recovery.backtrack import known_loss
 from weir.recovery.run_state import CLOSE, CurrentResult, RunState
 from weir.results.manifest import Manifest
 from weir.results.partition_state import PartitionState
-from weir.store.probe import PartitionRef, probe
+from weir.store.probe import KeyGroups, PartitionRef, probe, verify_segments
 from weir.topology.regions import PartitionId, RegionId
+
+Part = tuple[Manifest, str, KeyGroups]
+"""What a reader reads of a partition: its manifest, its folder, and an inclusive range of key groups (None: all)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +78,14 @@ def probe_partitions(services: Services, store_id: str, state: RunState, partiti
     manifests = {references[ref]: found for ref, found in answers.items() if isinstance(found, Manifest)}
     losses = {references[ref]: found for ref, found in answers.items() if isinstance(found, Loss)}
     return Probed(manifests, losses)
+
+
+def require_intact(services: Services, parts: Sequence[Part], faults: Set[Fault] = frozenset(Fault)) -> None:
+    """Compare parts byte for byte: page headers, for example, have no checksum of Parquet's own.
+
+    Raises Corrupt for what has one of `faults`, and Retryable where the store does not answer.
+    """
+    found = verify_segments(services.store, services.store_id(), parts)
+    broken = tuple(loss for loss in found if loss.fault in faults)
+    if broken:
+        raise Corrupt(broken)
