@@ -206,7 +206,7 @@ class ApiExam:
             if is_mounted:
                 self._dry_run(dag_id)
             else:
-                body = {"dry_run": True, "task_ids": []}
+                body = {"dry_run": True, "dag_run_id": "weir-doctor"}  # 404, once the permission is given
                 self._api.call("POST", path_of("api", "v2", "dags", dag_id, "clearTaskInstances"), body)
         except Misconfigured:
             return False

@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.version import __version__ as client_version
 
-from weir.doctor.examination import Check
+from weir.doctor.examination import Check, Enough
 from weir.doctor.finding import Finding, ok, problem, unknown
 from weir.doctor.spark import (
     LENIENT,
@@ -138,8 +138,9 @@ class ConnectExam:
     ) -> Iterator[Finding]:
         url = store.spark_url("")
         if not _may_write(store):
-            yield unknown(self._area, name, "not asked, since the store cannot be written from here")
-            return
+            found = "not asked, since the store cannot be written from here, or is not there before the first run"
+            yield unknown(self._area, name, found, mend="run a dataflow once, then ask again")
+            raise Enough
         try:
             with scratch(store) as folder, self._session() as session:
                 finding = ask(session, store, folder)

@@ -6,17 +6,20 @@ starts with a dot, so that Weir never takes it for a result or a stranger. The m
 
 from __future__ import annotations
 
+import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 
 from weir.doctor.clock import clock_difference, judge_clock
 from weir.doctor.examination import Check, Enough
 from weir.doctor.finding import Finding, ok, problem, unknown
 from weir.errors import WeirError
 from weir.store.errors import AlreadyExists, NotFound
+from weir.store.local import is_local
 from weir.store.store import MARKER, Store, marker_id
 
 AREA = "store"
@@ -43,9 +46,10 @@ def check_marker(store: Store, known_ids: Callable[[], tuple[str, ...]]) -> Iter
     if marker is not None or known != ():
         return
     names = _names(store)
-    if names is None:
+    if names is None and is_local(store.url):
+        yield from _check_unmade(Path(store.url.removeprefix("file://")))
         raise Enough
-    if names:
+    if names:  # an object store has no root that could be missing
         yield _not_empty(store, names)
 
 
@@ -175,6 +179,19 @@ def _names(store: Store) -> list[str] | None:
     except NotFound:
         return None
     return sorted(name for name in found if not name.startswith(".") and name != "lost+found")
+
+
+def _check_unmade(root: Path) -> Iterator[Finding]:
+    """Whether the first run can make a folder that is not there yet."""
+    above = next(each for each in root.parents if each.exists())
+    if not os.access(above, os.W_OK | os.X_OK):
+        yield problem(
+            AREA,
+            "reading and writing",
+            f"{root} is not there, and this user may not make it in {above}",
+            expected="a folder that this user may read and write",
+            mend=f"mkdir -p {root} && chown USER_OF_THE_WORKERS {root}",
+        )
 
 
 def _not_empty(store: Store, names: list[str]) -> Finding:

@@ -98,6 +98,20 @@ def test_a_store_before_its_first_run_is_ok_and_is_not_made(tmp_path):
     assert not (tmp_path / "not").exists()
 
 
+def test_a_store_that_the_first_run_could_not_make_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, *_, **__: path != tmp_path)
+    found = looked_at(Store.open(str(tmp_path / "not" / "yet")), ())["reading and writing"]
+    assert found.status is Status.PROBLEM
+    assert f"may not make it in {tmp_path}" in found.found
+
+
+def test_an_object_store_is_tried_before_its_first_run(s3_server, tmp_path):
+    store = Store.open(f"s3://doctor/{tmp_path.name}", s3_server.storage_options)
+    found = looked_at(store, ())
+    assert {each.status for each in found.values()} == {Status.OK}
+    assert "exclusive create" in found
+
+
 def test_a_folder_of_somebody_else_is_not_taken_for_a_new_store(tmp_path):
     (tmp_path / "photos").mkdir()
     found = looked_at(Store.open(str(tmp_path)), ())["marker"]
