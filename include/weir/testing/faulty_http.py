@@ -6,6 +6,7 @@ Invariant: a request that no fault matches is passed on and answered unchanged. 
 from __future__ import annotations
 
 import http.client
+import random
 import socket
 import struct
 import threading
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
@@ -41,6 +43,7 @@ class _Fault:
     act: Callable[[_Exchange], None]
     skip: int
     times: int | None
+    is_due: Callable[[], bool] = lambda: True
     struck: int = 0
 
 
@@ -122,6 +125,16 @@ class FaultyHttp:
 
         self._add(method, path, wait, skip, parties)
 
+    def sometimes(self, seed: int, probability: float) -> None:
+        """Break a part of all requests: refuse them for load, reset them, or lose their answers."""
+        chance = random.Random(seed)  # noqa: S311  # faults need no secrecy
+
+        def act(exchange: _Exchange) -> None:
+            kinds = (partial(exchange.answer, *SLOW_DOWN), exchange.reset, exchange.lose_answer)
+            chance.choice(kinds)()
+
+        self._faults.append(_Fault("*", "*", act, 0, None, lambda: chance.random() < probability))
+
     def heal(self) -> None:
         """Forget all faults and all requests."""
         with self._lock:
@@ -163,7 +176,7 @@ class FaultyHttp:
                     continue
                 if fault.skip:
                     fault.skip -= 1
-                elif fault.times is None or fault.struck < fault.times:
+                elif (fault.times is None or fault.struck < fault.times) and fault.is_due():
                     fault.struck += 1
                     return fault
             return None
