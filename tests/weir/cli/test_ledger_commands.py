@@ -1,6 +1,7 @@
 """What a person reads of the ledger, and what repairs it."""
 
 import importlib.util
+import json
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from typer.testing import CliRunner
 from weir.cli.main import app
 from weir.errors import Misconfigured
 from weir.ledger.models import ResultRow
+from weir.store.store import Store
+from weir.testing.s3_server import running_s3
 
 _spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[1] / "coordinator/conftest.py")
 small = importlib.util.module_from_spec(_spec)
@@ -101,3 +104,23 @@ def test_the_ledger_is_built_again(healed, tmp_path):
 def test_a_rebuild_asks_what_to_rebuild(healed):
     with pytest.raises(Misconfigured, match="weir ledger rebuild DATAFLOW"):
         typed("ledger", "rebuild")
+
+
+def test_the_store_of_the_workers_is_opened_with_its_options(tmp_path, monkeypatch):
+    with running_s3() as server:
+        server.make_bucket("weir-of-cli")
+        Store.open("s3://weir-of-cli/team", server.storage_options).initialise()
+        monkeypatch.setenv("WEIR_STORE", "s3a://weir-of-cli/team")
+        monkeypatch.setenv("WEIR_STORE_OPTIONS", json.dumps(server.storage_options))
+        monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
+        assert "The store holds no dataflow" in typed("ledger", "rebuild", "--all")
+        assert "hush" not in typed("runs")
+
+
+def test_options_of_the_store_that_are_no_json_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("WEIR_STORE", "s3://bucket/weir")
+    monkeypatch.setenv("WEIR_STORE_OPTIONS", "{'secret': 'hush'}")
+    monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
+    with pytest.raises(Misconfigured, match="WEIR_STORE_OPTIONS is not JSON") as refused:
+        typed("ledger", "rebuild", "--all")
+    assert "hush" not in str(refused.value)
