@@ -16,12 +16,14 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from weir.doctor.airflow_settings import (
     AREA,
+    EXECUTOR,
     JWT_SECRET,
     PARALLELISM,
     PLUGINS_FOLDER,
     SECRET,
     SHOWN,
     judge_plugins_folder,
+    judge_reach,
     judge_settings,
 )
 from weir.doctor.examination import Check, examine
@@ -76,11 +78,14 @@ class Doctor:
         self._secrecy.learn_url(found.ledger)
         self._secrecy.learn_all(found.store_options)
         self._settings = found
-        yield ok(AREA, "Weir's settings", "store and ledger are known")
+        yield ok(AREA, "Weir's settings", f"store by {_origin('store')}, ledger by {_origin('ledger')}")
 
     def check_airflow_settings(self) -> Iterator[Finding]:
         """Airflow's settings."""
-        yield from judge_settings(_airflow_settings())
+        values = _airflow_settings()
+        yield from judge_settings(values)
+        if self._settings is not None:
+            yield from judge_reach(values[EXECUTOR], self._settings.ledger, self._settings.store)
         if self._is_offline:
             yield _plugins_folder()
 
@@ -174,6 +179,17 @@ def _airflow_settings() -> dict[tuple[str, str], str]:
     if conf.get(*JWT_SECRET, fallback="") == conf.get_default_value(*JWT_SECRET):
         secrets[JWT_SECRET] = ""  # made up by this process, for itself
     return found | secrets
+
+
+def _origin(key: str) -> str:
+    """What says where the store or the ledger is; the first that does counts."""
+    from airflow.configuration import conf  # noqa: PLC0415
+
+    if os.environ.get(f"WEIR_{key.upper()}"):
+        return f"WEIR_{key.upper()}"
+    if conf.get("weir", key, fallback=None):
+        return f"[weir] {key}"
+    return f"the connection weir_{key}"
 
 
 def _parallelism() -> int | None:

@@ -91,6 +91,10 @@ def test_a_store_and_a_ledger_in_connections_are_examined(environment, tmp_path)
         {**bare, "AIRFLOW_CONN_WEIR_STORE": json.dumps(store), "AIRFLOW_CONN_WEIR_LEDGER": json.dumps(ledger)},
         "--offline",
     )
+    assert (
+        found["settings", "Weir's settings"].found
+        == "store by the connection weir_store, ledger by the connection weir_ledger"
+    )
     assert found["ledger", "answers"].status is Status.PROBLEM
     assert found["store", "place"].found == "s3://nobody-has-this/weir"
     assert found["store", "marker"].status is Status.PROBLEM
@@ -101,3 +105,18 @@ def test_a_connection_that_is_not_defined_is_told_with_an_example(environment):
     told = found["spark: spark_of_nobody", "connection"]
     assert told.status is Status.PROBLEM
     assert "AIRFLOW_CONN_SPARK_OF_NOBODY" in told.found
+
+
+def test_a_connection_that_was_made_in_airflows_ui_is_found(environment):
+    from airflow.models import Connection
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        made = Connection(
+            conn_id="made_in_the_ui", conn_type="spark_connect", host="127.0.0.1", port=2, password=SECRET
+        )
+        session.add(made)
+    found = examined(environment, "--connection", "made_in_the_ui")
+    with create_session() as session:
+        session.query(Connection).filter_by(conn_id="made_in_the_ui").delete()
+    assert "127.0.0.1:2" in found["spark: made_in_the_ui", "reachable"].found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from weir.doctor.api import UPKEEP
@@ -100,3 +102,18 @@ def test_without_the_plugin_the_folder_is_looked_at_and_airflow_s_own_clear_aske
     assert found["plugins folder"] == FOLDER
     assert found["may clear"].status is Status.OK
     assert looked_at("reader")["may clear"].status is Status.PROBLEM
+
+
+def test_a_dag_file_that_cannot_be_imported_is_named_with_its_error(looked_at):
+    from airflow.models.errors import ParseImportError
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        trace = "Traceback (most recent call last):\n  somewhere\nNameError: name 'trips' is not defined\n"
+        now = datetime.now(UTC)
+        session.add(ParseImportError(filename="trips.py", bundle_name="dags-folder", stacktrace=trace, timestamp=now))
+    found = looked_at()["DAG files"]
+    with create_session() as session:
+        session.query(ParseImportError).delete()
+    assert found.status is Status.PROBLEM
+    assert "trips.py: NameError: name 'trips' is not defined" in found.found

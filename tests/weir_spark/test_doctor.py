@@ -1,5 +1,7 @@
 """A real Spark Connect server, as the doctor sees it."""
 
+import signal
+
 import pytest
 
 from weir.doctor.examination import examine
@@ -77,3 +79,16 @@ def test_where_nothing_listens_nothing_more_is_asked(store):
     found = list(examine([exam.checks()]))
     assert [each.status for each in found] == [Status.PROBLEM, Status.UNKNOWN]
     assert "127.0.0.1:1" in found[0].found
+
+
+def test_a_server_that_hangs_does_not_hang_the_doctor(server, store, monkeypatch):
+    monkeypatch.setattr("weir_spark.doctor.SECONDS", 1.0)
+    server.send(signal.SIGSTOP)
+    try:
+        found = looked_at(server, store)
+    finally:
+        server.send(signal.SIGCONT)
+    assert found["reachable"].status is Status.OK, "the system itself takes connections for a while"
+    assert found["version"].status is Status.PROBLEM
+    assert "no answer within 1 seconds" in found["version"].found
+    assert found["the rest"].status is Status.UNKNOWN

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from weir.doctor.finding import Finding, ok, problem, unknown, warning
+from weir.store.local import is_local
 
 AREA = "settings"
 PLUGIN_FILE = "weir_plugin.py"
@@ -25,9 +26,14 @@ FERNET_KEY: Key = ("core", "fernet_key")
 JWT_SECRET: Key = ("api_auth", "jwt_secret")
 JWT_KEY_FILE: Key = ("api_auth", "jwt_private_key_path")
 
-SHOWN = (MIN_HEARTBEAT, IDLE_SLEEP, HEARTBEAT_TIMEOUT, PARALLELISM, PLUGINS_FOLDER, ALL_ADMINS, JWT_KEY_FILE)
+EXECUTOR: Key = ("core", "executor")
+
+SHOWN = (EXECUTOR, MIN_HEARTBEAT, IDLE_SLEEP, HEARTBEAT_TIMEOUT, PARALLELISM, PLUGINS_FOLDER, ALL_ADMINS, JWT_KEY_FILE)
 SECRET = (FERNET_KEY, JWT_SECRET)
 """Settings of which only "set" or an empty text is handed on."""
+
+
+_ON_ONE_MACHINE = frozenset({"LocalExecutor", "SequentialExecutor", "DebugExecutor", "InProcessExecutor", ""})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,29 @@ def judge_settings(found: Mapping[Key, str]) -> Iterator[Finding]:
     yield from _judge_safety(found)
 
 
+def judge_reach(executors: str, ledger: str, store: str) -> Iterator[Finding]:
+    """Judge whether a ledger and a store, by their URLs, are the same ones for all tasks of Airflow's executors."""
+    remote = [name for each in executors.split(",") if (name := _executor(each)) not in _ON_ONE_MACHINE]
+    if not remote:
+        return
+    if ledger.startswith("sqlite"):
+        yield problem(
+            AREA,
+            "ledger of all workers",
+            f"SQLite, and {', '.join(remote)} runs tasks on several machines",
+            expected="one ledger for all of them",
+            mend="set WEIR_LEDGER=postgresql+psycopg2://USER:PASSWORD@HOST/weir or the connection weir_ledger",
+        )
+    if is_local(store):
+        yield warning(
+            AREA,
+            "store of all workers",
+            f"a folder, and {', '.join(remote)} runs tasks on several machines",
+            expected="one store for all of them",
+            mend="fine if every worker mounts it at this path; else set WEIR_STORE to an object store, s3://... say",
+        )
+
+
 def judge_plugins_folder(folder: str, names: tuple[str, ...] | None, checkout: str | None) -> Finding:
     """Judge the names in Airflow's plugins folder, None if there is no such folder; `checkout` is Weir's own one."""
     name = "plugins folder"
@@ -70,6 +99,11 @@ def judge_plugins_folder(folder: str, names: tuple[str, ...] | None, checkout: s
         expected=f"the folder with {PLUGIN_FILE}, at the api-server above all",
         mend=f"{mend}, and start the api-server again; the package weir_airflow has to be installed beside it",
     )
+
+
+def _executor(text: str) -> str:
+    """The class of an executor, which may be given with a team, an alias and its module."""
+    return text.strip().split(":")[-1].split(".")[-1]
 
 
 def _judge_limit(limit: _Limit, text: str) -> Finding:

@@ -10,6 +10,7 @@ from weir.doctor.airflow_settings import (
     MIN_HEARTBEAT,
     PARALLELISM,
     judge_plugins_folder,
+    judge_reach,
     judge_settings,
 )
 from weir.doctor.finding import Status
@@ -63,6 +64,21 @@ def test_a_setting_that_costs_speed_or_safety_is_found(changes, name, status, ad
 def test_a_key_file_is_as_good_as_a_secret():
     found = judge_settings({**GOOD, JWT_SECRET: "", JWT_KEY_FILE: "/keys/a.pem"})
     assert {each.status for each in found} == {Status.OK}
+
+
+@pytest.mark.parametrize(
+    ("executors", "ledger", "store", "names"),
+    [
+        ("LocalExecutor", "sqlite:////l.db", "/store", []),
+        ("airflow.executors.local_executor.LocalExecutor", "sqlite:////l.db", "/store", []),
+        ("CeleryExecutor", "postgresql://db/weir", "s3://b/weir", []),
+        ("CeleryExecutor", "sqlite:////l.db", "s3://b/weir", ["ledger of all workers"]),
+        ("LocalExecutor,KubernetesExecutor", "postgresql://db/weir", "file:///s", ["store of all workers"]),
+        ("mine:my.module.EcsExecutor", "sqlite:////l.db", "/s", ["ledger of all workers", "store of all workers"]),
+    ],
+)
+def test_workers_on_several_machines_need_one_ledger_and_one_store(executors, ledger, store, names):
+    assert [each.name for each in judge_reach(executors, ledger, store)] == names
 
 
 def test_the_plugins_folder_has_the_plugin_or_is_told_which_one_has():

@@ -1,0 +1,129 @@
+"""`weir doctor` on a running stack: all is well; what is broken on purpose is found; the advice, followed, mends it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from weir.cli.doctor import examined
+from weir.cli.doctor_subject import local_stack
+from weir.doctor.finding import Finding, Status
+from weir.ledger.models import DataflowRow
+from weir.store.store import MARKER, Store
+
+pytestmark = pytest.mark.e2e
+
+UPKEEP = "weir_upkeep"
+SLOW_HEARTBEAT = "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL"
+
+
+@pytest.fixture
+def known_store(store, ledger):
+    """The stack's store, as after a first run: with a marker that the ledger knows."""
+    marker = store.initialise()
+    with ledger.transaction() as session:
+        session.add(DataflowRow(name="of_the_doctor_s_test", store_id=str(marker)))
+    yield store
+    with ledger.transaction() as session:
+        session.delete(session.get(DataflowRow, "of_the_doctor_s_test"))
+
+
+@pytest.fixture
+def subject(stack, known_store, api, eventually):
+    eventually(lambda: api.has_dag(UPKEEP), 60)
+    return local_stack(stack)
+
+
+def by_name(findings):
+    return {(each.area, each.name): each for each in findings}
+
+
+def not_ok(findings):
+    return {key: each for key, each in by_name(findings).items() if each.status is not Status.OK}
+
+
+@contextmanager
+def without_marker(store):
+    marker = store.read(MARKER)
+    store.delete(MARKER)
+    try:
+        yield
+    finally:
+        store.create(MARKER, marker)
+
+
+def test_a_running_stack_is_all_ok_and_is_not_changed(subject, known_store):
+    before = sorted(known_store.folders(""))
+    findings = examined(subject)
+    assert not_ok(findings) == {}
+    assert {each.area for each in findings} == {
+        "stack",
+        "versions",
+        "java",
+        "settings",
+        "ledger",
+        "store",
+        "airflow",
+        "spark: spark_connect_weir",
+        "spark: spark_default",
+    }
+    assert sorted(known_store.folders("")) == before
+
+
+def test_what_is_broken_is_found_and_the_advice_mends_it(subject, stack, known_store, api):
+    wrong = json.loads(subject.environment["AIRFLOW_CONN_SPARK_CONNECT_WEIR"]) | {"port": 1}
+    environment = {
+        **subject.environment,
+        SLOW_HEARTBEAT: "5",
+        "AIRFLOW_CONN_SPARK_CONNECT_WEIR": json.dumps(wrong),
+    }
+    api._send("PATCH", f"/api/v2/dags/{UPKEEP}", {"is_paused": True})
+    try:
+        with without_marker(known_store):
+            found = not_ok(examined(replace(subject, environment=environment)))
+    except BaseException:
+        api.unpause(UPKEEP)
+        raise
+    problems = {key for key, each in found.items() if each.status is Status.PROBLEM}
+    assert problems == {("airflow", UPKEEP), ("store", "marker"), ("spark: spark_connect_weir", "reachable")}
+    assert found["settings", "[workers] min_heartbeat_interval"].status is Status.WARNING
+    assert "127.0.0.1:1" in found["spark: spark_connect_weir", "reachable"].found
+    assert MARKER in found["store", "marker"].expected
+
+    command = found["airflow", UPKEEP].mend.split("   ")[0].split()
+    subprocess.run([sys.executable, "-m", *command], env=subject.environment, check=True, capture_output=True)
+    setting, value = found["settings", "[workers] min_heartbeat_interval"].mend.split("=")
+    assert setting == SLOW_HEARTBEAT
+    mended = {**environment, setting: value}
+    mended["AIRFLOW_CONN_SPARK_CONNECT_WEIR"] = subject.environment["AIRFLOW_CONN_SPARK_CONNECT_WEIR"]
+    done = subprocess.run(
+        [sys.executable, "-m", "weir.cli.main", "doctor", "--json"],
+        env=mended,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    report = json.loads(done.stdout)
+    assert not_ok(Finding.from_json(each) for each in report["findings"]) == {}
+    assert (done.returncode, report["about"], report["status"]) == (0, "this environment", "ok")
+
+
+def test_a_wrong_password_and_a_strange_store_are_told_without_the_secrets(subject, stack, tmp_path):
+    Store.open(str(tmp_path / "other")).initialise()
+    account = json.loads(subject.environment["AIRFLOW_CONN_WEIR_API"]) | {"password": "hush-hush-hush"}
+    environment = {
+        **subject.environment,
+        "WEIR_STORE": str(tmp_path / "other"),
+        "AIRFLOW_CONN_WEIR_API": json.dumps(account),
+    }
+    found = not_ok(examined(replace(subject, environment=environment)))
+    assert found["airflow", "log in"].status is Status.PROBLEM
+    assert "is another store" in found["store", "marker"].found
+    told = " ".join(f"{each.found} {each.expected} {each.mend}" for each in found.values())
+    assert "hush-hush-hush" not in told
+    assert stack.credentials.service_password not in told
