@@ -53,6 +53,9 @@ _PLAIN = (
     TimestampNTZType,
     TimestampType,
 )
+VERSION = 1
+"""Of the definition; another one needs another number, and vectors of its own in tests/golden/digest.json."""
+
 _ROWS = "_weir_rows"
 """The rows' name in the hash's SQL. Without one, `a.b` might be a column of a DataFrame that its stage has named a."""
 
@@ -85,6 +88,7 @@ def to_digest(schema: StructType, measured: Mapping[str, Any]) -> ContentDigest:
         xor=int(measured["xor"] or 0) & _MASK,
         low_sum=int(measured["low_sum"] or 0),
         high_sum=int(measured["high_sum"] or 0),
+        version=VERSION,
     )
 
 

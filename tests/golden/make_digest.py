@@ -1,4 +1,4 @@
-"""Writes digest.json: `python tests/golden/make_digest.py sc://host:port`. Other digests are another format."""
+"""Writes digest.json: `python tests/golden/make_digest.py sc://host:port`. Other digests need another VERSION."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from weir_spark.digest import digest_of
+from weir_spark.digest import VERSION, digest_of
 from weir_spark.session import configure
 
 QUERIES = {
@@ -41,7 +41,8 @@ def main(url: str) -> None:
         {"name": name, "query": query, "digest": str(digest_of(session.sql(query)))} for name, query in QUERIES.items()
     ]
     session.stop()
-    Path(__file__).with_name("digest.json").write_text(json.dumps(vectors, indent=1, ensure_ascii=False) + "\n")
+    document = {"version": VERSION, "vectors": vectors}
+    Path(__file__).with_name("digest.json").write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

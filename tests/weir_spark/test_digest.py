@@ -8,9 +8,9 @@ from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from weir.errors import Internal, Misconfigured
-from weir_spark.digest import digest_of, observe, schema_fingerprint, to_digest
+from weir_spark.digest import VERSION, digest_of, observe, schema_fingerprint, to_digest
 
-GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "digest.json").read_text())
+GOLDEN_VERSION, GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "digest.json").read_text()).values()
 
 DIFFERENT = {
     "a null before and after a value": ("select 1 a, int(null) b", "select int(null) a, 1 b"),
@@ -106,7 +106,8 @@ def test_rows_that_are_equal_have_equal_digests(spark: SparkSession, pair: tuple
 
 @pytest.mark.spark
 @pytest.mark.parametrize("vector", GOLDEN, ids=lambda vector: vector["name"])
-def test_a_digest_never_changes(spark: SparkSession, vector: dict[str, str]) -> None:
+def test_a_digest_never_changes_without_another_version(spark: SparkSession, vector: dict[str, str]) -> None:
+    assert VERSION == GOLDEN_VERSION
     assert str(digest_of(spark.sql(vector["query"]))) == vector["digest"]
 
 

@@ -40,7 +40,8 @@ class ContentDigest:
     """What the rows are, whatever their order and files: equal digests mean equal content.
 
     `rows`, and over a 64-bit hash of each row: xor, and the sums of its low and high 32 bits.
-    `schema` is a fingerprint of column names and types (not of nullability).
+    `schema` is a fingerprint of column names and types (not of nullability). `version` is that of the definition of
+    all this: digests of different versions differ, and say nothing about whether the content does.
     """
 
     schema: str
@@ -48,10 +49,19 @@ class ContentDigest:
     xor: int
     low_sum: int
     high_sum: int
+    version: int = 1
 
     def __str__(self) -> str:
         parts = (self.rows, self.xor & (2**64 - 1), self.low_sum, self.high_sum)
-        return f"{self.schema}:{parts[0]}:{parts[1]:016x}:{parts[2]:x}:{parts[3]:x}"
+        # The first version was written without its number.
+        number = "" if self.version == 1 else f"v{self.version}:"
+        return f"{number}{self.schema}:{parts[0]}:{parts[1]:016x}:{parts[2]:x}:{parts[3]:x}"
+
+
+def digest_version(digest: str) -> int:
+    """The version of the definition by which a digest, as text, was made."""
+    number, colon, _ = digest.partition(":")
+    return int(number[1:]) if colon and number[:1] == "v" and number[1:].isdigit() else 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import pytest
 from weir.errors import Misconfigured
 from weir.results import codec
 from weir.results.layout import PLAIN, Layout
-from weir.results.manifest import ContentDigest, DataFile, InputRead, Manifest, Segment
+from weir.results.manifest import ContentDigest, DataFile, InputRead, Manifest, Segment, digest_version
 from weir.results.region_failure import RegionFailure
 from weir.results.region_job import (
     InputToRead,
@@ -183,3 +183,15 @@ def test_a_value_of_the_wrong_type_is_refused_with_its_place(field, value, where
 def test_parameters_that_are_not_json_are_refused_and_say_what_may_be_written(value):
     with pytest.raises(Misconfigured, match="must be made of"):
         codec.region_job_to_json(replace(JOB, parameters={"bad": value}))
+
+
+def test_a_digest_says_by_which_definition_it_was_made():
+    newer = replace(DIGEST, version=12)
+    assert (str(newer), digest_version(str(newer))) == (f"v12:{DIGEST}", 12)
+    assert digest_version(str(DIGEST)) == digest_version("") == 1
+    assert newer != DIGEST
+
+
+def test_a_digest_without_a_version_is_one_of_the_first():
+    document = changed("manifest", lambda document: document["digest"].pop("version"))
+    assert codec.manifest_from_json(document).digest == DIGEST
