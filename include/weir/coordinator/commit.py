@@ -24,7 +24,7 @@ from weir.ledger.runs import Run
 from weir.ledger.snapshot import committed_attempt, reads_of, run_state
 from weir.recovery.run_state import CLOSE, AttemptState, RunState
 from weir.results.codec import manifest_to_json
-from weir.results.manifest import InputRead, Manifest
+from weir.results.manifest import InputRead, Manifest, digest_version
 from weir.results.partition_state import PartitionState
 from weir.results.region_job import OutputReport, RegionReport
 from weir.store.probe import probe
@@ -191,6 +191,8 @@ def _why_stale(session: Session, run: Run, before: RunState, consumer: RegionId,
     read = next((each for each in reads_of(session, committed.id) if each.partition == result.partition), None)
     if read is None:
         return None
+    if digest_version(read.digest) != digest_version(result.digest):
+        return f"weir: another version of Weir has digested {result.partition}: nobody knows whether it has changed"
     if read.digest != result.digest:
         return f"weir: {result.partition} has changed since try {committed.try_number} read it"
     old = before.results.get(result.partition)
