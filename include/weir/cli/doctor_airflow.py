@@ -6,6 +6,8 @@ Invariant: whatever that process does, it is ended, and what it had found until 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -54,11 +56,11 @@ class AirflowPart:
                 yield _failed(status, said)
 
     def end(self) -> None:
-        """End the process if it still runs."""
+        """End the process, and what it has started, if it still runs."""
         process = self._process
         if process is None or process.poll() is not None:
             return
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):  # one that waits for a dead disk ends when the disk answers
             process.wait(5.0)
 

@@ -6,6 +6,7 @@ Invariant: one line a finding; under what is not ok, what was expected and how t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Final
 
 from rich.console import Console
@@ -16,7 +17,7 @@ from weir.doctor.finding import Finding, Status
 _STYLES: Final = {Status.OK: "green", Status.WARNING: "yellow", Status.PROBLEM: "bold red", Status.UNKNOWN: "cyan"}
 _ORDER: Final = ("stack", "versions", "java", "settings", "ledger", "store", "airflow", "spark")
 _STATUS_WIDTH: Final = 9
-_NAME_WIDTH: Final = 30
+_LEAST_WIDTH: Final = 24
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
@@ -27,12 +28,12 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
 def print_report(console: Console, about: str, findings: Sequence[Finding]) -> None:
     """Print all findings, grouped by area, and what they come to."""
     console.print(Text(f"About {about}"), soft_wrap=True, highlight=False)
-    area = None
-    for finding in findings:
-        if finding.area != area:
-            area = finding.area
-            console.print(Text(f"\n{area}", style="bold"))
-        _print_finding(console, finding)
+    for area, group in groupby(findings, lambda each: each.area):
+        console.print(Text(f"\n{area}", style="bold"))
+        together = list(group)
+        width = max(_LEAST_WIDTH, *(len(each.name) for each in together))
+        for finding in together:
+            _print_finding(console, finding, width)
     console.print(Text(f"\n{summary(findings)}"), soft_wrap=True, highlight=False)
 
 
@@ -44,10 +45,10 @@ def summary(findings: Sequence[Finding]) -> str:
     return f"{', '.join(told) or 'All is well'}; {numbers[Status.OK]} of {len(findings)} ok"
 
 
-def _print_finding(console: Console, finding: Finding) -> None:
+def _print_finding(console: Console, finding: Finding, name_width: int) -> None:
     line = Text("  ")
     line.append(finding.status.value.ljust(_STATUS_WIDTH), style=_STYLES[finding.status])
-    line.append(f"{finding.name.ljust(_NAME_WIDTH)} {finding.found}")
+    line.append(f"{finding.name.ljust(name_width)} {finding.found}")
     console.print(line, soft_wrap=True, highlight=False)
     for word, text in (("expected", finding.expected), ("mend", finding.mend)):
         if text and finding.status is not Status.OK:
