@@ -103,8 +103,10 @@ class SubmitEngine:
         # Each may take its time, or hang: neither waits for the other.
         telling = threading.Thread(target=self._tell_to_stop, args=(folder,), daemon=True)
         telling.start()
-        submission.kill()
-        telling.join()
+        try:
+            submission.kill()
+        finally:
+            telling.join()
 
     def _submission(self, job: RegionJob, modules: str) -> Submission:
         from weir_airflow.submission import Submission  # noqa: PLC0415  the provider's hook is slow to import

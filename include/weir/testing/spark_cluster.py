@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-_EXECUTOR = "CoarseGrainedExecutorBackend"
+_EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 _GRACE_SECONDS = 5.0
 
 
