@@ -73,7 +73,13 @@ def commit(services: Services, begun: Begun, report: RegionReport) -> Committed:
 def _enter(
     session: Session, services: Services, begun: Begun, report: RegionReport, results: Sequence[NewResult]
 ) -> tuple[RunState, int]:
-    """The run after the commit, and how many clears it owes."""
+    """The run after the commit, and how many clears it owes.
+
+    Where the connection broke, this may be the second time: what the first owed is in the ledger, so one is said.
+    """
+    present = session.get(AttemptRow, begun.attempt.id)
+    if present is not None and present.state == AttemptState.COMMITTED.value:
+        return run_state(session, begun.run, begun.topology), 1
     row = require_newest(session, begun.run, begun.attempt.region, begun.attempt.id)
     before = run_state(session, begun.run, begun.topology)
     require_unchanged(before, begun.reads, begun.attempt.region)

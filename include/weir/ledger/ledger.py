@@ -8,9 +8,9 @@ decision and what follows from it are one step that nobody sees half of.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TypeVar
 
 from sqlalchemy import URL, Engine, inspect, text
@@ -22,13 +22,13 @@ from weir.errors import Misconfigured, Retryable
 from weir.ledger.models import DataflowRow
 from weir.ledger.postgres import (
     DRIVER,
-    LOCK_SECONDS,
+    is_busy,
     is_coming,
     lock_dataflow,
+    patiently,
     postgres_engine,
     postgres_error,
     read_only,
-    was_committed,
 )
 from weir.ledger.sqlite import sqlite_engine, sqlite_error
 
@@ -38,13 +38,9 @@ HEAD = "0002"
 _EXPECTED = "sqlite:////path/ledger.db or postgresql+psycopg2://USER:PASSWORD@HOST/DATABASE"
 
 ATTEMPTS = 3
-"""How often a transaction is begun anew whose connection broke."""
+"""How often something is performed whose connection breaks."""
 
 T = TypeVar("T")
-
-
-class OutcomeUnknown(Retryable):
-    """The connection broke while a transaction was committed, and nobody can say whether it was: a later try sees."""
 
 
 class Ledger:
@@ -52,7 +48,6 @@ class Ledger:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._shown = engine.url.render_as_string(hide_password=True)
         self._is_server = engine.dialect.name != "sqlite"
 
     @classmethod
@@ -65,7 +60,7 @@ class Ledger:
         parsed = _parsed(url)
         engine, shown = _engine(parsed), parsed.render_as_string(hide_password=True)
         with _database_errors(parsed):
-            _bring_to_head(engine, shown)
+            patiently(partial(_bring_to_head, engine, shown), is_busy)
         return cls(engine)
 
     @contextmanager
@@ -75,66 +70,41 @@ class Ledger:
         It shuts out all other transactions of `dataflow`; without one it is to read only. Waits for a server that is
         being started. Raises Retryable if the ledger does not answer.
         """
-        with _database_errors(self._engine.url):
-            session, number = self._begun(dataflow)
-            with session:
-                yield session
-                self._commit(session, number)
+        with _database_errors(self._engine.url), self._begun(dataflow) as session:
+            yield session
+            session.commit()
 
     def perform(self, dataflow: str, work: Callable[[Session], T]) -> T:
-        """Do `work`, which changes nothing but the ledger, in a transaction; anew if its connection broke.
+        """Do `work` in a transaction, and again where its connection breaks.
 
-        Raises Retryable if that happens again and again, or if it is not known whether it was committed.
+        It may have been done then, for the connection may break behind the commit: `work` looks first. Raises
+        Retryable if it breaks again and again.
         """
-        for is_last in (False,) * (ATTEMPTS - 1) + (True,):
-            try:
-                with self.transaction(dataflow) as session:
-                    done = work(session)
-            except OutcomeUnknown:
-                raise
-            except Retryable:
-                if is_last:
-                    raise
-            else:
-                return done
-        raise AssertionError("unreachable")
+        for _ in range(ATTEMPTS - 1):
+            with suppress(Retryable), self.transaction(dataflow) as session:
+                return work(session)
+        with self.transaction(dataflow) as session:
+            return work(session)
 
-    def _begun(self, dataflow: str | None) -> tuple[Session, str | None]:
-        """Begin a transaction; its number if it is to be known whether it was committed."""
-        deadline, pause = time.monotonic() + LOCK_SECONDS, 0.05
-        while True:
+    def _begun(self, dataflow: str | None) -> Session:
+        def begin() -> Session:
             session = Session(self._engine, expire_on_commit=False)
             try:
-                return session, self._enter(session, dataflow)
-            except DBAPIError as error:
+                self._enter(session, dataflow)
+            except BaseException:
                 session.close()
-                if not self._is_server or not is_coming(error) or time.monotonic() > deadline:
-                    raise
-            time.sleep(pause)
-            pause = min(2 * pause, 1.0)
+                raise
+            return session
 
-    def _enter(self, session: Session, dataflow: str | None) -> str | None:
+        return patiently(begin, is_coming) if self._is_server else begin()
+
+    def _enter(self, session: Session, dataflow: str | None) -> None:
         if not self._is_server:
-            return None  # it began with the lock of all of the database
-        if dataflow is not None:
-            return lock_dataflow(session, dataflow)
-        read_only(session)
-        return None
-
-    def _commit(self, session: Session, number: str | None) -> None:
-        try:
-            session.commit()
-        except DBAPIError as error:
-            if number is None or not error.connection_invalidated:
-                raise
-            fate = was_committed(self._engine, number)
-            if fate is None:
-                raise OutcomeUnknown(
-                    f"the ledger {self._shown} did not answer while a transaction was committed, and does not say "
-                    f"whether it was: {error.orig}"
-                ) from error
-            if not fate:
-                raise
+            return  # it begins with the lock of all of the database
+        if dataflow is None:
+            read_only(session)
+        else:
+            lock_dataflow(session, dataflow)
 
     def close(self) -> None:
         """Give the connections back."""

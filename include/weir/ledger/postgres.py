@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     URL,
     Connection,
     Engine,
     Integer,
-    String,
     cast,
     create_engine,
     event,
     func,
     literal,
     select,
-    text,
 )
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
@@ -30,6 +29,8 @@ from sqlalchemy.pool import NullPool
 
 from weir.errors import DiskFull, Misconfigured, Retryable, WeirError
 from weir.ledger.models import DataflowRow
+
+T = TypeVar("T")
 
 DRIVER = "postgresql+psycopg2"
 
@@ -53,20 +54,13 @@ _CONNECTION: dict[str, Any] = {
 }
 """Parameters of libpq, where the URL has none: that a server vanished is noticed in a minute, not in two hours."""
 
-_COMING = {"57P03", "57P01", "57P02", "53300", "08000", "08001", "08003", "08004", "08006"}
-"""Starting, stopping, stopped, all connections taken; no connection."""
-_COMING_WORDS = (
-    "the database system is",
-    "too many clients",
-    "remaining connection slots",
-    "too many connections",
-    "Connection refused",
-    "closed the connection",
-    "terminating connection",
-    "Connection reset",
-    "timeout expired",
-    "connection already closed",
-)
+_BUSY_CODES = frozenset({"57P03", "53300"})
+_BUSY_WORDS = "the database system is|too many clients|remaining connection slots|too many connections"
+"""What a server says that is starting or stopping, or has given all of its connections."""
+
+_GONE_CODES = frozenset({"57P01", "57P02", "08000", "08003", "08006"})
+_GONE_WORDS = "Connection refused|closed the connection|terminating connection|Connection reset|timeout expired"
+
 _ADVICE: tuple[tuple[frozenset[str], str, str], ...] = (
     (
         frozenset({"28P01", "28000"}),
@@ -102,8 +96,8 @@ _ADVICE: tuple[tuple[frozenset[str], str, str], ...] = (
 )
 """SQLSTATEs, the words of an error that has none since no connection was made, and what a person can do."""
 
-_PASSING_CODES = ("08", "40", "53", "57", "25P")
-"""Classes of errors that say nothing of the ledger: connection, serialization, resources, an operator, time limits."""
+_PASSING_CODES = ("08", "25P", "40", "53", "55P", "57")
+"""Of errors that say nothing of the ledger: connection, time limits, serialization, resources, locks, an operator."""
 
 
 def postgres_engine(url: URL) -> Engine:
@@ -121,17 +115,14 @@ def _limit_waits(connection: Connection) -> None:
     )
 
 
-def lock_dataflow(session: Session, dataflow: str) -> str:
-    """Shut out all other transactions of `dataflow`, also where it has no row yet; answers the transaction's number."""
-    number = cast(func.pg_current_xact_id(), String)
-    query = select(DataflowRow, number).where(DataflowRow.name == dataflow).with_for_update(of=DataflowRow)
-    found = session.execute(query).first()
-    if found is None:
+def lock_dataflow(session: Session, dataflow: str) -> None:
+    """Shut out all other transactions of `dataflow`, also where it has no row yet."""
+    query = select(DataflowRow).where(DataflowRow.name == dataflow).with_for_update()
+    if session.scalar(query) is None:
         # Whoever comes first makes the row; the others wait here, and then find it.
         name = func.hashtext(literal(dataflow))
         session.execute(select(func.pg_advisory_xact_lock(cast(literal(_ADVISORY), Integer), name)))
-        found = session.execute(query).first()
-    return str(session.scalar(select(number)) if found is None else found[1])
+        session.execute(query)
 
 
 def read_only(session: Session) -> None:
@@ -139,28 +130,30 @@ def read_only(session: Session) -> None:
     session.connection(execution_options={"isolation_level": "REPEATABLE READ", "postgresql_readonly": True})
 
 
-def was_committed(engine: Engine, number: str) -> bool | None:
-    """Whether a transaction whose connection broke was committed; None if that cannot be found out."""
-    query = text("SELECT pg_xact_status(CAST(:number AS xid8))")
-    deadline = time.monotonic() + LOCK_SECONDS
-    while time.monotonic() < deadline:
-        try:
-            with engine.connect() as connection:
-                status = connection.scalar(query, {"number": number})
-        except DBAPIError as error:
-            if not is_coming(error):
-                return None
-        else:
-            if status != "in progress":
-                return {"committed": True, "aborted": False}.get(str(status))
-        time.sleep(0.2)
-    return None
+def is_busy(error: DBAPIError) -> bool:
+    """Whether the server itself has said that it will answer in a moment."""
+    code = _code(error)
+    return code in _BUSY_CODES if code else re.search(_BUSY_WORDS, str(error.orig)) is not None
 
 
 def is_coming(error: DBAPIError) -> bool:
-    """Whether the server could not be reached now but is likely to be in a moment."""
+    """Whether a server that has answered before is likely to answer in a moment: it is busy, or being restarted."""
     code = _code(error)
-    return code in _COMING if code else any(words in str(error.orig) for words in _COMING_WORDS)
+    is_gone = code in _GONE_CODES if code else re.search(_GONE_WORDS, str(error.orig)) is not None
+    return is_gone or is_busy(error)
+
+
+def patiently(step: Callable[[], T], will_answer: Callable[[DBAPIError], bool]) -> T:
+    """Do `step`, which changes nothing where it fails, until the server answers."""
+    deadline, pause = time.monotonic() + LOCK_SECONDS, 0.05
+    while True:
+        try:
+            return step()
+        except DBAPIError as error:
+            if not will_answer(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, 1.0)
 
 
 def postgres_error(error: DBAPIError, ledger: str) -> WeirError | None:
