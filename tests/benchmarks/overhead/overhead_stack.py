@@ -8,7 +8,6 @@ import os
 import time
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from statistics import mean
 
 import pyarrow.parquet as pq
 from overhead_usage import EventLogs, Usage, await_settled, left_in
@@ -116,7 +115,7 @@ class OverheadStack:
             "process_written": used.written,
             "spark": self.logs.news(),
             "left": {key: stored[key] - left[key] for key in ("files", "bytes")},
-            "steps": {} if variant in BY_HAND_FOLDERS else self._steps(variant, run_id, tasks),
+            "regions": {} if variant in BY_HAND_FOLDERS else self._steps(variant, run_id, tasks),
         }
 
     def rows(self, variant, day: date):
@@ -130,17 +129,16 @@ class OverheadStack:
         return left_in(self.by_hand) + left_in(Path(self.stack.store_url.removeprefix("file://")))
 
     def _steps(self, variant, run_id, tasks):
-        """Mean seconds of each step of a region's task, from the ledger, the store and Airflow."""
+        """The seconds of each step of each region's task, from the ledger, the store and Airflow."""
         with self.ledger.transaction() as session:
             query = session.query(AttemptRow).join(RunRow, AttemptRow.run == RunRow.id)
             rows = query.filter(RunRow.dag_id == variant, RunRow.run_id == run_id).all()
         instances = {(one["task_id"], one["map_index"]): one for one in tasks}
-        found = [
-            _steps_of(row, instances[row.task_id, row.map_index], self._folder(row))
+        return {
+            f"{row.region}[{row.subtask}]": _steps_of(row, instances[row.task_id, row.map_index], self._folder(row))
             for row in rows
             if row.region != CLOSE.name
-        ]
-        return {name: mean(one.get(name, 0.0) for one in found) for name in found[0]}
+        }
 
     def _folder(self, row):
         root = Path(self.stack.store_url.removeprefix("file://"))

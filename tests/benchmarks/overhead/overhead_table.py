@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from statistics import median
+from statistics import mean, median
 
 NAMES = {
     "by_hand_connect": "by hand, Connect",
@@ -95,12 +95,12 @@ def _bytes(found):
 
 
 def _steps(found):
-    variants = [variant for variant, some in _by_variant(found) if some[0]["steps"]]
+    variants = [variant for variant, some in _by_variant(found) if some[0]["regions"]]
     if not variants:
         return ""
     rows = []
     means = {
-        variant: {step: median(one["steps"][step] for one in found if one["variant"] == variant) for step in STEPS}
+        variant: {step: median(_mean(one, step) for one in found if one["variant"] == variant) for step in STEPS}
         for variant in variants
     }
     totals = {variant: sum(steps.values()) for variant, steps in means.items()}
@@ -117,6 +117,11 @@ def _by_variant(found):
         some = [one for one in found if one["variant"] == variant]
         if some:
             yield variant, some
+
+
+def _mean(one, step):
+    """Of all regions of a run."""
+    return mean(steps[step] for steps in one["regions"].values())
 
 
 def _net_cpu(one):
