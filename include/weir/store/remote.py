@@ -1,4 +1,4 @@
-"""Any file system that fsspec knows. Invariant: no answer comes from a cache, and every failure is an `OSError`."""
+"""Object stores that fsspec knows. Invariant: no answer comes from a cache, and every failure is an `OSError`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from weir.errors import Misconfigured, WeirError
 
 _MEMORY = threading.RLock()
 """fsspec's memory file system hands one buffer with one position to all readers."""
+_PACKAGES = {"gs": "gcsfs", "abfss": "adlfs"}
 
 
 class RemoteFiles:
-    """A folder or key prefix of an fsspec file system whose `mode="create"` is atomic (S3 and its like, memory)."""
+    """A key prefix of an fsspec file system whose `mode="create"` is atomic: Google's, Azure's, and memory."""
 
     __slots__ = ("_fs", "_root", "_url")
 
@@ -33,9 +34,10 @@ class RemoteFiles:
         try:
             fs, root = url_to_fs(url, **storage_options)
         except (ImportError, ValueError, TypeError) as error:
+            package = _PACKAGES.get(url.partition(":")[0], "its fsspec package")
             raise Misconfigured(
-                f"the store {url} cannot be opened: {error}. Install the fsspec package of its scheme, or check the "
-                "URL and the storage options"
+                f"the store {url} cannot be opened: {error}. Install {package} where Weir runs, or check the storage "
+                "options"
             ) from error
         return cls(fs, str(root).rstrip("/"), url.rstrip("/"))
 
@@ -45,18 +47,16 @@ class RemoteFiles:
         return self._url
 
     def make_root(self) -> None:
-        """Make the root (object stores need none)."""
-        with self._os_errors() as fs:
-            fs.makedirs(self._root, exist_ok=True)
+        """Do nothing: an object store has no folders, and a mistyped name must not become a bucket."""
 
     def create(self, path: str, data: bytes) -> None:
         """Write a new file by a conditional put."""
-        with self._os_errors() as fs:
+        with self._os_errors() as fs, _no_bucket(path):
             fs.pipe_file(self._full(path), data, mode="create")
 
     def replace(self, path: str, data: bytes) -> None:
         """Write a file; object stores replace whole objects."""
-        with self._os_errors() as fs:
+        with self._os_errors() as fs, _no_bucket(path):
             fs.pipe_file(self._full(path), data)
 
     def read(self, path: str, offset: int, length: int | None) -> bytes:
@@ -85,8 +85,13 @@ class RemoteFiles:
     def entries(self, path: str) -> list[tuple[str, int | None]]:
         """List names and sizes directly below a folder."""
         folder = self._full(path)
-        with self._os_errors() as fs:
-            found = fs.ls(folder, detail=True)
+        try:
+            with self._os_errors() as fs:
+                found = fs.ls(folder, detail=True)
+        except FileNotFoundError:
+            if path:
+                raise
+            return []  # a root without files
         named = [(str(item["name"]).rstrip("/").rpartition("/")[2], item) for item in found]
         return [
             (name, int(item["size"]) if item["type"] == "file" else None)
@@ -123,3 +128,12 @@ class RemoteFiles:
             raise
         except Exception as error:  # each client library has errors of its own
             raise OSError(errno.EIO, f"{type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def _no_bucket(path: str) -> Iterator[None]:
+    """A write finds nothing missing but the bucket, and that is no answer about the file."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise OSError(errno.EIO, f"the bucket is gone ({error})", path) from error

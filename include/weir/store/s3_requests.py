@@ -96,9 +96,13 @@ class S3Requests:
     def _patiently(self, method: str, ask: Callable[[S3FileSystem, _Seconds], R]) -> R:
         end = time.monotonic() + self._seconds
         heard: OSError | None = None
+
+        def left() -> float:
+            return max(end - time.monotonic(), _FIRST_PAUSE)
+
         for tries, pause in enumerate(_pauses(), 1):
             try:
-                return ask(self._file_system(), lambda: max(end - time.monotonic(), _FIRST_PAUSE))
+                return ask(self._file_system(left()), left)
             except WeirError:
                 raise
             except Exception as error:  # each layer below has errors of its own
@@ -116,10 +120,10 @@ class S3Requests:
             time.sleep(pause)
         raise AssertionError  # the pauses never end
 
-    def _file_system(self) -> S3FileSystem:
+    def _file_system(self, seconds: float) -> S3FileSystem:
         """The s3fs of this process: its event loop and its connections do not survive a fork."""
         if self._opened is None or self._opened[0] != os.getpid():
-            self._opened = (os.getpid(), _connected(self._options, self._seconds))
+            self._opened = (os.getpid(), _connected(self._options, seconds))
         return self._opened[1]
 
 

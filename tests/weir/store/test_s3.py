@@ -12,11 +12,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from weir.errors import Misconfigured, Retryable, WeirError
+from weir.store.catalogue import catalogue, stored_dataflows
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.probe import probe
 from weir.store.store import Store
 from weir.testing.faulty_http import CONFLICT, INTERNAL_ERROR, SLOW_DOWN
-from weir.testing.partitions import parquet_bytes, write_partition
+from weir.testing.partitions import KEYED, parquet_bytes, write_partition
 from weir.testing.s3_server import client_of, options_of
 
 RACERS = 20
@@ -354,6 +355,19 @@ def test_a_store_that_was_used_before_a_fork_can_be_used_on_both_sides(s3):
     child.join(60)
     assert child.exitcode == 0
     assert s3.read("of/child") == b"child"
+
+
+def test_a_catalogue_of_s3_is_that_of_a_disk(s3, tmp_path):
+    local = Store.open(str(tmp_path / "store"))
+    for store in (s3, local):
+        store.initialise()
+        for number in range(3):
+            folder = f"flow/20130101T000000Z/stage/{KEYED.id}/{number}/t0001-000000000000"
+            write_partition(store, folder, {"part-0.parquet": parquet_bytes(10)}, subtask=number)
+        store.create("flow/20130101T000000Z/stage/broken/0/t0001-000000000000/manifest.json", b"{}")
+    assert stored_dataflows(s3) == ("flow",)
+    assert catalogue(s3, "flow") == catalogue(local, "flow")
+    assert len(catalogue(s3, "flow")[0].stored) == 3
 
 
 # Costs
