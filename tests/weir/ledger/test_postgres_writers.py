@@ -1,0 +1,187 @@
+"""Attempts of many processes on one PostgreSQL ledger: each try enters once, and the newest that committed counts."""
+
+import multiprocessing
+from collections import Counter
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import func, select, text
+from sqlalchemy.engine import make_url
+
+from weir.coordinator.clearing import ClearAnswer
+from weir.coordinator.coordinator import Coordinator
+from weir.coordinator.services import Services
+from weir.coordinator.values import BeginRequest, Begun, TaskKey
+from weir.dataflow import Dataflow, sink, source
+from weir.errors import Conflict, Fenced, Retryable
+from weir.ledger.ledger import Ledger
+from weir.ledger.models import AttemptRow, OwedClearRow, ResultRow
+from weir.recovery.restart import RestartStrategy
+from weir.store.store import Store
+from weir.testing.engine import FakeEngine
+from weir.testing.ledgers import fast_folder
+from weir.topology.regions import Topology
+
+DAY = datetime(2013, 1, 1, tzinfo=UTC)
+TRIES = 5
+
+
+def wide(name, parallelism):
+    return Dataflow(name, [source("raw", "pipelines.wide:raw", parallelism=parallelism), sink("raw", "out")])
+
+
+def region_of(flow):
+    (region,) = Topology(flow).regions
+    return region.name
+
+
+class Hand:
+    """An Airflow in which whatever is to be cleared runs already."""
+
+    def clear(self, wanted, note):
+        return [ClearAnswer(each, "running", each.expected_try or 1, cleared=False) for each in wanted]
+
+    def inspect(self, wanted):
+        return self.clear(wanted, "")
+
+
+class Writer:
+    """What a task process does with the coordinator, without Airflow and Spark."""
+
+    def __init__(self, url, folder, flow, number):
+        self.store = Store.open(f"file://{folder}")
+        self.coordinator = Coordinator(Services(Ledger.open(url), self.store))
+        self.flow, self.key = flow, TaskKey("dag", "run", region_of(flow), number)
+        self.world = {}
+
+    def try_once(self, number):
+        """One try; whether it committed. Each computes other content, as `max_tries` says that a person asked."""
+        request = BeginRequest(self.key, number, 999 + number, "ti", self.flow, "", (DAY, DAY + timedelta(days=1)), "")
+        begun = self.coordinator.begin(request, Hand())
+        assert isinstance(begun, Begun)
+        self.world["raw"] = number
+        report = FakeEngine(self.store, self.world).run(begun.job)
+        self.coordinator.renew(begun.attempt)
+        committed = self.coordinator.commit(begun, report)
+        self.coordinator.settle(Hand(), self.flow.name)
+        return committed
+
+
+def race(url, folder, flow, subtask):
+    """Take part in each try of a subtask; some other process does the same."""
+    writer = Writer(url, folder, flow, subtask)
+    for number in range(1, TRIES + 1):
+        try:
+            writer.try_once(number)
+        except (Fenced, Conflict):
+            continue
+
+
+def persist(url, folder, flow, subtask):
+    """Try as Airflow does, until as many tries have committed as there should be."""
+    writer, number, committed = Writer(url, folder, flow, subtask), 0, 0
+    while committed < TRIES:
+        number += 1
+        try:
+            writer.try_once(number)
+        except Retryable as error:
+            book(writer, number, error)
+            # The commit may have gone through, as the next begin would find.
+            committed += has_committed(url, flow, subtask, number)
+        else:
+            committed += 1
+
+
+def book(writer, number, error):
+    with suppress(Retryable):  # the next begin sees that nobody said how the try ended
+        writer.coordinator.fail(writer.flow.name, writer.key, number, error, RestartStrategy.default())
+
+
+def has_committed(url, flow, subtask, number):
+    with Ledger.open(url).transaction() as session:
+        query = select(AttemptRow.state).where(
+            AttemptRow.run == f"{flow.name}@20130101T000000Z",
+            AttemptRow.subtask == subtask,
+            AttemptRow.try_number == number,
+        )
+        return session.scalar(query) == "committed"
+
+
+@pytest.fixture
+def folder():
+    with fast_folder() as made:
+        yield made
+
+
+@pytest.fixture
+def url(new_postgres_url):
+    return new_postgres_url()
+
+
+def start(work, *each):
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=work, args=args, daemon=True) for args in each]
+    for process in processes:
+        process.start()
+    return processes
+
+
+def attempts(url):
+    with Ledger.open(url).transaction() as session:
+        return list(session.scalars(select(AttemptRow).order_by(AttemptRow.try_number)))
+
+
+def check(url, subtasks):
+    """Each partition has one current result, of the newest try that committed; nothing is under way or owed."""
+    found = attempts(url)
+    newest = {(row.run, row.subtask): row.id for row in found if row.state == "committed"}
+    with Ledger.open(url).transaction() as session:
+        current = session.scalars(select(ResultRow).where(ResultRow.is_current)).all()
+        assert {(row.run, row.subtask): row.attempt for row in current} == newest
+        assert len(current) == len(newest) == subtasks
+        assert session.scalar(select(func.count(OwedClearRow.id)).where(OwedClearRow.settled_at.is_(None))) == 0
+    again = Counter((row.run, row.subtask, row.try_number) for row in found)
+    assert set(again.values()) == {1}
+
+
+def deadlocks(postgres, url):
+    query = text("SELECT deadlocks FROM pg_stat_database WHERE datname = :name")
+    with postgres.connect() as connection:
+        return connection.scalar(query, {"name": make_url(url).database})
+
+
+@pytest.mark.parametrize("dataflows", [1, 4])
+def test_of_sixteen_processes_that_race_in_pairs_one_enters_each_try(postgres, url, folder, dataflows):
+    flows = [wide(f"wide_{number}", 8 // dataflows) for number in range(dataflows)]
+    Services(Ledger.open(url), Store.open(f"file://{folder}")).store_id()
+    pairs = [(url, folder, flow, subtask) for flow in flows for subtask in range(8 // dataflows)]
+    processes = start(race, *pairs, *pairs)
+    for process in processes:
+        process.join()
+    assert {process.exitcode for process in processes} == {0}
+    check(url, subtasks=8)
+    tries = {(row.run, row.subtask, row.try_number) for row in attempts(url)}
+    assert len(tries) == 8 * TRIES
+    assert {row.state for row in attempts(url)} <= {"committed", "fenced"}
+    assert deadlocks(postgres, url) == 0
+
+
+def test_eight_processes_reach_their_end_although_the_server_dies_again_and_again(postgres, url, folder):
+    flow = wide("wide", 8)
+    Services(Ledger.open(url), Store.open(f"file://{folder}")).store_id()
+    processes = start(persist, *[(url, folder, flow, subtask) for subtask in range(8)])
+    died, before = 0, -1
+    while any(process.is_alive() for process in processes):
+        now = sum(row.state == "committed" for row in attempts(url))
+        if died < 5 and now > before + 3:
+            postgres.restart()
+            died, before = died + 1, now
+        processes[0].join(0.02)
+    for process in processes:
+        process.join()
+    assert {process.exitcode for process in processes} == {0}
+    assert died == 5
+    check(url, subtasks=8)
+    committed = Counter(row.subtask for row in attempts(url) if row.state == "committed")
+    assert set(committed.values()) == {TRIES}
