@@ -57,3 +57,17 @@ def test_an_edit_changes_the_fingerprint(package: Path) -> None:
 def test_a_module_without_a_file_here_cannot_travel(module: str) -> None:
     with pytest.raises(Misconfigured, match=f"the pipeline's module '{module}' is not on this machine"):
         pack([module])
+
+
+def test_modules_inside_a_zip_on_the_path_have_the_archive_that_their_sources_have(package, pipeline, monkeypatch):
+    single = pipeline("def clean(ctx):\n    pass\n")
+    names = [single, "shipped_pipelines"]
+    of_sources = pack(names)
+    travelled = package.parent / "travelled.zip"
+    travelled.write_bytes(of_sources.data)
+    for folder in (package.parent, package.parents[1] / "modules"):
+        monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(folder)])
+    with pytest.raises(Misconfigured):
+        pack(names)
+    monkeypatch.syspath_prepend(str(travelled))
+    assert pack(names) == of_sources
