@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 
@@ -211,3 +212,58 @@ def test_the_options_are_hidden_in_airflows_logs(environ):
     options = {"key": "the key's id", "account_key": "the account's key", "client_kwargs": {"region_name": "eu-west-1"}}
     settings({"WEIR_STORE": STORE, "WEIR_STORE_OPTIONS": json.dumps(options), "WEIR_LEDGER": "sqlite:////l.db"})
     assert redact("the key's id and the account's key in eu-west-1") == "*** and *** in eu-west-1"
+
+
+ASKS = """
+from datetime import UTC, datetime
+from airflow.sdk import DAG, task
+
+with DAG("asks", schedule=None, start_date=datetime(2013, 1, 1, tzinfo=UTC)):
+    @task
+    def ask():
+        from weir.errors import WeirError
+        from weir_airflow.connections import settings
+
+        try:
+            found = settings({})
+        except WeirError as error:
+            return f"{type(error).__name__}: {error}"
+        assert found.store_options["secret"] == "hush-hush"
+        return f"{found.store} {found.ledger}"
+
+    ask()
+"""
+
+
+@pytest.fixture
+def ask_in_a_task(airflow_home, environ):
+    """Ask for the settings in a task of a real Airflow, whose connections are in its database."""
+    from airflow.dag_processing.dagbag import DagBag
+    from airflow.models.connection import Connection
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+
+    file = airflow_home / "dags" / "asks.py"
+    file.write_text(ASKS)
+    bag = DagBag(str(file), bundle_name="dags-folder")
+
+    def ask(day, *connections):
+        with create_session() as session:
+            session.query(Connection).filter(Connection.conn_id.like("weir_%")).delete()
+            session.add_all(Connection(**fields) for fields in connections)
+        run = bag.dags["asks"].test(logical_date=datetime(2013, 1, day, tzinfo=UTC))
+        with create_session() as session:
+            [pushed] = session.query(XComModel).filter_by(dag_id="asks", run_id=run.run_id, key="return_value")
+            return pushed.value
+
+    yield ask
+    file.unlink()
+
+
+def test_a_task_finds_store_and_ledger_in_airflows_database(ask_in_a_task):
+    extra = json.dumps({"url": STORE, "endpoint_url": "http://minio:9000"})
+    store = {"conn_id": "weir_store", "conn_type": "aws", "login": "id", "password": "hush-hush", "extra": extra}
+    ledger = {"conn_id": "weir_ledger", "conn_type": "postgres", "host": "db", "login": "weir", "schema": "weir"}
+    assert ask_in_a_task(1, store, ledger) == f"{STORE} postgresql+psycopg2://weir@db/weir"
+    assert "Weir does not know its ledger" in ask_in_a_task(2, store)
+    assert "Misconfigured: Weir does not know its store" in ask_in_a_task(3, ledger)
