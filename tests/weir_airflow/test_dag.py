@@ -106,6 +106,47 @@ def test_the_stages_settings_are_those_of_the_task(dag):
     assert dag.task_dict["weather"].pool == "default_pool"
 
 
+def spark_of(task):
+    declared = getattr(task, "declared", None) or task.partial_kwargs["declared"]
+    return declared.spark_conn_id_of(task.task_id)
+
+
+@pytest.fixture
+def on_two_sparks():
+    """A dataflow one stage of which names its own connection."""
+    big = TaskSettings(spark_conn_id="spark_big")
+    return Dataflow(
+        "two",
+        [
+            source("small", "p:small"),
+            Stage("large", "p:large", [blocking("small", by="k")], parallelism=2, task=big),
+            sink("large", "out"),
+        ],
+    )
+
+
+def test_regions_are_computed_by_the_spark_of_the_settings_unless_somebody_says_otherwise(dag):
+    assert {spark_of(task) for task in dag.task_dict.values() if task.task_id != "weir_close"} == {None}
+
+
+def test_a_dag_names_the_connection_to_spark_and_a_stage_another_one(on_two_sparks):
+    from weir_airflow import dataflow_dag
+
+    tasks = dataflow_dag(on_two_sparks, spark_conn_id="spark_default").task_dict
+    assert (spark_of(tasks["small"]), spark_of(tasks["large-out"])) == ("spark_default", "spark_big")
+
+
+def test_a_group_names_the_connection_to_spark(on_two_sparks):
+    from airflow.sdk import DAG
+
+    from weir_airflow import dataflow_group
+
+    with DAG("ordinary", start_date=START) as ordinary:
+        dataflow_group(on_two_sparks, spark_conn_id="spark_default")
+    small = ordinary.task_dict["two.small"]
+    assert small.declared.spark_conn_id_of(small.weir_region) == "spark_default"
+
+
 def test_airflows_own_retries_never_decide(dag):
     from weir_airflow.retry import WeirRetryPolicy
 
