@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from weir.dataflow.resolving import ResolveContext
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+__all__ = ["ResolveContext", "StageContext"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +30,3 @@ class StageContext:
     parallelism: int
     parameters: Mapping[str, Any]
     spark: SparkSession
-
-
-@dataclass(frozen=True, slots=True)
-class ResolveContext:
-    """The argument of a source's `resolve` function, which runs once a run, for all subtasks, without Spark."""
-
-    epoch: str
-    interval: tuple[datetime, datetime]
-    parallelism: int
-    parameters: Mapping[str, Any]

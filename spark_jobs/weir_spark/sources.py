@@ -3,38 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from weir.errors import Misconfigured, Retryable
-from weir_spark.context import ResolveContext
-from weir_spark.functions import check_call, load, prepare_for_connect
 
 _HASHED_BYTES = 64 * 2**20
 """Files up to this size are marked by their content, larger ones by size and modification time."""
-
-
-def resolve(reference: str, stage: str, context: ResolveContext) -> tuple[Any, ...]:
-    """Call a source's `resolve` function: one JSON value a subtask, to be recorded for the whole run.
-
-    Raises Misconfigured if it answers anything but `context.parallelism` JSON values, none of them None.
-    """
-    owner = f"resolve of stage {stage}"
-    prepare_for_connect()
-    function = load(reference, owner)
-    check_call(function, owner, ("ctx",), ())
-    slices = function(context)
-    if not isinstance(slices, (list, tuple)) or len(slices) != context.parallelism or None in slices:
-        raise Misconfigured(
-            f"{owner}: {reference} must return a list of {context.parallelism} values, one a subtask and none of them "
-            f"None; found {_shown(slices)}"
-        )
-    try:
-        return tuple(json.loads(json.dumps(slices, allow_nan=False)))
-    except (TypeError, ValueError) as error:
-        raise Misconfigured(f"{owner}: {reference} must return JSON values: {error}") from error
 
 
 def file_mark(path: str | Path) -> dict[str, Any]:
@@ -72,9 +48,3 @@ def unchanged(mark: Mapping[str, Any]) -> str:
 def _mark(mark: Mapping[str, Any]) -> str:
     kind = "sha256" if "sha256" in mark else "modified_ns"
     return f"{mark['size']} bytes, {kind} {str(mark.get(kind))[:16]}"
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, (list, tuple)):
-        return f"{len(value)} values: {str(value)[:200]}"
-    return f"{type(value).__name__}: {str(value)[:200]}"

@@ -75,7 +75,7 @@ def test_times_are_hours_in_utc(spark: SparkSession) -> None:
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 4])
 def test_every_airport_belongs_to_one_subtask_at_any_parallelism(parallelism: int) -> None:
     now = dt.datetime(2013, 1, 1, tzinfo=dt.UTC)
-    ctx = ResolveContext("20130101T000000Z", (now, now + dt.timedelta(days=1)), parallelism, {})
+    ctx = ResolveContext("flight_delays", "20130101T000000Z", (now, now + dt.timedelta(days=1)), parallelism, {})
     slices = flight_delays.resolve_flights(ctx)
     assert len(slices) == parallelism
     assert sorted(airport for part in slices for airport in part["airports"]) == ["EWR", "JFK", "LGA"]
@@ -134,7 +134,7 @@ def context(spark: SparkSession, day: dt.date, subtask: int = 0, parallelism: in
 
 
 def _resolve_context(ctx: StageContext) -> ResolveContext:
-    return ResolveContext(ctx.epoch, ctx.interval, ctx.parallelism, ctx.parameters)
+    return ResolveContext("flight_delays", ctx.epoch, ctx.interval, ctx.parallelism, ctx.parameters)
 
 
 def _flights(spark: SparkSession, day: dt.date, subtask: int, parallelism: int) -> DataFrame:

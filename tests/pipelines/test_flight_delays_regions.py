@@ -12,14 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.flight_delays_reference import expected_report
+from weir.coordinator.slices import resolve
 from weir.dataflow import Dataflow
 from weir.dataflow.exchange import ExchangeKind
+from weir.dataflow.resolving import ResolveContext
 from weir.results.region_job import InputToRead, OutputToWrite, PartitionToRead, RegionJob, StageToRun
 from weir.store.store import Store
 from weir.topology.regions import InputPartitions, PartitionId, RegionId, Topology
-from weir_spark.context import ResolveContext
 from weir_spark.region import run
-from weir_spark.sources import resolve
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,11 +60,10 @@ class LocalRun:
         urls = [self.store.spark_url(f"{report.folder}/{file.name}") for report in reports for file in report.files]
         return [row for url in urls for row in pq.read_table(url.removeprefix("file:")).to_pylist()]
 
-    def _resolved(self, name: str) -> tuple[Any, ...]:
+    def _resolved(self, name: str) -> list[Any]:
         stage = self.flow.stage(name)
-        assert stage.resolve
-        context = ResolveContext(self.epoch, self.interval, stage.parallelism, self.flow.parameters)
-        return resolve(stage.resolve, name, context)
+        parameters = self.flow.parameters
+        return resolve(stage, ResolveContext(self.flow.name, self.epoch, self.interval, stage.parallelism, parameters))
 
     def _job(self, region: RegionId) -> RegionJob:
         attempt = "t0001-0123456789ab"

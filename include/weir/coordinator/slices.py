@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import importlib
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 from weir.coordinator.services import Services
 from weir.dataflow import Stage
+from weir.dataflow.resolving import ResolveContext, checked_slices
 from weir.errors import Fenced, Misconfigured
 from weir.ledger.models import AttemptRow
 from weir.ledger.runs import Run
 from weir.ledger.slices import fix_slices, slices_of
 from weir.recovery.run_state import AttemptState
-
-
-@dataclass(frozen=True, slots=True)
-class ResolveContext:
-    """What a resolver is told: whose data, which interval (UTC, end exclusive), for how many subtasks."""
-
-    dataflow: str
-    epoch: str
-    interval: tuple[datetime, datetime]
-    parallelism: int
-    parameters: Mapping[str, Any]
 
 
 def slice_for(services: Services, run: Run, stage: Stage, subtask: int, attempt: str) -> Any:
@@ -40,7 +28,8 @@ def slice_for(services: Services, run: Run, stage: Stage, subtask: int, attempt:
     with services.ledger.transaction(run.dataflow.name) as session:
         known = slices_of(session, run.id, stage.name)
     if known is None:
-        resolved = _resolve(run, stage)
+        context = ResolveContext(run.dataflow.name, run.epoch, run.interval, stage.parallelism, run.parameters)
+        resolved = resolve(stage, context)
         with services.ledger.transaction(run.dataflow.name) as session:
             if session.get_one(AttemptRow, attempt).state != AttemptState.RUNNING.value:
                 raise Fenced(
@@ -50,30 +39,25 @@ def slice_for(services: Services, run: Run, stage: Stage, subtask: int, attempt:
     return known[subtask]
 
 
-def _resolve(run: Run, stage: Stage) -> list[Any]:
-    context = ResolveContext(run.dataflow.name, run.epoch, run.interval, stage.parallelism, run.parameters)
-    slices = list(_resolver(stage)(context))
-    if len(slices) != stage.parallelism:
-        raise Misconfigured(
-            f"resolver {stage.resolve} of source {stage.name} returned {len(slices)} slice(s) for parallelism "
-            f"{stage.parallelism}: return one JSON value for each subtask"
-        )
-    try:
-        found: list[Any] = json.loads(json.dumps(slices, allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise Misconfigured(
-            f"resolver {stage.resolve} of source {stage.name} returned something that is not JSON ({error}): "
-            "return numbers, strings, lists and dicts only"
-        ) from error
-    return found
+def resolve(stage: Stage, context: ResolveContext) -> list[Any]:
+    """Ask a source's resolver what each subtask reads.
+
+    Raises Misconfigured if it cannot be found or called, or answers something else; its own errors pass through.
+    """
+    owner = f"resolver {stage.resolve} of source {stage.name}"
+    return checked_slices(_resolver(str(stage.resolve), owner)(context), owner, context.parallelism)
 
 
-def _resolver(stage: Stage) -> Any:
-    module, _, name = str(stage.resolve).partition(":")
+def _resolver(reference: str, owner: str) -> Callable[[ResolveContext], Any]:
+    module, _, name = reference.partition(":")
     try:
-        return getattr(importlib.import_module(module), name)
+        found: Callable[[ResolveContext], Any] = getattr(importlib.import_module(module), name)
+        inspect.signature(found).bind(None)
     except (ImportError, AttributeError) as error:
         raise Misconfigured(
-            f"resolver {stage.resolve} of source {stage.name} cannot be imported: {error}. Is the module installed on "
-            "this worker, and is the function's name right?"
+            f"{owner} cannot be imported: {error}. Is the module installed on this worker, and is the function's name "
+            "right?"
         ) from error
+    except TypeError as error:
+        raise Misconfigured(f"{owner} must be `def {name}(ctx)`: {error}") from error
+    return found

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from weir.coordinator.slices import ResolveContext
+from weir.dataflow.resolving import ResolveContext
 from weir.results.codec import manifest_from_json
 from weir.results.manifest import ContentDigest, DataFile, Segment
 from weir.results.region_job import OutputReport, OutputToWrite, RegionJob, RegionReport, StageToRun
