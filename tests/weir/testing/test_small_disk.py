@@ -10,18 +10,24 @@ from weir.errors import Misconfigured
 from weir.testing.small_disk import small_disk, with_own_mounts
 
 
-def test_it_is_as_small_as_it_was_asked_for_and_can_be_filled_and_emptied(tmp_path):
-    with small_disk(tmp_path / "disk", megabytes=2) as disk:
-        assert disk.free_bytes == 2 * 2**20
-        disk.fill(leave=8192)
-        assert disk.free_bytes == 8192
-        disk.fill()
-        assert disk.free_bytes == 0
+@pytest.fixture(name="disk")
+def folder(tmp_path):
+    """Where to mount; the name says that the test has to run where mounting is possible."""
+    return tmp_path / "disk"
+
+
+def test_it_is_as_small_as_it_was_asked_for_and_can_be_filled_and_emptied(disk):
+    with small_disk(disk, megabytes=2) as mounted:
+        assert mounted.free_bytes == 2 * 2**20
+        mounted.fill(leave=8192)
+        assert mounted.free_bytes == 8192
+        mounted.fill()
+        assert mounted.free_bytes == 0
         with pytest.raises(OSError, match="No space left on device"):
-            (disk.path / "file").write_bytes(b"x")
-        disk.make_room()
-        assert disk.free_bytes == 2 * 2**20
-    assert not os.path.ismount(tmp_path / "disk")
+            (mounted.path / "file").write_bytes(b"x")
+        mounted.make_room()
+        assert mounted.free_bytes == 2 * 2**20
+    assert not os.path.ismount(disk)
 
 
 KILLED = """
@@ -34,13 +40,11 @@ with small_disk(Path(sys.argv[1]), 1):
 """
 
 
-def test_nothing_stays_mounted_when_its_process_is_killed(tmp_path):
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path / "disk")], check=False, stdout=subprocess.PIPE, timeout=120
-    )
+def test_nothing_stays_mounted_when_its_process_is_killed(disk):
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(disk)], check=False, stdout=subprocess.PIPE, timeout=120)
     assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, b"mounted True\n")
     deadline = time.monotonic() + 60
-    while os.path.ismount(tmp_path / "disk"):
+    while os.path.ismount(disk):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
