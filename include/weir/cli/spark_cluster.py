@@ -155,8 +155,9 @@ def executor_settings(cores: int) -> dict[str, str]:
 def write_defaults(folder: Path, cores: int, more: Mapping[str, str]) -> None:
     """Write `spark-defaults.conf` for jobs that are submitted with SPARK_CONF_DIR=`folder`; their drivers use loopback.
 
-    The files of their drivers go below the folder, too.
+    The files of their drivers go below the folder, too; what drivers that were killed have left there is deleted.
     """
+    shutil.rmtree(folder, ignore_errors=True)
     temporary = folder / "tmp"
     temporary.mkdir(parents=True, exist_ok=True)
     settings = {

@@ -70,6 +70,14 @@ def test_a_submitted_job_leaves_cores_for_others_by_the_defaults_that_it_finds(p
     assert "spark.driver.bindAddress 127.0.0.1\n" in defaults
 
 
+def test_what_killed_drivers_left_is_deleted_at_the_next_start(programs_of, request_of):
+    left = spark_conf_folder(request_of(2).folder) / "tmp" / "blockmgr-1" / "data"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    programs_of(2)
+    assert not left.exists()
+
+
 def test_nothing_of_a_cluster_listens_elsewhere_than_on_loopback(programs_of):
     for program in programs_of(2):
         assert program.environment["SPARK_LOCAL_IP"] == "127.0.0.1"
