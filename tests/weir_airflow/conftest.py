@@ -1,4 +1,4 @@
-"""A real Airflow for these tests: its own home, a migrated SQLite database, its real API with Weir's plugin.
+"""A real Airflow for these tests: its own home, a migrated database, its real API with Weir's plugin.
 
 Airflow reads its environment when it is first imported, so this module sets it before any test module imports Airflow.
 """
@@ -20,6 +20,8 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
+DATABASE = "WEIR_TESTS_AIRFLOW_DATABASE"
+"""The URL of another database than SQLite; `test_postgresql.py` runs other modules with it."""
 PASSWORDS = {"worker": "worker-secret", "reader": "reader-secret"}
 
 _DAYS, _DAY = itertools.count(), timedelta(days=1)
@@ -38,7 +40,7 @@ os.environ.update(
     AIRFLOW__CORE__FERNET_KEY="Zm9vYmFyYmF6Zm9vYmFyYmF6Zm9vYmFyYmF6MTIzNDU=",
     AIRFLOW__API_AUTH__JWT_SECRET="a secret of the tests, and of nobody else",
     AIRFLOW__API__SECRET_KEY="another secret of the tests",
-    AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=f"sqlite:///{_HOME}/airflow.db",
+    AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=os.environ.get(DATABASE, f"sqlite:///{_HOME}/airflow.db"),
     AIRFLOW__LOGGING__LOGGING_LEVEL="WARNING",
 )
 

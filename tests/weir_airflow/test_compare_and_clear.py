@@ -154,6 +154,27 @@ def test_of_four_that_clear_the_same_at_once_one_clears(new_run, clear, look):
     assert look.task(run_id, "spring")[:2] == (None, 1)
 
 
+def test_those_that_clear_the_same_of_several_runs_in_other_orders_do_not_lock_each_other_out(new_run, clear):
+    items = [
+        wanted(run_id, task_id)
+        for run_id in (new_run("running"), new_run("success"))
+        for task_id in ("spring", "mouth")
+    ]
+    start, cleared = threading.Barrier(4), []
+
+    def race(number):
+        start.wait()
+        mine = items[number:] + items[:number]
+        cleared.extend(answer.item for answer in clear(*mine) if answer.cleared)
+
+    racers = [threading.Thread(target=race, args=(number,)) for number in range(4)]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join()
+    assert sorted(cleared, key=repr) == sorted(items, key=repr)
+
+
 def test_only_a_queued_run_is_started(new_run, look, river):
     from airflow.utils.session import create_session
 
