@@ -124,3 +124,14 @@ def test_options_of_the_store_that_are_no_json_are_refused(tmp_path, monkeypatch
     with pytest.raises(Misconfigured, match="WEIR_STORE_OPTIONS is not JSON") as refused:
         typed("ledger", "rebuild", "--all")
     assert "hush" not in str(refused.value)
+
+
+def test_an_empty_database_of_postgresql_becomes_a_ledger_and_is_built_from_the_store(healed, monkeypatch, postgres):
+    monkeypatch.setenv("WEIR_LEDGER", postgres.url("typed"))
+    told = typed("ledger", "upgrade")
+    assert "weir:***@" in told
+    assert postgres.password not in told
+    assert "No failover is recorded" in typed("failovers")
+    assert "9 region(s) valid, 1 published version(s)" in typed("ledger", "rebuild", "--all")
+    assert "9 valid, 0 stale, 0 missing" in typed("runs")
+    postgres.drop_database("typed")
