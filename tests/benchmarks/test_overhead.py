@@ -26,15 +26,19 @@ FIRST_DAY = date(2013, 1, 8)
 @pytest.mark.timeout(7200)
 def test_weir_against_the_same_steps_by_hand(benchmark, tmp_path, pytestconfig) -> None:
     rounds, copies, variants, report = _asked(pytestconfig)
-    folder = tmp_path if report is None else report
-    file = folder / "measurements.json"
-    earlier = json.loads(file.read_text()) if file.exists() else []
-    found = benchmark.pedantic(_measured, args=(tmp_path / "run", variants, rounds, copies, len(earlier)), rounds=1)
-    folder.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps([*earlier, *found], indent=1))
-    text = tables([*earlier, *found])
-    (folder / "overhead.md").write_text(text)
-    print(f"\n{text}\nin {folder}")
+    file = (report or tmp_path) / "measurements.json"
+    found = json.loads(file.read_text()) if file.exists() else []
+
+    def measure():
+        for measurements in _rounds(tmp_path / "run", variants, [each for _ in range(rounds) for each in copies]):
+            number = len(found)
+            found.extend({**one, "round": number} for one in measurements)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(found, indent=1))
+            file.with_name("overhead.md").write_text(tables(found))
+
+    benchmark.pedantic(measure, rounds=1)
+    print(f"\n{tables(found)}\nin {file.parent}")
 
 
 def _asked(config):
@@ -46,29 +50,28 @@ def _asked(config):
     return int(option("rounds", 3)), copies, variants, option("report", None)
 
 
-def _measured(folder, variants, rounds, copies, number):
+def _rounds(folder, variants, copies):
+    """Measure all variants once for each of `copies`; each round is given when its outcomes have been compared."""
     folder.mkdir()
-    found = []
     with OverheadStack(folder) as stack:
         idle = stack.prepare(variants)
         print(f"\nat rest: {idle:.2f} CPU seconds a second")
         for variant in variants:
-            if "submit" not in variant:
+            if "connect" in variant:
                 stack.run(variant, WARM_UP_DAY, 1)
-        jobs = [(count, each) for each in range(rounds) for count in copies]
-        for turn, (count, _) in enumerate(jobs):
+        for turn, count in enumerate(copies):
             day = FIRST_DAY + timedelta(weeks=turn)
             # Nobody is always the first one, nor always behind the same other one.
             order = variants[turn % len(variants) :] + variants[: turn % len(variants)]
-            for variant in order:
-                one = stack.run(variant, day, count)
-                found.append({**one, "idle": idle, "round": f"{number}/{turn}"})
-                print(
-                    f"{day} x{count} {variant}: {one['seconds']:.1f} s, {sum(one['cpu'].values()):.1f} CPU s",
-                    flush=True,
-                )
+            measurements = [_told({**stack.run(variant, day, count), "idle": idle}) for variant in order]
             _compare(stack, order, day, count)
-    return found
+            yield measurements
+
+
+def _told(one):
+    cpu = sum(one["cpu"].values())
+    print(f"{one['day']} x{one['copies']} {one['variant']}: {one['seconds']:.1f} s, {cpu:.1f} CPU s", flush=True)
+    return one
 
 
 def _compare(stack, variants, day, copies):
