@@ -46,13 +46,9 @@ class TestCluster:
         return self.processes[worker_name(number)]
 
     def executors(self, number: int) -> list[ProcessRecord]:
-        """The processes of the executors that a worker runs now, of all applications."""
-        try:
-            children = psutil.Process(self.worker(number).pid).children(recursive=True)
-            found = [child for child in children if _EXECUTOR in child.cmdline()]
-        except psutil.Error:
-            return []
-        return [record("executor", child.pid) for child in found]
+        """The executors that a worker runs now; raises psutil.NoSuchProcess if the worker is gone."""
+        children = psutil.Process(self.worker(number).pid).children(recursive=True)
+        return [record("executor", child.pid) for child in children if _is_executor(child)]
 
 
 @contextmanager
@@ -75,3 +71,10 @@ def running_cluster(folder: Path, workers: int = 2, cores: int = 2) -> Iterator[
         left = stop(list(started.values()), _GRACE_SECONDS)
     if left:
         raise AssertionError(f"processes of the Spark cluster are left: {left}")
+
+
+def _is_executor(process: psutil.Process) -> bool:
+    try:
+        return _EXECUTOR in process.cmdline()
+    except psutil.Error:
+        return False
