@@ -1,8 +1,9 @@
-"""Random losses, damage, kills, clears and changing sources, on a real ledger and a real store: the outcome is right.
+"""Random losses, damage, kills, clears, full disks, changing sources, on a real ledger and store: the outcome is right.
 
 A failure prints its seed: run `./weir test tests/simulation -k "[SEED]"` to see it again.
 """
 
+import errno
 import importlib.util
 import random
 import shutil
@@ -12,7 +13,9 @@ import pytest
 
 from weir.ledger.models import ResultRow
 from weir.recovery.restart import ExponentialDelay
+from weir.store.local import LocalFiles
 from weir.store.published import published
+from weir.store.time_limit import SECONDS, TimeLimitedFiles
 from weir.testing.airflow import Killed
 
 _spec = importlib.util.spec_from_file_location(
@@ -37,6 +40,24 @@ def outcome(world):
     return [(part.subtask, part.digest) for part in found.partitions]
 
 
+class FillingFiles(TimeLimitedFiles):
+    """Files on a disk that is full at times: what is there can be read and deleted, and nothing is added."""
+
+    is_full = False
+
+    def create(self, path, data):
+        self._require_room()
+        super().create(path, data)
+
+    def replace(self, path, data):
+        self._require_room()
+        super().replace(path, data)
+
+    def _require_room(self):
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
 class Chaos:
     """One seed's faults."""
 
@@ -44,17 +65,19 @@ class Chaos:
         self.world, self.folder, self.random = world, folder, random.Random(seed)
         self.run = world.airflow.dag_run()
         self.faulty = True
+        world.store.files = self.files = FillingFiles(LocalFiles(folder / "store"), SECONDS)
         world.airflow.during = lambda _key: self.maybe_kill(0.05)
         world.airflow.after_commit = lambda _key: self.maybe_kill(0.05)
 
     def maybe_kill(self, probability):
         if self.faulty and self.random.random() < 0.3:
-            self.damage() if self.random.random() < 0.3 else self.clear()
+            self.random.choice([self.damage, self.fill, self.clear, self.clear])()
         if self.faulty and self.random.random() < probability:
             raise Killed
 
     def act(self):
-        self.random.choice([self.damage, self.clear, self.change, self.cut_off, self.steps, self.steps, self.steps])()
+        acts = [self.damage, self.clear, self.change, self.cut_off, self.fill, self.steps, self.steps, self.steps]
+        self.random.choice(acts)()
 
     def steps(self):
         for _ in range(self.random.randint(1, 12)):
@@ -90,6 +113,12 @@ class Chaos:
         stage = self.random.choice(["raw", "weather", "joined"])
         self.world.content[stage] = self.random.randrange(3)
 
+    def calm_down(self):
+        self.faulty, self.world.airflow.reachable, self.files.is_full = False, True, False
+
+    def fill(self):
+        self.files.is_full = not self.files.is_full
+
     def cut_off(self):
         self.world.airflow.reachable = not self.world.airflow.reachable
 
@@ -109,7 +138,7 @@ def check_any_faults(tmp_path, seed, empty_ledger=None):
     chaos = Chaos(world, tmp_path / "faulty", seed)
     for _ in range(40):
         chaos.act()
-    chaos.faulty, world.airflow.reachable = False, True
+    chaos.calm_down()
     world.airflow.run_until_quiet()
     # Stages whose function changed are re-run by a person; all else follows by itself.
     for task_id, map_index in (*SOURCES, ("joined", 0), ("joined", 1)):

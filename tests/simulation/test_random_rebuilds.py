@@ -33,6 +33,7 @@ class LosingChaos(faults.Chaos):
             rebuild(self.world.services)
 
     def adopt(self):
+        self.files.is_full = False  # a person looks first whether there is room
         self.world.airflow.deploy(faults.small.ladder(self.random.choice([2, 3, 4])))
         with self.world.ledger.transaction() as session:
             has_begun = session.get(RunRow, RUN) is not None
@@ -54,7 +55,7 @@ def check_lost_ledgers_and_adoptions(tmp_path, seed, empty_ledger=None):
     chaos = LosingChaos(world, tmp_path / "faulty", seed)
     for _ in range(40):
         chaos.act()
-    chaos.faulty, world.airflow.reachable = False, True
+    chaos.calm_down()
     world.airflow.run_until_quiet()
     if chaos.random.random() < 0.5:
         chaos.lose_ledger()
@@ -79,7 +80,7 @@ def test_closing_a_run_heals_what_a_lost_ledger_had_owed(tmp_path, seed):
     for _ in range(40):
         chaos.act()
     chaos.lose_ledger()
-    chaos.faulty, world.airflow.reachable = False, True
+    chaos.calm_down()
     for task_id, index in (*faults.SOURCES, ("joined", 0), ("joined", 1)):
         world.airflow.clear_by_hand(chaos.run, task_id, index)
     for task in world.airflow.tasks.values():
