@@ -15,7 +15,7 @@ from weir.ledger.models import ResultRow
 from weir.store.published import published
 from weir.topology.regions import RegionId
 
-PATIENCE_SECONDS = 300.0
+PATIENCE_SECONDS = 600.0
 FIRST_DAY = "20240101T000000Z"
 
 
