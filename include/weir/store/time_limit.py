@@ -23,15 +23,17 @@ OPTION: Final = "timeout"
 SECONDS: Final = 300.0
 """A server that is started again, or a disk that wakes up, answers sooner than that."""
 
+_DAY: Final = 86_400
+
 _MANY_FILES: Final = 12
 """How much longer an operation may take that visits all files of a folder."""
 
 
 def time_limit(storage_options: Mapping[str, Any], default: float = SECONDS) -> float:
-    """How many seconds an operation may take. Raises Misconfigured for what is no positive number."""
+    """How many seconds an operation may take. Raises Misconfigured for what is no number between 0 and a day."""
     given = storage_options.get(OPTION, default)
-    if isinstance(given, bool) or not isinstance(given, (int, float)) or not given > 0:
-        raise Misconfigured(f'the store option "{OPTION}" is {given!r}, expected seconds: a number above 0')
+    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 < given <= _DAY:
+        raise Misconfigured(f'the store option "{OPTION}" is {given!r}, expected seconds: above 0, at most {_DAY}')
     return float(given)
 
 

@@ -52,8 +52,8 @@ def test_what_waits_is_let_go_when_the_file_answers_again(impatient, file):
         assert not hand.is_alive()
 
 
-@pytest.mark.parametrize("given", [0, -1, "300", True, None])
-def test_the_time_limit_is_a_positive_number_of_seconds(tmp_path, given):
+@pytest.mark.parametrize("given", [0, -1, 86_401, float("inf"), float("nan"), "300", True, None])
+def test_the_time_limit_is_a_number_of_seconds_of_at_most_a_day(tmp_path, given):
     with pytest.raises(Misconfigured, match='the store option "timeout" is'):
         Store.open(str(tmp_path), {"timeout": given})
 
