@@ -51,7 +51,8 @@ class Writer:
 
     def __init__(self, url, folder, flow, number):
         self.store = Store.open(f"file://{folder}")
-        self.coordinator = Coordinator(Services(Ledger.open(url), self.store))
+        self.ledger = Ledger.open(url)
+        self.coordinator = Coordinator(Services(self.ledger, self.store))
         self.flow, self.key = flow, TaskKey("dag", "run", region_of(flow), number)
         self.world = {}
 
@@ -88,7 +89,7 @@ def persist(url, folder, flow, subtask):
         except Retryable as error:
             book(writer, number, error)
             # The commit may have gone through, as the next begin would find.
-            committed += has_committed(url, flow, subtask, number)
+            committed += has_committed(writer, number)
         else:
             committed += 1
 
@@ -98,12 +99,10 @@ def book(writer, number, error):
         writer.coordinator.fail(writer.flow.name, writer.key, number, error, RestartStrategy.default())
 
 
-def has_committed(url, flow, subtask, number):
-    with Ledger.open(url).transaction() as session:
+def has_committed(writer, number):
+    with writer.ledger.transaction() as session:
         query = select(AttemptRow.state).where(
-            AttemptRow.run == f"{flow.name}@20130101T000000Z",
-            AttemptRow.subtask == subtask,
-            AttemptRow.try_number == number,
+            AttemptRow.subtask == writer.key.map_index, AttemptRow.try_number == number
         )
         return session.scalar(query) == "committed"
 
