@@ -35,7 +35,8 @@ R = TypeVar("R")
 
 _CONNECTIONS: Final = 32
 _CONNECT_SECONDS: Final = 5.0
-_READ_SECONDS: Final = 20.0
+_SILENCES: Final = 3
+"""A connection that is silent for this part of the limit is given up for another one."""
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
 _PASSING_STATUS: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
@@ -156,8 +157,8 @@ def _pauses() -> Iterator[float]:
 
 def _with_limits(options: Mapping[str, Any], seconds: float) -> dict[str, Any]:
     limits = {
-        "connect_timeout": min(_CONNECT_SECONDS, seconds),
-        "read_timeout": min(_READ_SECONDS, seconds),
+        "connect_timeout": min(_CONNECT_SECONDS, seconds / _SILENCES),
+        "read_timeout": seconds / _SILENCES,
         "max_pool_connections": _CONNECTIONS,
         "retries": {"total_max_attempts": 1, "mode": "standard"},
     }
