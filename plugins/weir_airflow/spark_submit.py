@@ -125,7 +125,7 @@ class SubmitEngine:
         """That of this process, with what spark-submit and a driver in client mode need."""
         # What has to do with Spark Connect in this process would have the driver look for a server.
         environment = {key: value for key, value in os.environ.items() if key != "SPARK_CONNECT_MODE_ENABLED"}
-        environment["PATH"] = _path_with_spark(environment.get("PATH", os.defpath))
+        environment = _with_spark(environment)
         if deploy_mode_of(self._connection) == CLUSTER:
             environment.pop(STORE_OPTIONS_VARIABLE, None)
             return environment
@@ -203,9 +203,17 @@ def deploy_mode_of(connection: Connection) -> str:
     return str(found)
 
 
-def _path_with_spark(path: str) -> str:
-    """`path`, with pyspark's own programs behind all others if no spark-submit is on it."""
+def _with_spark(environment: dict[str, str]) -> dict[str, str]:
+    """An environment in which there is a spark-submit: that on PATH, or else pyspark's own behind all others."""
     found = find_spec("pyspark")
-    if shutil.which("spark-submit", path=path) or found is None or found.origin is None:
-        return path
-    return f"{path}{os.pathsep}{Path(found.origin).parent / 'bin'}"
+    path = environment.get("PATH", os.defpath)
+    program = shutil.which("spark-submit", path=path)
+    if found is None or found.origin is None:
+        return environment
+    home = Path(found.origin).parent
+    if program is None:
+        return {"SPARK_HOME": str(home), **environment, "PATH": f"{path}{os.pathsep}{home / 'bin'}"}
+    if Path(program).parent == Path(sys.executable).parent:
+        # The script that pip has put there asks whatever Python is first on PATH where Spark is.
+        return {"SPARK_HOME": str(home), **environment}
+    return environment

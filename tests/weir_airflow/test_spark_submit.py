@@ -132,7 +132,15 @@ def test_a_driver_does_not_take_itself_for_a_client_of_a_connect_server(run, spa
 def test_pyspark_s_own_spark_submit_is_on_the_path_where_there_is_no_other(run, spark_submit, store, job):
     told = spark_submit(writes(store, job.report), "spark3-submit")
     run(**{"spark-binary": "spark3-submit"})
-    assert told()[1]["PATH"].endswith("pyspark/bin")
+    environment = told()[1]
+    assert environment["PATH"].endswith("pyspark/bin")
+    assert environment["SPARK_HOME"].endswith("pyspark")
+
+
+def test_the_spark_submit_that_is_on_the_path_finds_its_own_spark(run, spark_submit, store, job):
+    told = spark_submit(writes(store, job.report))
+    run()
+    assert "SPARK_HOME" not in told()[1]
 
 
 def test_a_program_that_is_not_there_is_named(run, spark_submit):
