@@ -61,6 +61,10 @@ LARGE = BigInteger().with_variant(Integer, "sqlite")
 """Above two billion; SQLite's integers have no size."""
 
 
+ADDRESS = Text().with_variant(String(250), "sqlite")
+"""Of any length: a Spark master may be a list of hosts. SQLite's texts have no length."""
+
+
 class Table(DeclarativeBase):
     """The registry of all tables."""
 
@@ -119,7 +123,7 @@ class AttemptRow(Table):
     origin: Mapped[str] = mapped_column(String(20))
     state: Mapped[str] = mapped_column(String(20))
     session_id: Mapped[str] = mapped_column(String(64))
-    session_url: Mapped[str] = mapped_column(String(250))
+    session_url: Mapped[str] = mapped_column(ADDRESS)
     began_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
     waits: Mapped[int] = mapped_column(Integer, default=0)

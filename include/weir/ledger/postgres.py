@@ -23,7 +23,7 @@ from sqlalchemy import (
     literal,
     select,
 )
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DataError, DBAPIError, ProgrammingError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
@@ -169,7 +169,8 @@ def postgres_error(error: DBAPIError, ledger: str) -> WeirError | None:
         )
     if code == "53100":
         return DiskFull(f"the ledger {ledger} cannot be written: its server's disk is full ({said}). Make room there")
-    if not code or code.startswith(_PASSING_CODES) or error.connection_invalidated:
+    is_ours = isinstance(error, ProgrammingError | DataError)
+    if code.startswith(_PASSING_CODES) or error.connection_invalidated or not (code or is_ours):
         return Retryable(f"the ledger {ledger} does not answer: {said}")
     return None
 

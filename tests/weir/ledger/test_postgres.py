@@ -155,7 +155,7 @@ def test_large_results_odd_texts_and_odd_parameters_come_back(ledger):
         assert session.scalar(select(FailoverRow.cause)) == "a\N{REPLACEMENT CHARACTER}b?c"
 
 
-def test_an_older_ledger_keeps_its_rows_and_gets_room_for_large_results(postgres, empty_url):
+def test_an_older_ledger_keeps_its_rows_and_gets_room_for_large_results_and_long_addresses(postgres, empty_url):
     engine = create_engine(empty_url, poolclass=NullPool)
     upgrade(engine, "0001")
     with engine.begin() as connection:
@@ -165,6 +165,8 @@ def test_an_older_ledger_keeps_its_rows_and_gets_room_for_large_results(postgres
     with engine.connect() as connection:
         types = {column["name"]: str(column["type"]) for column in inspect(connection).get_columns("result")}
         assert (types["rows"], types["bytes"]) == ("BIGINT", "BIGINT")
+        types = {column["name"]: str(column["type"]) for column in inspect(connection).get_columns("attempt")}
+        assert types["session_url"] == "TEXT"
 
 
 def open_ledger(url, _number):
