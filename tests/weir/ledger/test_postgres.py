@@ -291,6 +291,20 @@ def test_a_lock_that_is_held_too_long_is_retryable(ledger, monkeypatch):
         pass
 
 
+def test_a_process_that_stands_still_in_a_transaction_does_not_stop_its_dataflow(ledger, monkeypatch):
+    monkeypatch.setattr(postgres_module, "IDLE_SECONDS", 1)
+
+    def stand_still():
+        with ledger.transaction("ladder") as session:
+            count_up(session)
+            session.flush()
+            first_begin(ledger)  # has its turn when the server has ended this one
+
+    with pytest.raises(Retryable, match="does not answer"):
+        stand_still()
+    assert count(ledger) == 1
+
+
 def patient_writer(url, _number):
     ledger = Ledger.open(url)
     for _ in range(5):
