@@ -69,6 +69,12 @@ def connect_checks(area: str, connection: Connection, store: Store | None) -> li
     return found
 
 
+def is_of_kind(connection: Connection, address: str) -> bool:
+    """Whether a connection is of the kind that leads to such an address."""
+    leads_to_server: bool = connection.conn_type == SPARK_CONNECT
+    return address.startswith(_CONNECT_SCHEME) is leads_to_server
+
+
 def prepare_imports() -> None:
     """Before a user's module is imported, by a source's resolver say: its UDFs are to be those of Spark Connect.
 

@@ -17,7 +17,7 @@ from weir.ledger.runs import epoch_of
 from weir.results.codec import region_job_to_json, region_report_from_json
 from weir.results.region_job import JOB_NAME
 from weir_airflow.assets import announce
-from weir_airflow.engines import engine_address, engine_at, engine_for, prepare_imports
+from weir_airflow.engines import engine_address, engine_at, engine_for, is_of_kind, prepare_imports
 from weir_airflow.office import Office
 from weir_airflow.patience import Outcome, awaited
 from weir_airflow.renewal import renewed
@@ -185,7 +185,19 @@ def _interrupt(office: Office, spark: Connection, outcome: object, tell: Callabl
             continue
         tell(f"Stopping the Spark work of attempt {work.attempt}, session {work.session_id}")
         try:
-            engine_at(work.session_url, spark, office.store, office.store_options).interrupt(work)
+            account = _account(office, spark, work.session_url)
+            engine_at(work.session_url, account, office.store, office.store_options).interrupt(work)
         except Retryable as error:
             # Gone, and the session with it. Should it live after all, a fenced attempt cannot commit.
             tell(f"That server does not answer: {error}")
+
+
+def _account(office: Office, spark: Connection, address: str) -> Connection:
+    """The connection to reach an earlier attempt's engine with: the present one, or that of the settings if it fits."""
+    if is_of_kind(spark, address):
+        return spark
+    try:
+        usual = office.spark()
+    except Misconfigured:
+        return spark  # there may be no other, and a server without accounts needs none
+    return usual if is_of_kind(usual, address) else spark

@@ -65,6 +65,15 @@ def test_an_account_of_another_type_is_not_given_to_a_connect_server(store):
     assert engine_at("sc://old:2", submitting, store, {}).url == "sc://old:2/;user_id=weir"
 
 
+def test_a_connection_is_of_the_kind_of_the_addresses_that_it_leads_to():
+    from weir_airflow.engines import is_of_kind
+
+    connect, submitting = connection(host="spark", port=1), connection(conn_type="spark", host="yarn")
+    assert is_of_kind(connect, "sc://elsewhere:2")
+    assert not is_of_kind(submitting, "sc://elsewhere:2")
+    assert is_of_kind(submitting, "spark-submit:spark://master:7077")
+
+
 def test_submitted_work_is_interrupted_by_a_file_whatever_the_present_connection_is(store):
     from weir_airflow.engines import engine_at
 
