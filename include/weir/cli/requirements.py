@@ -53,7 +53,8 @@ def runtime(lock: str) -> set[str]:
 
 
 def _name(pin: str) -> str:
-    return _NAME.findall(pin)[0]
+    name, *_ = _NAME.findall(pin)
+    return str(name)
 
 
 if __name__ == "__main__":
