@@ -6,7 +6,7 @@ equal content does nothing. Each step is recorded and can be taken twice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
@@ -22,12 +22,13 @@ from weir.errors import Conflict
 from weir.ledger.attempts import end
 from weir.ledger.models import AttemptRow, RunRow
 from weir.ledger.publications import begin_publication, complete_publications, last_publication, next_version
-from weir.ledger.results import drop_leases, record_reads
+from weir.ledger.results import drop_leases, record_reads, results_in
 from weir.ledger.snapshot import run_state
 from weir.recovery.run_state import CLOSE, AttemptState, RunState
 from weir.results.manifest import InputRead, Manifest
 from weir.sinks.pointer import Pointer, PublishedPartition, pointer_from_json, pointer_path
 from weir.store.errors import AlreadyExists, NotFound
+from weir.store.probe import PartitionRef, probe, verify_segments
 from weir.store.published import highest_version
 from weir.topology.regions import PartitionId
 
@@ -55,9 +56,16 @@ def close(
     if isinstance(gathered, Awaiting):
         return gathered
     sinks = [_sink_result(registered, sink, gathered.manifests) for sink in registered.topology.sinks]
-    require_intact(services, _parts(gathered, sinks))
+    parts = _parts(gathered, sinks)
+    require_intact(services, parts)
     reads = tuple(_read(gathered.state, partition) for sink in sinks for partition in sink.partitions)
-    pointers = _decide(services, registered, sinks, reads)
+    intact = frozenset(folder for _, folder, _ in parts)
+    pointers = _decide(
+        services,
+        registered,
+        [sink for sink in sinks if not _is_in_place(services, registered.run.id, sink, intact)],
+        reads,
+    )
     for pointer in pointers:
         _create(services, pointer)
     services.store_id()  # or it was written under a mount point whose disk is gone
@@ -95,16 +103,15 @@ def _read(state: RunState, partition: PartitionId) -> InputRead:
 def _decide(
     services: Services, registered: Registered, sinks: Sequence[SinkResult], reads: Sequence[InputRead]
 ) -> list[Pointer]:
-    """Give a version to each sink whose content or files are not those that are published already."""
+    """Give a version to each sink."""
     run, attempt = registered.run, registered.attempt
-    in_place = {sink.sink for sink in sinks if _is_in_place(services, run.id, sink)}
     highest = {sink.sink: highest_version(services.store, run.dataflow.name, sink.sink, run.epoch) for sink in sinks}
     pointers = []
     with services.ledger.transaction(run.dataflow.name) as session:
         require_newest(session, run, CLOSE, attempt.id)
         state = run_state(session, run, registered.topology)
         require_unchanged(state, reads, CLOSE)
-        for sink in (each for each in sinks if each.sink not in in_place):
+        for sink in sinks:
             version = max(next_version(session, run.id, sink.sink), highest[sink.sink] + 1)
             path = pointer_path(run.dataflow.name, sink.sink, run.epoch, version)
             begin_publication(session, run.id, sink.sink, version, attempt.id, _digest(sink), path)
@@ -116,10 +123,11 @@ def _digest(sink: SinkResult) -> str:
     return "|".join(str(manifest.digest) for manifest in sink.manifests)
 
 
-def _is_in_place(services: Services, run: str, sink: SinkResult) -> bool:
-    """Whether equal content is published already, and its pointer and files are still there.
+def _is_in_place(services: Services, run: str, sink: SinkResult, intact: Set[str]) -> bool:
+    """Whether equal content is published already, and its pointer is there and its files are right.
 
-    Not while a later version may still become visible: only a version above that one shuts it out.
+    Not while a later version may still become visible: only a version above that one shuts it out. The files may be
+    those of an attempt whose result is current no more; those below the folders `intact` have been compared just now.
     """
     with services.ledger.transaction() as session:
         last = last_publication(session, run, sink.sink)
@@ -127,13 +135,23 @@ def _is_in_place(services: Services, run: str, sink: SinkResult) -> bool:
         return False
     if not _is_of(services, last.pointer, last.attempt):
         return False
-    try:
-        for partition in pointer_from_json(services.store.read(last.pointer)).partitions:
-            for file in partition.files:
-                services.store.size(f"{partition.folder}/{file}")
-    except NotFound:
+    partitions = pointer_from_json(services.store.read(last.pointer)).partitions
+    return _are_intact(services, run, {each.folder for each in partitions} - intact)
+
+
+def _are_intact(services: Services, run: str, folders: Set[str]) -> bool:
+    """Whether the results in these folders are as they were committed, byte for byte; not if one is not known."""
+    with services.ledger.transaction() as session:
+        rows = results_in(session, run, folders)
+    references = [
+        PartitionRef(run, row.stage, row.subtask, row.layout, row.attempt, row.folder, row.manifest_sha256)
+        for row in rows
+    ]
+    answers = probe(services.store, services.store_id(), references)
+    parts = [(found, ref.folder, None) for ref, found in answers.items() if isinstance(found, Manifest)]
+    if {folder for _, folder, _ in parts} != folders:
         return False
-    return True
+    return not verify_segments(services.store, services.store_id(), parts)
 
 
 def _is_of(services: Services, path: str, attempt: str) -> bool:

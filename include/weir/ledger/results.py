@@ -85,6 +85,11 @@ def supersede_all(session: Session, run: str, reason: str, now: datetime) -> int
     return len(rows)
 
 
+def results_in(session: Session, run: str, folders: Iterable[str]) -> list[ResultRow]:
+    """The results of `run` in these folders, current or not."""
+    return list(session.scalars(select(ResultRow).where(ResultRow.run == run, ResultRow.folder.in_(set(folders)))))
+
+
 def record_reads(session: Session, attempt: str, reads: Iterable[InputRead]) -> None:
     """Write down what `attempt` was made from."""
     session.add_all(

@@ -83,6 +83,31 @@ def test_a_closed_run_is_published_and_recorded(ready):
         assert session.scalar(select(ConsumptionRow.stage).where(ConsumptionRow.stage == "delays")) == "delays"
 
 
+@pytest.mark.parametrize(
+    "harm", [lambda data: data[:9], lambda data: bytes([data[0] ^ 8]) + data[1:]], ids=["cut", "bit"]
+)
+def test_published_files_that_are_damaged_are_replaced_though_their_content_was_made_again_meanwhile(green, harm):
+    """Seed 3 of `weir chaos --postgres`: another had made the result again before the closing task looked."""
+    (file,) = (green.folder / "store" / folder_of(green, "delays")).glob("*.bin")
+    file.write_bytes(harm(file.read_bytes()))
+    green.airflow.clear_by_hand(green.run, "report-delays")
+    green.airflow.run_until_quiet()
+    clear_close(green)
+    green.airflow.run_until_quiet()
+    assert pointer(green).partitions[0].folder == folder_of(green, "delays")
+    assert versions(green) == ["000001.json", "000002.json"]
+
+
+def test_published_files_of_an_attempt_that_is_current_no_more_stay_published(green):
+    before = pointer(green)
+    green.airflow.clear_by_hand(green.run, "report-delays")
+    green.airflow.run_until_quiet()
+    clear_close(green)
+    green.airflow.run_until_quiet()
+    assert pointer(green) == before
+    assert before.partitions[0].folder != folder_of(green, "delays")
+
+
 def test_equal_content_is_published_once(green):
     clear_close(green)
     closed = close(green)
