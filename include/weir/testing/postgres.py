@@ -129,6 +129,7 @@ class PostgresServer:
             [
                 *(self._programs / "initdb", "--pgdata", self._home / "data", "--no-sync", "--encoding=UTF8"),
                 *("--locale=C", f"--username={_USER}", "--auth=scram-sha-256", f"--pwfile={password}"),
+                *("--set", "scram_iterations=1"),  # tests connect by the thousand, and strangers are not about
             ],
             check=False,
             cwd=self._home,
