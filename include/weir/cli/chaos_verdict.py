@@ -15,10 +15,11 @@ from weir.errors import WeirError
 from weir.ledger.attempts import LIVE, newest_attempts
 from weir.ledger.models import AttemptRow, PublicationRow, ResultRow
 from weir.ledger.owed import open_clears
+from weir.ledger.results import results_in
 from weir.ledger.snapshot import committed_attempt
 from weir.recovery.run_state import AttemptState
 from weir.results.manifest import Manifest
-from weir.store.probe import probe, verify_segments
+from weir.store.probe import PartitionRef, probe, verify_segments
 from weir.store.published import published
 
 if TYPE_CHECKING:
@@ -106,11 +107,20 @@ def _of_results(field: Field, run: RunView) -> list[str]:
 
 
 def _of_bytes(field: Field, run: RunView) -> list[str]:
-    """Damage that nobody has noticed: each was read by somebody since."""
+    """Damage that nobody has noticed: each was read by somebody since, or is what readers of the sink see."""
     store_id = field.store.initialise()
-    folders = {reference(result, run.id): result.folder for result in run.results}
-    answers = probe(field.store, store_id, list(folders))
-    manifests = [(answer, folders[ref], None) for ref, answer in answers.items() if isinstance(answer, Manifest)]
+    pointer = published(field.store, field.dag, field.sink, run.epoch)
+    with field.ledger.transaction() as session:
+        seen = results_in(session, run.id, [each.folder for each in pointer.partitions] if pointer else [])
+    references = {
+        *(reference(result, run.id) for result in run.results),
+        *(
+            PartitionRef(run.id, row.stage, row.subtask, row.layout, row.attempt, row.folder, row.manifest_sha256)
+            for row in seen
+        ),
+    }
+    answers = probe(field.store, store_id, list(references))
+    manifests = [(answer, ref.folder, None) for ref, answer in answers.items() if isinstance(answer, Manifest)]
     lost = [answer for answer in answers.values() if not isinstance(answer, Manifest)]
     return [str(loss) for loss in (*lost, *verify_segments(field.store, store_id, manifests))]
 

@@ -111,6 +111,15 @@ def publish_what_is_not_current(world):
     return "is not of the current results"
 
 
+def damage_what_is_published_and_current_no_more(world):
+    file = a_file_of(world, "delays")
+    world.airflow.clear_by_hand(world.run_id, "report-delays")
+    world.airflow.run_until_quiet()
+    data = file.read_bytes()
+    file.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+    return "delays[0] (plain)"
+
+
 def forget_a_publication(world):
     change(world, PublicationRow, published_at=None)
     return "readers see version 1, but the ledger published 0"
@@ -127,6 +136,7 @@ def forget_a_publication(world):
         publish_another,
         publish_what_is_not_current,
         forget_a_publication,
+        damage_what_is_published_and_current_no_more,
     ],
 )
 def test_what_is_broken_is_named(closed, break_it):
