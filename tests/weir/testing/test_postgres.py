@@ -40,7 +40,7 @@ def owner(tmp_path):
     process.stdout.readline()
     (guard,) = psutil.Process(process.pid).children()
     yield process, guard, guard.children(recursive=True)
-    process.kill()
+    process.send_signal(signal.SIGINT)  # or the data of a guard that was killed would stay
     process.wait()
 
 
