@@ -29,6 +29,8 @@ def translate_of_own_session(error: Exception, region: str) -> Exception:
     names = {base.__name__ for base in type(error).__mro__}
     if any(text in str(error) for text in _LOST) or names & _LOST_GATEWAY:
         line = next((line for line in str(error).splitlines() if any(text in line for text in _LOST)), str(error))
-        return Retryable(f"region {region}: its Spark application lost its cluster or its JVM: {line.strip(': ')[:300]}")
+        return Retryable(
+            f"region {region}: its Spark application lost its cluster or its JVM: {line.strip(': ')[:300]}"
+        )
     advice = advice_on(error)
     return error if advice is None else Misconfigured(f"region {region}: {advice}: {error}")
