@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
+from enum import Enum
 
 from weir.errors import Internal
 from weir.topology.graph import JobGraph, Regions
@@ -19,6 +20,41 @@ class JobPartition:
 
     exchange: int
     subtask: int
+
+
+class Consumers(Enum):
+    """What becomes of the consumers of what is made again."""
+
+    IF_CHANGED = "if_changed"
+    """They restart if its digest is another one: Weir's default."""
+    ALWAYS = "always"
+    """They restart: Flink's rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestartSet:
+    """Vertices in ascending order: those that restart, and those that do if what they read changes."""
+
+    restarted: tuple[int, ...]
+    if_changed: tuple[int, ...]
+
+
+def restart_set(
+    graph: JobGraph,
+    regions: Regions,
+    failed: int,
+    *,
+    consumers: Consumers,
+    missing: Set[JobPartition] = frozenset(),
+    lost: JobPartition | None = None,
+) -> RestartSet:
+    """Return what restarts when `failed` has failed, by either rule for consumers; otherwise as `tasks_to_restart`."""
+    everything = tasks_to_restart(graph, regions, failed, missing=missing, lost=lost)
+    if consumers is Consumers.ALWAYS:
+        return RestartSet(everything, ())
+    search = _Search(graph, regions, _by_exchange(missing, lost), forward=False)
+    certain = {vertex for region in search.closure(regions.of[failed]) for vertex in regions.members[region]}
+    return RestartSet(tuple(sorted(certain)), tuple(vertex for vertex in everything if vertex not in certain))
 
 
 def tasks_to_restart(
@@ -37,21 +73,25 @@ def tasks_to_restart(
     """
     if not 0 <= failed < graph.size:
         raise Internal(f"vertex {failed} has failed, but the graph has the vertices 0 to {graph.size - 1} only")
+    involved = _Search(graph, regions, _by_exchange(missing, lost), forward=True).closure(regions.of[failed])
+    return tuple(sorted(v for region in involved for v in regions.members[region] if v not in created))
+
+
+def _by_exchange(missing: Set[JobPartition], lost: JobPartition | None) -> dict[int, list[int]]:
     gone: dict[int, list[int]] = {}
     for partition in missing | {lost} if lost else missing:
         gone.setdefault(partition.exchange, []).append(partition.subtask)
-    search = _Search(graph, regions, gone)
-    involved = search.closure(regions.of[failed])
-    return tuple(sorted(v for region in involved for v in regions.members[region] if v not in created))
+    return gone
 
 
 class _Search:
     """One decision: a breadth-first search over regions that visits each group once a direction."""
 
-    def __init__(self, graph: JobGraph, regions: Regions, gone: dict[int, list[int]]) -> None:
+    def __init__(self, graph: JobGraph, regions: Regions, gone: dict[int, list[int]], *, forward: bool) -> None:
         self._graph = graph
         self._regions = regions
         self._gone = gone
+        self._forward = forward
         self._consumed: set[tuple[int, int]] = set()
         self._produced: set[tuple[int, int]] = set()
 
@@ -71,7 +111,7 @@ class _Search:
         stage = self._graph.stage_start[vertex]
         for place in self._graph.reads[stage]:
             yield from self._producers_to_repeat(place, vertex)
-        for place in self._graph.writes[stage]:
+        for place in self._graph.writes[stage] if self._forward else ():
             wiring = self._graph.exchanges[place]
             group = wiring.group_of_producer(vertex)
             if (place, group) not in self._produced:

@@ -1,0 +1,178 @@
+"""What would restart, asked of a job graph in a file. Invariant: it is decided by what decides for real.
+
+The file is JSON: `stages` of `{"name", "parallelism"}`; `exchanges` of `{"from", "to", "pattern", "type"}` with the
+pattern `pointwise` or `all_to_all` and the type `pipelined`, `blocking` or `hybrid_full` (Weir's durable `cached`);
+and perhaps `missing`, the partitions that are gone, and `failures` of `{"task", "lost"}`. A task is `stage#subtask`, a
+partition `from->to:k#i`: that of the producer's subtask i in the k-th exchange, counted from 0 over all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar
+
+from weir.errors import Misconfigured
+from weir.recovery.failover import Consumers, JobPartition, restart_set
+from weir.topology.graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, Regions, pipelined_regions
+
+VERSION = 1
+
+_PARTITION = re.compile(r"(?P<from>.+)->(?P<to>.+):(?P<place>\d+)#(?P<subtask>\d+)")
+
+Kind = TypeVar("Kind", bound=Enum)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A task that failed, and the partition that it did not find, if that was why."""
+
+    task: str
+    lost: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobTopology:
+    """A job graph, its regions, what is gone, and what has failed."""
+
+    graph: JobGraph
+    regions: Regions
+    missing: frozenset[JobPartition]
+    failures: tuple[Failure, ...]
+
+
+def read_topology(text: str) -> JobTopology:
+    """Read a topology file. Raises Misconfigured, with the place of what is wrong."""
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise Misconfigured(f"the topology is no JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise Misconfigured(f"the topology is a JSON {type(content).__name__}, expected an object with `stages`")
+    graph = JobGraph([_stage(each) for each in _list(content, "stages")], list(_edges(_list(content, "exchanges"))))
+    missing = frozenset(partition(graph, str(name)) for name in _list(content, "missing"))
+    failures = tuple(
+        Failure(str(_of(each, "task", f"failure {place}")), each.get("lost") or None)
+        for place, each in enumerate(_list(content, "failures"))
+    )
+    return JobTopology(graph, pipelined_regions(graph), missing, failures)
+
+
+def partition(graph: JobGraph, name: str) -> JobPartition:
+    """The partition of a name like `a->b:0#2`. Raises Misconfigured, with what there is."""
+    found = _PARTITION.fullmatch(name)
+    if found is None:
+        raise Misconfigured(
+            f"{name!r} names no partition: write it like a->b:0#2 (producer->consumer:exchange#subtask)"
+        )
+    place, subtask = int(found["place"]), int(found["subtask"])
+    if place >= len(graph.exchanges):
+        raise Misconfigured(f"{name!r} is of exchange {place}, but there are {len(graph.exchanges)}, counted from 0")
+    wiring = graph.exchanges[place]
+    if (found["from"], found["to"]) != (wiring.edge.producer, wiring.edge.consumer):
+        raise Misconfigured(f"{name!r}: exchange {place} is {wiring.edge.producer}->{wiring.edge.consumer}")
+    if subtask >= len(wiring.producers):
+        raise Misconfigured(f"{name!r}: {wiring.edge.producer} has the subtasks 0 to {len(wiring.producers) - 1}")
+    return JobPartition(place, subtask)
+
+
+def what_if(topology: JobTopology, failures: Sequence[Failure], consumers: Consumers) -> dict[str, Any]:
+    """Answer what each failure would restart, as JSON values.
+
+    `restarts` has one object a failure: `task`, `lost`; `tasks`, their `count` and `regions` that will re-run; under
+    `if_changed` those that will if what they read changes; `spared`, how many tasks are not touched. `regions` counts
+    all regions, `region_members` names their tasks. Raises Misconfigured for a task that does not exist.
+    """
+    vertices = {name: vertex for vertex, name in enumerate(topology.graph.names)}
+    return {
+        "version": VERSION,
+        "consumers": consumers.value,
+        "restarts": [_answer(topology, vertices, failure, consumers) for failure in failures],
+        "regions": len(topology.regions.members),
+        "region_members": [_named(topology, members) for members in topology.regions.members],
+    }
+
+
+def _answer(
+    topology: JobTopology, vertices: Mapping[str, int], failure: Failure, consumers: Consumers
+) -> dict[str, Any]:
+    if failure.task not in vertices:
+        raise Misconfigured(
+            f"there is no task {failure.task!r}: write it like join#1; there are {_shown(topology.graph.names)}"
+        )
+    lost = None if failure.lost is None else partition(topology.graph, failure.lost)
+    decided = restart_set(
+        topology.graph,
+        topology.regions,
+        vertices[failure.task],
+        missing=topology.missing,
+        lost=lost,
+        consumers=consumers,
+    )
+    return {
+        "task": failure.task,
+        "lost": failure.lost,
+        "count": len(decided.restarted),
+        **_tasks_and_regions(topology, decided.restarted),
+        "if_changed": _tasks_and_regions(topology, decided.if_changed),
+        "spared": topology.graph.size - len(decided.restarted) - len(decided.if_changed),
+    }
+
+
+def _tasks_and_regions(topology: JobTopology, vertices: Iterable[int]) -> dict[str, Any]:
+    chosen = list(vertices)
+    regions = sorted({topology.regions.of[vertex] for vertex in chosen})
+    return {
+        "tasks": _named(topology, chosen),
+        "regions": [_named(topology, topology.regions.members[region]) for region in regions],
+    }
+
+
+def _named(topology: JobTopology, vertices: Iterable[int]) -> list[str]:
+    return [topology.graph.names[vertex] for vertex in vertices]
+
+
+def _stage(given: Any) -> JobVertex:
+    name, parallelism = _of(given, "name", "a stage"), _of(given, "parallelism", "a stage")
+    if not isinstance(parallelism, int):
+        raise Misconfigured(f"stage {name!r} has the parallelism {parallelism!r}, expected a whole number")
+    return JobVertex(str(name), parallelism)
+
+
+def _edges(given: Iterable[Any]) -> Iterable[JobEdge]:
+    for place, each in enumerate(given):
+        where = f"exchange {place}"
+        yield JobEdge(
+            str(_of(each, "from", where)),
+            str(_of(each, "to", where)),
+            _one_of(Pattern, _of(each, "pattern", where), where),
+            _one_of(PartitionType, _of(each, "type", where), where),
+        )
+
+
+def _list(content: Mapping[str, Any], key: str) -> list[Any]:
+    found = content.get(key, [])
+    if not isinstance(found, list):
+        raise Misconfigured(f"`{key}` of the topology is {found!r}, expected a list")
+    return found
+
+
+def _of(given: Any, key: str, where: str) -> Any:
+    if not isinstance(given, dict) or key not in given:
+        raise Misconfigured(f"{where} of the topology has no `{key}`: found {given!r}")
+    return given[key]
+
+
+def _one_of(kind: type[Kind], value: Any, where: str) -> Kind:
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(each.value for each in kind)
+        raise Misconfigured(f"{where} of the topology says {value!r}, expected one of {known}") from None
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")

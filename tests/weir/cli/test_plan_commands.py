@@ -1,0 +1,55 @@
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from weir.cli.main import app
+from weir.errors import Misconfigured
+
+TOPOLOGY = {
+    "stages": [{"name": "a", "parallelism": 2}, {"name": "b", "parallelism": 2}],
+    "exchanges": [{"from": "a", "to": "b", "pattern": "all_to_all", "type": "blocking"}],
+}
+
+
+@pytest.fixture
+def topology(tmp_path):
+    path = tmp_path / "topology.json"
+    path.write_text(json.dumps(TOPOLOGY))
+    return str(path)
+
+
+def run(*arguments, **more):
+    return CliRunner().invoke(app, ["plan", *arguments], catch_exceptions=False, **more)
+
+
+def test_the_answer_as_json(topology):
+    said = run("--topology", topology, "--fail", "b#1", "--lost", "a->b:0#0", "--consumers", "always", "--json")
+    (restart,) = json.loads(said.stdout)["restarts"]
+    assert restart["tasks"] == ["a#0", "b#0", "b#1"]
+    assert restart["regions"] == [["a#0"], ["b#0"], ["b#1"]]
+
+
+def test_the_answer_for_people_spares_consumers_unless_their_input_changes(topology):
+    said = run("--topology", topology, "--fail", "b#1", "--lost", "a->b:0#0")
+    assert said.stdout.splitlines() == [
+        "b#1 fails, which does not find a->b:0#0",
+        "  will re-run: a#0, b#1",
+        "  will re-run if what they read changes: b#0",
+        "  spared: 1 task(s)",
+    ]
+
+
+def test_the_failures_may_stand_in_the_file_and_the_file_may_be_standard_input():
+    given = {**TOPOLOGY, "failures": [{"task": "a#0"}, {"task": "b#0"}]}
+    said = run("--topology", "-", "--json", input=json.dumps(given))
+    assert [each["tasks"] for each in json.loads(said.stdout)["restarts"]] == [["a#0"], ["b#0"]]
+
+
+def test_what_is_missing_is_asked_for(topology, tmp_path):
+    with pytest.raises(Misconfigured, match="--fail TASK"):
+        run("--topology", topology)
+    with pytest.raises(Misconfigured, match="--fail TASK --lost PARTITION"):
+        run("--topology", topology, "--lost", "a->b:0#0")
+    with pytest.raises(Misconfigured, match="cannot be read"):
+        run("--topology", str(tmp_path / "none.json"), "--fail", "a#0")
