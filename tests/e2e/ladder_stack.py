@@ -122,9 +122,9 @@ class LadderStack(Field):
         return next(work for work in self.at_work() if work.task.name == wanted)
 
     def start_slow(self, run_id: str, subtask: int, milliseconds_a_row: int = 20_000) -> int:
-        """Clear a subtask of `doubled` and wait until Spark dwells on its rows, for minutes if nobody stops it.
+        """Clear a subtask of `doubled` that will dwell on its rows in Spark, for minutes if nobody stops it.
 
-        Answers the id of the process that called the stage.
+        Answers the id of the process that called the stage. `await_spark` waits until a Connect server is at it.
         """
         self.change(milliseconds_a_row=milliseconds_a_row)
         self.hold("doubled")
@@ -132,15 +132,11 @@ class LadderStack(Field):
         pid = self.await_reached("doubled", subtask)
         self.change(milliseconds_a_row=0)
         self.let_go("doubled")
-        self.wait(lambda: self.is_writing("doubled", subtask), "Spark to begin its write")
         return pid
 
-    def is_writing(self, stage: str, subtask: int) -> bool:
-        """Whether Spark has begun to write the newest attempt's result, and has not ended."""
-        with self.ledger.transaction() as session:
-            newest = newest_attempts(session, f"{self.dag}@{FIRST_DAY}")[RegionId(stage, subtask)][-1].id
-        folder = Path(self.stack.store_url.removeprefix("file://")) / self.dag / FIRST_DAY / stage
-        return any(folder.glob(f"*/{subtask}/{newest}/_temporary"))
+    def await_spark(self) -> None:
+        """Wait until the Connect server runs a job."""
+        self.wait(lambda: self.running_spark_jobs() > 0, "a running Spark job")
 
     def running_spark_jobs(self) -> int:
         """How many jobs the Spark server is running, as its own pages say."""

@@ -179,6 +179,11 @@ def executors_since(driver, pid):
     return [one for one in executors(driver) if psutil.Process(one.pid).create_time() > began]
 
 
+def has_a_task(executor):
+    """Whether an executor was given a task, as its own log says, which is in its working directory."""
+    return "Running task" in (Path(psutil.Process(executor.pid).cwd()) / "stderr").read_text()
+
+
 def executors(driver):
     state = driver.stack.state
     return running_executors([state.process(worker_name(number)) for number in range(1, WORKERS + 1)])
@@ -194,7 +199,7 @@ def test_spark_submit_takes_one_try_each_and_publishes_what_spark_connect_does(c
 def test_killed_executors_of_a_submitted_region_cost_no_try(engine):
     run_id, before = engine.run(), engine.tries(engine.run())
     driver = engine.start_slow(run_id, 0, milliseconds_a_row=200)
-    engine.wait(lambda: executors_since(engine, driver), "an executor of the driver")
+    engine.wait(lambda: any(map(has_a_task, executors_since(engine, driver))), "an executor of the driver at work")
     for executor in executors_since(engine, driver):
         send(executor, signal.SIGKILL)
     assert after(engine, run_id, before) == {"doubled[0]": 1}

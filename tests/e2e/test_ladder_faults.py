@@ -155,6 +155,7 @@ def test_an_orphan_whose_supervisor_was_killed_is_fenced(green):
 def test_the_loss_of_the_spark_server_in_the_middle_costs_no_restart_of_the_strategy(green):
     ladder, run_id, before = green
     ladder.start_slow(run_id, 0)
+    ladder.await_spark()
     os.kill(ladder.stack.state.process("spark").pid, signal.SIGKILL)
     ladder.await_green(run_id)
     assert ladder.totals() == expected(ladder)
@@ -194,6 +195,7 @@ def test_several_losses_of_several_stages_are_repaired_together(green):
 def test_clearing_a_running_task_stops_its_spark_work(green):
     ladder, run_id, before = green
     ladder.start_slow(run_id, 1)
+    ladder.await_spark()
     assert ladder.api.clear("ladder", run_id, "doubled", 1, "cleared while it runs", even_if_running=True)
     ladder.await_green(run_id)
     assert [state for _, state, _ in ladder.attempts("doubled", 1)][-2:] == ["fenced", "committed"]
