@@ -19,7 +19,7 @@ from weir_airflow.engines import engine_address
 from weir_airflow.ledger_connection import ledger_url
 from weir_airflow.store_connection import store_connection
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "deployment.md").read_text()
 BLOCKS = re.findall(r"(?s)```sh\n(.*?)```", TEXT)
 README = (ROOT / "README.md").read_text()
