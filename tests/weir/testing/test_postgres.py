@@ -14,12 +14,12 @@ import pytest
 from weir.testing.postgres import running_postgres
 
 OWNER = """
-import sys, time
+import sys
 from pathlib import Path
 from weir.testing.postgres import running_postgres
 with running_postgres(Path(sys.argv[1])) as server:
     print(server.port, flush=True)
-    time.sleep(600)
+    sys.stdin.read()
 """
 
 
@@ -34,14 +34,14 @@ def owner(tmp_path):
     """A process with a server, as a test process is one; its guard; and all processes of the server."""
     process = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(tmp_path)],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "TMPDIR": str(tmp_path) if os.geteuid() else os.environ.get("TMPDIR", "/tmp")},
     )
     process.stdout.readline()
     (guard,) = psutil.Process(process.pid).children()
     yield process, guard, guard.children(recursive=True)
-    process.send_signal(signal.SIGINT)  # or the data of a guard that was killed would stay
-    process.wait()
+    process.communicate()  # at the end of its input it ends; killed, it would leave the data of a guard that was killed
 
 
 def run(server, statement, database="postgres"):
