@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 STORE_CONNECTION = "weir_store"
 LEDGER_CONNECTION = "weir_ledger"
+STORE_OPTIONS_VARIABLE = "WEIR_STORE_OPTIONS"
+"""Also how the options reach a driver of spark-submit: a command line and a file would show their secrets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def read_settings(
 
 def store_options(environ: Mapping[str, str]) -> dict[str, Any] | None:
     """The store's options in `WEIR_STORE_OPTIONS`, a JSON object; None if it is not set. Raises Misconfigured."""
-    text = environ.get("WEIR_STORE_OPTIONS")
+    text = environ.get(STORE_OPTIONS_VARIABLE)
     if not text:
         return None
     try:

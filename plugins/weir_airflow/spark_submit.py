@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any, Final
 from weir.errors import Fenced, Misconfigured
 from weir.results.codec import region_failure_from_json
 from weir.results.region_failure import error_of
-from weir.results.region_job import FAILURE_NAME, JOB_NAME, STOP_NAME, STORE_OPTIONS_VARIABLE
-from weir.store.errors import AlreadyExists, NotFound
+from weir.results.region_job import FAILURE_NAME, JOB_NAME
+from weir.settings import STORE_OPTIONS_VARIABLE
+from weir.store.errors import NotFound
+from weir.store.stop_file import tell_to_stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -91,7 +93,7 @@ class SubmitEngine:
 
     def interrupt(self, work: SparkWork) -> None:
         """Tell the driver of an earlier attempt to end, wherever it is; it looks every two seconds."""
-        self._tell_to_stop(work.folder)
+        tell_to_stop(self._store, work.folder)
 
     def stop(self) -> None:
         """End the submission and tell its driver to end; `run` then raises Fenced."""
@@ -101,7 +103,7 @@ class SubmitEngine:
             return
         submission, folder = running
         # Each may take its time, or hang: neither waits for the other.
-        telling = threading.Thread(target=self._tell_to_stop, args=(folder,), daemon=True)
+        telling = threading.Thread(target=tell_to_stop, args=(self._store, folder), daemon=True)
         telling.start()
         try:
             submission.kill()
@@ -150,7 +152,7 @@ class SubmitEngine:
             self._is_stopped.wait(1.0)
             self._raise_if_stopped(job)
         # Should the driver live after all, it must not go on beside the next attempt's.
-        self._tell_to_stop(job.folder)
+        tell_to_stop(self._store, job.folder)
         raise submission.failure_without_answer(job.region)
 
     def _has(self, path: str) -> bool:
@@ -159,10 +161,6 @@ class SubmitEngine:
         except NotFound:
             return False
         return True
-
-    def _tell_to_stop(self, folder: str) -> None:
-        with suppress(AlreadyExists):
-            self._store.create(f"{folder}/{STOP_NAME}", b"")
 
     def _raise_if_stopped(self, job: RegionJob) -> None:
         if self._is_stopped.is_set():

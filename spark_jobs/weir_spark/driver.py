@@ -7,7 +7,6 @@ it sees no more of the driver than that it ended.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import threading
@@ -21,7 +20,8 @@ import fsspec
 from weir.errors import Fenced, Misconfigured, Retryable, WeirError
 from weir.results.codec import region_failure_to_json, region_job_from_json, region_report_to_json
 from weir.results.region_failure import failure_of
-from weir.results.region_job import FAILURE_NAME, STORE_OPTIONS_VARIABLE, RegionJob
+from weir.results.region_job import FAILURE_NAME, RegionJob
+from weir.settings import store_options
 from weir.store.store import Store
 from weir_spark.lost_application import translate_of_own_session
 from weir_spark.stopping import stopped_by_file
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job that the command line names; returns the exit code."""
     given = _parser().parse_args(arguments)
     try:
-        options = _store_options()
+        options = store_options(os.environ) or {}
         job = _read_job(given.job, options)
         if given.remote:
             _run_on_server(job, options, given)
@@ -110,17 +110,6 @@ def _tell_failure(job: RegionJob, store: Store, error: Exception) -> None:
         store.create(f"{job.folder}/{FAILURE_NAME}", region_failure_to_json(failure_of(error, job.attempt)))
     except WeirError as untold:
         print(f"{FAILURE_NAME} could not be written: {untold}", file=sys.stderr, flush=True)
-
-
-def _store_options() -> dict[str, Any]:
-    text = os.environ.get(STORE_OPTIONS_VARIABLE, "")
-    try:
-        options = json.loads(text or "{}")
-    except ValueError:
-        options = None  # the message must not show the text
-    if not isinstance(options, dict):
-        raise Misconfigured(f"{STORE_OPTIONS_VARIABLE} of this process should be a JSON object with fsspec's options")
-    return options
 
 
 def _read_job(url: str, options: Mapping[str, Any]) -> RegionJob:

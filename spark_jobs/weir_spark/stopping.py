@@ -11,27 +11,10 @@ from contextlib import contextmanager
 
 from weir.errors import Fenced, WeirError
 from weir.results.region_job import STOP_NAME, RegionJob
-from weir.store.errors import AlreadyExists, NotFound
+from weir.store.stop_file import is_told_to_stop
 from weir.store.store import Store
 
 POLL_SECONDS = 2.0
-
-
-def tell_to_stop(store: Store, folder: str) -> None:
-    """Tell the driver of the attempt with this folder to end, whether it has begun, runs, or has long ended."""
-    try:
-        store.create(f"{folder}/{STOP_NAME}", b"")
-    except AlreadyExists:
-        return
-
-
-def is_told_to_stop(store: Store, folder: str) -> bool:
-    """Ask the store. Raises Retryable if it does not answer."""
-    try:
-        store.size(f"{folder}/{STOP_NAME}")
-    except NotFound:
-        return False
-    return True
 
 
 @contextmanager

@@ -5,7 +5,8 @@ import threading
 import pytest
 
 from weir.errors import Fenced, Retryable
-from weir_spark.stopping import stopped_by_file, tell_to_stop
+from weir.store.stop_file import tell_to_stop
+from weir_spark.stopping import stopped_by_file
 
 
 @pytest.fixture

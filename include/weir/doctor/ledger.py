@@ -32,7 +32,7 @@ from weir.doctor.ledger_judgement import (
 from weir.errors import Misconfigured
 from weir.ledger.ledger import HEAD
 from weir.ledger.migrate import known_revisions
-from weir.ledger.models import DataflowRow, OwedClearRow
+from weir.ledger.models import DataflowRow, OwedClearRow, RunRow
 from weir.ledger.sqlite import NETWORK_FILE_SYSTEMS, file_system_of
 
 LOOK_SECONDS = 5
@@ -65,8 +65,6 @@ class LedgerExam:
 
     def dag_ids(self) -> tuple[str, ...]:
         """The DAGs that have runs in this ledger."""
-        from weir.ledger.models import RunRow  # noqa: PLC0415
-
         return self._names(RunRow.dag_id)
 
     def check_place(self) -> Iterator[Finding]:

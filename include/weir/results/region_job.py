@@ -16,9 +16,6 @@ FAILURE_NAME: Final = "failure.json"
 STOP_NAME: Final = "stop"
 """Where this file is in an attempt's folder, the attempt's job must not run: it ends at once if it does."""
 
-STORE_OPTIONS_VARIABLE: Final = "WEIR_STORE_OPTIONS"
-"""The environment variable with the store's fsspec options as JSON: a command line would show its secrets to all."""
-
 
 @dataclass(frozen=True, slots=True)
 class PartitionToRead:

@@ -9,18 +9,19 @@ from weir.store.store import Store
 
 def highest_version(store: Store, dataflow: str, sink: str, epoch: str) -> int:
     """The highest version whose pointer is there, whoever wrote it; 0 if there is none. Raises Retryable."""
-    try:
-        name = newest(name for name, _ in store.list(pointer_folder(dataflow, sink, epoch)))
-    except NotFound:
-        return 0
+    name = _newest(store, pointer_folder(dataflow, sink, epoch))
     return 0 if name is None else int(name.removesuffix(".json"))
 
 
 def published(store: Store, dataflow: str, sink: str, epoch: str) -> Pointer | None:
     """The version of `sink` that is visible for `epoch`; None if none is. Raises Retryable."""
     folder = pointer_folder(dataflow, sink, epoch)
+    name = _newest(store, folder)
+    return None if name is None else pointer_from_json(store.read(f"{folder}/{name}"))
+
+
+def _newest(store: Store, folder: str) -> str | None:
     try:
-        name = newest(name for name, _ in store.list(folder))
+        return newest(name for name, _ in store.list(folder))
     except NotFound:
         return None
-    return None if name is None else pointer_from_json(store.read(f"{folder}/{name}"))
