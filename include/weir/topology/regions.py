@@ -39,25 +39,33 @@ class LogicalRegion:
 
 @dataclass(frozen=True, slots=True, order=True)
 class RegionId:
-    """One unit of recovery: subtask i of each stage of a logical region."""
+    """One unit of recovery: subtask i of each stage of a logical region.
+
+    `run` is empty for the run that is spoken of, else the id of an earlier one.
+    """
 
     name: str
     subtask: int
+    run: str = ""
 
     def __str__(self) -> str:
-        return f"{self.name}[{self.subtask}]"
+        return f"{self.name}[{self.subtask}]" + (f" of {self.run}" if self.run else "")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class PartitionId:
-    """The result of one subtask of a stage in one layout, whatever the attempt."""
+    """The result of one subtask of a stage in one layout, whatever the attempt.
+
+    `run` is empty for the run that is spoken of, else the id of an earlier one.
+    """
 
     stage: str
     subtask: int
     layout: str
+    run: str = ""
 
     def __str__(self) -> str:
-        return f"{self.stage}[{self.subtask}] ({self.layout})"
+        return f"{self.stage}[{self.subtask}] ({self.layout})" + (f" of {self.run}" if self.run else "")
 
 
 @dataclass(frozen=True, slots=True)
