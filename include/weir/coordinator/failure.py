@@ -10,12 +10,12 @@ from dataclasses import replace
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from weir.coordinator.budgets import ENVIRONMENT_DELAYS, LIMITS, restart_decision, spent
 from weir.coordinator.discard import discard
 from weir.coordinator.gathering import losses_by_partition
 from weir.coordinator.inputs import probe_partitions
 from weir.coordinator.services import Services
 from weir.coordinator.values import Action, FailureDecision, TaskKey
+from weir.coordinator.verdict import UNREGISTERED_DELAY, already_ended, book, from_budget
 from weir.errors import Conflict, DiskFull, Loss, ResultUnavailable, Retryable
 from weir.ledger.attempts import LIVE, attempts_of, end
 from weir.ledger.failovers import record_failover
@@ -30,9 +30,6 @@ from weir.recovery.plan import Plan, StepKind
 from weir.recovery.restart import RestartStrategy
 from weir.recovery.run_state import CLOSE, AttemptState, RunState
 from weir.topology.regions import PartitionId, RegionId
-
-UNREGISTERED_DELAY = 5.0
-"""Seconds before the next try where the failed one had not even entered the ledger."""
 
 ABANDONED = (AttemptState.RETRYING.value, AttemptState.FAILED.value)
 """The states of an attempt that has failed, and will never commit."""
@@ -54,7 +51,7 @@ def fail(
     if row is None or run is None:
         return _unregistered(failure, error)
     if row.state not in LIVE:
-        return _already_ended(row)
+        return already_ended(row)
     if isinstance(error, ResultUnavailable):
         try:
             return _backtrack(services, run, row, error)
@@ -62,7 +59,7 @@ def fail(
             # Not booked, it would look like a killed process to the next begin.
             failure, error = classify(unplanned), unplanned
     with services.ledger.transaction(dataflow) as session:
-        decision = _book(session, services, run, row.id, failure, error, strategy)
+        decision = book(session, services, run, row.id, failure, error, strategy)
         booked = session.get(AttemptRow, row.id)
     has_written = row.region != CLOSE.name and booked is not None and booked.state in ABANDONED
     if isinstance(error, DiskFull) and has_written:
@@ -89,63 +86,6 @@ def _attempt(session: Session, dataflow: str, key: TaskKey, try_number: int) -> 
 def _unregistered(failure: FailureClass, error: BaseException) -> FailureDecision:
     action = Action.FAIL if failure is FailureClass.FATAL else Action.RETRY
     return FailureDecision(action, UNREGISTERED_DELAY, str(error))
-
-
-def _already_ended(row: AttemptRow | None) -> FailureDecision:
-    if row is None:
-        return FailureDecision(
-            Action.RETRY, UNREGISTERED_DELAY, "the ledger was built again, and does not know the attempt"
-        )
-    if row.state == AttemptState.FAILED.value:
-        return FailureDecision(Action.FAIL, 0, row.error or "the attempt had failed before")
-    # Its work is done or another's: the next try adopts it, or is told so.
-    return FailureDecision(Action.RETRY, 1, f"attempt {row.id} is {row.state} already")
-
-
-def _book(
-    session: Session,
-    services: Services,
-    run: Run,
-    attempt: str,
-    failure: FailureClass,
-    error: BaseException,
-    strategy: RestartStrategy,
-) -> FailureDecision:
-    row = session.get(AttemptRow, attempt)
-    if row is None or row.state not in LIVE:
-        return _already_ended(row)
-    message = f"{type(error).__name__}: {error}"
-    end(row, AttemptState.RETRYING, services.now(), failure=failure, error=message)
-    drop_leases(session, attempt)
-    decision = _decide(attempts_of(session, run.id, RegionId(row.region, row.subtask)), failure, message, strategy)
-    if decision.action is Action.FAIL:
-        row.state = AttemptState.FAILED.value
-    return decision
-
-
-def _decide(
-    attempts: list[AttemptRow], failure: FailureClass, message: str, strategy: RestartStrategy
-) -> FailureDecision:
-    if failure is FailureClass.FATAL:
-        return FailureDecision(Action.FAIL, 0, f"not recoverable by another try: {message}")
-    if failure in LIMITS:
-        return _from_budget(attempts, failure, message)
-    decision = restart_decision(strategy, attempts)
-    if not decision.can_restart:
-        return FailureDecision(Action.FAIL, 0, f"recovery is suppressed by {strategy}: {message}")
-    return FailureDecision(Action.RETRY, decision.backoff_ms / 1000, f"{strategy}: {message}")
-
-
-def _from_budget(attempts: list[AttemptRow], failure: FailureClass, message: str) -> FailureDecision:
-    used, limit = spent(attempts, failure), LIMITS[failure]
-    if used > limit:
-        return FailureDecision(
-            Action.FAIL, 0, f"more than {limit} times {failure.value} since the last clear: {message}"
-        )
-    delay = 0.0
-    if failure is FailureClass.ENVIRONMENT:
-        delay = ENVIRONMENT_DELAYS[min(used, len(ENVIRONMENT_DELAYS)) - 1]
-    return FailureDecision(Action.RETRY, delay, f"{failure.value} {used} of {limit}: {message}")
 
 
 def _backtrack(services: Services, run: Run, row: AttemptRow, error: ResultUnavailable) -> FailureDecision:
@@ -180,10 +120,10 @@ def _carry_out(
 ) -> FailureDecision:
     row = session.get(AttemptRow, attempt)
     if row is None or row.state not in LIVE:
-        return _already_ended(row)
+        return already_ended(row)
     end(row, AttemptState.RETRYING, services.now(), failure=FailureClass.BACKTRACK, error=str(error))
     drop_leases(session, attempt)
-    decision = _from_budget(attempts_of(session, run.id, plan.failed), FailureClass.BACKTRACK, plan.summary())
+    decision = from_budget(attempts_of(session, run.id, plan.failed), FailureClass.BACKTRACK, plan.summary())
     if decision.action is Action.FAIL:
         row.state = AttemptState.FAILED.value
         return decision
