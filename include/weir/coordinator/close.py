@@ -22,7 +22,8 @@ from weir.errors import Conflict
 from weir.ledger.attempts import end
 from weir.ledger.models import AttemptRow, RunRow
 from weir.ledger.publications import begin_publication, complete_publications, last_publication, next_version
-from weir.ledger.results import drop_leases, record_reads, results_in
+from weir.ledger.reads import record_reads
+from weir.ledger.results import drop_leases, results_in
 from weir.ledger.snapshot import run_state
 from weir.recovery.run_state import CLOSE, AttemptState, RunState
 from weir.results.manifest import InputRead, Manifest

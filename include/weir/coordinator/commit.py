@@ -19,9 +19,10 @@ from weir.errors import Conflict, Fault, Fenced, Internal, ResultUnavailable
 from weir.ledger.attempts import attempts_of, end
 from weir.ledger.models import AttemptRow, DataflowRow
 from weir.ledger.owed import owe_clear
-from weir.ledger.results import NewResult, drop_leases, record_reads, replace_results
+from weir.ledger.reads import reads_of, record_reads
+from weir.ledger.results import NewResult, drop_leases, replace_results
 from weir.ledger.runs import Run
-from weir.ledger.snapshot import committed_attempt, reads_of, run_state
+from weir.ledger.snapshot import committed_attempt, run_state
 from weir.recovery.run_state import CLOSE, AttemptState, RunState
 from weir.results.codec import manifest_to_json
 from weir.results.manifest import InputRead, Manifest, digest_version
@@ -194,7 +195,7 @@ def _why_stale(session: Session, run: Run, before: RunState, consumer: RegionId,
     committed = committed_attempt(session, run.id, consumer)
     if committed is None:
         return None
-    read = next((each for each in reads_of(session, committed.id) if each.partition == result.partition), None)
+    read = next((each for each in reads_of(session, committed.id, run.id) if each.partition == result.partition), None)
     if read is None:
         return None
     if digest_version(read.digest) != digest_version(result.digest):

@@ -11,7 +11,6 @@ from weir.errors import WeirError
 from weir.ledger.models import AttemptRow
 from weir.ledger.runs import Run
 from weir.store.probe import MANIFEST
-from weir.topology.regions import Topology
 
 
 def discard(services: Services, run: Run, row: AttemptRow) -> str:
@@ -26,7 +25,7 @@ def discard(services: Services, run: Run, row: AttemptRow) -> str:
 
 
 def _folders(run: Run, row: AttemptRow) -> list[str]:
-    topology = Topology(run.dataflow)
+    topology = run.topology
     return [
         attempt_folder(run, stage.name, layout.id, row.subtask, row.id)
         for stage in topology.stages_of(row.region)

@@ -13,7 +13,6 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.coordinator.services import Services
-from weir.dataflow import Dataflow
 from weir.errors import Conflict, Misconfigured
 from weir.ledger.models import AttemptRow, DataflowRow, RunRow
 from weir.ledger.rebuilding import (
@@ -26,7 +25,7 @@ from weir.ledger.rebuilding import (
     restore_slices,
     stop_everything,
 )
-from weir.ledger.runs import ensure_dataflow, run_by_id, runs_of
+from weir.ledger.runs import ensure_dataflow, run_by_id, runs_of, topology_of
 from weir.ledger.snapshot import run_state
 from weir.recovery.candidates import Candidate, candidates, choose
 from weir.recovery.run_state import AttemptState, RunState
@@ -179,7 +178,7 @@ def _run(session: Session, services: Services, record: RunRecord, epoch: EpochCa
         restore_publications(session, row, epoch.pointers)
         note = f"it is to be pinned anew: clear the whole run {row.run_id} in Airflow"
         return RebuiltRun(row.id, row.dag_id, row.run_id, 0, (), len(epoch.pointers), (*epoch.notes, note))
-    topology = Topology(Dataflow.from_json(record.pinned))
+    topology = topology_of(record.pinned)
     found = candidates(topology, epoch.stored)
     refused = {*record.abandoned, *quarantined_attempts(session, row.id)}
     chosen = choose(topology, row.id, found, refused)

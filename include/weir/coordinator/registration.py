@@ -48,7 +48,7 @@ def register(services: Services, request: BeginRequest) -> Registered | Awaiting
             dataflow, request.interval, key.dag_id, key.run_id, request.task_prefix, dict(request.parameters), store_id
         )
         run = own_epoch(session, new, services.now(), partial(write_record, services, session))
-        topology = Topology(run.dataflow)
+        topology = run.topology
         region = _region_of(run, topology, request)
         if region is None:
             return NotInRecord(_not_in_record(run, request))

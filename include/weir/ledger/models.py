@@ -129,11 +129,16 @@ class AttemptRow(Table):
     waits: Mapped[int] = mapped_column(Integer, default=0)
     failure: Mapped[str | None] = mapped_column(String(20))
     error: Mapped[str | None] = mapped_column(Prose)
+    labels: Mapped[dict[str, Any] | None]
     metrics: Mapped[dict[str, Any] | None]
 
 
 class ResultRow(Table):
-    """A result partition of one attempt, and where it stands in its life."""
+    """A result partition of one attempt, and where it stands in its life.
+
+    `made_from` is a fingerprint of all that it was made from; `differs_from` the attempt that made something else from
+    the same; `fault` the value of the Fault that was found in it.
+    """
 
     __tablename__ = "result"
     __table_args__ = (
@@ -164,21 +169,33 @@ class ResultRow(Table):
     digest: Mapped[str] = mapped_column(String(200))
     rows: Mapped[int] = mapped_column(LARGE)
     bytes: Mapped[int] = mapped_column(LARGE)
+    made_from: Mapped[str | None] = mapped_column(String(64))
+    differs_from: Mapped[str | None] = mapped_column(String(40))
+    fault: Mapped[str | None] = mapped_column(String(20))
+
+
+class ReadSetRow(Table):
+    """The partitions of an input that were read together: `[subtask, attempt, digest]` each, by subtask.
+
+    All readers of the same ones share a row: an exchange between p and q subtasks costs p + q, not p times q.
+    """
+
+    __tablename__ = "read_set"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    members: Mapped[list[Any]]
 
 
 class ConsumptionRow(Table):
-    """One input partition that a committed attempt was made from, with the digest that it read."""
+    """An input that a committed attempt was made from."""
 
     __tablename__ = "consumption"
-    __table_args__ = (Index("consumers_of", "run", "stage", "subtask", "layout"),)
+    __table_args__ = (Index("consumers_of", "run", "stage", "layout"),)
     attempt: Mapped[str] = mapped_column(ForeignKey("attempt.id"), primary_key=True)
     argument: Mapped[str] = mapped_column(String(200), primary_key=True)
     run: Mapped[str] = mapped_column(String(120), primary_key=True)
     stage: Mapped[str] = mapped_column(String(60), primary_key=True)
-    subtask: Mapped[int] = mapped_column(primary_key=True)
     layout: Mapped[str] = mapped_column(String(120), primary_key=True)
-    input_attempt: Mapped[str] = mapped_column(String(40))
-    digest: Mapped[str] = mapped_column(String(200))
+    read_set: Mapped[str] = mapped_column(ForeignKey("read_set.id"))
 
 
 class SourceSliceRow(Table):
@@ -193,7 +210,10 @@ class SourceSliceRow(Table):
 
 
 class FailoverRow(Table):
-    """One decision to restart: what had happened, and the plan as it was carried out."""
+    """One decision to restart: what had happened, and the plan as it was carried out.
+
+    `incident` is the failover that it belongs to; the first of an incident has none.
+    """
 
     __tablename__ = "failover"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
@@ -204,6 +224,9 @@ class FailoverRow(Table):
     decided_at: Mapped[datetime]
     cause: Mapped[str] = mapped_column(Prose)
     plan: Mapped[dict[str, Any]]
+    kind: Mapped[str | None] = mapped_column(String(20))
+    labels: Mapped[dict[str, Any] | None]
+    incident: Mapped[int | None]
 
 
 class OwedClearRow(Table):

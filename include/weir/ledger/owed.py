@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from weir.ledger.models import AttemptRow, OwedClearRow
 from weir.ledger.runs import Run
 from weir.recovery.run_state import CLOSE
-from weir.topology.regions import RegionId, Topology
+from weir.topology.regions import RegionId
 
 
 def owe_clear(
@@ -67,7 +67,7 @@ def task_of(session: Session, run: Run, region: RegionId) -> tuple[str, int]:
         return known[0], known[1]
     if region == CLOSE:
         return run.task_prefix + region.name, -1
-    return run.task_prefix + region.name, Topology(run.dataflow).region(region.name).map_index(region.subtask)
+    return run.task_prefix + region.name, run.topology.region(region.name).map_index(region.subtask)
 
 
 def open_clears(session: Session, dataflow: str | None = None) -> list[OwedClearRow]:

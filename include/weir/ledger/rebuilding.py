@@ -24,7 +24,8 @@ from weir.ledger.models import (
     ResultRow,
     RunRow,
 )
-from weir.ledger.results import NewResult, record_reads, replace_results, supersede_all
+from weir.ledger.reads import record_reads
+from weir.ledger.results import NewResult, replace_results, supersede_all
 from weir.ledger.slices import fix_slices, slices_of
 from weir.recovery.candidates import Candidate
 from weir.recovery.run_state import CLOSE, AttemptState

@@ -13,9 +13,8 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from weir.errors import Loss
-from weir.ledger.models import ConsumptionRow, LeaseRow, ResultRow
+from weir.ledger.models import LeaseRow, ResultRow
 from weir.recovery.run_state import CurrentResult
-from weir.results.manifest import InputRead
 from weir.results.partition_state import PartitionState
 from weir.topology.regions import PartitionId
 
@@ -33,6 +32,8 @@ class NewResult:
     digest: str
     rows: int
     bytes: int
+    made_from: str | None = None
+    differs_from: str | None = None
 
 
 def replace_results(session: Session, run: str, attempt: str, results: Iterable[NewResult], now: datetime) -> None:
@@ -54,6 +55,8 @@ def replace_results(session: Session, run: str, attempt: str, results: Iterable[
                 digest=new.digest,
                 rows=new.rows,
                 bytes=new.bytes,
+                made_from=new.made_from,
+                differs_from=new.differs_from,
             )
         )
     session.flush()
@@ -90,23 +93,6 @@ def results_in(session: Session, run: str, folders: Iterable[str]) -> list[Resul
     return list(session.scalars(select(ResultRow).where(ResultRow.run == run, ResultRow.folder.in_(set(folders)))))
 
 
-def record_reads(session: Session, attempt: str, reads: Iterable[InputRead]) -> None:
-    """Write down what `attempt` was made from."""
-    session.add_all(
-        ConsumptionRow(
-            attempt=attempt,
-            argument=read.argument,
-            run=read.run,
-            stage=read.stage,
-            subtask=read.subtask,
-            layout=read.layout,
-            input_attempt=read.attempt,
-            digest=read.digest,
-        )
-        for read in reads
-    )
-
-
 def record_losses(session: Session, losses: Iterable[Loss], now: datetime) -> None:
     """Mark results lost, each for the attempt that was probed and no other."""
     for loss in losses:
@@ -119,7 +105,12 @@ def record_losses(session: Session, losses: Iterable[Loss], now: datetime) -> No
                 ResultRow.layout == loss.layout,
                 ResultRow.state == PartitionState.FINISHED.value,
             )
-            .values(state=PartitionState.LOST.value, state_at=now, state_reason=f"{loss.fault.value}: {loss.detail}")
+            .values(
+                state=PartitionState.LOST.value,
+                state_at=now,
+                state_reason=f"{loss.fault.value}: {loss.detail}",
+                fault=loss.fault.value,
+            )
         )
 
 
@@ -129,6 +120,7 @@ def record_found(session: Session, results: Iterable[CurrentResult], now: dateti
         if result.state is PartitionState.LOST:
             row = session.get_one(ResultRow, result.result)
             row.state, row.state_at, row.state_reason = PartitionState.FINISHED.value, now, "the files are back"
+            row.fault = None
 
 
 def take_leases(session: Session, results: Iterable[CurrentResult], holder: str, now: datetime) -> None:

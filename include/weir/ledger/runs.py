@@ -5,17 +5,20 @@ Invariant: what a run was pinned to never changes but by `forget_pin`, whatever 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from functools import lru_cache
+from typing import Any, cast
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from weir.dataflow import Dataflow
 from weir.errors import Misconfigured, Retryable
 from weir.ledger.models import DataflowRow, RunRow
+from weir.topology.regions import Topology
 
 SHOWN = 20
 """How many known runs an error names."""
@@ -26,7 +29,7 @@ class Run:
     """The run that owns an epoch of a dataflow. `interval` is in UTC, its end exclusive."""
 
     id: str
-    dataflow: Dataflow
+    topology: Topology
     epoch: str
     interval: tuple[datetime, datetime]
     dag_id: str
@@ -35,6 +38,25 @@ class Run:
     parameters: Mapping[str, Any]
     predecessor: str | None
     lineage: int
+
+    @property
+    def dataflow(self) -> Dataflow:
+        """The dataflow that it is pinned to."""
+        return self.topology.dataflow
+
+    @property
+    def predecessor_run(self) -> str | None:
+        """The id of the run of the epoch before; None in the first."""
+        return None if self.predecessor is None else run_key(self.dataflow.name, self.predecessor)
+
+
+@dataclass(frozen=True, slots=True)
+class PreviousRun:
+    """Airflow's newest DagRun with an earlier data interval, whatever its state."""
+
+    dag_id: str
+    run_id: str
+    interval: tuple[datetime, datetime]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +70,17 @@ class NewRun:
     task_prefix: str
     parameters: Mapping[str, Any]
     store_id: str
+    previous: PreviousRun | None = None
 
 
 def epoch_of(start: datetime) -> str:
     """The epoch's key: the start of its interval in UTC."""
     return start.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def run_key(dataflow: str, epoch: str) -> str:
+    """The id of the run that owns an epoch."""
+    return f"{dataflow}@{epoch}"
 
 
 def dataflow_of(run: str) -> str:
@@ -84,7 +112,8 @@ def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[Ru
     epoch = epoch_of(new.interval[0])
     row = session.scalar(select(RunRow).where(RunRow.dataflow == dataflow.name, RunRow.epoch == epoch))
     if row is None:
-        row = _create(session, new, epoch, now)
+        row = _row(new, epoch, (new.dag_id, new.run_id, new.interval), now)
+        session.add(row)
         dataflow.first_epoch = min(dataflow.first_epoch or epoch, epoch)
     if row.pinned is None:  # new, or freed by `weir run adopt`: whoever begins first owns it
         row.dag_id, row.run_id = new.dag_id, new.run_id
@@ -97,41 +126,70 @@ def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[Ru
         )
     if row.pinned is None:
         row.pinned, row.parameters = new.dataflow.to_json(), dict(new.parameters)
-        row.task_prefix = new.task_prefix
+        row.task_prefix, row.predecessor = new.task_prefix, _predecessor(session, new, epoch, now)
         session.flush()
         on_pin(row)
     return _run(row, dataflow.lineage)
 
 
-def _create(session: Session, new: NewRun, epoch: str, now: datetime) -> RunRow:
-    predecessor = session.scalar(
-        select(RunRow.epoch)
-        .where(RunRow.dataflow == new.dataflow.name, RunRow.epoch < epoch)
-        .order_by(RunRow.epoch.desc())
-        .limit(1)
-    )
-    row = RunRow(
-        id=f"{new.dataflow.name}@{epoch}",
+def _predecessor(session: Session, new: NewRun, epoch: str, now: datetime) -> str | None:
+    """The newest earlier epoch. It may be one that has not begun: Airflow starts several runs at once, in any order."""
+    known = _newest_before(session, new.dataflow.name, epoch)
+    if new.previous is None:
+        return known
+    earlier = epoch_of(new.previous.interval[0])
+    if earlier >= epoch or (known is not None and known >= earlier):
+        return known
+    told = (new.previous.dag_id, new.previous.run_id, new.previous.interval)
+    session.add(_row(new, earlier, told, now))
+    return earlier
+
+
+def _newest_before(session: Session, dataflow: str, epoch: str) -> str | None:
+    query = select(func.max(RunRow.epoch)).where(RunRow.dataflow == dataflow, RunRow.epoch < epoch)
+    return session.scalar(query)
+
+
+def _row(
+    new: NewRun,
+    epoch: str,
+    owner: tuple[str, str, tuple[datetime, datetime]],
+    now: datetime,
+) -> RunRow:
+    dag_id, run_id, interval = owner
+    return RunRow(
+        id=run_key(new.dataflow.name, epoch),
         dataflow=new.dataflow.name,
         epoch=epoch,
-        interval_start=new.interval[0],
-        interval_end=new.interval[1],
-        dag_id=new.dag_id,
-        run_id=new.run_id,
+        interval_start=interval[0],
+        interval_end=interval[1],
+        dag_id=dag_id,
+        run_id=run_id,
         task_prefix=new.task_prefix,
         pinned=None,
         parameters={},
-        predecessor=predecessor,
+        predecessor=None,
         created_at=now,
     )
-    session.add(row)
-    return row
 
 
-def run_by_id(session: Session, run: str) -> Run:
-    """The run with this id, which must exist and be pinned."""
+def run_by_id(session: Session, run: str, like: Topology | None = None) -> Run:
+    """The run with this id, which must exist. One that is not pinned is taken to be of the topology `like`.
+
+    Raises Misconfigured for one that is not pinned, where nothing is said.
+    """
     row = session.get_one(RunRow, run)
-    return _run(row, session.get_one(DataflowRow, row.dataflow).lineage)
+    return _run(row, session.get_one(DataflowRow, row.dataflow).lineage, like)
+
+
+def topology_of(pinned: Mapping[str, Any]) -> Topology:
+    """The topology that a run is pinned to; made once a process for each that there is."""
+    return _topology(json.dumps(pinned, sort_keys=True))
+
+
+@lru_cache(maxsize=256)
+def _topology(pinned: str) -> Topology:
+    return Topology(Dataflow.from_json(json.loads(pinned)))
 
 
 def runs_of(session: Session, dataflow: str | None = None) -> list[RunRow]:
@@ -160,12 +218,12 @@ def forget_pin(session: Session, run: str) -> None:
     session.get_one(RunRow, run).pinned = None
 
 
-def _run(row: RunRow, lineage: int) -> Run:
-    if row.pinned is None:
+def _run(row: RunRow, lineage: int, like: Topology | None = None) -> Run:
+    if row.pinned is None and like is None:
         raise Misconfigured(f"run {row.id} is to be pinned anew: clear its tasks in Airflow, so that they begin again")
     return Run(
         row.id,
-        Dataflow.from_json(row.pinned),
+        topology_of(row.pinned) if row.pinned is not None else cast("Topology", like),
         row.epoch,
         (row.interval_start, row.interval_end),
         row.dag_id,

@@ -3,37 +3,68 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import replace
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.ledger.attempts import newest_attempts
-from weir.ledger.models import AttemptRow, ConsumptionRow, OwedClearRow, ResultRow
+from weir.ledger.models import AttemptRow, OwedClearRow, ResultRow, RunRow
 from weir.ledger.owed import clears_of_run
-from weir.ledger.runs import Run
-from weir.recovery.run_state import AttemptState, CurrentResult, ReadResult, RegionState, RunState
+from weir.ledger.reads import reads_by_attempt
+from weir.ledger.runs import Run, run_key, topology_of
+from weir.recovery.run_state import AttemptState, CurrentResult, EarlierRun, ReadSet, RegionState, RunState
 from weir.results.partition_state import PartitionState
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 ENDED = (AttemptState.COMMITTED.value, AttemptState.ADOPTED.value, AttemptState.FAILED.value)
 
 
-def run_state(session: Session, run: Run, topology: Topology | None = None) -> RunState:
-    """The present state of `run`."""
-    reads = _reads(session, run.id)
+def run_state(session: Session, run: Run, topology: Topology | None = None, include: Collection[str] = ()) -> RunState:
+    """The present state of `run`, and of those before it that its `previous` exchanges reach.
+
+    Of these the one before it, further ones as long as they are not closed, and all up to the earliest of `include`.
+    """
+    own = topology or run.topology
+    results = _results(session, run.id, run.id)
+    regions = _regions(session, run.id, run.id)
+    before = run.predecessor_run if getattr(own, "reads_previous", False) else None  # TODO
+    earlier: dict[str, EarlierRun] = {}
+    reaching = before
+    while reaching is not None:
+        found, is_closed = _earlier(session, reaching, own)
+        earlier[reaching] = found
+        results |= _results(session, reaching, run.id)
+        regions |= _regions(session, reaching, run.id)
+        is_wanted = any(each < reaching for each in include) or not is_closed
+        reaching = found.predecessor if is_wanted and getattr(found.topology, "reads_previous", False) else None
+    return RunState(run.id, own, results, regions, before, earlier)
+
+
+def _earlier(session: Session, run: str, like: Topology) -> tuple[EarlierRun, bool]:
+    """An earlier run, and whether it is closed."""
+    row = session.get_one(RunRow, run)
+    topology = like if row.pinned is None else topology_of(row.pinned)
+    predecessor = None if row.predecessor is None else run_key(row.dataflow, row.predecessor)
+    return EarlierRun(run, topology, predecessor, row.pinned is not None), row.closed_at is not None
+
+
+def _results(session: Session, run: str, current: str) -> dict[PartitionId, CurrentResult]:
+    reads = reads_by_attempt(session, run, current)
     query = (
         select(ResultRow, AttemptRow.try_number)
         .join(AttemptRow, AttemptRow.id == ResultRow.attempt)
-        .where(ResultRow.run == run.id, ResultRow.is_current)
+        .where(ResultRow.run == run, ResultRow.is_current)
     )
     results = {}
     for row, try_number in session.execute(query):
-        partition = PartitionId(row.stage, row.subtask, row.layout)
+        partition = PartitionId(row.stage, row.subtask, row.layout, "" if run == current else run)
         results[partition] = _current(row, try_number, partition, tuple(reads[row.attempt]))
-    return RunState(run.id, topology or Topology(run.dataflow), results, _regions(session, run.id))
+    return results
 
 
-def _current(row: ResultRow, try_number: int, partition: PartitionId, reads: tuple[ReadResult, ...]) -> CurrentResult:
+def _current(row: ResultRow, try_number: int, partition: PartitionId, reads: tuple[ReadSet, ...]) -> CurrentResult:
     return CurrentResult(
         partition,
         row.id,
@@ -46,26 +77,17 @@ def _current(row: ResultRow, try_number: int, partition: PartitionId, reads: tup
         row.rows,
         row.bytes,
         reads,
+        row.made_from,
+        row.fault,
     )
 
 
-def _reads(session: Session, run: str) -> dict[str, list[ReadResult]]:
-    """What each attempt of `run` was made from."""
-    found: dict[str, list[ReadResult]] = defaultdict(list)
-    query = (
-        select(ConsumptionRow).join(AttemptRow, AttemptRow.id == ConsumptionRow.attempt).where(AttemptRow.run == run)
-    )
-    for row in session.scalars(query):
-        partition = PartitionId(row.stage, row.subtask, row.layout)
-        found[row.attempt].append(ReadResult(partition, row.input_attempt, row.digest))
-    return found
-
-
-def _regions(session: Session, run: str) -> dict[RegionId, RegionState]:
+def _regions(session: Session, run: str, current: str) -> dict[RegionId, RegionState]:
+    shown = "" if run == current else run
     repairs: dict[RegionId, list[OwedClearRow]] = defaultdict(list)
     for owed in clears_of_run(session, run):
-        repairs[RegionId(owed.region, owed.subtask)].append(owed)
-    attempts = newest_attempts(session, run)
+        repairs[RegionId(owed.region, owed.subtask, shown)].append(owed)
+    attempts = {replace(region, run=shown): rows for region, rows in newest_attempts(session, run).items()}
     return {
         region: _region(region, attempts.get(region, []), repairs.get(region, []))
         for region in attempts.keys() | repairs.keys()
@@ -98,11 +120,3 @@ def committed_attempt(session: Session, run: str, region: RegionId) -> AttemptRo
         .limit(1)
     )
     return session.scalar(query)
-
-
-def reads_of(session: Session, attempt: str) -> tuple[ReadResult, ...]:
-    """What `attempt` was made from."""
-    rows = session.scalars(select(ConsumptionRow).where(ConsumptionRow.attempt == attempt))
-    return tuple(
-        ReadResult(PartitionId(row.stage, row.subtask, row.layout), row.input_attempt, row.digest) for row in rows
-    )

@@ -6,12 +6,17 @@ that was read. Validity is derived here and stored nowhere.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import TYPE_CHECKING
 
+from weir.errors import Misconfigured
 from weir.results.partition_state import PartitionState
 from weir.topology.regions import PartitionId, RegionId, Topology
+
+if TYPE_CHECKING:
+    from weir.topology.regions import PreviousInput
 
 CLOSE = RegionId("weir_close", 0)
 """The closing task: outside the topology, it needs every result of the run and reads those of the sinks."""
@@ -24,6 +29,16 @@ class ReadResult:
     partition: PartitionId
     attempt: str
     digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSet:
+    """The partitions of one input that an attempt read; all readers of the same ones share one object.
+
+    So what is asked of a set is answered once, however many subtasks read it.
+    """
+
+    members: tuple[ReadResult, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +55,9 @@ class CurrentResult:
     digest: str
     rows: int
     bytes: int
-    reads: tuple[ReadResult, ...]
+    reads: tuple[ReadSet, ...]
+    made_from: str | None = None
+    fault: str | None = None
 
 
 class AttemptState(Enum):
@@ -87,59 +104,184 @@ class RegionState:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlierRun:
+    """A run before the one that is spoken of: its topology, its id in the ledger and that of the one before it.
+
+    A run that has not begun is taken to be of the topology of the one that asks.
+    """
+
+    run: str
+    topology: Topology
+    predecessor: str | None
+    has_begun: bool = True
+
+
+class BeyondHorizon(Exception):
+    """The decision needs to know of an earlier run that was not looked at: look at `run` too, and decide again."""
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        super().__init__(f"run {run} is not in the state that the decision was asked of")
+
+
+@dataclass(frozen=True, slots=True)
 class RunState:
-    """A run as the ledger knows it at one instant."""
+    """A run as the ledger knows it at one instant, and those before it that its `previous` exchanges reach.
+
+    Results and regions of earlier runs have ids with that run. What lies behind the earliest of `earlier` is taken to
+    be valid: that one is closed.
+    """
 
     run: str
     topology: Topology
     results: Mapping[PartitionId, CurrentResult]
     regions: Mapping[RegionId, RegionState]
-    _valid: dict[PartitionId, bool] = field(default_factory=dict, compare=False, repr=False)
-    _awaited: dict[PartitionId, frozenset[RegionId]] = field(default_factory=dict, compare=False, repr=False)
+    predecessor: str | None = None
+    earlier: Mapping[str, EarlierRun] = field(default_factory=dict)
+    void: frozenset[RegionId] = frozenset()
+    """Regions of earlier runs that have never begun, and that Airflow calls finished."""
+    _valid: dict[PartitionId, bool] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _holding: dict[int, bool] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _awaited: dict[PartitionId, frozenset[RegionId]] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+
+    # The shape of the runs
+
+    def topology_of(self, run: str) -> Topology:
+        """The topology of a run, as ids name it. Raises BeyondHorizon."""
+        return self.topology if not run else self._earlier(run).topology
+
+    def predecessor_of(self, run: str) -> str | None:
+        """The id of the run before a run; None where that is the first epoch. Raises BeyondHorizon."""
+        return self.predecessor if not run else self._earlier(run).predecessor
+
+    def _earlier(self, run: str) -> EarlierRun:
+        if run not in self.earlier:
+            raise BeyondHorizon(run)
+        return self.earlier[run]
 
     def region(self, region: RegionId) -> RegionState:
         """The state of `region`, also of one that never began."""
         return self.regions.get(region, RegionState(region))
 
+    def region_ids(self, run: str = "") -> tuple[RegionId, ...]:
+        """All regions of a run, producers first."""
+        found = self.topology_of(run).region_ids()
+        return tuple(replace(each, run=run) for each in found) if run else found
+
+    def producer(self, partition: PartitionId) -> RegionId:
+        """The region that writes `partition`."""
+        producer = self.topology_of(partition.run).producer(partition)
+        return replace(producer, run=partition.run) if partition.run else producer
+
+    def outputs(self, region: RegionId) -> tuple[PartitionId, ...]:
+        """The partitions that `region` writes."""
+        if not region.run:
+            return self.topology.outputs(region)
+        found = self.topology_of(region.run).outputs(replace(region, run=""))
+        return tuple(replace(each, run=region.run) for each in found)
+
+    def consumers(self, partition: PartitionId) -> tuple[RegionId, ...]:
+        """The regions of the same run that read `partition`."""
+        if not partition.run:
+            return self.topology.consumers(partition)
+        found = self.topology_of(partition.run).consumers(replace(partition, run=""))
+        return tuple(replace(each, run=partition.run) for each in found)
+
     def inputs_of(self, region: RegionId) -> tuple[PartitionId, ...]:
-        """The partitions that `region` needs; the closing task needs all."""
+        """The partitions that `region` needs, of its own run and the one before; the closing task needs all."""
         if region == CLOSE:
             return tuple(partition for each in self.topology.region_ids() for partition in self.topology.outputs(each))
-        return tuple(partition for read in self.topology.inputs(region) for partition in read.partitions)
+        topology, run = self.topology_of(region.run), region.run
+        local = replace(region, run="") if run else region
+        own = tuple(partition for read in topology.inputs(local) for partition in read.partitions)
+        if run:
+            own = tuple(replace(each, run=run) for each in own)
+        previous = topology.previous_inputs(local) if hasattr(topology, "previous_inputs") else ()  # TODO
+        earlier = (each for read in previous for each in self.previous_partitions(run, read))
+        return (*own, *earlier)
+
+    def previous_partitions(self, run: str, read: PreviousInput) -> tuple[PartitionId, ...]:
+        """What a `previous` exchange reads, nothing in the first epoch. Raises BeyondHorizon or Misconfigured."""
+        before = self.predecessor_of(run)
+        if before is None:
+            return ()
+        known = self._earlier(before)
+        if not known.topology.writes(read.producer, read.layout.id):
+            raise Misconfigured(
+                f"stage {read.stage} reads {read.producer} of the epoch before, but run {before} is pinned to a "
+                f"dataflow that does not write it as {read.layout.id}: `weir run adopt {before}`, and clear that run, "
+                "so that it is made by the present dataflow"
+            )
+        partitions = known.topology.partitions_of(read.producer, read.layout.id)
+        return tuple(replace(each, run=before) for each in partitions)
+
+    # What is valid
 
     def is_valid(self, partition: PartitionId) -> bool:
         """Whether the current result of `partition` has the right content; not whether its bytes are there."""
-        known = self._valid.get(partition)
+        self._derive_validity()
+        return self._valid.get(partition, False)
+
+    def _derive_validity(self) -> None:
+        """Producers first, so that no chain of epochs is too long for Python's stack."""
+        for partition in self._in_order() if not self._valid else ():
+            result = self.results.get(partition)
+            self._valid[partition] = (
+                result is not None
+                and result.state is not PartitionState.QUARANTINED
+                and all(self._holds(reads) for reads in result.reads)
+            )
+
+    def _in_order(self) -> Iterator[PartitionId]:
+        """All partitions: earlier runs first, producers first."""
+        for run in (*sorted(self.earlier), ""):
+            for region in self.region_ids(run):
+                yield from self.outputs(region)
+
+    def _holds(self, reads: ReadSet) -> bool:
+        """Whether all that was read is valid and has the digest that was read; its validity is known by now."""
+        known = self._holding.get(id(reads))
         if known is None:
-            known = self._valid[partition] = self._derive_validity(partition)
+            known = self._holding[id(reads)] = all(self._still_holds(read) for read in reads.members)
         return known
 
-    def _derive_validity(self, partition: PartitionId) -> bool:
-        result = self.results.get(partition)
-        if result is None or result.state is PartitionState.QUARANTINED:
-            return False
-        return all(self._still_holds(read) for read in result.reads)
-
     def _still_holds(self, read: ReadResult) -> bool:
+        run = read.partition.run
+        if run and run not in self.earlier:
+            return True
         current = self.results.get(read.partition)
-        return current is not None and current.digest == read.digest and self.is_valid(read.partition)
+        return current is not None and current.digest == read.digest and self._valid.get(read.partition, False)
 
     def is_good(self, partition: PartitionId) -> bool:
         """Whether `partition` is valid and not known to be gone."""
         result = self.results.get(partition)
         return result is not None and result.state is PartitionState.FINISHED and self.is_valid(partition)
 
+    # Who is at work
+
     def awaited_for(self, partition: PartitionId) -> frozenset[RegionId]:
         """The regions at work that `partition` waits for: its producer, or those of what it was made from."""
-        known = self._awaited.get(partition)
-        if known is None:
-            known = self._awaited[partition] = self._derive_awaited(partition)
-        return known
+        self._derive_validity()
+        for each in self._in_order() if not self._awaited else ():
+            self._awaited[each] = self._derive_awaited(each)
+        return self._awaited.get(partition, frozenset())
 
     def _derive_awaited(self, partition: PartitionId) -> frozenset[RegionId]:
-        producer = self.topology.producer(partition)
-        if self.region(producer).at_work:
+        producer = self.producer(partition)
+        if self.region(producer).at_work or self._is_to_come(producer):
             return frozenset({producer})
         result = self.results.get(partition)
-        stale = () if result is None else tuple(read for read in result.reads if not self._still_holds(read))
-        return frozenset(region for read in stale for region in self.awaited_for(read.partition))
+        stale = () if result is None else (reads for reads in result.reads if not self._holds(reads))
+        return frozenset(
+            region
+            for reads in stale
+            for read in reads.members
+            if not self._still_holds(read)
+            for region in self._awaited.get(read.partition, ())
+        )
+
+    def _is_to_come(self, producer: RegionId) -> bool:
+        """Whether a region of an earlier run has not begun yet; in its own run Airflow's order sees to that."""
+        return bool(producer.run) and not self.region(producer).newest_try and producer not in self.void

@@ -6,7 +6,7 @@ from weir.dataflow import Dataflow, Stage, blocking, pipelined, sink, source
 from weir.errors import Fault, Loss
 from weir.recovery.backtrack import NeedsProbe, backtrack, known_loss
 from weir.recovery.plan import Plan, StepKind
-from weir.recovery.run_state import CLOSE, AttemptState, CurrentResult, ReadResult, RegionState, RunState
+from weir.recovery.run_state import CLOSE, AttemptState, CurrentResult, ReadResult, ReadSet, RegionState, RunState
 from weir.results.partition_state import PartitionState
 from weir.topology.regions import RegionId, Topology
 
@@ -34,9 +34,8 @@ def whole_run(*, changed=(), states=None, without=(), regions=None):
     results = {}
     for region in REGIONS:
         reads = tuple(
-            ReadResult(each, "t0001", f"digest of {each}")
+            ReadSet(tuple(ReadResult(each, "t0001", f"digest of {each}") for each in read.partitions))
             for read in TOPOLOGY.inputs(region)
-            for each in read.partitions
         )
         for each in TOPOLOGY.outputs(region):
             state = (states or {}).get((each.stage, each.subtask), PartitionState.FINISHED)

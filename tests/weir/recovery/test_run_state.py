@@ -10,6 +10,7 @@ from weir.recovery.run_state import (
     AttemptState,
     CurrentResult,
     ReadResult,
+    ReadSet,
     RegionState,
     RunState,
 )
@@ -34,11 +35,16 @@ PARTITION = {name: PartitionId(name, 0, "plain") for name in NAMES}
 REGION = {name: RegionId(name, 0) for name in NAMES}
 
 
+def read(name):
+    """What a stage of the chain holds, as its reader recorded it."""
+    return ReadSet((ReadResult(PARTITION[name], f"t0001-{name}", f"digest of {name}"),))
+
+
 def result(name, digest=None, reads=None, state=PartitionState.FINISHED):
     """The result of a stage of the chain, made from what the stage before it holds by default."""
     before = NAMES[NAMES.index(name) - 1] if name != "a" else None
     if reads is None:
-        reads = () if before is None else (ReadResult(PARTITION[before], f"t0001-{before}", f"digest of {before}"),)
+        reads = () if before is None else (read(before),)
     return CurrentResult(
         PARTITION[name], 1, f"t0001-{name}", 1, state, name, "sha", digest or f"digest of {name}", 1, 1, reads
     )
@@ -74,7 +80,7 @@ def test_results_become_valid_again_when_the_digest_comes_back():
 
 
 def test_a_stale_middle_stays_stale_when_only_the_end_is_made_again():
-    again = result("d", reads=(ReadResult(PARTITION["c"], "t0001-c", "digest of c"),))
+    again = result("d", reads=(read("c"),))
     assert validity(run_of(*all_of(result("a", digest="another"), again))) == ["a"]
 
 
