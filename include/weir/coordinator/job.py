@@ -9,7 +9,6 @@ from weir.coordinator.registration import Registered
 from weir.coordinator.services import Services, attempt_folder, region_folder
 from weir.coordinator.slices import slice_for
 from weir.dataflow import Stage
-from weir.dataflow.exchange import ExchangeKind
 from weir.dataflow.settings import spark_conf
 from weir.dataflow.stage import StageKind
 from weir.errors import Misconfigured
@@ -67,7 +66,7 @@ def _stage(
         pipelined={
             argument: exchange.stage
             for argument, exchange in stage.exchanges.items()
-            if exchange.kind is ExchangeKind.PIPELINED
+            if exchange.joins_plan
         },
         inputs=tuple(_input(services, state, each, manifests) for each in inputs if each.stage == stage.name),
         outputs=tuple(

@@ -1,19 +1,27 @@
 """What a user declares: stages joined by exchanges. Importing this is cheap: DAG files do it at every parse."""
 
 from weir.dataflow.dataflow import Dataflow
-from weir.dataflow.exchange import Exchange, ExchangeKind, blocking, pipelined
+from weir.dataflow.digest_rule import DigestRule, digest
+from weir.dataflow.exchange import Exchange, ExchangeKind, blocking, cached, pipelined, previous
+from weir.dataflow.failover import Consumers, FailoverStrategy
 from weir.dataflow.settings import spark_conf, task_settings
 from weir.dataflow.stage import Stage, StageKind, TaskSettings, sink, source
 
 __all__ = [
+    "Consumers",
     "Dataflow",
+    "DigestRule",
     "Exchange",
     "ExchangeKind",
+    "FailoverStrategy",
     "Stage",
     "StageKind",
     "TaskSettings",
     "blocking",
+    "cached",
+    "digest",
     "pipelined",
+    "previous",
     "sink",
     "source",
     "spark_conf",

@@ -1,5 +1,8 @@
 """A stage as JSON, for the record that a run is pinned to. Invariant: what is written reads back equal.
 
+Version 1 had neither `deterministic` and `digest` of a stage nor `pointwise`, `durable` and `schema` of an exchange:
+there they mean what they mean to a stage or an exchange that does not say them.
+
 `executor_config` is left out: it holds Airflow's own objects, which only the DAG file can make.
 """
 
@@ -9,6 +12,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+from weir.dataflow.digest_rule import DigestRule
 from weir.dataflow.exchange import Exchange, ExchangeKind
 from weir.dataflow.stage import Stage, StageKind, TaskSettings
 
@@ -33,6 +37,8 @@ def stage_to_json(stage: Stage) -> dict[str, Any]:
             **({"spark_conn_id": stage.task.spark_conn_id} if stage.task.spark_conn_id else {}),
         },
         "spark": dict(stage.spark),
+        "deterministic": stage.deterministic,
+        "digest": {"round": dict(stage.digest.round), "ignore": list(stage.digest.ignore)},
     }
 
 
@@ -56,7 +62,13 @@ def stage_from_json(document: Mapping[str, Any]) -> Stage:
             spark_conn_id=task.get("spark_conn_id"),
         ),
         spark=dict(document["spark"]),
+        deterministic=document.get("deterministic", True),
+        digest=_rule_from_json(document.get("digest", {"round": {}, "ignore": []})),
     )
+
+
+def _rule_from_json(document: Mapping[str, Any]) -> DigestRule:
+    return DigestRule(dict(document["round"]), tuple(document["ignore"]))
 
 
 def _exchange_to_json(exchange: Exchange) -> dict[str, Any]:
@@ -65,6 +77,9 @@ def _exchange_to_json(exchange: Exchange) -> dict[str, Any]:
         "kind": exchange.kind.value,
         "keys": list(exchange.keys),
         "broadcast": exchange.broadcast,
+        "pointwise": exchange.pointwise,
+        "durable": exchange.durable,
+        "schema": exchange.schema,
     }
 
 
@@ -74,4 +89,7 @@ def _exchange_from_json(document: Mapping[str, Any]) -> Exchange:
         kind=ExchangeKind(document["kind"]),
         keys=tuple(document["keys"]),
         broadcast=document["broadcast"],
+        pointwise=document.get("pointwise", False),
+        durable=document.get("durable", True),
+        schema=document.get("schema", ""),
     )

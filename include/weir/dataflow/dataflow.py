@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from enum import Enum
+from typing import TYPE_CHECKING, Any
 
 from weir.dataflow.codec import stage_from_json, stage_to_json
+from weir.dataflow.failover import Consumers, FailoverStrategy
 from weir.dataflow.stage import Stage
 from weir.dataflow.validation import sound_stages
 from weir.errors import Misconfigured
 
-VERSION = 1
+VERSION = 2
 """The version of the JSON that a run is pinned to."""
+
+_READ = (1, VERSION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +25,34 @@ class Dataflow:
     """Stages in topological order (that of declaration among ready ones), checked as a whole.
 
     `max_parallelism` is the number of key groups of every stage that does not say its own; `parameters` are JSON
-    values that each stage finds in its context. Raises Misconfigured, which lists what to write instead.
+    values that each stage finds in its context. `failover` says which regions a failure restarts ("region", "full",
+    "individual") and `consumers` when those that read what was made again do ("if_changed", "always").
+    Raises Misconfigured, which lists what to write instead.
     """
 
     name: str
     stages: Sequence[Stage]
     max_parallelism: int = field(default=128, kw_only=True)
     parameters: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    failover: FailoverStrategy = field(default=FailoverStrategy.REGION, kw_only=True)
+    consumers: Consumers = field(default=Consumers.IF_CHANGED, kw_only=True)
+
+    if TYPE_CHECKING:
+        # Texts are taken, enums are kept: a dataclass's own annotations cannot say that of one field.
+        def __init__(
+            self,
+            name: str,
+            stages: Sequence[Stage],
+            *,
+            max_parallelism: int = 128,
+            parameters: Mapping[str, Any] = ...,
+            failover: FailoverStrategy | str = FailoverStrategy.REGION,
+            consumers: Consumers | str = Consumers.IF_CHANGED,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "failover", _choice(self.name, "failover", self.failover, FailoverStrategy))
+        object.__setattr__(self, "consumers", _choice(self.name, "consumers", self.consumers, Consumers))
         object.__setattr__(self, "parameters", _as_json(self.name, self.parameters))
         object.__setattr__(self, "stages", sound_stages(self.name, self.max_parallelism, tuple(self.stages)))
 
@@ -53,6 +76,8 @@ class Dataflow:
             "name": self.name,
             "max_parallelism": self.max_parallelism,
             "parameters": _as_json(self.name, self.parameters),
+            "failover": self.failover.value,
+            "consumers": self.consumers.value,
             "stages": [stage_to_json(stage) for stage in self.stages],
         }
 
@@ -60,17 +85,32 @@ class Dataflow:
     def from_json(cls, document: Mapping[str, Any]) -> Dataflow:
         """Read what `to_json` wrote. Raises Misconfigured for a version that this Weir does not know."""
         version = document.get("version")
-        if version != VERSION:
+        # Version 1 said nothing of recovery: a run that it pinned goes on by the defaults.
+        if version not in _READ or isinstance(version, bool):
             raise Misconfigured(
-                f"the record of dataflow {document.get('name')!r} has version {version!r}, this Weir reads {VERSION}: "
-                "use the Weir that wrote it, or a newer one"
+                f"the record of dataflow {document.get('name')!r} has version {version!r}, this Weir reads "
+                f"{_listed(_READ)}: use the Weir that wrote it, or a newer one"
             )
         return cls(
             document["name"],
             tuple(stage_from_json(stage) for stage in document["stages"]),
             max_parallelism=document["max_parallelism"],
             parameters=document["parameters"],
+            failover=document.get("failover", FailoverStrategy.REGION),
+            consumers=document.get("consumers", Consumers.IF_CHANGED),
         )
+
+
+def _listed(versions: Sequence[int]) -> str:
+    return " and ".join(str(version) for version in versions)
+
+
+def _choice(dataflow: str, what: str, said: object, kinds: type[Enum]) -> Enum:
+    for kind in kinds:
+        if said is kind or said == kind.value:
+            return kind
+    known = " or ".join(f'{what}="{kind.value}"' for kind in kinds)
+    raise Misconfigured(f"dataflow {dataflow!r}: {what} must not be {said!r}: write {known}")
 
 
 def _as_json(dataflow: str, parameters: Mapping[str, Any]) -> dict[str, Any]:

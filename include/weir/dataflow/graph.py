@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 
-from weir.dataflow.exchange import ExchangeKind
 from weir.dataflow.stage import Stage
 
 
@@ -52,7 +51,7 @@ def find_cycle(reads: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
 
 
 def pipelined_groups(stages: Sequence[Stage]) -> tuple[tuple[Stage, ...], ...]:
-    """Group stages that are weakly connected over pipelined exchanges; order within and among groups is that given."""
+    """Group stages that are weakly connected over exchanges that join a plan; order is that given, among groups too."""
     leader = {stage.name: stage.name for stage in stages}
 
     def find(name: str) -> str:
@@ -63,7 +62,7 @@ def pipelined_groups(stages: Sequence[Stage]) -> tuple[tuple[Stage, ...], ...]:
 
     for stage in stages:
         for exchange in stage.exchanges.values():
-            if exchange.kind is ExchangeKind.PIPELINED:
+            if exchange.joins_plan:
                 leader[find(stage.name)] = find(exchange.stage)
     groups: dict[str, list[Stage]] = {}
     for stage in stages:
@@ -76,10 +75,7 @@ def group_reads(groups: Sequence[Sequence[Stage]]) -> dict[str, list[str]]:
     group_of = {stage.name: group[0].name for group in groups for stage in group}
     return {
         group[0].name: [
-            group_of[exchange.stage]
-            for stage in group
-            for exchange in stage.exchanges.values()
-            if exchange.kind is ExchangeKind.BLOCKING
+            group_of[exchange.stage] for stage in group for exchange in stage.exchanges.values() if exchange.is_boundary
         ]
         for group in groups
     }

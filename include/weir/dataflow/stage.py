@@ -8,6 +8,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Any, cast
 
+from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.dataflow.exchange import Exchange, ExchangeKind, name_of
 from weir.errors import Misconfigured
 
@@ -46,6 +47,8 @@ class Stage:
     `resolve` (sources only) names a function that says once a run what each subtask reads:
     `def flights_of(ctx) -> list[Any]`, one JSON value a subtask; the source is then called as `(ctx, slice)`.
     `spark` holds Spark settings of the session that runs the stage's region.
+    `deterministic=False` says that equal inputs may give other rows, so that its direct consumers run again whenever
+    it does. `digest` says what counts as a change of its rows.
     """
 
     name: str
@@ -57,6 +60,8 @@ class Stage:
     kind: StageKind = StageKind.TRANSFORM
     task: TaskSettings = field(default_factory=TaskSettings)
     spark: Mapping[str, str] = field(default_factory=dict)
+    deterministic: bool = True
+    digest: DigestRule = PLAIN_RULE
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inputs", _by_argument(self.name, self.inputs))
@@ -76,6 +81,8 @@ def source(
     max_parallelism: int | None = None,
     task: TaskSettings | None = None,
     spark: Mapping[str, str] | None = None,
+    deterministic: bool = True,
+    digest: DigestRule = PLAIN_RULE,
 ) -> Stage:
     """Declare a stage without inputs: `def flights(ctx, slice) -> DataFrame`, with a session in `ctx.spark`."""
     return Stage(
@@ -87,6 +94,8 @@ def source(
         kind=StageKind.SOURCE,
         task=task or TaskSettings(),
         spark=dict(spark or {}),
+        deterministic=deterministic,
+        digest=digest,
     )
 
 
@@ -94,6 +103,7 @@ def sink(stage: Stage | str, name: str) -> Stage:
     """Publish the rows of `stage` as the data set `name`, one version an epoch, once the run's results are complete.
 
     The rows are staged by the region that computes `stage` and become visible when `weir_close` replaces one pointer.
+    What counts as a change of them is what `stage` says.
     """
     read = name_of(stage)
     return Stage(name, "", {read: Exchange(read, ExchangeKind.PIPELINED)}, kind=StageKind.SINK)
@@ -118,6 +128,6 @@ def _by_argument(stage: str, inputs: object) -> dict[str, Exchange]:
         if not isinstance(exchange, Exchange):
             raise Misconfigured(
                 f"stage {stage!r}: input {argument!r} is {exchange!r}, not an exchange: "
-                "write pipelined(x), blocking(x, by=...) or blocking(x, broadcast=True)"
+                "write pipelined(x), cached(x), blocking(x, by=...), blocking(x, broadcast=True) or previous(x, ...)"
             )
     return named

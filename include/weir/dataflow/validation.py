@@ -14,7 +14,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from weir.dataflow.exchange import Exchange, ExchangeKind
+from weir.dataflow.digest_rule import rule_problems
+from weir.dataflow.exchange import ExchangeKind
+from weir.dataflow.exchange_rules import declared_problems, meeting_problems
 from weir.dataflow.graph import find_cycle, group_reads, pipelined_groups, topological_order
 from weir.dataflow.settings import spark_conf, task_settings
 from weir.dataflow.stage import Stage, StageKind
@@ -30,17 +32,23 @@ _RESERVED_ARGUMENTS = ("ctx",)
 
 
 def sound_stages(dataflow: str, max_parallelism: int, stages: Sequence[Stage]) -> tuple[Stage, ...]:
-    """Return the stages in topological order, sinks as parallel as what they publish. Raises Misconfigured."""
+    """Return the stages in topological order, sinks as parallel and as digested as what they publish.
+
+    Raises Misconfigured.
+    """
     _refuse(dataflow, _dataflow_problems(dataflow, max_parallelism, stages))
     _refuse(dataflow, (text for stage in stages for text in _stage_problems(stage, max_parallelism)))
     _refuse(dataflow, _name_problems(stages))
     by_name = {stage.name: stage for stage in stages}
     _refuse(dataflow, (text for stage in stages for text in _input_problems(stage, by_name)))
-    reads = {stage.name: [exchange.stage for exchange in stage.exchanges.values()] for stage in stages}
+    reads = {
+        stage.name: [exchange.stage for exchange in stage.exchanges.values() if not exchange.is_previous]
+        for stage in stages
+    }
     _refuse(dataflow, _cycle_problems(reads))
-    sized = {stage.name: _as_parallel_as_its_producer(stage, by_name) for stage in stages}
+    sized = {stage.name: _like_its_producer(stage, by_name) for stage in stages}
     ordered = tuple(sized[name] for name in topological_order(reads))
-    _refuse(dataflow, (text for stage in ordered for text in _exchange_problems(stage, sized)))
+    _refuse(dataflow, (text for stage in ordered for text in meeting_problems(stage, sized)))
     _refuse(dataflow, _unread_problems(ordered))
     _refuse(dataflow, _region_problems(ordered))
     return ordered
@@ -73,7 +81,7 @@ def _stage_problems(stage: Stage, flow_max: int) -> Iterator[str]:
     yield from _prefixed(stage, _settings_problems(stage))
     for argument, exchange in stage.exchanges.items():
         yield from _prefixed(stage, _argument_problems(stage, argument))
-        yield from _prefixed(stage, _key_problems(argument, exchange))
+        yield from _prefixed(stage, declared_problems(argument, exchange))
 
 
 def _prefixed(stage: Stage, problems: Iterable[str]) -> Iterator[str]:
@@ -131,6 +139,9 @@ def _settings_problems(stage: Stage) -> Iterator[str]:
     timeout = stage.task.execution_timeout
     if timeout is not None and not isinstance(timeout, timedelta):
         yield f"execution_timeout must be a timedelta, not {timeout!r}: write timedelta(minutes=...)"
+    if not isinstance(stage.deterministic, bool):
+        yield f"deterministic must be True or False, not {stage.deterministic!r}"
+    yield from rule_problems(stage.digest)
 
 
 def _argument_problems(stage: Stage, argument: object) -> Iterator[str]:
@@ -140,18 +151,6 @@ def _argument_problems(stage: Stage, argument: object) -> Iterator[str]:
         yield f"input {argument!r} cannot be a function's argument: name it like a Python variable"
     elif argument in _RESERVED_ARGUMENTS:
         yield f"input {argument!r} is the name of the function's first argument: name this input otherwise"
-
-
-def _key_problems(argument: str, exchange: Exchange) -> Iterator[str]:
-    keys = exchange.keys
-    if exchange.kind is ExchangeKind.PIPELINED and (keys or exchange.broadcast):
-        yield f"input {argument!r}: a pipelined exchange has neither keys nor broadcast: write blocking(...)"
-    if keys and exchange.broadcast:
-        yield f"input {argument!r} has both by= and broadcast=True: keep by= to divide the rows, broadcast to copy them"
-    if any(not isinstance(key, str) or not key for key in keys):
-        yield f"input {argument!r}: keys must be names of columns, not {list(keys)!r}"
-    elif len(set(keys)) < len(keys):
-        yield f"input {argument!r}: a key is named twice in {list(keys)!r}"
 
 
 def _name_problems(stages: Sequence[Stage]) -> Iterator[str]:
@@ -178,40 +177,21 @@ def _cycle_problems(reads: dict[str, list[str]]) -> Iterator[str]:
         yield f"the stages read each other in a cycle, {' -> '.join(cycle)}: remove one of these inputs"
 
 
-def _as_parallel_as_its_producer(stage: Stage, by_name: dict[str, Stage]) -> Stage:
+def _like_its_producer(stage: Stage, by_name: dict[str, Stage]) -> Stage:
     if stage.kind is not StageKind.SINK:
         return stage
     producer = by_name[next(iter(stage.exchanges.values())).stage]
-    return replace(stage, parallelism=producer.parallelism, max_parallelism=producer.max_parallelism)
-
-
-def _exchange_problems(stage: Stage, by_name: dict[str, Stage]) -> Iterator[str]:
-    for argument, exchange in stage.exchanges.items():
-        producer = by_name[exchange.stage]
-        if exchange.kind is ExchangeKind.PIPELINED and producer.parallelism != stage.parallelism:
-            yield (
-                f"stage {stage.name!r} (parallelism {stage.parallelism}) reads {producer.name!r} (parallelism "
-                f"{producer.parallelism}) over a pipelined exchange, which joins them index to index: give both the "
-                f'same parallelism, or write blocking("{producer.name}", by=...)'
-            )
-        divides = exchange.keys or exchange.broadcast or exchange.kind is ExchangeKind.PIPELINED
-        if stage.parallelism > 1 and not divides:
-            yield (
-                f"stage {stage.name!r} has parallelism {stage.parallelism}, but its input {argument!r} does not say "
-                f'which rows each subtask reads: write blocking("{producer.name}", by=[columns]), '
-                f'or blocking("{producer.name}", broadcast=True) to give every subtask all rows'
-            )
-    keyed = {argument: exchange.keys for argument, exchange in stage.exchanges.items() if exchange.keys}
-    if len({len(keys) for keys in keyed.values()}) > 1:
-        shown = ", ".join(f"{argument} by {list(keys)}" for argument, keys in keyed.items())
-        yield (
-            f"stage {stage.name!r}: its keyed inputs have different numbers of keys ({shown}), so that equal keys "
-            "would meet in different subtasks: give each as many, in the same order, or broadcast the smaller input"
-        )
+    return replace(
+        stage,
+        parallelism=producer.parallelism,
+        max_parallelism=producer.max_parallelism,
+        deterministic=producer.deterministic,
+        digest=producer.digest,
+    )
 
 
 def _unread_problems(stages: Sequence[Stage]) -> Iterator[str]:
-    read = {exchange.stage for stage in stages for exchange in stage.exchanges.values()}
+    read = {exchange.stage for stage in stages for exchange in stage.exchanges.values() if exchange.stage != stage.name}
     for stage in stages:
         if stage.kind is not StageKind.SINK and stage.name not in read:
             yield f'stage {stage.name!r}: nobody reads it: add sink("{stage.name}", "name_of_data_set"), or remove it'
@@ -240,11 +220,12 @@ def _blocking_inside(group: Sequence[Stage]) -> Iterator[str]:
     names = [stage.name for stage in group]
     for stage in group:
         for exchange in stage.exchanges.values():
-            if exchange.kind is ExchangeKind.BLOCKING and exchange.stage in names:
+            if exchange.is_boundary and exchange.stage in names:
                 yield (
                     f"stage {stage.name!r} reads {exchange.stage!r} over a blocking exchange inside one task, since "
                     f'pipelined exchanges join {_listed(names)}: write pipelined("{exchange.stage}") if each subtask '
-                    f"needs only its own rows, or make one of {_listed(_pipelined_inside(group))} blocking too"
+                    f'needs only its own rows (cached("{exchange.stage}") if a retry is not to compute them again), or '
+                    f"make one of {_listed(_pipelined_inside(group))} blocking too"
                 )
 
 
@@ -253,7 +234,7 @@ def _pipelined_inside(group: Sequence[Stage]) -> list[str]:
         f"{exchange.stage} -> {stage.name}"
         for stage in group
         for exchange in stage.exchanges.values()
-        if exchange.kind is ExchangeKind.PIPELINED and stage.kind is not StageKind.SINK
+        if exchange.joins_plan and stage.kind is not StageKind.SINK
     ]
 
 

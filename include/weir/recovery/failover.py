@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
-from enum import Enum
 
+from weir.dataflow.failover import Consumers
 from weir.errors import Internal
 from weir.topology.graph import JobGraph, Regions
+
+__all__ = ["Consumers", "JobPartition", "RestartSet", "restart_set", "tasks_to_restart"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -20,15 +22,6 @@ class JobPartition:
 
     exchange: int
     subtask: int
-
-
-class Consumers(Enum):
-    """What becomes of the consumers of what is made again."""
-
-    IF_CHANGED = "if_changed"
-    """They restart if its digest is another one: Weir's default."""
-    ALWAYS = "always"
-    """They restart: Flink's rule."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ depend on parallelism. All that is said of a stage's partitions is said once a s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,57 +16,13 @@ from weir.dataflow.graph import group_reads, pipelined_groups, topological_order
 from weir.dataflow.stage import Stage, StageKind
 from weir.errors import Internal
 from weir.results.layout import PLAIN, Layout
+from weir.topology.ids import LogicalRegion, PartitionId, RegionId
 from weir.topology.key_groups import key_group_range
+from weir.topology.pipelines import pipelines_of
+
+__all__ = ["InputPartitions", "LogicalRegion", "PartitionId", "PreviousInput", "RegionId", "Topology"]
 
 _MAX_JOINED_NAME = 60
-
-
-@dataclass(frozen=True, slots=True)
-class LogicalRegion:
-    """Stages (in topological order) that run as one task: a mapped one where `parallelism` is above 1."""
-
-    name: str
-    stages: tuple[str, ...]
-    parallelism: int
-
-    def ids(self) -> tuple[RegionId, ...]:
-        """Return the region's instances, one a subtask."""
-        return tuple(RegionId(self.name, subtask) for subtask in range(self.parallelism))
-
-    def map_index(self, subtask: int) -> int:
-        """Return Airflow's map index of a subtask: -1 where the task is not mapped."""
-        return -1 if self.parallelism == 1 else subtask
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class RegionId:
-    """One unit of recovery: subtask i of each stage of a logical region.
-
-    `run` is empty for the run that is spoken of, else the id of an earlier one.
-    """
-
-    name: str
-    subtask: int
-    run: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.name}[{self.subtask}]" + (f" of {self.run}" if self.run else "")
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class PartitionId:
-    """The result of one subtask of a stage in one layout, whatever the attempt.
-
-    `run` is empty for the run that is spoken of, else the id of an earlier one.
-    """
-
-    stage: str
-    subtask: int
-    layout: str
-    run: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.stage}[{self.subtask}] ({self.layout})" + (f" of {self.run}" if self.run else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +37,21 @@ class InputPartitions:
     key_groups: tuple[int, int] | None
 
 
+@dataclass(frozen=True, slots=True)
+class PreviousInput:
+    """What one `previous` input of a region reads of the run before: all partitions that run has of the producer.
+
+    `schema` is what it reads where there is no such run, as Spark DDL.
+    """
+
+    argument: str
+    stage: str
+    producer: str
+    layout: Layout
+    key_groups: tuple[int, int] | None
+    schema: str
+
+
 class Topology:
     """Regions, partitions and who reads what, of a sound dataflow."""
 
@@ -92,7 +64,8 @@ class Topology:
         self._regions = {region.name: region for region in self.regions}
         self._region_of = {stage: region for region in self.regions for stage in region.stages}
         self._layouts: dict[str, dict[str, Layout]] = {stage.name: {} for stage in dataflow.stages}
-        self._readers: dict[tuple[str, str], dict[str, None]] = {}
+        self._readers: dict[tuple[str, str], dict[str, bool]] = {}
+        """By stage and layout, who reads it, and whether each of its subtasks reads one partition only."""
         self._exchanges: dict[tuple[str, str], dict[Exchange, None]] = {}
         for stage in dataflow.stages:
             self._enter(stage)
@@ -107,16 +80,19 @@ class Topology:
             self._layouts[stage.name][PLAIN.id] = PLAIN
         reader = self._region_of[stage.name].name
         for exchange in stage.exchanges.values():
-            if exchange.kind is ExchangeKind.PIPELINED:
+            if exchange.joins_plan:
                 continue
             layout = self.layout_read(stage.name, exchange)
             self._layouts[exchange.stage][layout.id] = layout
-            self._readers.setdefault((exchange.stage, layout.id), {})[reader] = None
+            if exchange.is_previous:
+                continue
+            readers = self._readers.setdefault((exchange.stage, layout.id), {})
+            readers[reader] = readers.get(reader, True) and exchange.pointwise
             producer = self._region_of[exchange.stage].name
             self._exchanges.setdefault((producer, reader), {})[exchange] = None
 
     def layout_read(self, reader: str, exchange: Exchange) -> Layout:
-        """Return the layout in which the stage `reader` reads a blocking exchange."""
+        """Return the layout in which the stage `reader` reads a blocking or previous exchange."""
         return Layout(exchange.keys, self.dataflow.max_parallelism_of(reader)) if exchange.keys else PLAIN
 
     # Regions
@@ -162,6 +138,15 @@ class Topology:
         self.region(region)
         return tuple(logical for logical in self.regions if (region, logical.name) in self._exchanges)
 
+    @cached_property
+    def pipelines(self) -> tuple[tuple[LogicalRegion, ...], ...]:
+        """Sets of regions that go on and recover index by index; a region is in one at most.
+
+        They are of one parallelism, joined by pointwise exchanges only, and no way leads from one set out and back.
+        """
+        pointwise = {ends: all(each.pointwise for each in between) for ends, between in self._exchanges.items()}
+        return pipelines_of(self.regions, pointwise)
+
     def exchanges_between(self, producer: str, consumer: str) -> tuple[Exchange, ...]:
         """Return the distinct blocking exchanges from one logical region to another."""
         return tuple(self._exchanges.get((producer, consumer), ()))
@@ -191,6 +176,27 @@ class Topology:
         self.logical_region_of(stage)
         return tuple(self._layouts[stage].values())
 
+    def writes(self, stage: str, layout_id: str) -> bool:
+        """Say whether a stage is written in a layout; false for a stage that is not of this dataflow."""
+        return (stage, layout_id) in self._partitions
+
+    def copies_of(self, region: str) -> tuple[str, ...]:
+        """Return the stages of a logical region that a durable copy is kept of: the points that a retry resumes from."""
+        return self._cached(region, durable=True)
+
+    def persisted_of(self, region: str) -> tuple[str, ...]:
+        """Return the stages of a logical region that are persisted within an attempt."""
+        return self._cached(region, durable=False)
+
+    def _cached(self, region: str, *, durable: bool) -> tuple[str, ...]:
+        wanted = {
+            exchange.stage
+            for stage in self.stages_of(region)
+            for exchange in stage.exchanges.values()
+            if exchange.kind is ExchangeKind.CACHED and exchange.durable is durable
+        }
+        return tuple(stage for stage in self.region(region).stages if stage in wanted)
+
     def partitions_of(self, stage: str, layout_id: str) -> tuple[PartitionId, ...]:
         """Return the partitions of a stage in one layout, by subtask."""
         if (stage, layout_id) not in self._partitions:
@@ -210,33 +216,66 @@ class Topology:
         """Return the blocking inputs of a region's stages, in the order of stages and arguments."""
         self._expect(region)
         return tuple(
-            self._input(stage, argument, exchange, region.subtask)
+            self._input(stage, argument, exchange, region)
             for stage in self.stages_of(region.name)
             for argument, exchange in stage.exchanges.items()
-            if exchange.kind is ExchangeKind.BLOCKING
+            if exchange.is_boundary
         )
 
-    def _input(self, stage: Stage, argument: str, exchange: Exchange, subtask: int) -> InputPartitions:
-        layout = self.layout_read(stage.name, exchange)
-        groups = key_group_range(layout.max_parallelism, stage.parallelism, subtask) if layout.keys else None
+    def previous_inputs(self, region: RegionId) -> tuple[PreviousInput, ...]:
+        """Return what a region's stages read of the run before, in the order of stages and arguments."""
+        self._expect(region)
+        return tuple(
+            PreviousInput(argument, stage.name, exchange.stage, *self._share(stage, exchange, region), exchange.schema)
+            for stage in self.stages_of(region.name)
+            for argument, exchange in stage.exchanges.items()
+            if exchange.is_previous
+        )
+
+    def _input(self, stage: Stage, argument: str, exchange: Exchange, region: RegionId) -> InputPartitions:
+        layout, groups = self._share(stage, exchange, region)
         partitions = self._partitions[exchange.stage, layout.id]
-        return InputPartitions(argument, stage.name, exchange.stage, layout, partitions, groups)
+        read = partitions[region.subtask : region.subtask + 1] if exchange.pointwise else partitions
+        return InputPartitions(argument, stage.name, exchange.stage, layout, read, groups)
+
+    def _share(self, stage: Stage, exchange: Exchange, region: RegionId) -> tuple[Layout, tuple[int, int] | None]:
+        layout = self.layout_read(stage.name, exchange)
+        if not layout.keys:
+            return layout, None
+        return layout, key_group_range(layout.max_parallelism, stage.parallelism, region.subtask)
 
     def producer(self, partition: PartitionId) -> RegionId:
         """Return the region that writes a partition."""
         return self.region_of(partition.stage, partition.subtask)
 
     def consumers(self, partition: PartitionId) -> tuple[RegionId, ...]:
-        """Return the regions that read a partition: all subtasks of each reader, since any row may have any key."""
+        """Return the regions of the same run that read a partition.
+
+        All subtasks of each reader do, since any row may have any key; over pointwise exchanges one does.
+        """
         self._expect(self.producer(partition))
-        return self._consumers.get((partition.stage, partition.layout), ())
+        if (partition.stage, partition.layout) not in self._readers:
+            return ()
+        return self._consumers[partition.stage, partition.layout][partition.subtask]
 
     @cached_property
-    def _consumers(self) -> dict[tuple[str, str], tuple[RegionId, ...]]:
-        return {
-            written: tuple(region for logical in self.regions if logical.name in readers for region in logical.ids())
-            for written, readers in self._readers.items()
-        }
+    def _consumers(self) -> dict[tuple[str, str], tuple[tuple[RegionId, ...], ...]]:
+        return {written: self._consumers_of(written[0], readers) for written, readers in self._readers.items()}
+
+    def _consumers_of(self, stage: str, readers: Mapping[str, bool]) -> tuple[tuple[RegionId, ...], ...]:
+        """By subtask of the producer; they share one object where no reader is pointwise."""
+        logical = [each for each in self.regions if each.name in readers]
+        count = self._stages[stage].parallelism
+        if not any(readers.values()):
+            return (tuple(region for each in logical for region in each.ids()),) * count
+        return tuple(
+            tuple(
+                region
+                for each in logical
+                for region in ((RegionId(each.name, subtask),) if readers[each.name] else each.ids())
+            )
+            for subtask in range(count)
+        )
 
     @cached_property
     def _layout_by_id(self) -> dict[str, Layout]:

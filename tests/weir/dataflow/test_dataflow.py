@@ -2,10 +2,24 @@ import json
 import subprocess
 import sys
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
-from weir.dataflow import Dataflow, Stage, TaskSettings, blocking, pipelined, sink, source
+from weir.dataflow import (
+    Consumers,
+    Dataflow,
+    FailoverStrategy,
+    Stage,
+    TaskSettings,
+    blocking,
+    cached,
+    digest,
+    pipelined,
+    previous,
+    sink,
+    source,
+)
 from weir.errors import Misconfigured
 
 
@@ -81,25 +95,16 @@ def test_executor_config_is_not_pinned():
     assert Dataflow.from_json(flow.to_json()).stage("a").task == TaskSettings(pool="x")
 
 
-@pytest.mark.parametrize("version", [None, 0, 2, "1"])
+@pytest.mark.parametrize("version", [None, 0, 3, "1", True])
 def test_an_unknown_version_is_refused(version):
-    with pytest.raises(Misconfigured, match=r"version .*, this Weir reads 1"):
+    with pytest.raises(Misconfigured, match=r"version .*, this Weir reads 1 and 2"):
         Dataflow.from_json(flights().to_json() | {"version": version})
 
 
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+
 def test_a_record_reads_as_it_was_written_by_version_1():
-    written = json.loads(
-        """{"version": 1, "name": "flow", "max_parallelism": 128, "parameters": {"x": [1]}, "stages": [
-        {"name": "a", "kind": "source", "function": "p:a", "resolve": "p:r", "parallelism": 2, "max_parallelism": null,
-         "inputs": {}, "spark": {"k": "v"},
-         "task": {"pool": "x", "queue": null, "priority_weight": 3, "execution_timeout": 1.5}},
-        {"name": "b", "kind": "transform", "function": "p:b", "resolve": null, "parallelism": 1, "max_parallelism": 4,
-         "inputs": {"rows": {"stage": "a", "kind": "blocking", "keys": ["k"], "broadcast": false}}, "spark": {},
-         "task": {"pool": null, "queue": null, "priority_weight": null, "execution_timeout": null}},
-        {"name": "out", "kind": "sink", "function": "", "resolve": null, "parallelism": 1, "max_parallelism": 4,
-         "inputs": {"b": {"stage": "b", "kind": "pipelined", "keys": [], "broadcast": false}}, "spark": {},
-         "task": {"pool": null, "queue": null, "priority_weight": null, "execution_timeout": null}}]}"""
-    )
     task = TaskSettings(pool="x", priority_weight=3, execution_timeout=timedelta(seconds=1.5))
     expected = Dataflow(
         "flow",
@@ -110,8 +115,26 @@ def test_a_record_reads_as_it_was_written_by_version_1():
         ],
         parameters={"x": [1]},
     )
-    assert Dataflow.from_json(written) == expected
-    assert expected.to_json() == written
+    assert Dataflow.from_json(json.loads((GOLDEN / "dataflow-v1.json").read_text())) == expected
+
+
+def test_a_record_is_written_as_version_2_is():
+    rounded = digest(round={"total": 6}, ignore=["at"])
+    flow = Dataflow(
+        "flow",
+        [
+            source("a", "p:a", parallelism=2, deterministic=False, digest=rounded),
+            Stage("b", "p:b", [blocking("a", pointwise=True)], parallelism=2),
+            Stage("c", "p:c", [cached("b")], parallelism=2),
+            Stage("d", "p:d", {"c": cached("c", durable=False), "before": previous("d", by="k", schema="k BIGINT")}, 2),
+            sink("d", "out"),
+        ],
+        failover="individual",
+        consumers="always",
+    )
+    written = json.loads((GOLDEN / "dataflow-v2.json").read_text())
+    assert flow.to_json() == written
+    assert Dataflow.from_json(written) == flow
 
 
 def test_a_stage_s_connection_to_spark_is_pinned():
@@ -138,3 +161,23 @@ def test_importing_the_declaration_loads_nothing_heavy():
     heavy = ["airflow", "pyspark", "sqlalchemy", "fsspec", "pyarrow", "pandas", "typer", "great_expectations"]
     done = subprocess.run([sys.executable, "-c", code, *heavy], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_recovery_is_said_in_texts_or_enums_and_kept_as_enums():
+    flow = flights(failover="full", consumers=Consumers.ALWAYS)
+    assert (flow.failover, flow.consumers) == (FailoverStrategy.FULL, Consumers.ALWAYS)
+    assert (flights().failover, flights().consumers) == (FailoverStrategy.REGION, Consumers.IF_CHANGED)
+    assert flights(failover=FailoverStrategy.FULL, consumers="always") == flow
+
+
+def test_an_unknown_way_to_recover_is_refused_with_those_there_are():
+    with pytest.raises(Misconfigured, match='failover="region" or failover="full" or failover="individual"'):
+        flights(failover="regions")
+    with pytest.raises(Misconfigured, match="consumers must not be True"):
+        flights(consumers=True)
+
+
+def test_a_sink_has_the_digest_rule_of_what_it_publishes():
+    rule = digest(round={"fare": 6})
+    flow = Dataflow("flow", [source("a", "p:a", digest=rule), sink("a", "out")])
+    assert flow.stage("out").digest == rule

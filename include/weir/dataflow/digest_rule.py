@@ -1,0 +1,80 @@
+"""What counts as a change of a stage's rows. Invariant: equal rules have equal fingerprints, different ones different.
+
+A digest carries its rule's fingerprint, so that results that were digested under different rules never compare equal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+MOST_PLACES = 15
+"""A double has no more decimal places that mean anything."""
+
+_FINGERPRINT_LENGTH = 12
+
+
+@dataclass(frozen=True, slots=True)
+class DigestRule:
+    """Columns that are rounded to decimal places before they are digested, and columns that are left out.
+
+    The rows themselves are written as they are. The plain rule, with neither, digests all of every row.
+    """
+
+    round: Mapping[str, int] = field(default_factory=dict)
+    ignore: tuple[str, ...] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all of every row counts."""
+        return not self.round and not self.ignore
+
+    @property
+    def fingerprint(self) -> str:
+        """A short text that only rules which say the same share; empty for the plain rule."""
+        if self.is_plain:
+            return ""
+        said = json.dumps([sorted(self.round.items()), sorted(set(self.ignore))])
+        return hashlib.sha256(said.encode()).hexdigest()[:_FINGERPRINT_LENGTH]
+
+    def __str__(self) -> str:
+        """`fare rounded to 6 places, without loaded_at`; `all columns` for the plain rule."""
+        said = [f"{column} rounded to {places} places" for column, places in sorted(self.round.items())]
+        said += [f"without {column}" for column in sorted(set(self.ignore))]
+        return ", ".join(said) or "all columns"
+
+
+PLAIN_RULE = DigestRule()
+
+
+def digest(*, round: Mapping[str, int] | None = None, ignore: str | Sequence[str] = ()) -> DigestRule:  # noqa: A002  the word for it
+    """Say what counts as a change: `digest(round={"fare": 6}, ignore=["loaded_at"])`.
+
+    A result whose digest is as before re-runs none of its consumers. Rounding is for floating-point sums, whose last
+    digits depend on the order of the rows; ignoring is for columns that say when or by whom a row was made.
+    """
+    return DigestRule({} if round is None else round, (ignore,) if isinstance(ignore, str) else tuple(ignore))
+
+
+def rule_problems(rule: object) -> Iterator[str]:
+    """Say what is wrong with a stage's digest rule, and what to write instead."""
+    if not isinstance(rule, DigestRule):
+        yield f'digest must be a rule, not {rule!r}: write digest=digest(round={{"column": 6}}, ignore=["column"])'
+        return
+    if not isinstance(rule.round, Mapping):
+        yield f'digest(round=...) must name columns with their decimal places, like {{"fare": 6}}, not {rule.round!r}'
+        return
+    for column in (*rule.round, *rule.ignore):
+        if not isinstance(column, str) or not column:
+            yield f"digest(...) names columns by non-empty texts, not {column!r}"
+    for column, places in rule.round.items():
+        if not isinstance(places, int) or isinstance(places, bool) or not 0 <= places <= MOST_PLACES:
+            yield (
+                f"digest(round=...) of column {column!r} must be a whole number of decimal places from 0 to "
+                f"{MOST_PLACES}, not {places!r}"
+            )
+    for column in rule.round:
+        if column in rule.ignore:
+            yield f"digest(...) both rounds and ignores column {column!r}: name it in one of the two"
