@@ -1,0 +1,1 @@
+"""State over runs: which checkpoints are kept, and which files they share."""
