@@ -75,6 +75,7 @@ def meeting_problems(stage: Stage, by_name: Mapping[str, Stage]) -> Iterator[str
                 f"{producer.parallelism}) over a pointwise exchange, where subtask i reads partition i: give both the "
                 f'same parallelism, or write blocking("{producer.name}", by=[columns])'
             )
+        yield from _ignored_keys(stage, producer, exchange)
         divides = exchange.keys or exchange.broadcast or exchange.pointwise or exchange.joins_plan
         if stage.parallelism > 1 and not divides:
             yield _undivided(stage, argument, exchange)
@@ -85,6 +86,16 @@ def meeting_problems(stage: Stage, by_name: Mapping[str, Stage]) -> Iterator[str
             f"stage {stage.name!r}: its keyed inputs have different numbers of keys ({shown}), so that equal keys "
             "would meet in different subtasks: give each as many, in the same order, or broadcast the smaller input"
         )
+
+
+def _ignored_keys(stage: Stage, producer: Stage, exchange: Exchange) -> Iterator[str]:
+    for key in exchange.keys:
+        if key in producer.digest.ignore:
+            yield (
+                f"stage {stage.name!r} reads {producer.name!r} by {key!r}, which the digest of {producer.name!r} "
+                f"ignores, so that a row could move to another subtask unnoticed: remove {key!r} from "
+                "digest(ignore=...), or read by another column"
+            )
 
 
 def _undivided(stage: Stage, argument: str, exchange: Exchange) -> str:

@@ -1,4 +1,4 @@
-"""Names of regions and result partitions. Invariant: they sort by name, then subtask, and say nothing of parallelism."""
+"""Names of regions and result partitions. Invariant: they sort by name and subtask, and say nothing of parallelism."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ class Topology:
         return (stage, layout_id) in self._partitions
 
     def copies_of(self, region: str) -> tuple[str, ...]:
-        """Return the stages of a logical region that a durable copy is kept of: the points that a retry resumes from."""
+        """Return the stages of a region that a durable copy is kept of: the points that a retry resumes from."""
         return self._cached(region, durable=True)
 
     def persisted_of(self, region: str) -> tuple[str, ...]:

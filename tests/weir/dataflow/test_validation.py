@@ -10,7 +10,10 @@ from weir.dataflow import (
     StageKind,
     TaskSettings,
     blocking,
+    cached,
+    digest,
     pipelined,
+    previous,
     sink,
     source,
 )
@@ -259,3 +262,128 @@ def test_spark_settings_are_text():
 def test_a_timeout_is_a_timedelta():
     task = TaskSettings(execution_timeout=60)
     assert "must be a timedelta" in refusal(source("a", "p:a", task=task), sink("a", "out"))
+
+
+def test_a_stage_may_read_itself_of_the_epoch_before():
+    flow = Dataflow("flow", [A, b({"a": pipelined("a"), "before": previous("b", schema="k INT")}), sink("b", "out")])
+    assert [stage.name for stage in flow.stages] == ["a", "b", "out"]
+
+
+def test_previous_may_close_any_cycle_and_changes_no_order():
+    last = Stage("d", "p:d", {"b": blocking("b"), "a": previous("a", schema="k INT")})
+    flow = Dataflow("flow", [A, b({"a": blocking("a"), "d": previous("d", schema="k INT")}), last, sink("d", "out")])
+    assert [stage.name for stage in flow.stages] == ["a", "b", "d", "out"]
+
+
+def test_a_stage_may_read_nothing_but_the_epoch_before():
+    Dataflow("flow", [Stage("count", "p:c", {"before": previous("count", schema="n INT")}), sink("count", "out")])
+
+
+def test_a_stage_of_the_same_task_may_be_read_of_the_epoch_before():
+    flow = [A, b([pipelined("a")]), Stage("c", "p:c", {"b": pipelined("b"), "x": previous("a", schema="k INT")})]
+    Dataflow("flow", [*flow, sink("c", "out")])
+
+
+@pytest.mark.parametrize("schema", ["", "  ", None, 7])
+def test_previous_needs_the_columns_that_the_first_epoch_reads(schema):
+    said = refusal(A, b({"a": pipelined("a"), "before": previous("b", schema=schema)}), sink("b", "out"))
+    assert "stage 'b': input 'before' needs schema=, since the first epoch has none before it" in said
+    assert 'previous("b", schema="id BIGINT, seen TIMESTAMP")' in said
+
+
+def test_previous_says_which_rows_each_subtask_reads():
+    said = refusal(A3, b({"a": pipelined("a"), "before": previous("b", schema="k INT")}, 3), sink("b", "out"))
+    assert "its input 'before' does not say which rows each subtask reads" in said
+    assert 'write previous("b", by=[columns], schema=...)' in said
+    for divided in (previous("b", by="k", schema="k INT"), previous("b", broadcast=True, schema="k INT")):
+        Dataflow("flow", [A3, b({"a": pipelined("a"), "before": divided}, 3), sink("b", "out")])
+
+
+def test_previous_is_not_pointwise():
+    exchange = Exchange("b", ExchangeKind.PREVIOUS, pointwise=True, schema="k INT")
+    said = refusal(A3, b({"a": pipelined("a"), "before": exchange}, 3), sink("b", "out"))
+    assert "input 'before': a previous exchange is not pointwise" in said
+
+
+def test_keys_of_the_epoch_before_meet_those_of_this_one():
+    inputs = {"a": blocking("a", by=["x", "y"]), "before": previous("b", by="x", schema="x INT")}
+    assert "different numbers of keys (a by ['x', 'y'], before by ['x'])" in refusal(A, b(inputs, 2), sink("b", "out"))
+
+
+def test_to_be_read_by_oneself_alone_is_to_be_read_by_nobody():
+    said = refusal(A, b({"a": pipelined("a"), "before": previous("b", schema="k INT")}))
+    assert "stage 'b': nobody reads it" in said
+    other = Stage("c", "p:c", {"b": previous("b", schema="k INT")})
+    Dataflow("flow", [A, b([pipelined("a")]), other, sink("c", "out")])
+
+
+def test_only_previous_has_a_schema():
+    exchange = Exchange("a", ExchangeKind.BLOCKING, schema="k INT")
+    assert "input 'a': only a previous exchange has schema=" in refusal(A, b([exchange]), sink("b", "out"))
+
+
+def test_a_sink_of_the_epoch_before_cannot_be_read():
+    said = refusal(A, b({"a": pipelined("a"), "x": previous("out", schema="k INT")}), sink("b", "out"))
+    assert "reads the sink 'out': read the stage 'b' instead" in said
+
+
+def test_a_cached_exchange_joins_index_to_index_as_a_pipelined_one():
+    said = refusal(A3, b([cached("a")], 2), sink("b", "out"))
+    assert "stage 'b' (parallelism 2) reads 'a' (parallelism 3) over a cached exchange, which joins them index" in said
+    exchange = Exchange("a", ExchangeKind.CACHED, keys=("k",))
+    assert "input 'a': a cached exchange has neither keys nor broadcast" in refusal(A, b([exchange]), sink("b", "out"))
+    said = refusal(A, b([cached("a")]), Stage("c", "p:c", [cached("b"), blocking("a")]), sink("c", "out"))
+    assert "over a blocking exchange inside one task" in said
+    assert "make one of 'a -> b', 'b -> c' blocking too" in said
+
+
+def test_only_a_cached_exchange_is_not_durable():
+    exchange = Exchange("a", ExchangeKind.BLOCKING, durable=False)
+    said = refusal(A, b([exchange]), sink("b", "out"))
+    assert "only a cached exchange can have durable=False: write cached(x, durable=False)" in said
+
+
+def test_a_pointwise_exchange_needs_equal_parallelism():
+    said = refusal(A3, b([blocking("a", pointwise=True)], 2), sink("b", "out"))
+    assert "stage 'b' (parallelism 2) reads 'a' (parallelism 3) over a pointwise exchange" in said
+    assert 'or write blocking("a", by=[columns])' in said
+    Dataflow("flow", [A3, b([blocking("a", pointwise=True)], 3), sink("b", "out")])
+
+
+@pytest.mark.parametrize(("other", "name"), [({"by": "k"}, "by="), ({"broadcast": True}, "broadcast=True")])
+def test_a_pointwise_exchange_excludes_other_ways_to_divide_the_rows(other, name):
+    said = refusal(A3, b([blocking("a", pointwise=True, **other)], 3), sink("b", "out"))
+    assert f"input 'a' has both pointwise=True and {name}" in said
+
+
+def test_a_pointwise_exchange_inside_a_task_is_refused():
+    last = Stage("c", "p:c", [pipelined("b"), blocking("a", pointwise=True)], parallelism=3)
+    assert "over a blocking exchange inside one task" in refusal(A3, b([pipelined("a")], 3), last, sink("c", "out"))
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ("plain", "digest must be a rule, not 'plain': write digest=digest(round="),
+        (digest(round=["fare"]), "must name columns with their decimal places"),
+        (digest(round={"fare": -1}), "of column 'fare' must be a whole number of decimal places from 0 to 15, not -1"),
+        (digest(round={"fare": 16}), "from 0 to 15, not 16"),
+        (digest(round={"fare": 1.0}), "from 0 to 15, not 1.0"),
+        (digest(round={"fare": True}), "from 0 to 15, not True"),
+        (digest(round={1: 2}), "names columns by non-empty texts, not 1"),
+        (digest(ignore=["at", ""]), "names columns by non-empty texts, not ''"),
+        (digest(round={"at": 0}, ignore="at"), "both rounds and ignores column 'at'"),
+    ],
+)
+def test_a_digest_rule_names_columns_and_decimal_places(rule, said):
+    assert said in refusal(source("a", "p:a", digest=rule), sink("a", "out"))
+
+
+def test_deterministic_is_yes_or_no():
+    assert "deterministic must be True or False" in refusal(source("a", "p:a", deterministic="no"), sink("a", "out"))
+
+
+def test_a_reader_s_key_cannot_be_left_out_of_the_digest():
+    hourly = source("a", "p:a", digest=digest(ignore=["hour"]))
+    said = refusal(hourly, b([blocking("a", by=["origin", "hour"])]), sink("b", "out"))
+    assert "stage 'b' reads 'a' by 'hour', which the digest of 'a' ignores" in said

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.dataflow import Dataflow, Stage, blocking, pipelined, sink, source
+from weir.dataflow import Dataflow, Stage, blocking, cached, pipelined, previous, sink, source
 from weir.errors import Internal
 from weir.results.layout import PLAIN, Layout
-from weir.topology.regions import LogicalRegion, PartitionId, RegionId, Topology
+from weir.topology.regions import LogicalRegion, PartitionId, PreviousInput, RegionId, Topology
 
 
 def flights(parallelism=3):
@@ -134,6 +134,108 @@ def test_ids_of_another_topology_are_told_apart():
         topology.layout("by-x")
 
 
+def history(parallelism=3):
+    """Rows of today, cleaned index by index, joined to the history up to yesterday; with a report beside it."""
+    return Topology(
+        Dataflow(
+            "history",
+            [
+                source("rows", "p:rows", parallelism=parallelism),
+                Stage("clean", "p:clean", [blocking("rows", pointwise=True)], parallelism=parallelism),
+                Stage(
+                    "merged",
+                    "p:merge",
+                    {"today": blocking("clean", by="id"), "before": previous("merged", by="id", schema="id BIGINT")},
+                    parallelism=2,
+                ),
+                Stage("report", "p:report", [cached("merged")], parallelism=2),
+                Stage("last", "p:last", {"now": blocking("report"), "before": previous("clean", schema="id BIGINT")}),
+                sink("last", "out"),
+            ],
+        )
+    )
+
+
+BY_ID = Layout(("id",), 128)
+
+
+def test_a_pointwise_reader_reads_one_partition_and_that_one_has_one_consumer():
+    topology = history()
+    (read,) = topology.inputs(RegionId("clean", 2))
+    assert (read.partitions, read.key_groups, read.layout) == ((PartitionId("rows", 2, "plain"),), None, PLAIN)
+    assert topology.consumers(PartitionId("rows", 2, "plain")) == (RegionId("clean", 2),)
+
+
+def test_a_partition_that_is_read_pointwise_and_otherwise_has_all_those_consumers():
+    rows = source("rows", "p:rows", parallelism=2)
+    one = Stage("one", "p:one", [blocking("rows", pointwise=True)], parallelism=2)
+    two = Stage("two", "p:two", [blocking("rows", broadcast=True)], parallelism=2)
+    both = {"own": blocking("rows", pointwise=True), "all": blocking("rows", broadcast=True)}
+    three = Stage("three", "p:three", both, parallelism=2)
+    sinks = [sink(stage, f"{stage}_out") for stage in ("one", "two", "three")]
+    topology = Topology(Dataflow("flow", [rows, one, two, three, *sinks]))
+    assert topology.consumers(PartitionId("rows", 1, "plain")) == (
+        RegionId("one-one_out", 1),
+        RegionId("two-two_out", 0),
+        RegionId("two-two_out", 1),
+        RegionId("three-three_out", 0),
+        RegionId("three-three_out", 1),
+    )
+
+
+def test_what_is_read_of_the_epoch_before_is_told_apart_from_inputs_of_the_run():
+    topology = history()
+    assert [read.argument for read in topology.inputs(RegionId("merged-report", 1))] == ["today"]
+    assert topology.previous_inputs(RegionId("merged-report", 1)) == (
+        PreviousInput("before", "merged", "merged", BY_ID, (64, 127), "id BIGINT"),
+    )
+    assert topology.previous_inputs(RegionId("last-out", 0)) == (
+        PreviousInput("before", "last", "clean", PLAIN, None, "id BIGINT"),
+    )
+    assert topology.previous_inputs(RegionId("rows", 0)) == ()
+
+
+def test_what_the_next_epoch_reads_is_written_and_has_no_consumer_in_this_run():
+    topology = history()
+    assert topology.layouts_of("merged") == (BY_ID,)
+    assert topology.outputs(RegionId("merged-report", 1)) == (
+        PartitionId("merged", 1, BY_ID.id),
+        PartitionId("report", 1, "plain"),
+    )
+    assert topology.consumers(PartitionId("merged", 1, BY_ID.id)) == ()
+    assert topology.consumers(PartitionId("clean", 0, "plain")) == ()
+    assert topology.writes("merged", BY_ID.id)
+    assert not topology.writes("merged", "plain")
+    assert not topology.writes("gone", "plain")
+
+
+def test_the_epoch_before_makes_no_edge_between_regions():
+    topology = history()
+    assert [r.name for r in topology.upstream("last-out")] == ["merged-report"]
+    assert [r.name for r in topology.upstream("merged-report")] == ["clean"]
+    assert [r.name for r in topology.leaves] == ["last-out"]
+
+
+def test_a_region_that_only_the_next_epoch_reads_is_a_leaf():
+    stages = [source("a", "p:a"), Stage("b", "p:b", {"a": previous("a", schema="k INT")}), sink("b", "out")]
+    assert [r.name for r in Topology(Dataflow("flow", stages)).leaves] == ["a", "b-out"]
+
+
+def test_cached_stages_share_a_region_and_name_what_is_kept():
+    stages = [
+        source("a", "p:a"),
+        Stage("b", "p:b", [cached("a")]),
+        Stage("c", "p:c", [cached("b", durable=False)]),
+        Stage("d", "p:d", {"a": cached("a", durable=False), "b": pipelined("b"), "c": cached("c")}),
+        sink("d", "out"),
+    ]
+    topology = Topology(Dataflow("flow", stages))
+    assert [r.name for r in topology.regions] == ["a-b-c-d-out"]
+    assert topology.copies_of("a-b-c-d-out") == ("a", "c")
+    assert topology.persisted_of("a-b-c-d-out") == ("a", "b")
+    assert topology.layouts_of("a") == ()
+
+
 @st.composite
 def dataflows(draw):
     stages = [source("s0", "p:f", parallelism=draw(st.integers(1, 4)))]
@@ -143,10 +245,15 @@ def dataflows(draw):
             stages.append(Stage(f"s{i}", "p:f", [pipelined(read)], parallelism=read.parallelism))
             continue
         read = stages[draw(st.integers(0, i - 1))]
+        if draw(st.booleans()):
+            stages.append(Stage(f"s{i}", "p:f", [blocking(read, pointwise=True)], parallelism=read.parallelism))
+            continue
         exchange = draw(
             st.sampled_from([blocking(read, by="k"), blocking(read, by="j"), blocking(read, broadcast=True)])
         )
-        stages.append(Stage(f"s{i}", "p:f", [exchange], parallelism=draw(st.integers(1, 4))))
+        earlier = previous(f"s{draw(st.integers(0, i))}", by="k", schema="k INT")
+        inputs = {"now": exchange} | ({"before": earlier} if draw(st.booleans()) else {})
+        stages.append(Stage(f"s{i}", "p:f", inputs, parallelism=draw(st.integers(1, 4))))
     return Dataflow("flow", [*stages, *(sink(stage, f"{stage.name}_out") for stage in stages)])
 
 
