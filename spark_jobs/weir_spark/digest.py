@@ -5,6 +5,9 @@ Invariant: rows that differ in any value, null, length or nesting are hashed fro
 
 Spark's `xxhash64` skips nulls, at every depth, and refuses maps. So the values of a row or struct are hashed behind a
 number whose bits say which of them are null, arrays behind their size, and maps as their entries sorted by key.
+
+A stage's rule says what counts: top-level columns that are left out of the hash, and such that are rounded before it,
+half up. The schema's fingerprint is of all columns, and the rule's own fingerprint is part of the digest.
 """
 
 from __future__ import annotations
@@ -29,13 +32,16 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     MapType,
+    NumericType,
     ShortType,
     StringType,
+    StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
 )
 
+from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.errors import Internal, Misconfigured
 from weir.results.layout import KEY_GROUP_COLUMN
 from weir.results.manifest import ContentDigest
@@ -64,21 +70,21 @@ _LOW_HALF = 0xFFFFFFFF
 _MASK = 2**64 - 1
 
 
-def observe(df: DataFrame, observation: Observation) -> DataFrame:
+def observe(df: DataFrame, observation: Observation, rule: DigestRule = PLAIN_RULE) -> DataFrame:
     """The rows of `df`, whose measures `observation` holds once they are computed; `to_digest` takes them.
 
-    Raises Misconfigured for a column whose type has no canonical value, and names it.
+    Raises Misconfigured for a column whose type has no canonical value, or that the rule names and cannot mean.
     """
-    return df.alias(_ROWS).observe(observation, *_measures(df.schema))
+    return df.alias(_ROWS).observe(observation, *_measures(df.schema, rule))
 
 
-def digest_of(df: DataFrame) -> ContentDigest:
+def digest_of(df: DataFrame, rule: DigestRule = PLAIN_RULE) -> ContentDigest:
     """Compute the digest of a DataFrame by a query of its own: for tests, and for data that is there already."""
-    row = df.alias(_ROWS).agg(*_measures(df.schema)).collect()[0]
-    return to_digest(df.schema, row.asDict())
+    row = df.alias(_ROWS).agg(*_measures(df.schema, rule)).collect()[0]
+    return to_digest(df.schema, row.asDict(), rule)
 
 
-def to_digest(schema: StructType, measured: Mapping[str, Any]) -> ContentDigest:
+def to_digest(schema: StructType, measured: Mapping[str, Any], rule: DigestRule = PLAIN_RULE) -> ContentDigest:
     """Make a digest of the measures; a key-group column counts for the hash, not for the schema."""
     if not measured.keys() >= {"rows", "xor", "low_sum", "high_sum"}:
         raise Internal(f"Spark has not observed the digest of a result: found {dict(measured)}")
@@ -89,22 +95,27 @@ def to_digest(schema: StructType, measured: Mapping[str, Any]) -> ContentDigest:
         low_sum=int(measured["low_sum"] or 0),
         high_sum=int(measured["high_sum"] or 0),
         version=VERSION,
+        rule=rule.fingerprint,
     )
 
 
-def row_hash(schema: StructType) -> str:
+def row_hash(schema: StructType, rule: DigestRule = PLAIN_RULE) -> str:
     """The 64-bit hash of a row of `schema` as SQL, over null flags and canonical values, in the columns' order.
 
     As text, since Spark Connect refuses a tree of calls as deep as nested types make it.
     """
-    values = [f"{_ROWS}.{quoted(field.name)}" for field in schema.fields]
-    types = [(field.dataType, f"column {field.name}") for field in schema.fields]
-    return f"xxhash64({', '.join(_flagged(values, types))})"
+    _check_rule(schema, rule)
+    fields = [field for field in schema.fields if field.name not in rule.ignore]
+    values = [f"{_ROWS}.{quoted(field.name)}" for field in fields]
+    counted = [_rounded(value, field, rule) for value, field in zip(values, fields, strict=True)]
+    types = [(field.dataType, f"column {field.name}") for field in fields]
+    # Where all columns are left out, the number of rows still counts.
+    return f"xxhash64({', '.join([*_bits(values), *_values(counted, types)]) or '0L'})"
 
 
 def schema_fingerprint(schema: StructType) -> str:
     """16 hexadecimal digits over names (as they are spelled) and types, in order; without nullability and metadata."""
-    fields = [[field.name, _signature(field.dataType)] for field in schema.fields if field.name != KEY_GROUP_COLUMN]
+    fields = [[field.name, type_signature(field.dataType)] for field in schema.fields if field.name != KEY_GROUP_COLUMN]
     return hashlib.sha256(json.dumps(fields, separators=(",", ":")).encode()).hexdigest()[:16]
 
 
@@ -113,19 +124,46 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _signature(data_type: DataType) -> Any:
+def type_signature(data_type: DataType) -> Any:
+    """A type as JSON values, without nullability and metadata at any depth."""
     if isinstance(data_type, StructType):
-        return ["struct", [[field.name, _signature(field.dataType)] for field in data_type.fields]]
+        return ["struct", [[field.name, type_signature(field.dataType)] for field in data_type.fields]]
     if isinstance(data_type, ArrayType):
-        return ["array", _signature(data_type.elementType)]
+        return ["array", type_signature(data_type.elementType)]
     if isinstance(data_type, MapType):
-        return ["map", _signature(data_type.keyType), _signature(data_type.valueType)]
+        return ["map", type_signature(data_type.keyType), type_signature(data_type.valueType)]
     return data_type.simpleString()
 
 
-def _measures(schema: StructType) -> tuple[Column, ...]:
+def _check_rule(schema: StructType, rule: DigestRule) -> None:
+    types = {field.name: field.dataType for field in schema.fields if field.name != KEY_GROUP_COLUMN}
+    there = ", ".join(f"{name} {kind.simpleString()}" for name, kind in types.items())
+    for column in (*rule.round, *rule.ignore):
+        if column not in types:
+            does = "rounds" if column in rule.round else "ignores"
+            raise Misconfigured(
+                f"its digest {does} the column {column!r}, but there is no such column (a rule names columns at the "
+                f"top, spelled exactly so): there are {there}"
+            )
+    for column in rule.round:
+        if not isinstance(types[column], NumericType):
+            raise Misconfigured(
+                f"its digest rounds the column {column!r}, but that is of type {types[column].simpleString()}, and "
+                f"only numbers can be rounded: there are {there}"
+            )
+
+
+def _rounded(value: str, field: StructField, rule: DigestRule) -> str:
+    """Whole numbers have no places to round."""
+    places, kind = rule.round.get(field.name), field.dataType
+    if places is None or not isinstance(kind, (FloatType, DoubleType, DecimalType)):
+        return value
+    return f"round({value}, {places})"
+
+
+def _measures(schema: StructType, rule: DigestRule) -> tuple[Column, ...]:
     """Rows, xor, low_sum, high_sum; the sums overflow, which is an error, beyond 2**31 rows a partition."""
-    hashed = F.expr(row_hash(schema))
+    hashed = F.expr(row_hash(schema, rule))
     return (
         F.count(F.lit(1)).alias("rows"),
         F.bit_xor(hashed).alias("xor"),
@@ -136,8 +174,15 @@ def _measures(schema: StructType) -> tuple[Column, ...]:
 
 def _flagged(values: Sequence[str], types: Sequence[tuple[DataType, str]], depth: int = 0) -> list[str]:
     """The numbers of null bits, one for 63 values, and then the values in their canonical forms."""
-    bits = [_null_bits(values[first : first + _BITS]) for first in range(0, len(values), _BITS)]
-    return bits + [_canonical(value, *kind, depth) for value, kind in zip(values, types, strict=True)]
+    return [*_bits(values), *_values(values, types, depth)]
+
+
+def _bits(values: Sequence[str]) -> list[str]:
+    return [_null_bits(values[first : first + _BITS]) for first in range(0, len(values), _BITS)]
+
+
+def _values(values: Sequence[str], types: Sequence[tuple[DataType, str]], depth: int = 0) -> list[str]:
+    return [_canonical(value, *kind, depth) for value, kind in zip(values, types, strict=True)]
 
 
 def _null_bits(values: Sequence[str]) -> str:

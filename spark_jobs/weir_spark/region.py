@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,9 +13,17 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.errors import Internal, Misconfigured
-from weir.results.region_job import OutputReport, OutputToWrite, RegionJob, RegionReport, StageToRun
+from weir.results.region_job import (
+    CopyToRead,
+    CopyToWrite,
+    OutputReport,
+    OutputToWrite,
+    RegionJob,
+    RegionReport,
+    StageToRun,
+)
 from weir.store.store import Store
-from weir_spark import artifacts, functions, writer
+from weir_spark import artifacts, copies, functions, writer
 from weir_spark.context import StageContext
 from weir_spark.reader import read_input
 from weir_spark.session import active, configure
@@ -34,6 +42,17 @@ def run(job: RegionJob, session: SparkSession, store: Store, say: Say = print) -
         return _Execution(job, session, store, say).run()
 
 
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How the stages are come by: the code and settings that compute them, and what need not be computed."""
+
+    code: str
+    settings: Mapping[str, str]
+    resumed: Mapping[str, CopyToRead]
+    needed: frozenset[str]
+    persisted: copies.Persisted
+
+
 @dataclass(slots=True)
 class _Execution:
     """One run of one job; `seconds` says how long each step took."""
@@ -48,12 +67,16 @@ class _Execution:
         with self._measured("prepare"):
             _check_functions(self.job)
             settings = configure(self.session, self.job.spark_conf)
-            archive = self._ship()
-        results = self._results()
-        outputs = tuple(
-            self._write(results[stage.name], stage, output) for stage in self.job.stages for output in stage.outputs
-        )
-        return RegionReport(self.job.attempt, outputs, f"sha256:{archive.fingerprint}", settings, self.seconds)
+            code = f"sha256:{self._ship().fingerprint}"
+        resumed = copies.usable(self.job, code, settings, self.say)
+        needed = copies.needed(self.job, resumed)
+        with copies.Persisted(self.job.attempt, self.say) as persisted:
+            results = self._results(_Plan(code, settings, resumed, needed, persisted))
+            outputs = tuple(
+                self._write(results[stage.name], stage, output) for stage in self.job.stages for output in stage.outputs
+            )
+        behind = tuple(stage.name for stage in self.job.stages if stage.name in resumed and stage.name in needed)
+        return RegionReport(self.job.attempt, outputs, code, settings, self.seconds, behind)
 
     def _ship(self) -> artifacts.Archive:
         modules = artifacts.top_level(self.job.modules, [stage.function for stage in self.job.stages])
@@ -61,22 +84,50 @@ class _Execution:
         artifacts.ship(self.session, archive)
         return archive
 
-    def _results(self) -> dict[str, DataFrame]:
-        """Build the DataFrame of each stage; those used more than once are computed now, and once.
+    def _results(self, plan: _Plan) -> dict[str, DataFrame]:
+        """Build the DataFrame of each stage that is needed; those used more than once are computed now, and once.
 
         By `localCheckpoint`, not `persist`: a persisted plan is shared by all sessions of a server and outlives a
         killed one, so that a try could be given rows of an edited function's old form; it is also computed again if
-        an executor is lost, and two outputs could then disagree. A checkpoint goes with its session.
+        an executor is lost, and two outputs could then disagree. A checkpoint goes with its session. Where a stage has
+        a copy, all that follows reads that.
         """
-        shared = _used_more_than_once(self.job)
+        shared = _used_more_than_once(self.job, plan)
         results: dict[str, DataFrame] = {}
         for stage in self.job.stages:
+            if stage.name not in plan.needed:
+                continue
+            copy = plan.resumed.get(stage.name)
+            if copy is not None:
+                results[stage.name] = self._resumed(stage, copy)
+                continue
             with self._measured(f"plan {stage.name}"):
                 result = self._call(stage, results)
-                if stage.outputs:
-                    writer.check_rows(result, stage.name, [output.layout for output in stage.outputs])
-            results[stage.name] = self._computed(result, stage) if stage.name in shared else result
+                if stage.outputs or stage.copy:
+                    layouts = [output.layout for output in stage.outputs]
+                    writer.check_rows(result, stage.name, layouts, stage.digest)
+            if stage.copy is not None:
+                results[stage.name] = self._copied(result, stage, stage.copy, plan)
+            elif stage.is_persisted:
+                results[stage.name] = plan.persisted.keep(stage.name, result)
+            else:
+                results[stage.name] = self._computed(result, stage) if stage.name in shared else result
         return results
+
+    def _resumed(self, stage: StageToRun, copy: CopyToRead) -> DataFrame:
+        self.say(f"resuming behind {stage.name}: its rows are those that attempt {copy.attempt} has copied")
+        return copies.read_copy(self.session, stage, copy)
+
+    def _copied(self, result: DataFrame, stage: StageToRun, copy: CopyToWrite, plan: _Plan) -> DataFrame:
+        """Write the copy, and let what follows read it: the stage is computed once."""
+        with self._measured(f"copy {stage.name}"):
+            self.say(f"copying {stage.name}")
+            output = copies.output_of(copy)
+            written = writer.report(writer.write(result, stage.name, output), stage.name, output, self.store)
+            described = copies.describe(self.job, stage, copy, written, plan.code, plan.settings)
+            copies.complete(self.store, copy.folder, described)
+        self.say(f"copied {stage.name}: {described.digest.rows} rows, {described.bytes} bytes: a retry resumes here")
+        return copies.read_copy(self.session, stage, copies.to_read(described, copy))
 
     def _computed(self, result: DataFrame, stage: StageToRun) -> DataFrame:
         self.say(f"computing {stage.name}, which is used more than once")
@@ -103,7 +154,7 @@ class _Execution:
         name = f"{stage.name} ({output.layout.id})"
         self.say(f"writing {name}")
         with self._measured(f"write {name}"):
-            written = writer.write(result, stage.name, output)
+            written = writer.write(result, stage.name, output, stage.digest)
         with self._measured(f"seal {name}"):
             report = writer.report(written, stage.name, output, self.store)
         size = sum(file.bytes for file in report.files)
@@ -155,7 +206,8 @@ def _check_result(result: Any, stage: StageToRun, session: SparkSession) -> None
         )
 
 
-def _used_more_than_once(job: RegionJob) -> set[str]:
-    uses = Counter(producer for stage in job.stages for producer in stage.pipelined.values())
+def _used_more_than_once(job: RegionJob, plan: _Plan) -> set[str]:
+    computed = [stage for stage in job.stages if stage.name in plan.needed and stage.name not in plan.resumed]
+    uses = Counter(producer for stage in computed for producer in stage.pipelined.values())
     uses.update({stage.name: len(stage.outputs) for stage in job.stages})
     return {name for name, count in uses.items() if count > 1}

@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import StructType
 
+from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.errors import Internal, Misconfigured
 from weir.results.layout import KEY_GROUP_COLUMN, Layout
 from weir.results.manifest import ContentDigest, DataFile
@@ -53,8 +54,11 @@ class Written:
     digest: ContentDigest
 
 
-def check_rows(df: DataFrame, stage: str, layouts: Sequence[Layout]) -> None:
-    """Make sure that `df` can be written in each layout. Raises Misconfigured and names the stage and the column."""
+def check_rows(df: DataFrame, stage: str, layouts: Sequence[Layout], rule: DigestRule = PLAIN_RULE) -> None:
+    """Make sure that `df` can be written in each layout, and digested by the rule.
+
+    Raises Misconfigured and names the stage and the column.
+    """
     schema = df.schema
     names = schema.fieldNames()
     if not names:
@@ -63,17 +67,17 @@ def check_rows(df: DataFrame, stage: str, layouts: Sequence[Layout]) -> None:
     for layout in layouts:
         _key_types(schema, stage, layout)
     try:
-        digest.row_hash(schema)
+        digest.row_hash(schema, rule)
     except Misconfigured as error:
         raise Misconfigured(f"stage {stage}: {error}") from error
 
 
-def write(df: DataFrame, stage: str, output: OutputToWrite) -> Written:
+def write(df: DataFrame, stage: str, output: OutputToWrite, rule: DigestRule = PLAIN_RULE) -> Written:
     """Write the rows of `df` in the output's layout into its folder, which must not exist, and observe their digest."""
     rows = _laid_out(df, stage, output.layout)
     observation = Observation(f"weir-{uuid.uuid4()}")
-    digest.observe(rows, observation).write.mode("error").options(**_OPTIONS).parquet(output.spark_folder)
-    return Written(df.schema.json(), digest.to_digest(rows.schema, observation.get))
+    digest.observe(rows, observation, rule).write.mode("error").options(**_OPTIONS).parquet(output.spark_folder)
+    return Written(df.schema.json(), digest.to_digest(rows.schema, observation.get, rule))
 
 
 def report(written: Written, stage: str, output: OutputToWrite, store: Store) -> OutputReport:

@@ -1,13 +1,14 @@
-"""Manifests, jobs, reports, failures and records of runs as versioned JSON.
+"""Manifests, copies, jobs, reports, failures and records of runs as versioned JSON.
 
 Invariant: equal values give equal bytes, and those bytes decode to equal values. An unknown version is refused.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -17,8 +18,21 @@ from weir.results.manifest import Manifest
 from weir.results.region_failure import RegionFailure
 from weir.results.region_job import RegionJob, RegionReport
 from weir.results.run_record import RunRecord
+from weir.results.stage_copy import StageCopy
 
-VERSION = 1
+VERSIONS: Mapping[str, int] = types.MappingProxyType(
+    {
+        "manifest": 2,
+        "stage copy": 1,
+        "region job": 2,
+        "region report": 2,
+        "region failure": 1,
+        "run record": 1,
+    }
+)
+"""The newest version of each kind of document, which is the one that is written; all since the first are read."""
+
+_CHECKSUM = "sha256"
 
 T = TypeVar("T")
 
@@ -31,6 +45,22 @@ def manifest_to_json(manifest: Manifest) -> bytes:
 def manifest_from_json(data: bytes) -> Manifest:
     """Decode a manifest. Raises Misconfigured on an unknown version or another kind of document."""
     return _decode("manifest", Manifest, data)
+
+
+def stage_copy_to_json(copy: StageCopy) -> bytes:
+    """Encode the description of a copy as canonical JSON, with its own SHA-256: no ledger knows it."""
+    return _encode("stage copy", copy, {_CHECKSUM: _checksum(_encode("stage copy", copy))})
+
+
+def stage_copy_from_json(data: bytes) -> StageCopy:
+    """Decode the description of a copy.
+
+    Raises Misconfigured on an unknown version, another kind of document, or one that is not as it was written.
+    """
+    copy = _decode("stage copy", StageCopy, data, _CHECKSUM)
+    if stage_copy_to_json(copy) != data:
+        raise Misconfigured("the description of a copy is not as it was written: its SHA-256 does not match")
+    return copy
 
 
 def region_job_to_json(job: RegionJob) -> bytes:
@@ -73,8 +103,12 @@ def run_record_from_json(data: bytes) -> RunRecord:
     return _decode("run record", RunRecord, data)
 
 
-def _encode(kind: str, value: object) -> bytes:
-    document = {"weir": kind, "version": VERSION, **_plain(value)}
+def _checksum(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _encode(kind: str, value: object, more: Mapping[str, str] = types.MappingProxyType({})) -> bytes:
+    document = {"weir": kind, "version": VERSIONS[kind], **_plain(value), **more}
     try:
         text = json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
         return text.encode() + b"\n"
@@ -90,23 +124,28 @@ def _plain(value: Any) -> Any:
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, (tuple, list)):
         return [_plain(item) for item in value]
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     return value
 
 
-def _decode(kind: str, target: type[T], data: bytes) -> T:
+def _decode(kind: str, target: type[T], data: bytes, *besides: str) -> T:
     try:
         document = json.loads(data)
     except ValueError as error:
         raise Misconfigured(f"expected a {kind} of Weir, found something that is not JSON: {error}") from error
     if not isinstance(document, dict) or document.get("weir") != kind:
         raise Misconfigured(f"expected a {kind} of Weir, found another document")
-    version = document.get("version")
-    if version != VERSION:
-        raise Misconfigured(f"a {kind} has version {version}, this Weir reads {VERSION}: use the Weir that wrote it")
-    body = {key: value for key, value in document.items() if key not in ("weir", "version")}
+    _check_version(kind, document.get("version"))
+    body = {key: value for key, value in document.items() if key not in ("weir", "version", *besides)}
     return cast(T, _value(target, body, kind))
+
+
+def _check_version(kind: str, version: object) -> None:
+    newest = VERSIONS[kind]
+    if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= newest:
+        known = "1" if newest == 1 else f"1 to {newest}"
+        raise Misconfigured(f"a {kind} has version {version}, this Weir reads {known}: use the Weir that wrote it")
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:
@@ -166,6 +205,7 @@ def _optional(args: tuple[Any, ...], value: Any, where: str) -> Any:
 _CONTAINERS: dict[Any, Callable[[tuple[Any, ...], Any, str], Any]] = {
     tuple: _tuple,
     dict: _dict,
+    Mapping: _dict,
     Union: _optional,
     types.UnionType: _optional,
 }

@@ -41,7 +41,9 @@ class ContentDigest:
 
     `rows`, and over a 64-bit hash of each row: xor, and the sums of its low and high 32 bits.
     `schema` is a fingerprint of column names and types (not of nullability). `version` is that of the definition of
-    all this: digests of different versions differ, and say nothing about whether the content does.
+    all this: digests of different versions differ, and say nothing about whether the content does. `rule` is the
+    fingerprint of the stage's own rule of what counts (empty: every value counts as it is); it is part of the text, so
+    that digests under different rules are never equal.
     """
 
     schema: str
@@ -50,18 +52,32 @@ class ContentDigest:
     low_sum: int
     high_sum: int
     version: int = 1
+    rule: str = ""
 
     def __str__(self) -> str:
         parts = (self.rows, self.xor & (2**64 - 1), self.low_sum, self.high_sum)
         # The first version was written without its number.
         number = "" if self.version == 1 else f"v{self.version}:"
-        return f"{number}{self.schema}:{parts[0]}:{parts[1]:016x}:{parts[2]:x}:{parts[3]:x}"
+        rule = f":rule-{self.rule}" if self.rule else ""
+        return f"{number}{self.schema}:{parts[0]}:{parts[1]:016x}:{parts[2]:x}:{parts[3]:x}{rule}"
 
 
 def digest_version(digest: str) -> int:
     """The version of the definition by which a digest, as text, was made."""
     number, colon, _ = digest.partition(":")
     return int(number[1:]) if colon and number[:1] == "v" and number[1:].isdigit() else 1
+
+
+def digest_schema(digest: str) -> str:
+    """The fingerprint of column names and types in a digest, as text."""
+    number, colon, rest = digest.partition(":")
+    is_version = bool(colon) and number[:1] == "v" and number[1:].isdigit()
+    return (rest if is_version else digest).partition(":")[0]
+
+
+def digest_rule(digest: str) -> str:
+    """The fingerprint of the rule by which a digest, as text, was made; empty if every value counted as it was."""
+    return digest.rpartition(":rule-")[2] if ":rule-" in digest else ""
 
 
 @dataclass(frozen=True, slots=True)

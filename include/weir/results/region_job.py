@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.results.layout import Layout
 from weir.results.manifest import ContentDigest, DataFile
 
@@ -19,22 +20,32 @@ STOP_NAME: Final = "stop"
 
 @dataclass(frozen=True, slots=True)
 class PartitionToRead:
-    """The exact files of one input partition, in Spark's spelling of their paths."""
+    """The exact files of one input partition, in Spark's spelling of their paths, and the attempt that wrote them.
+
+    `run` is empty for the job's own run, else the id of an earlier one.
+    """
 
     stage: str
     subtask: int
     files: tuple[str, ...]
+    attempt: str = ""
+    run: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class InputToRead:
-    """A blocking input: partitions, recorded schema, and the inclusive range of key groups to keep (None: all)."""
+    """An input from the store: partitions, recorded schema, and the inclusive range of key groups to keep (None: all).
+
+    `declared_schema` is a DDL string, or empty. Names and types of the recorded schema must be those of the declared
+    one; without partitions the input is empty and has the declared schema.
+    """
 
     argument: str
     layout: Layout
     spark_schema: str
     partitions: tuple[PartitionToRead, ...]
     key_groups: tuple[int, int] | None = None
+    declared_schema: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +61,40 @@ class OutputToWrite:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyToWrite:
+    """Where a stage's rows are copied to, and the fingerprint of what they are made from.
+
+    `folder` is relative to the store; `spark_folder` is the same in Spark's spelling. Neither exists yet.
+    """
+
+    folder: str
+    spark_folder: str
+    made_from: str
+
+
+@dataclass(frozen=True, slots=True)
+class CopyToRead:
+    """The copy of a stage's rows that an earlier attempt wrote: made from the same, and right byte for byte.
+
+    It stands for the stage if `code` and `session` are the job's own, which only the job knows.
+    """
+
+    attempt: str
+    folder: str
+    files: tuple[str, ...]
+    spark_schema: str
+    code: str
+    session: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class StageToRun:
     """One stage of the region, in topological order.
 
-    `pipelined` maps an argument to the stage of the same region that feeds it. `function` is empty for a sink:
-    its rows are those of its one pipelined input.
+    `pipelined` maps an argument to the stage of the same region that feeds it, also over a cached exchange. `function`
+    is empty for a sink: its rows are those of its one pipelined input. `digest` says what of the rows counts. Where
+    `copy` is given, the stage's rows are written there, and read from there by all that follows, unless `resume` has
+    them already; where `is_persisted`, Spark keeps them until the attempt ends.
     """
 
     name: str
@@ -66,6 +106,10 @@ class StageToRun:
     inputs: tuple[InputToRead, ...]
     outputs: tuple[OutputToWrite, ...]
     slice: Any = None
+    digest: DigestRule = PLAIN_RULE
+    copy: CopyToWrite | None = None
+    resume: CopyToRead | None = None
+    is_persisted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +149,14 @@ class OutputReport:
 
 @dataclass(frozen=True, slots=True)
 class RegionReport:
-    """The job's answer: outputs, a fingerprint of the code that ran, the session's settings, and seconds a step."""
+    """The job's answer: outputs, a fingerprint of the code that ran, the session's settings, and seconds a step.
+
+    `resumed` names the stages that were read from copies of earlier attempts instead of being computed.
+    """
 
     attempt: str
     outputs: tuple[OutputReport, ...]
     code: str
     session: dict[str, str]
     metrics: dict[str, float]
+    resumed: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ from typing import cast
 
 from weir.errors import Misconfigured
 from weir.recovery.candidates import Stored
-from weir.results.codec import VERSION, manifest_from_json, run_record_from_json
+from weir.results.codec import VERSIONS, manifest_from_json, run_record_from_json
 from weir.results.run_record import RunRecord, record_path
 from weir.sinks.pointer import Pointer, pointer_folder, pointer_from_json
 from weir.store.errors import NotFound
@@ -101,8 +101,9 @@ def _refuse_newer(path: str, data: bytes) -> None:
         version = json.loads(data)["version"]
     except (ValueError, KeyError, TypeError):
         return
-    if isinstance(version, int) and version > VERSION:
-        raise Misconfigured(f"{path} has version {version}, this Weir reads {VERSION}: use the Weir that wrote it")
+    newest = VERSIONS["manifest"]
+    if isinstance(version, int) and version > newest:
+        raise Misconfigured(f"{path} has version {version}, this Weir reads up to {newest}: use the Weir that wrote it")
 
 
 def _record(store: Store, dataflow: str, epoch: str) -> RunRecord | None:

@@ -71,20 +71,37 @@ def verify_segments(
     `manifests` are (manifest, folder, key groups); the bytes read are those of the row groups that overlap the key
     groups, and of every tail. Raises Retryable if anything cannot be answered definitely.
     """
+    found = _broken(store, expected_store_id, [(folder, each.files, groups) for each, folder, groups in manifests])
+    return tuple(_loss(manifests[number][0], finding) for number, finding in found.items())
+
+
+def verify_files(
+    store: Store, expected_store_id: str, folders: Sequence[tuple[str, Sequence[DataFile]]]
+) -> dict[str, str]:
+    """Compare all files of folders that no manifest tells of; what is wrong with those that are not whole, by folder.
+
+    Raises Retryable if anything cannot be answered definitely.
+    """
+    found = _broken(store, expected_store_id, [(folder, files, None) for folder, files in folders])
+    return {folders[number][0]: f"{finding.fault.value}, {finding.detail}" for number, finding in found.items()}
+
+
+def _broken(
+    store: Store, store_id: str, folders: Sequence[tuple[str, Sequence[DataFile], KeyGroups]]
+) -> dict[int, _Finding]:
+    """The worst of each folder whose segments of these key groups are not as recorded, by its place in the list."""
     parts = [
         (number, f"{folder}/{file.name}", file, segment)
-        for number, (manifest, folder, key_groups) in enumerate(manifests)
-        for file in manifest.files
+        for number, (folder, files, key_groups) in enumerate(folders)
+        for file in files
         for segment in _needed(file, key_groups)
     ]
-    answers = _asked_twice(
-        store, expected_store_id, parts, partial(_compare_all, store), lambda answer: answer is not None
-    )
+    answers = _asked_twice(store, store_id, parts, partial(_compare_all, store), lambda answer: answer is not None)
     found: dict[int, list[_Finding]] = {}
     for (number, *_), answer in zip(parts, answers, strict=True):
         if answer is not None:
             found.setdefault(number, []).append(answer)
-    return tuple(_loss(manifests[number][0], _worst(findings)) for number, findings in found.items())
+    return {number: _worst(findings) for number, findings in found.items()}
 
 
 def _asked_twice(

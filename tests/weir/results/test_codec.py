@@ -4,12 +4,15 @@ from pathlib import Path
 
 import pytest
 
+from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.errors import Misconfigured
 from weir.results import codec
 from weir.results.layout import PLAIN, Layout
 from weir.results.manifest import ContentDigest, DataFile, InputRead, Manifest, Segment, digest_version
 from weir.results.region_failure import RegionFailure
 from weir.results.region_job import (
+    CopyToRead,
+    CopyToWrite,
     InputToRead,
     OutputReport,
     OutputToWrite,
@@ -18,11 +21,13 @@ from weir.results.region_job import (
     RegionReport,
     StageToRun,
 )
+from weir.results.stage_copy import StageCopy
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 KEYED = Layout(("origin", "hour"), 128)
 SCHEMA = '{"fields":[{"metadata":{},"name":"origin","nullable":true,"type":"string"}],"type":"struct"}'
 DIGEST = ContentDigest("5f1c", 3, -(2**63), 2**70, 0)
+RULED = replace(DIGEST, rule="0123456789abcdef")
 FILE = DataFile(
     "part-00000.zstd.parquet",
     3,
@@ -43,7 +48,7 @@ MANIFEST = Manifest(
     keys=KEYED.keys,
     max_parallelism=KEYED.max_parallelism,
     spark_schema=SCHEMA,
-    digest=DIGEST,
+    digest=RULED,
     files=(FILE,),
     inputs=(InputRead("flights", "scheduled__2013-01-02", "flights", 2, "plain", "t0001-ba9876543210", str(DIGEST)),),
     code="sha256:11",
@@ -63,9 +68,27 @@ STAGE = StageToRun(
     inputs=(
         InputToRead("weather", KEYED, SCHEMA, (PartitionToRead("weather", 0, ("file:///store/a.parquet",)),), (0, 42)),
         InputToRead("planes", PLAIN, SCHEMA, (PartitionToRead("planes", 0, ()),)),
+        InputToRead(
+            "before",
+            PLAIN,
+            SCHEMA,
+            (PartitionToRead("clean", 0, (), "t0002-ba9876543210", "scheduled__2013-01-01"),),
+            declared_schema="origin STRING",
+        ),
     ),
     outputs=(OutputToWrite(KEYED, "flight_delays/e/clean/k/2/t", "file:///store/flight_delays/e/clean/k/2/t"),),
     slice={"files": ["a.csv"]},
+    digest=DigestRule({"delay": 6}, ("loaded_at",)),
+    copy=CopyToWrite("flight_delays/e/clean/copy/2/t", "file:///store/flight_delays/e/clean/copy/2/t", "0a" * 32),
+    resume=CopyToRead(
+        "t0001-0123456789ab",
+        "flight_delays/e/clean/copy/2/s",
+        ("file:///store/flight_delays/e/clean/copy/2/s/part-00000.zstd.parquet",),
+        SCHEMA,
+        "sha256:11",
+        {"spark.version": "4.3.0"},
+    ),
+    is_persisted=True,
 )
 JOB = RegionJob(
     attempt="t0001-0123456789ab",
@@ -87,6 +110,21 @@ REPORT = RegionReport(
     code="sha256:11",
     session={"spark.sql.ansi.enabled": "true"},
     metrics={"read": 0.5, "write": 2.0},
+    resumed=("clean",),
+)
+COPY = StageCopy(
+    dataflow="flight_delays",
+    epoch="20130101T000000Z",
+    region="flights-clean",
+    stage="clean",
+    subtask=2,
+    attempt="t0001-0123456789ab",
+    made_from="0a" * 32,
+    code="sha256:11",
+    session={"spark.version": "4.3.0"},
+    spark_schema=SCHEMA,
+    digest=DIGEST,
+    files=(FILE,),
 )
 FAILURE = RegionFailure(
     attempt="t0001-0123456789ab",
@@ -95,10 +133,24 @@ FAILURE = RegionFailure(
     message="no luck",
     traceback="Traceback (most recent call last):\nValueError: no luck",
 )
+OLDER = {
+    "manifest": (replace(MANIFEST, digest=DIGEST), codec.manifest_from_json),
+    "region-job": (
+        replace(
+            JOB,
+            stages=(
+                replace(STAGE, inputs=STAGE.inputs[:2], digest=PLAIN_RULE, copy=None, resume=None, is_persisted=False),
+            ),
+        ),
+        codec.region_job_from_json,
+    ),
+    "region-report": (replace(REPORT, resumed=()), codec.region_report_from_json),
+}
 FORMATS = {
     "manifest": (MANIFEST, codec.manifest_to_json, codec.manifest_from_json),
     "region-job": (JOB, codec.region_job_to_json, codec.region_job_from_json),
     "region-report": (REPORT, codec.region_report_to_json, codec.region_report_from_json),
+    "stage-copy": (COPY, codec.stage_copy_to_json, codec.stage_copy_from_json),
     "region-failure": (FAILURE, codec.region_failure_to_json, codec.region_failure_from_json),
 }
 
@@ -123,9 +175,15 @@ def test_what_is_written_reads_as_the_same_value(name):
 
 def test_the_format_on_disk_has_not_changed(name):
     value, encode, decode = FORMATS[name]
-    golden = (GOLDEN / f"{name}-v1.json").read_bytes()
+    golden = (GOLDEN / f"{name}-v{codec.VERSIONS[name.replace('-', ' ')]}.json").read_bytes()
     assert encode(value) == golden
     assert decode(golden) == value
+
+
+@pytest.mark.parametrize("name", list(OLDER))
+def test_what_an_older_weir_wrote_is_read(name):
+    value, decode = OLDER[name]
+    assert decode((GOLDEN / f"{name}-v1.json").read_bytes()) == value
 
 
 def test_equal_values_give_equal_bytes_whatever_the_order_of_their_dicts():
@@ -140,7 +198,7 @@ def test_the_smallest_values_survive():
     assert codec.region_report_from_json(codec.region_report_to_json(report)) == report
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+@pytest.mark.parametrize("version", [0, 3, "1", True, None])
 def test_an_unknown_version_is_refused_with_both_versions(name, version):
     _, _, decode = FORMATS[name]
     with pytest.raises(Misconfigured, match=f"version {version}, this Weir reads 1"):
@@ -185,6 +243,14 @@ def test_parameters_that_are_not_json_are_refused_and_say_what_may_be_written(va
         codec.region_job_to_json(replace(JOB, parameters={"bad": value}))
 
 
+def test_the_description_of_a_copy_that_is_not_as_it_was_written_is_refused():
+    data = codec.stage_copy_to_json(COPY)
+    for old, new in ((b"origin", b"orig1n"), (b'"rows": 3', b'"rows": 4'), (b"sha256:11", b"sha256:12"), (b"}", b"} ")):
+        assert old in data
+        with pytest.raises(Misconfigured, match="not as it was written"):
+            codec.stage_copy_from_json(data.replace(old, new, 1))
+
+
 def test_a_digest_says_by_which_definition_it_was_made():
     newer = replace(DIGEST, version=12)
     assert (str(newer), digest_version(str(newer))) == (f"v12:{DIGEST}", 12)
@@ -194,4 +260,4 @@ def test_a_digest_says_by_which_definition_it_was_made():
 
 def test_a_digest_without_a_version_is_one_of_the_first():
     document = changed("manifest", lambda document: document["digest"].pop("version"))
-    assert codec.manifest_from_json(document).digest == DIGEST
+    assert codec.manifest_from_json(document).digest == RULED
