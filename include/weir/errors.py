@@ -25,6 +25,10 @@ class DiskFull(Retryable):
     """A disk is full: make room on it. What was half written is to be removed, and the task tries again by itself."""
 
 
+class EngineLost(Retryable):
+    """A Spark Connect server, a cluster or a driver went away, or does not answer: another one may be there soon."""
+
+
 def is_out_of_room(error: BaseException) -> bool:
     """Tell whether a file system refused to write because it, or the user's share of it, is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -40,6 +44,13 @@ class Fenced(WeirError):
 
 class Misconfigured(WeirError):
     """A person has to change something (code, settings, a folder's permissions) before a retry can help."""
+
+
+class SuppressRestarts(WeirError):
+    """Raised by a stage, or by a function of its own on an executor: no other try can help, so make none.
+
+    As Flink's SuppressRestartsException. Where executors have no Weir, any exception class of this name will do.
+    """
 
 
 class Internal(WeirError):

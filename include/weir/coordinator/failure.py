@@ -59,7 +59,7 @@ def fail(
             # Not booked, it would look like a killed process to the next begin.
             failure, error = classify(unplanned), unplanned
     with services.ledger.transaction(dataflow) as session:
-        decision = book(session, services, run, row.id, failure, error, strategy)
+        decision = book(session, services, row.id, failure, error, strategy)
         booked = session.get(AttemptRow, row.id)
     has_written = row.region != CLOSE.name and booked is not None and booked.state in ABANDONED
     if isinstance(error, DiskFull) and has_written:
@@ -123,7 +123,7 @@ def _carry_out(
         return already_ended(row)
     end(row, AttemptState.RETRYING, services.now(), failure=FailureClass.BACKTRACK, error=str(error))
     drop_leases(session, attempt)
-    decision = from_budget(attempts_of(session, run.id, plan.failed), FailureClass.BACKTRACK, plan.summary())
+    decision = from_budget(services, attempts_of(session, run.id, plan.failed), FailureClass.BACKTRACK, plan.summary())
     if decision.action is Action.FAIL:
         row.state = AttemptState.FAILED.value
         return decision

@@ -11,7 +11,7 @@ from functools import partial
 
 from sqlalchemy.orm import Session
 
-from weir.coordinator.budgets import restart_decision
+from weir.coordinator.budgets import restart_answer
 from weir.coordinator.run_records import write_record
 from weir.coordinator.services import Services, region_folder
 from weir.coordinator.values import Attempt, Awaiting, BeginRequest, Exhausted, NotInRecord, SparkWork
@@ -87,7 +87,7 @@ def _enter(
     row.state, row.ti_id, row.session_id = AttemptState.RUNNING.value, request.ti_id, str(services.new_uuid())
     row.session_url = request.session_url
     session.flush()
-    waiting = _obey_strategy(row, older, services, request, interrupt) if origin is Origin.RETRY else None
+    waiting = _obey_strategy(session, row, older, services, request, interrupt) if origin is Origin.RETRY else None
     if waiting is not None:
         return waiting
     attempt = Attempt(row.id, run.id, region, row.try_number, run.lineage, row.session_id, row.session_url)
@@ -144,6 +144,7 @@ def _fence(older: list[AttemptRow], origin: Origin, services: Services, run: Run
 
 
 def _obey_strategy(
+    session: Session,
     row: AttemptRow,
     older: list[AttemptRow],
     services: Services,
@@ -154,16 +155,16 @@ def _obey_strategy(
     last = older[-1]
     if last.failure != FailureClass.KILLED.value or last.ended_at is None:
         return None
-    decision = restart_decision(request.restart, older)
-    if not decision.can_restart:
-        error = f"{last.error}; {request.restart} allows no further one"
+    answer = restart_answer(session, request.restart, row.run, RegionId(row.region, row.subtask))
+    if answer.refusal is not None:
+        error = f"{last.error}; recovery is suppressed by {answer.reason}"
         end(row, AttemptState.FAILED, services.now(), failure=FailureClass.FATAL, error=error)
         return Exhausted(error, interrupt)
-    until = last.ended_at + timedelta(milliseconds=decision.backoff_ms)
+    until = last.ended_at + timedelta(milliseconds=answer.delay_ms)
     seconds = (until - services.now()).total_seconds()
     if seconds <= 0:
         return None
     row.state = AttemptState.WAITING.value
     return Awaiting(
-        seconds, f"{last.error}; restarting after {decision.backoff_ms / 1000:g} s ({request.restart})", interrupt
+        seconds, f"{last.error}; restarting after {answer.delay_ms / 1000:g} s ({answer.reason})", interrupt
     )

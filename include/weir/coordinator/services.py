@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from weir.ledger.ledger import Ledger
 from weir.ledger.models import DataflowRow
 from weir.ledger.runs import Run
+from weir.recovery.settings import RecoverySettings
 from weir.store.store import Store
 
 
@@ -19,12 +20,13 @@ def _now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The ledger, the store, the time, and ids that never came before."""
+    """The ledger, the store, the time, ids that never came before, and what the deployment says about recovery."""
 
     ledger: Ledger
     store: Store
     now: Callable[[], datetime] = _now
     new_uuid: Callable[[], uuid.UUID] = uuid.uuid4
+    recovery: RecoverySettings = field(default_factory=RecoverySettings)
 
     def store_id(self) -> str:
         """The id of the store that is mounted now.

@@ -10,6 +10,8 @@ from typing import Any
 
 from weir.dataflow import Dataflow
 from weir.ledger.runs import Run
+from weir.recovery.answer import Refusal
+from weir.recovery.classify import FailureClass
 from weir.recovery.restart import RestartStrategy
 from weir.results.manifest import InputRead, Manifest
 from weir.results.region_job import RegionJob
@@ -156,11 +158,18 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FailureDecision:
-    """Whether and when a failed task instance runs again, and why."""
+    """Whether and when a failed task instance runs again, and why.
+
+    `attempt` is empty where none was booked. `refusal` says what allows no other try of an application's failure; the
+    delay is the strategy's then, too.
+    """
 
     action: Action
     delay_seconds: float
     reason: str
+    attempt: str = ""
+    failure: FailureClass | None = None
+    refusal: Refusal | None = None
 
 
 class Settlement(Enum):

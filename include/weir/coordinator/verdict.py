@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
-from weir.coordinator.budgets import ENVIRONMENT_DELAYS, LIMITS, restart_decision, spent
+from weir.coordinator.budgets import patience, restart_answer, spent
 from weir.coordinator.services import Services
 from weir.coordinator.values import Action, FailureDecision
 from weir.ledger.attempts import LIVE, attempts_of, end
 from weir.ledger.models import AttemptRow
 from weir.ledger.results import drop_leases
-from weir.ledger.runs import Run
 from weir.recovery.classify import FailureClass
 from weir.recovery.restart import RestartStrategy
 from weir.recovery.run_state import AttemptState
@@ -26,7 +25,6 @@ UNREGISTERED_DELAY = 5.0
 def book(
     session: Session,
     services: Services,
-    run: Run,
     attempt: str,
     failure: FailureClass,
     error: BaseException,
@@ -39,37 +37,41 @@ def book(
     message = f"{type(error).__name__}: {error}"
     end(row, AttemptState.RETRYING, services.now(), failure=failure, error=message)
     drop_leases(session, attempt)
-    decision = decide(attempts_of(session, run.id, RegionId(row.region, row.subtask)), failure, message, strategy)
+    decision = _decide(session, services, row, failure, message, strategy)
     if decision.action is Action.FAIL:
         row.state = AttemptState.FAILED.value
     return decision
 
 
-def decide(
-    attempts: list[AttemptRow], failure: FailureClass, message: str, strategy: RestartStrategy
+def _decide(
+    session: Session,
+    services: Services,
+    row: AttemptRow,
+    failure: FailureClass,
+    message: str,
+    strategy: RestartStrategy,
 ) -> FailureDecision:
-    """Answer the newest failure of a region's attempts, which are in order of tries."""
+    region = RegionId(row.region, row.subtask)
     if failure is FailureClass.FATAL:
-        return FailureDecision(Action.FAIL, 0, f"not recoverable by another try: {message}")
-    if failure in LIMITS:
-        return from_budget(attempts, failure, message)
-    decision = restart_decision(strategy, attempts)
-    if not decision.can_restart:
-        return FailureDecision(Action.FAIL, 0, f"recovery is suppressed by {strategy}: {message}")
-    return FailureDecision(Action.RETRY, decision.backoff_ms / 1000, f"{strategy}: {message}")
+        return FailureDecision(Action.FAIL, 0, f"not recoverable by another try: {message}", row.id, failure)
+    if services.recovery.budgets.limit_of(failure) is not None:
+        return from_budget(services, attempts_of(session, row.run, region), failure, message)
+    answer = restart_answer(session, strategy, row.run, region)
+    delay = answer.delay_ms / 1000
+    if answer.refusal is None:
+        return FailureDecision(Action.RETRY, delay, f"{answer.reason}: {message}", row.id, failure)
+    reason = f"recovery is suppressed by {answer.reason}: {message}"
+    return FailureDecision(Action.FAIL, delay, reason, row.id, failure, answer.refusal)
 
 
-def from_budget(attempts: list[AttemptRow], failure: FailureClass, message: str) -> FailureDecision:
-    """Answer a failure that has a budget of its own, of which the newest attempt has just used one."""
-    used, limit = spent(attempts, failure), LIMITS[failure]
+def from_budget(services: Services, attempts: list[AttemptRow], failure: FailureClass, message: str) -> FailureDecision:
+    """Answer a failure that has a budget of its own, of which the newest of a region's attempts has just used one."""
+    used, limit, newest = spent(attempts, failure), services.recovery.budgets.limit_of(failure) or 0, attempts[-1]
     if used > limit:
-        return FailureDecision(
-            Action.FAIL, 0, f"more than {limit} times {failure.value} since the last clear: {message}"
-        )
-    delay = 0.0
-    if failure is FailureClass.ENVIRONMENT:
-        delay = ENVIRONMENT_DELAYS[min(used, len(ENVIRONMENT_DELAYS)) - 1]
-    return FailureDecision(Action.RETRY, delay, f"{failure.value} {used} of {limit}: {message}")
+        reason = f"more than {limit} times {failure.value} since the last commit or clear: {message}"
+        return FailureDecision(Action.FAIL, 0, reason, newest.id, failure)
+    delay = patience(newest.run, RegionId(newest.region, newest.subtask), failure, used)
+    return FailureDecision(Action.RETRY, delay, f"{failure.value} {used} of {limit}: {message}", newest.id, failure)
 
 
 def already_ended(row: AttemptRow | None) -> FailureDecision:

@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 
-from weir.errors import Conflict, Fenced, Misconfigured, ResultUnavailable, Retryable, is_out_of_room
+from weir.errors import (
+    Conflict,
+    EngineLost,
+    Fenced,
+    Misconfigured,
+    ResultUnavailable,
+    Retryable,
+    SuppressRestarts,
+    is_out_of_room,
+)
 
 HOPELESS = frozenset(
     {"AnalysisException", "ParseException", "ImportError", "ModuleNotFoundError", "SyntaxError", "SuppressRestarts"}
@@ -24,7 +33,10 @@ class FailureClass(Enum):
     KILLED = "killed"
     BACKTRACK = "backtrack"
     CONFLICT = "conflict"
+    ENGINE = "engine"
+    """A Spark Connect server or a cluster was lost."""
     ENVIRONMENT = "environment"
+    """The ledger, the store or Airflow does not answer, or a disk is full."""
     FATAL = "fatal"
     FENCED = "fenced"
 
@@ -33,8 +45,10 @@ _KINDS: tuple[tuple[type[BaseException], FailureClass], ...] = (
     (Fenced, FailureClass.FENCED),
     (ResultUnavailable, FailureClass.BACKTRACK),
     (Conflict, FailureClass.CONFLICT),
+    (EngineLost, FailureClass.ENGINE),
     (Retryable, FailureClass.ENVIRONMENT),
     (Misconfigured, FailureClass.FATAL),
+    (SuppressRestarts, FailureClass.FATAL),
 )
 
 

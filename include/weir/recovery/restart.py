@@ -2,7 +2,7 @@
 
 The arithmetic is Flink 2.3's (the RestartBackoffTimeStrategy classes, FLIP-364). There a strategy is an object that is
 told of failures; here it is a value, and a decision is a fold over the times of all failures so far, so that the retry
-policy and a begin in another process come to the same answer.
+policy and a begin in another process come to the same answer. The limits of failures are FLIP-1's.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, ClassVar
 
 from weir.errors import Internal, Misconfigured
-from weir.recovery.restart_options import parse_options
+from weir.recovery.restart_options import PER_RUN, PER_TASK, parse_options
 
 Jitter = Callable[[int, int], int]
 """Given the time of a failure and an offset o, both in ms, return a whole number in [-o, o]; always the same one."""
@@ -23,7 +23,9 @@ Jitter = Callable[[int, int], int]
 UNLIMITED = 2**31 - 1
 """Flink's default for the attempts of exponential-delay."""
 
-DEFAULT_ATTEMPTS = 3
+DEFAULT_FAILURES = 3
+"""How many failures of a task are recovered from where nobody has chosen a strategy."""
+
 _LONG_AGO = -(2**31)
 
 
@@ -46,10 +48,38 @@ def seeded_jitter(seed: str) -> Jitter:
     return jitter
 
 
+@dataclass(frozen=True, slots=True)
+class FailureLimits:
+    """How many failures of one task, and of all tasks of a run, are recovered from, whatever the strategy says.
+
+    The failure after that is final. None is for what nobody has said: there is no limit.
+    """
+
+    per_task: int | None = None
+    per_run: int | None = None
+
+    def __post_init__(self) -> None:
+        for option, value in ((PER_TASK, self.per_task), (PER_RUN, self.per_run)):
+            if value is not None:
+                _at_least("every restart strategy", option, value, 0)
+
+    def filled_from(self, other: FailureLimits) -> FailureLimits:
+        """These limits, and those of `other` where these say nothing."""
+        return FailureLimits(
+            other.per_task if self.per_task is None else self.per_task,
+            other.per_run if self.per_run is None else self.per_run,
+        )
+
+
+NO_LIMITS = FailureLimits()
+
+
+@dataclass(frozen=True, slots=True)
 class RestartStrategy(ABC):
     """A rule that answers failures: `none`, `fixed-delay`, `failure-rate` or `exponential-delay`."""
 
-    __slots__ = ()
+    limits: FailureLimits = field(default=NO_LIMITS, kw_only=True)
+    """What `decisions` leaves to the caller, who knows the whole run."""
 
     name: ClassVar[str]
     """Flink's name of the strategy."""
@@ -70,8 +100,8 @@ class RestartStrategy(ABC):
 
     @staticmethod
     def default() -> RestartStrategy:
-        """Return Weir's default: exponential-delay, at most 3 restarts of a task (Flink's has no limit)."""
-        return ExponentialDelay(attempts_before_reset=DEFAULT_ATTEMPTS)
+        """Return Weir's default: exponential-delay, and at most 3 failures of a task (Flink's has no limit)."""
+        return RestartChoice().resolved()
 
     @staticmethod
     def from_options(options: Mapping[str, Any]) -> RestartStrategy:
@@ -80,18 +110,12 @@ class RestartStrategy(ABC):
         Times are timedeltas or texts like "10 s" (without a unit: ms, as in Flink). Without a type it is the default,
         altered by the exponential-delay options given. Raises Misconfigured for what it does not know.
         """
-        kind, settings = parse_options(options)
-        if kind is None:
-            return ExponentialDelay(**{"attempts_before_reset": DEFAULT_ATTEMPTS, **settings})
-        by_name: dict[str, Callable[..., RestartStrategy]] = {
-            strategy.name: strategy for strategy in (NoRestart, FixedDelay, FailureRate, ExponentialDelay)
-        }
-        return by_name[kind](**settings)
+        return RestartChoice.from_options(options).resolved()
 
     @staticmethod
     def from_retries(retries: int, retry_delay: timedelta) -> RestartStrategy:
-        """Build the strategy that Airflow's `retries` and `retry_delay` mean: fixed-delay."""
-        return FixedDelay(retries, retry_delay // timedelta(milliseconds=1))
+        """Build the strategy that Airflow's `retries` and `retry_delay` mean: fixed-delay, and never more than that."""
+        return FixedDelay(retries, retry_delay // timedelta(milliseconds=1), limits=FailureLimits(per_task=retries))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +214,50 @@ class ExponentialDelay(RestartStrategy):
         offset = int(planned * self.jitter_factor)
         jittered = planned + (jitter(failed_at, offset) if offset else 0)
         return max(self.initial_backoff_ms, min(jittered, self.max_backoff_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class RestartChoice:
+    """What one place (a DAG, or a deployment) says of restarts; `strategy` is None if it says nothing of that.
+
+    `fallback` are the limits that hold unless some place gives others.
+    """
+
+    strategy: RestartStrategy | None = None
+    limits: FailureLimits = NO_LIMITS
+    fallback: FailureLimits = NO_LIMITS
+
+    @staticmethod
+    def of(strategy: RestartStrategy | None) -> RestartChoice:
+        """The choice of a strategy as it is, or of nothing."""
+        return RestartChoice() if strategy is None else RestartChoice(strategy, strategy.limits)
+
+    @staticmethod
+    def from_options(options: Mapping[str, Any]) -> RestartChoice:
+        """Read options under Flink's keys, as `RestartStrategy.from_options`. Raises Misconfigured."""
+        found = parse_options(options)
+        limits = FailureLimits(found.per_task, found.per_run)
+        if found.kind is None and not found.settings:
+            return RestartChoice(limits=limits)
+        by_name: dict[str, Callable[..., RestartStrategy]] = {
+            strategy.name: strategy for strategy in (NoRestart, FixedDelay, FailureRate, ExponentialDelay)
+        }
+        strategy = by_name[found.kind or ExponentialDelay.name](**found.settings)
+        is_bounded = found.kind is not None or "attempts_before_reset" in found.settings
+        return RestartChoice(strategy, limits, NO_LIMITS if is_bounded else FailureLimits(per_task=DEFAULT_FAILURES))
+
+    def resolved(self, *others: RestartChoice) -> RestartStrategy:
+        """The strategy of this choice, else of the first of `others` that has one, else the default.
+
+        As in Flink, a strategy is taken whole from one place; each of the limits is looked up by itself.
+        """
+        default = RestartChoice(ExponentialDelay(), fallback=FailureLimits(per_task=DEFAULT_FAILURES))
+        choices = (self, *others, default)
+        strategy, fallback = next((each.strategy, each.fallback) for each in choices if each.strategy is not None)
+        limits = NO_LIMITS
+        for each in choices:
+            limits = limits.filled_from(each.limits)
+        return replace(strategy, limits=limits.filled_from(fallback))
 
 
 def _at_least(strategy: str, option: str, value: int, least: int) -> None:

@@ -1,4 +1,4 @@
-"""The settings of restart strategies, under Flink 2.3's keys.
+"""The settings of restart strategies, under Flink 2.3's keys, and the limits of failures under FLIP-1's.
 
 Invariant: a setting of these keys that cannot be understood is refused, never ignored.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -16,6 +17,8 @@ from weir.errors import Misconfigured
 PREFIX = "restart-strategy."
 TYPE = "restart-strategy.type"
 OLD_TYPE = "restart-strategy"
+PER_TASK = "maximum-per-task-failures"
+PER_RUN = "maximum-total-task-failures"
 
 _SPELLINGS = {
     "none": "none",
@@ -45,21 +48,34 @@ _UNITS_MS = {
 }
 
 
-def parse_options(options: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
-    """Return the strategy's name (None where no type is given) and its fields, times in ms.
+@dataclass(frozen=True, slots=True)
+class RestartOptions:
+    """What options say: the strategy's name (None where no type is given), its fields (times in ms), and the limits."""
 
-    Options that are not about restarts are passed over. Raises Misconfigured.
+    kind: str | None
+    settings: Mapping[str, Any]
+    per_task: int | None
+    per_run: int | None
+
+
+def parse_options(options: Mapping[str, Any]) -> RestartOptions:
+    """Read options under Flink's keys, or under these with underscores, as environment variables have them.
+
+    Where both spellings are given, that with underscores holds: it may be an environment's. Options that are not about
+    restarts are passed over. Raises Misconfigured.
     """
-    given = {key: value for key, value in options.items() if key.startswith(OLD_TYPE)}
-    _check_keys(given)
+    given = _canonical(options)
     kind = _kind(given)
-    read_as = kind or "exponential-delay"
+    if kind is None:
+        _refuse_without_type(given)
+    prefix = f"{PREFIX}{kind or 'exponential-delay'}."
     settings = {
-        field: read(f"{PREFIX}{read_as}.{key}", given[f"{PREFIX}{read_as}.{key}"])
-        for key, (field, read) in _OPTIONS.get(read_as, {}).items()
-        if f"{PREFIX}{read_as}.{key}" in given
+        field: read(prefix + key, given[prefix + key])
+        for key, (field, read) in _OPTIONS.get(kind or "exponential-delay", {}).items()
+        if prefix + key in given
     }
-    return kind, settings
+    limits = {name: whole_number(name, given[PREFIX + name]) for name in (PER_TASK, PER_RUN) if PREFIX + name in given}
+    return RestartOptions(kind, settings, limits.get(PER_TASK), limits.get(PER_RUN))
 
 
 def _kind(given: Mapping[str, Any]) -> str | None:
@@ -68,16 +84,37 @@ def _kind(given: Mapping[str, Any]) -> str | None:
         return None
     kind = _SPELLINGS.get(str(written).strip().lower())
     if kind is None:
-        hint = _close(written, _SPELLINGS)
+        hint = close_to(written, _SPELLINGS)
         raise Misconfigured(f"{TYPE} is {written!r}: write none, fixed-delay, failure-rate or exponential-delay{hint}")
     return kind
 
 
-def _check_keys(given: Mapping[str, Any]) -> None:
-    known = [TYPE, OLD_TYPE, *(f"{PREFIX}{kind}.{key}" for kind, keys in _OPTIONS.items() for key in keys)]
+def _refuse_without_type(given: Mapping[str, Any]) -> None:
     for key in given:
-        if key not in known:
-            raise Misconfigured(f"there is no option {key!r}{_close(key, known)}")
+        kind = key.removeprefix(PREFIX).partition(".")[0]
+        if kind in _OPTIONS and kind != "exponential-delay":
+            raise Misconfigured(f"{key} is given, but no {TYPE}: write {TYPE} = {kind} too")
+
+
+def _canonical(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are about restarts, under Flink's own names."""
+    known = [TYPE, OLD_TYPE, PREFIX + PER_TASK, PREFIX + PER_RUN]
+    known += [f"{PREFIX}{kind}.{key}" for kind, keys in _OPTIONS.items() for key in keys]
+    by_spelling = {squeezed(name): name for name in known}
+    by_spelling |= {squeezed(name): PREFIX + name for name in (PER_TASK, PER_RUN)}
+    found: dict[str, Any] = {}
+    for key in sorted(options, key=lambda key: key == squeezed(key)):
+        name = by_spelling.get(squeezed(key))
+        if name is not None:
+            found[name] = options[key]
+        elif squeezed(key).startswith(squeezed(OLD_TYPE)):
+            raise Misconfigured(f"there is no option {key!r}{close_to(key, known)}")
+    return found
+
+
+def squeezed(key: str) -> str:
+    """A key as an environment variable can have it: in small letters, with underscores for dots and dashes."""
+    return re.sub("[.-]", "_", key.strip().lower())
 
 
 def _milliseconds(option: str, value: Any) -> int:
@@ -91,7 +128,8 @@ def _milliseconds(option: str, value: Any) -> int:
     return int(int(match[1]) * factor)
 
 
-def _whole(option: str, value: Any) -> int:
+def whole_number(option: str, value: Any) -> int:
+    """Read a whole number. Raises Misconfigured."""
     try:
         return int(str(value))
     except ValueError:
@@ -105,15 +143,16 @@ def _number(option: str, value: Any) -> float:
         raise Misconfigured(f"{option} must be a number, not {value!r}") from None
 
 
-def _close(written: object, known: Any) -> str:
+def close_to(written: object, known: Any) -> str:
+    """A hint at what may have been meant, for the end of a message; empty if nothing is close."""
     close = difflib.get_close_matches(str(written), list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
 _OPTIONS: dict[str, dict[str, tuple[str, Callable[[str, Any], Any]]]] = {
-    "fixed-delay": {"attempts": ("attempts", _whole), "delay": ("delay_ms", _milliseconds)},
+    "fixed-delay": {"attempts": ("attempts", whole_number), "delay": ("delay_ms", _milliseconds)},
     "failure-rate": {
-        "max-failures-per-interval": ("max_failures", _whole),
+        "max-failures-per-interval": ("max_failures", whole_number),
         "failure-rate-interval": ("interval_ms", _milliseconds),
         "delay": ("delay_ms", _milliseconds),
     },
@@ -123,6 +162,6 @@ _OPTIONS: dict[str, dict[str, tuple[str, Callable[[str, Any], Any]]]] = {
         "backoff-multiplier": ("multiplier", _number),
         "reset-backoff-threshold": ("reset_threshold_ms", _milliseconds),
         "jitter-factor": ("jitter_factor", _number),
-        "attempts-before-reset-backoff": ("attempts_before_reset", _whole),
+        "attempts-before-reset-backoff": ("attempts_before_reset", whole_number),
     },
 }

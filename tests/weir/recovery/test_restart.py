@@ -8,9 +8,11 @@ from weir.errors import Internal, Misconfigured
 from weir.recovery.restart import (
     Decision,
     ExponentialDelay,
+    FailureLimits,
     FailureRate,
     FixedDelay,
     NoRestart,
+    RestartChoice,
     RestartStrategy,
     seeded_jitter,
 )
@@ -129,6 +131,9 @@ def test_without_a_failure_there_is_nothing_to_decide():
         lambda: exponential(1, 1, float("nan"), 1, 0),
         lambda: exponential(1, 1, 2.0, 1, 1.1),
         lambda: exponential(1, 1, 2.0, 1, 0, 0),
+        lambda: FailureLimits(per_task=-1),
+        lambda: FailureLimits(per_run=-1),
+        lambda: FailureLimits(per_task="3"),
     ],
 )
 def test_settings_out_of_flinks_bounds_are_refused(wrong):
@@ -136,10 +141,43 @@ def test_settings_out_of_flinks_bounds_are_refused(wrong):
         wrong()
 
 
-def test_weirs_default_is_exponential_delay_with_three_restarts():
-    assert RestartStrategy.default() == ExponentialDelay(attempts_before_reset=3)
+def test_weirs_default_is_exponential_delay_and_three_failures_a_task():
+    assert RestartStrategy.default() == ExponentialDelay(limits=FailureLimits(per_task=3))
     assert RestartStrategy.from_options({}) == RestartStrategy.default()
 
 
-def test_airflows_retries_are_a_fixed_delay():
-    assert RestartStrategy.from_retries(2, timedelta(minutes=5)) == FixedDelay(2, 300_000)
+def test_airflows_retries_are_a_fixed_delay_and_no_more_than_that_many():
+    expected = FixedDelay(2, 300_000, limits=FailureLimits(per_task=2))
+    assert RestartStrategy.from_retries(2, timedelta(minutes=5)) == expected
+
+
+def test_a_strategy_is_taken_whole_from_the_first_place_that_has_one():
+    in_dag = RestartChoice.from_options({"restart-strategy.type": "fixed-delay"})
+    deployed = RestartChoice.from_options(
+        {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.attempts": 9}
+    )
+    assert in_dag.resolved(deployed) == FixedDelay(1, 1_000)
+    assert RestartChoice().resolved(deployed) == FixedDelay(9, 1_000)
+    assert RestartChoice.of(NoRestart()).resolved(deployed) == NoRestart()
+    assert RestartChoice.of(None).resolved(RestartChoice()) == RestartStrategy.default()
+
+
+def test_each_limit_is_looked_up_by_itself():
+    in_dag = RestartChoice.from_options({"restart-strategy.maximum-per-task-failures": 1})
+    deployed = RestartChoice.from_options(
+        {"restart-strategy.type": "none", "maximum_per_task_failures": 5, "maximum_total_task_failures": 50}
+    )
+    assert in_dag.resolved(deployed) == NoRestart(limits=FailureLimits(1, 50))
+    assert RestartChoice.of(FixedDelay(7)).resolved(deployed) == FixedDelay(7, limits=FailureLimits(5, 50))
+    assert RestartChoice().resolved(deployed).limits == FailureLimits(5, 50)
+
+
+def test_three_failures_a_task_hold_only_where_nobody_has_bounded_the_strategy():
+    def per_task(**options):
+        return RestartStrategy.from_options(options).limits.per_task
+
+    assert per_task(**{"restart-strategy.exponential-delay.max-backoff": "5 s"}) == 3
+    assert per_task(**{"restart-strategy.type": "exponential-delay"}) is None
+    assert per_task(**{"restart-strategy.exponential-delay.attempts-before-reset-backoff": 10}) is None
+    slower = RestartChoice.from_options({"restart-strategy.exponential-delay.max-backoff": "5 s"})
+    assert slower.resolved(RestartChoice(limits=FailureLimits(per_task=9))).limits.per_task == 9

@@ -1,9 +1,17 @@
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from weir.errors import Misconfigured
-from weir.recovery.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartStrategy
+from weir.recovery.restart import (
+    ExponentialDelay,
+    FailureLimits,
+    FailureRate,
+    FixedDelay,
+    NoRestart,
+    RestartStrategy,
+)
 
 
 def strategy(**options):
@@ -52,7 +60,42 @@ def test_options_are_flinks():
 
 def test_without_a_type_the_default_is_altered():
     options = {"restart-strategy.exponential-delay.max-backoff": "5 s"}
-    assert RestartStrategy.from_options(options) == ExponentialDelay(max_backoff_ms=5_000, attempts_before_reset=3)
+    assert RestartStrategy.from_options(options) == replace(RestartStrategy.default(), max_backoff_ms=5_000)
+
+
+def test_the_limits_of_failures_hold_with_every_strategy_and_have_bare_names_too():
+    limits = FailureLimits(per_task=4, per_run=40)
+    for kind in ("none", "fixed-delay", "failure-rate", "exponential-delay"):
+        for prefix in ("restart-strategy.", ""):
+            found = RestartStrategy.from_options(
+                {
+                    "restart-strategy.type": kind,
+                    f"{prefix}maximum-per-task-failures": 4,
+                    f"{prefix}maximum-total-task-failures": "40",
+                }
+            )
+            assert (found.name, found.limits) == (kind, limits)
+
+
+def test_options_may_be_spelt_as_environment_variables_have_to():
+    options = {
+        "restart_strategy_type": "failure-rate",
+        "restart_strategy_failure_rate_max_failures_per_interval": "5",
+        "restart_strategy_failure_rate_delay": "2 s",
+        "restart_strategy_maximum_total_task_failures": "7",
+    }
+    assert RestartStrategy.from_options(options) == FailureRate(5, 60_000, 2_000, limits=FailureLimits(per_run=7))
+
+
+def test_of_two_spellings_that_of_the_environment_holds():
+    options = {"restart_strategy_type": "none", "restart-strategy.type": "fixed-delay"}
+    assert RestartStrategy.from_options(options) == NoRestart()
+    assert RestartStrategy.from_options(dict(reversed(options.items()))) == NoRestart()
+
+
+def test_options_of_a_strategy_that_is_not_named_are_refused():
+    with pytest.raises(Misconfigured, match=r"attempts is given, but no restart-strategy.type: write .* = fixed-delay"):
+        RestartStrategy.from_options({"restart-strategy.fixed-delay.attempts": 3})
 
 
 def test_a_time_without_a_unit_is_in_milliseconds():
@@ -71,6 +114,8 @@ def test_an_unknown_strategy_is_refused():
 def test_an_unknown_option_is_refused():
     with pytest.raises(Misconfigured, match=r"no option 'restart-strategy.fixed-delay.attempt'; did you mean"):
         of("fixed-delay", attempt=1)
+    with pytest.raises(Misconfigured, match=r"no option 'restart_strategy_maximum_task_failures'; did you mean"):
+        RestartStrategy.from_options({"restart_strategy_maximum_task_failures": 1})
 
 
 @pytest.mark.parametrize("delay", ["soon", "-1 s", "1 fortnight", None, 1.5])
