@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk.exceptions import AirflowException
 
-from weir.errors import Fenced, Misconfigured, Retryable
+from weir.errors import EngineLost, Fenced, Misconfigured, Retryable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,12 +91,12 @@ class Submission:
         if kind is not None:
             return kind(f"region {region}: its driver could not write what had failed. {said}")
         if code in _KILLED:
-            return Retryable(
+            return EngineLost(
                 f"region {region}: its driver was killed (exit code {code}) and has reported nothing. {said}"
             )
         found = next((text for text in _UNREACHABLE if text in tail), None)
         if found is not None:
-            return Retryable(f"region {region}: spark-submit lost its cluster or never reached it ({found}). {said}")
+            return EngineLost(f"region {region}: spark-submit lost its cluster or never reached it ({found}). {said}")
         if "ModuleNotFoundError" in tail:
             return Misconfigured(
                 f"region {region}: its driver lacks a package. Modules of Weir and of the pipeline travel with a job; "

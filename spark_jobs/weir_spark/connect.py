@@ -60,7 +60,7 @@ class ConnectEngine:
     def run(self, job: RegionJob, session_id: str, on_progress: Say) -> None:
         """Run the region in a new session with this id (a UUID) and write its report.
 
-        Raises Retryable if the server cannot be reached or goes away, Fenced if the work was interrupted,
+        Raises EngineLost if the server cannot be reached or goes away, Fenced if the work was interrupted,
         Misconfigured if a person has to change a stage; other errors of Spark and of the stages as they are.
         """
         store = Store.open(job.store, dict(self._storage_options) if self._storage_options else None)

@@ -9,7 +9,7 @@ import grpc
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
-from weir.errors import Fenced, Misconfigured, Retryable, WeirError
+from weir.errors import EngineLost, Fenced, Misconfigured, WeirError
 from weir_spark.advice import advice_on, is_checkpoint_lost
 from weir_spark.full_disk import disk_full
 
@@ -56,7 +56,7 @@ def translate(error: Exception, region: str, url: str, *, is_server_alive: bool)
     if isinstance(error, WeirError):
         return error
     if is_server_gone(error) or not is_server_alive:
-        return Retryable(
+        return EngineLost(
             f"region {region}: the Spark server at {url} went away or does not answer: {_first_line(error)}"
         )
     if is_interruption(error):
@@ -65,7 +65,7 @@ def translate(error: Exception, region: str, url: str, *, is_server_alive: bool)
     if full is not None:
         return full
     if is_checkpoint_lost(error):
-        return Retryable(f"region {region}: the Spark server lost an executor, with rows that it held for others")
+        return EngineLost(f"region {region}: the Spark server lost an executor, with rows that it held for others")
     advice = advice_on(error)
     return error if advice is None else Misconfigured(f"region {region}: {advice}: {error}")
 

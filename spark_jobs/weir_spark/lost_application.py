@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weir.errors import Misconfigured, Retryable, WeirError
+from weir.errors import EngineLost, Misconfigured, WeirError
 from weir_spark.advice import advice_on, is_checkpoint_lost
 from weir_spark.full_disk import disk_full
 
@@ -25,11 +25,11 @@ def translate_of_own_session(error: Exception, region: str) -> Exception:
     if full is not None:
         return full
     if is_checkpoint_lost(error):
-        return Retryable(f"region {region}: an executor was lost, with rows that it held for others")
+        return EngineLost(f"region {region}: an executor was lost, with rows that it held for others")
     names = {base.__name__ for base in type(error).__mro__}
     if any(text in str(error) for text in _LOST) or names & _LOST_GATEWAY:
         line = next((line for line in str(error).splitlines() if any(text in line for text in _LOST)), str(error))
-        return Retryable(
+        return EngineLost(
             f"region {region}: its Spark application lost its cluster or its JVM: {line.strip(': ')[:300]}"
         )
     advice = advice_on(error)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from weir.errors import DiskFull, Fenced, Misconfigured, Retryable
+from weir.errors import DiskFull, EngineLost, Fenced, Misconfigured, Retryable
 from weir.results.codec import region_failure_to_json, region_job_to_json
 from weir.results.region_failure import JobFailed, RegionFailure, failure_of
 from weir.store.store import Store
@@ -163,7 +163,7 @@ def test_nothing_is_left_of_what_was_written_to_submit_a_job(run, spark_submit, 
         (DiskFull("make room"), DiskFull, "^make room$"),
         (Misconfigured("mend it"), Misconfigured, "^mend it$"),
         (Fenced("too late"), Fenced, "^too late$"),
-        (ModuleNotFoundError("no fsspec"), Misconfigured, "ModuleNotFoundError: no fsspec"),
+        (ModuleNotFoundError("no fsspec"), Misconfigured, "^no fsspec\nIts traceback in the Spark driver ends:"),
         (KeyError("origin"), JobFailed, "'origin'\nIts traceback in the Spark driver ends:"),
     ],
 )
@@ -185,9 +185,9 @@ def test_an_application_s_error_keeps_the_name_of_its_class(run, spark_submit, s
 @pytest.mark.parametrize(
     ("text", "kind", "message"),
     [
-        ("os.kill(os.getpid(), 9)", Retryable, "its driver was killed .exit code -9."),
-        ("sys.exit(137)", Retryable, "its driver was killed .exit code 137."),
-        ("print('All masters are unresponsive! Giving up.'); sys.exit(1)", Retryable, "never reached it"),
+        ("os.kill(os.getpid(), 9)", EngineLost, "its driver was killed .exit code -9."),
+        ("sys.exit(137)", EngineLost, "its driver was killed .exit code 137."),
+        ("print('All masters are unresponsive! Giving up.'); sys.exit(1)", EngineLost, "never reached it"),
         ("sys.exit(75)", Retryable, "could not write what had failed"),
         ("sys.exit(78)", Misconfigured, "could not write what had failed"),
         ("print('ModuleNotFoundError: No module named \\'fsspec\\''); sys.exit(1)", Misconfigured, "lacks a package"),

@@ -16,7 +16,7 @@ import pytest
 
 from weir.cli.spark_server import spark_home
 from weir.coordinator.values import SparkWork
-from weir.errors import Fenced, Retryable
+from weir.errors import EngineLost, Fenced
 from weir.results.codec import region_failure_from_json, region_job_to_json, region_report_from_json
 from weir.results.layout import PLAIN, Layout
 from weir.results.region_failure import JobFailed
@@ -243,7 +243,7 @@ def test_a_driver_that_is_killed_is_the_environment_s_failure(engine, new_job, d
     python, _ = driver()
     python.kill()
     thread.join(120)
-    assert isinstance(errors[0], Retryable)
+    assert isinstance(errors[0], EngineLost)
     assert "was killed" in str(errors[0])
 
 

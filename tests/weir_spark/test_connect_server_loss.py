@@ -10,7 +10,7 @@ import uuid
 
 import pytest
 
-from weir.errors import Retryable
+from weir.errors import EngineLost
 from weir_spark.connect import ConnectEngine
 
 pytestmark = pytest.mark.spark
@@ -22,9 +22,9 @@ def test_a_server_that_is_not_there_is_a_reason_to_try_again_later(jobs, pipelin
         url = f"sc://127.0.0.1:{probe.getsockname()[1]}"
     module = pipeline("def numbers(ctx):\n    return ctx.spark.range(10)\n")
     made = jobs.region(jobs.stage("numbers", f"{module}:numbers", jobs.output("numbers")))
-    with pytest.raises(Retryable, match="went away or does not answer"):
+    with pytest.raises(EngineLost, match="went away or does not answer"):
         ConnectEngine(url, retries=2).run(made, str(uuid.uuid4()), lambda line: None)
-    with pytest.raises(Retryable, match="went away or does not answer"):
+    with pytest.raises(EngineLost, match="went away or does not answer"):
         ConnectEngine(url, retries=2).interrupt(str(uuid.uuid4()))
 
 
@@ -57,7 +57,7 @@ def test_losing_the_server_in_the_middle_is_a_reason_to_try_again_and_no_interru
         wait_for(lambda: any(line.startswith("Spark:") for line in lines) or not thread.is_alive())
         server.send(how)
         thread.join(90)
-    assert [type(error) for error in errors] == [Retryable], errors
+    assert [type(error) for error in errors] == [EngineLost], errors
 
 
 def wait_for(condition) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import AnalysisException
 
-from weir.errors import DiskFull, Fenced, Misconfigured, Retryable
+from weir.errors import DiskFull, EngineLost, Fenced, Misconfigured
 from weir_spark.lost_application import translate_of_own_session
 
 
@@ -21,7 +21,7 @@ class Py4JNetworkError(Exception):
     ],
 )
 def test_a_lost_cluster_is_nobody_s_fault(error) -> None:
-    assert type(translate_of_own_session(error, "a-b")) is Retryable
+    assert type(translate_of_own_session(error, "a-b")) is EngineLost
 
 
 def test_a_plan_that_spark_refuses_is_for_a_person() -> None:

@@ -56,4 +56,4 @@ def test_its_exit_code_says_that_a_person_has_to_change_something(server, run_re
 
 
 def test_its_exit_code_says_that_trying_again_may_help(run_region) -> None:
-    assert "Retryable" in run_region(TEXT, "--remote", "sc://127.0.0.1:1", "--retries", "2", expected=75)
+    assert "EngineLost" in run_region(TEXT, "--remote", "sc://127.0.0.1:1", "--retries", "2", expected=75)

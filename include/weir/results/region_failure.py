@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from weir.errors import Conflict, DiskFull, Fenced, Internal, Misconfigured, Retryable
+from weir.errors import Conflict, DiskFull, EngineLost, Fenced, Internal, Misconfigured, Retryable
 from weir.recovery.classify import FailureClass, classify
 
 _MESSAGE_CHARACTERS = 4_000
 _TRACEBACK_LINES = 25
 
 _OWN: Mapping[str, type[Exception]] = MappingProxyType(
-    {kind.__name__: kind for kind in (Fenced, Conflict, Retryable, DiskFull, Misconfigured, Internal)}
+    {kind.__name__: kind for kind in (Fenced, Conflict, Retryable, DiskFull, EngineLost, Misconfigured, Internal)}
 )
 
 
@@ -37,6 +37,9 @@ class RegionFailure:
 
 class JobFailed(Exception):
     """The stages' own failure, in another process; its subclasses are named as the original errors."""
+
+    failure_class = FailureClass.APPLICATION
+    """As it was told where the error itself was at hand."""
 
 
 def failure_of(error: BaseException, attempt: str) -> RegionFailure:
@@ -58,9 +61,8 @@ def error_of(failure: RegionFailure) -> Exception:
     told = f"{failure.message}\nIts traceback in the Spark driver ends:\n{failure.traceback}"
     if failure.kind == FailureClass.ENVIRONMENT.value:
         return Retryable(f"{failure.error}: {failure.message}")
-    if failure.kind == FailureClass.FATAL.value:
-        return Misconfigured(f"{failure.error}: {told}")
-    named: type[JobFailed] = type(failure.error, (JobFailed,), {"__doc__": JobFailed.__doc__})
+    base: type[Exception] = Misconfigured if failure.kind == FailureClass.FATAL.value else JobFailed
+    named: type[Exception] = type(failure.error, (base,), {"__doc__": JobFailed.__doc__})
     return named(told)
 
 

@@ -8,19 +8,29 @@ from weir.errors import (
     Conflict,
     Corrupt,
     DiskFull,
+    EngineLost,
     Fenced,
     Internal,
     Misconfigured,
     ResultUnavailable,
     Retryable,
+    SuppressRestarts,
     WeirError,
 )
-from weir.recovery.classify import FailureClass, classify
+from weir.recovery.classify import FailureClass, classify, hopeless_cause, raised_by_worker
 from weir.store.errors import NotFound
 
 
 class AnalysisException(Exception):
     """As Spark's."""
+
+
+class PySparkException(Exception):
+    """As pyspark's."""
+
+
+class PythonException(PySparkException):
+    """As pyspark's, for what a Python worker has raised: Weir sees its text only."""
 
 
 class ParseException(AnalysisException):
@@ -41,6 +51,8 @@ def raised_from(error, cause):
         (Conflict("x"), FailureClass.CONFLICT),
         (Retryable("x"), FailureClass.ENVIRONMENT),
         (DiskFull("x"), FailureClass.ENVIRONMENT),
+        (EngineLost("x"), FailureClass.ENGINE),
+        (SuppressRestarts("x"), FailureClass.FATAL),
         (OSError(errno.EIO, "x"), FailureClass.APPLICATION),
         (Misconfigured("x"), FailureClass.FATAL),
         (Internal("x"), FailureClass.APPLICATION),
@@ -83,3 +95,63 @@ def test_what_was_handled_on_the_way_does_not_count():
     error = ValueError("x")
     error.__context__ = AnalysisException("caught, and something else went wrong later")
     assert classify(error) is FailureClass.APPLICATION
+
+
+TRACEBACK = """
+  An exception was thrown from the Python worker. Please see the stack trace below.
+[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
+  File "/pipelines/delays.py", line 36, in plain
+    return late(x)
+           ~~~~^^^
+{raised}
+ SQLSTATE: 38000"""
+
+
+@pytest.mark.parametrize(
+    ("raised", "name", "failure"),
+    [
+        ("ZeroDivisionError: integer division or modulo by zero", "ZeroDivisionError", FailureClass.APPLICATION),
+        ("KeyboardInterrupt", "KeyboardInterrupt", FailureClass.APPLICATION),
+        ("ModuleNotFoundError: No module named 'scipy'", "ModuleNotFoundError", FailureClass.FATAL),
+        ("weir.errors.SuppressRestarts: the month\nis closed", "SuppressRestarts", FailureClass.FATAL),
+        ("delays.check.<locals>.SuppressRestarts: closed", "SuppressRestarts", FailureClass.FATAL),
+        ("ValueError: SuppressRestarts: ModuleNotFoundError: x", "ValueError", FailureClass.APPLICATION),
+    ],
+)
+def test_what_a_python_worker_has_raised_is_known_by_its_text(raised, name, failure):
+    error = PythonException(TRACEBACK.format(raised=raised))
+    assert (raised_by_worker(error), classify(error)) == (name, failure)
+    assert hopeless_cause(error) == (name if failure is FailureClass.FATAL else None)
+
+
+def chained(how):
+    first = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nImportError: no scipy'
+    second = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\nRuntimeError: cannot'
+    return PythonException(f"{first}\n\n{how}\n\n{second}\n")
+
+
+def test_a_cause_in_a_python_worker_counts_and_what_was_handled_there_does_not():
+    caused = chained("The above exception was the direct cause of the following exception:")
+    handled = chained("During handling of the above exception, another exception occurred:")
+    assert (classify(caused), classify(handled)) == (FailureClass.FATAL, FailureClass.APPLICATION)
+    assert raised_by_worker(caused) == raised_by_worker(handled) == "RuntimeError"
+
+
+def test_a_traceback_in_an_error_that_is_not_sparks_is_only_text():
+    error = RuntimeError(TRACEBACK.format(raised="ModuleNotFoundError: No module named 'x'"))
+    assert (classify(error), raised_by_worker(error)) == (FailureClass.APPLICATION, None)
+
+
+@pytest.mark.parametrize(
+    ("condition", "failure"),
+    [
+        ("UNRESOLVED_COLUMN.WITH_SUGGESTION", FailureClass.FATAL),
+        ("TABLE_OR_VIEW_NOT_FOUND", FailureClass.FATAL),
+        ("PATH_NOT_FOUND", FailureClass.APPLICATION),
+        ("UNABLE_TO_INFER_SCHEMA", FailureClass.APPLICATION),
+    ],
+)
+def test_an_analysis_error_about_data_that_may_come_is_not_hopeless(condition, failure):
+    error = AnalysisException("x")
+    error.getCondition = lambda: condition
+    assert classify(error) is failure
