@@ -15,7 +15,7 @@ from weir.recovery.restart import RestartStrategy
 from weir.topology.regions import LogicalRegion, Topology
 from weir_airflow.assets import sink_alias
 from weir_airflow.declaration import CLOSE, Declaration
-from weir_airflow.docs import dataflow_doc, exchange_label, region_doc
+from weir_airflow.docs import dataflow_doc, exchange_label, pipeline_tooltip, region_doc
 from weir_airflow.operators import WeirCloseOperator, WeirRegionOperator
 from weir_airflow.retry import WeirRetryPolicy
 from weir_airflow.schedule import timetable_of
@@ -35,6 +35,9 @@ BEHIND_REGIONS: Final = TriggerRule.NONE_FAILED
 """The trigger rule of a task behind regions. Airflow's default, all_success, removes a mapped task instance that waits
 for its producers' repair if an upstream task once had more instances; and it skips a consumer of a skipped producer
 without a word, where this one lets it run and name the producer."""
+
+_NAMED_BY_SUBTASK: Final = "{{ task.weir_region }}[{{ ti.map_index }}]"
+"""A name that is known before the task runs, so that the grid never shows bare numbers."""
 
 _DEFAULT_RETRY_DELAY: Final = timedelta(minutes=5)
 """What Airflow takes for `retries` without a `retry_delay`."""
@@ -67,7 +70,10 @@ def dataflow_dag(
     meaning: that many restarts of a task, that far apart; without them, and without a `restart` strategy, Weir's
     default holds. `spark_conn_id` names the Airflow connection to the Spark that computes the regions: one of the type
     `spark_connect` leads to a Connect server, one of the type `spark` has each region submitted by spark-submit.
-    Everything else goes to `airflow.sdk.DAG`. Raises Misconfigured.
+    Regions that read each other index by index (`blocking(x, pointwise=True)`) are a mapped task group, so that no
+    index waits for another. What the dataflow says of its recovery (`failover`, `consumers`) and of the epoch before
+    (`previous`) shapes no DAG: Weir's coordinator sees to it. Everything else goes to `airflow.sdk.DAG`.
+    Raises Misconfigured.
     """
     arguments = dict(default_args or {})
     strategy = _restart_strategy(restart, retries, retry_delay, arguments)
@@ -113,7 +119,7 @@ def dataflow_group(
 
 def _add_tasks(declared: Declaration) -> None:
     topology = declared.topology
-    tasks = {region.name: _region_task(declared, region) for region in topology.regions}
+    tasks = _region_tasks(declared)
     for name, task in tasks.items():
         for upstream in topology.upstream(name):
             label = exchange_label(topology.exchanges_between(upstream.name, name))
@@ -131,7 +137,52 @@ def _add_tasks(declared: Declaration) -> None:
         tasks[leaf.name] >> close
 
 
+def _region_tasks(declared: Declaration) -> dict[str, Any]:
+    pipeline_of = {region.name: pipeline for pipeline in declared.topology.pipelines for region in pipeline}
+    tasks: dict[str, Any] = {}
+    for region in declared.topology.regions:
+        if region.name not in pipeline_of:
+            tasks[region.name] = _region_task(declared, region)
+        elif region.name not in tasks:
+            tasks |= _pipeline_tasks(declared, pipeline_of[region.name])
+    return tasks
+
+
+def _pipeline_tasks(declared: Declaration, pipeline: Sequence[LogicalRegion]) -> dict[str, Any]:
+    """Put the regions into a mapped task group, in which Airflow joins task instances of equal map index.
+
+    Task ids and map indexes are what they would be without it, so that a run can be moved from one to the other.
+    """
+    from airflow.sdk import task_group  # noqa: PLC0415  spares other dataflows its imports
+
+    tasks: dict[str, Any] = {}
+
+    def index_by_index(subtask: int) -> None:  # noqa: ARG001  Airflow maps over it; the map index says as much
+        for region in pipeline:
+            arguments = _region_arguments(declared, region)
+            # This group takes no part in ids, so what is around it does not either.
+            arguments |= {"task_id": f"{declared.task_prefix}{region.name}", "task_display_name": region.name}
+            tasks[region.name] = WeirRegionOperator(**arguments, map_index_template=_NAMED_BY_SUBTASK)
+
+    group = task_group(
+        group_id=f"weir_pipeline-{pipeline[0].name}",
+        prefix_group_id=False,
+        group_display_name=f"{pipeline[0].name}, index by index",
+        tooltip=pipeline_tooltip(pipeline),
+    )(index_by_index)
+    group.expand(subtask=list(range(pipeline[0].parallelism)))
+    return tasks
+
+
 def _region_task(declared: Declaration, region: LogicalRegion) -> Any:
+    arguments = _region_arguments(declared, region)
+    if region.parallelism == 1:
+        return WeirRegionOperator(**arguments)
+    mapped = WeirRegionOperator.partial(**arguments, map_index_template=_NAMED_BY_SUBTASK)
+    return mapped.expand(subtask=list(range(region.parallelism)))
+
+
+def _region_arguments(declared: Declaration, region: LogicalRegion) -> dict[str, Any]:
     arguments = {
         "declared": declared,
         "region": region.name,
@@ -142,12 +193,7 @@ def _region_task(declared: Declaration, region: LogicalRegion) -> Any:
     }
     if declared.topology.upstream(region.name):
         arguments["trigger_rule"] = BEHIND_REGIONS
-    if region.parallelism == 1:
-        return WeirRegionOperator(**arguments)
-    # A name that is known before the task runs, so that the grid never shows bare numbers.
-    template = "{{ task.weir_region }}[{{ task.subtask }}]"
-    mapped = WeirRegionOperator.partial(**arguments, map_index_template=template)
-    return mapped.expand(subtask=list(range(region.parallelism)))
+    return arguments
 
 
 def _recovery_arguments() -> dict[str, Any]:

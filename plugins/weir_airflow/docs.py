@@ -4,15 +4,41 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from weir.dataflow import Consumers, ExchangeKind, FailoverStrategy
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from weir.dataflow import Dataflow, Exchange, Stage
     from weir.topology.regions import LogicalRegion, Topology
 
-_HEALING: Final = (
-    "A lost or damaged result heals itself: its producers run again, and consumers only if the content has changed. "
-    "Clear a single task to compute it anew; its downstream tasks need not be cleared with it."
+_HEALING: Final = {
+    FailoverStrategy.REGION: "A lost or damaged result heals itself: its producers run again, and consumers {again}.",
+    FailoverStrategy.FULL: "After any failure that restarts something, all regions that have begun run again.",
+    FailoverStrategy.INDIVIDUAL: (
+        "A failed task is retried by itself and nothing else runs again by itself: where an input is lost, the task "
+        "fails and names what to clear; `weir plan RUN --apply` carries it out."
+    ),
+}
+
+_AGAIN: Final = {
+    Consumers.IF_CHANGED: "only if the content has changed",
+    Consumers.ALWAYS: "whenever what they read is made again",
+}
+
+_BY_HAND: Final = "Clear a single task to compute it anew; its downstream tasks need not be cleared with it."
+
+
+_KINDS: Final = {
+    ExchangeKind.PIPELINED: "pipelined",
+    ExchangeKind.BLOCKING: "blocking",
+    ExchangeKind.CACHED: "cached",
+    ExchangeKind.PREVIOUS: "previous epoch",
+}
+
+_INDEX_BY_INDEX: Final = (
+    "These regions read each other index by index: subtask i of each goes on and recovers by itself, whatever becomes "
+    "of the others. What is outside of the group waits for all of them."
 )
 
 
@@ -22,17 +48,26 @@ def exchange_label(exchanges: Iterable[Exchange]) -> str:
 
 
 def describe_exchange(exchange: Exchange) -> str:
-    """`blocking by origin, hour`, `blocking, broadcast` or `pipelined`."""
-    kind = exchange.kind.value
+    """`blocking by origin, hour`, `blocking, index by index`, `cached within an attempt`, `previous epoch by id`..."""
+    kind = _KINDS[exchange.kind]
     if exchange.keys:
         return f"{kind} by {', '.join(exchange.keys)}"
+    if exchange.pointwise:
+        return f"{kind}, index by index"
+    if not exchange.durable:
+        return f"{kind} within an attempt"
     return f"{kind}, broadcast" if exchange.broadcast else kind
+
+
+def pipeline_tooltip(pipeline: Iterable[LogicalRegion]) -> str:
+    """What Airflow shows of an independent pipeline: its regions, and what it means to be in one."""
+    return f"{', '.join(region.name for region in pipeline)}. {_INDEX_BY_INDEX}"
 
 
 def region_doc(topology: Topology, flow: Dataflow, region: LogicalRegion) -> str:
     """Markdown: the region's stages in order, the function of each, what it reads and how it is written."""
     subtasks = "one task instance" if region.parallelism == 1 else f"{region.parallelism} subtasks"
-    rows = [_stage_row(topology, flow.stage(name)) for name in region.stages]
+    rows = [_stage_row(topology, region, flow.stage(name)) for name in region.stages]
     return "\n".join(
         [
             f"### Region `{region.name}`",
@@ -49,6 +84,9 @@ def region_doc(topology: Topology, flow: Dataflow, region: LogicalRegion) -> str
 def dataflow_doc(topology: Topology, flow: Dataflow) -> str:
     """Markdown: the regions and sinks of the dataflow, and what to do by hand when something goes wrong."""
     regions = [f"- `{region.name}`: {', '.join(region.stages)}" for region in topology.regions]
+    regions += [
+        f"- index by index: {', '.join(f'`{region.name}`' for region in pipeline)}" for pipeline in topology.pipelines
+    ]
     sinks = ", ".join(f"`{name}`" for name in topology.sinks) or "nothing"
     return "\n".join(
         [
@@ -58,16 +96,24 @@ def dataflow_doc(topology: Topology, flow: Dataflow) -> str:
             "",
             *regions,
             "",
-            _HEALING,
+            _healing(flow),
         ]
     )
 
 
-def _stage_row(topology: Topology, stage: Stage) -> str:
+def _healing(flow: Dataflow) -> str:
+    by_itself = _HEALING[flow.failover].format(again=_AGAIN[flow.consumers])
+    return by_itself if flow.failover is FailoverStrategy.INDIVIDUAL else f"{by_itself} {_BY_HAND}"
+
+
+def _stage_row(topology: Topology, region: LogicalRegion, stage: Stage) -> str:
     reads = "<br>".join(
         f"`{exchange.stage}` as `{argument}`, {describe_exchange(exchange)}"
         for argument, exchange in stage.exchanges.items()
     )
-    layouts = "<br>".join(f"`{layout.id}`" for layout in topology.layouts_of(stage.name))
+    written = [f"`{layout.id}`" for layout in topology.layouts_of(stage.name)]
+    if stage.name in topology.copies_of(region.name):
+        written.append("a copy that a retry resumes from")
+    layouts = "<br>".join(written)
     function = f"`{stage.function}`" if stage.function else f"*{stage.kind.value}*"
     return f"| `{stage.name}` | {function} | {reads or '-'} | {layouts or '(not written)'} |"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 
-from weir.dataflow import Dataflow, Stage, blocking, pipelined, sink, source
+from weir.dataflow import Dataflow, Stage, blocking, cached, pipelined, previous, sink, source
 from weir.dataflow.stage import TaskSettings
 from weir.errors import Misconfigured
 from weir.recovery.restart import RestartStrategy
@@ -78,7 +79,7 @@ def test_mapped_task_instances_have_readable_names(dag):
     mapped = dag.task_dict["flights-clean"]
     task = mapped.unmap({"subtask": 2})
     template = dag.get_template_env().from_string(mapped.partial_kwargs["map_index_template"])
-    assert template.render(task=task) == "flights-clean[2]"
+    assert template.render(task=task, ti=SimpleNamespace(map_index=2)) == "flights-clean[2]"
 
 
 def test_edges_say_how_rows_cross_them(dag):
@@ -226,6 +227,143 @@ def test_a_dataflow_can_be_a_group_among_ordinary_tasks(flow):
     task = dag.task_dict["inner.weather"]
     assert (task.declared.task_prefix, task.declared.restart_strategy().attempts) == ("inner.", 1)
     assert dag.get_edge_info("inner.weather", "inner.joined")["label"] == "blocking by origin, hour"
+
+
+@pytest.fixture
+def by_index():
+    """Rows by file, cleaned and rated index by index; sums of all of them, that go on from those of yesterday."""
+    return Dataflow(
+        "prices",
+        [
+            source("lookup", "p:lookup"),
+            source("rows", "p:rows", parallelism=4),
+            Stage("clean", "p:clean", [blocking("rows", pointwise=True)], parallelism=4),
+            Stage(
+                "rated",
+                "p:rate",
+                {"rows": blocking("clean", pointwise=True), "lookup": blocking("lookup", broadcast=True)},
+                parallelism=4,
+            ),
+            Stage(
+                "sums",
+                "p:sums",
+                {"now": blocking("rated", by="id"), "before": previous("sums", by="id", schema="id BIGINT")},
+                parallelism=2,
+            ),
+            sink("sums", "out"),
+        ],
+    )
+
+
+def test_regions_that_read_each_other_index_by_index_are_a_mapped_group(by_index):
+    from airflow.sdk.definitions.mappedoperator import MappedOperator
+
+    from weir_airflow import dataflow_dag
+
+    dag = dataflow_dag(by_index)
+    (group,) = [each for each in dag.task_group.children.values() if hasattr(each, "children")]
+    assert set(group.children) == {"rows", "clean", "rated"}
+    assert group._expand_input.value == {"subtask": [0, 1, 2, 3]}
+    assert {task.task_id for task in dag.tasks if isinstance(task, MappedOperator)} == {"sums-out"}
+    for name in ("rows", "clean", "rated"):
+        task = dag.task_dict[name]
+        assert task.get_closest_mapped_task_group() is group
+        template = dag.get_template_env().from_string(task.map_index_template)
+        assert template.render(task=task, ti=SimpleNamespace(map_index=3)) == f"{name}[3]"
+
+
+def test_a_mapped_group_changes_neither_ids_nor_edges(by_index):
+    from weir_airflow import dataflow_dag
+
+    dag = dataflow_dag(by_index)
+    assert set(dag.task_dict) == {"lookup", "rows", "clean", "rated", "sums-out", "weir_close"}
+    assert edges(dag) == {
+        ("rows", "clean"),
+        ("clean", "rated"),
+        ("lookup", "rated"),
+        ("rated", "sums-out"),
+        ("sums-out", "weir_close"),
+    }
+    assert dag.get_edge_info("rows", "clean")["label"] == "blocking, index by index"
+
+
+def test_the_epoch_before_is_no_edge_but_is_documented(by_index):
+    from weir_airflow import dataflow_dag
+
+    dag = dataflow_dag(by_index)
+    assert dag.task_dict["sums-out"].upstream_task_ids == {"rated"}
+    doc = dag.task_dict["sums-out"].partial_kwargs["doc_md"]
+    assert "`sums` as `before`, previous epoch by id" in doc
+
+
+def test_independent_pipelines_are_documented(by_index):
+    from weir_airflow import dataflow_dag
+
+    dag = dataflow_dag(by_index)
+    assert "index by index: `rows`, `clean`, `rated`" in dag.doc_md
+    (group,) = [each for each in dag.task_group.children.values() if hasattr(each, "children")]
+    assert group.tooltip.startswith("rows, clean, rated. These regions read each other index by index")
+
+
+def test_a_copy_is_documented_where_a_retry_resumes():
+    from weir_airflow import dataflow_dag
+
+    stages = [
+        source("a", "p:a"),
+        Stage("b", "p:b", [cached("a")]),
+        Stage("c", "p:c", [cached("b", durable=False)]),
+        sink("c", "out"),
+    ]
+    doc = dataflow_dag(Dataflow("flow", stages)).task_dict["a-b-c-out"].doc_md
+    assert "| `a` | `p:a` | - | a copy that a retry resumes from |" in doc
+    assert "| `b` | `p:b` | `a` as `a`, cached | (not written) |" in doc
+    assert "`b` as `b`, cached within an attempt" in doc
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "its producers run again, and consumers only if the content has changed"),
+        ({"consumers": "always"}, "and consumers whenever what they read is made again"),
+        ({"failover": "full"}, "all regions that have begun run again"),
+        ({"failover": "individual"}, "nothing else runs again by itself"),
+    ],
+)
+def test_the_dag_says_how_it_recovers(options, said):
+    from weir_airflow import dataflow_dag
+
+    assert said in dataflow_dag(Dataflow("flow", [source("a", "p:a"), sink("a", "out")], **options)).doc_md
+
+
+def test_pipelines_in_a_group_keep_the_group_s_ids(by_index):
+    from airflow.sdk import DAG, BaseOperator, TaskGroup
+
+    from weir_airflow import dataflow_group
+
+    with DAG("mixed") as dag, TaskGroup("outer"):
+        first, last = BaseOperator(task_id="first"), BaseOperator(task_id="last")
+        first >> dataflow_group(by_index, group_id="inner") >> last
+    assert {"outer.inner.rows", "outer.inner.clean", "outer.inner.sums-out"} <= set(dag.task_dict)
+    task = dag.task_dict["outer.inner.rows"]
+    assert (task.declared.task_prefix, task.weir_region, task.task_display_name) == ("outer.inner.", "rows", "rows")
+    assert {("outer.first", "outer.inner.rows"), ("outer.inner.weir_close", "outer.last")} <= edges(dag)
+
+
+def test_a_serialized_pipeline_reads_back_with_one_instance_an_index(by_index):
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    from weir_airflow import dataflow_dag
+
+    def serialized():
+        return DagSerialization.to_dict(dataflow_dag(by_index, schedule="@daily", start_date=START))
+
+    assert " object at 0x" not in str(serialized())
+    assert serialized()["dag"]["tasks"] == serialized()["dag"]["tasks"]
+    dag = DagSerialization.from_dict(serialized())
+    group = dag.get_task("clean").get_closest_mapped_task_group()
+    assert group.get_parse_time_mapped_ti_count() == 4
+    assert dag.get_task("rated").get_closest_mapped_task_group() is not None
+    assert dag.get_task("sums-out").get_closest_mapped_task_group() is None
 
 
 def test_groups_nest(flow):
