@@ -114,7 +114,10 @@ class StageToRun:
 
 @dataclass(frozen=True, slots=True)
 class RegionJob:
-    """Everything that one attempt needs; `interval` is in UTC, ISO 8601, end exclusive."""
+    """Everything that one attempt needs; `interval` is in UTC, ISO 8601, end exclusive.
+
+    `notes` are for the job's log: what was found while the job was described.
+    """
 
     attempt: str
     dataflow: str
@@ -128,6 +131,7 @@ class RegionJob:
     parameters: dict[str, Any]
     spark_conf: dict[str, str] = field(default_factory=dict)
     modules: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def folder(self) -> str:

@@ -8,7 +8,7 @@ everything be computed again.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -45,7 +45,9 @@ class PartitionRef:
 
 
 @dataclass(frozen=True, slots=True)
-class _Finding:
+class Finding:
+    """What is wrong with a partition or a copy."""
+
     fault: Fault
     detail: str
 
@@ -58,7 +60,7 @@ def probe(store: Store, expected_store_id: str, refs: Sequence[PartitionRef]) ->
     unique = list(dict.fromkeys(refs))
     answers = _asked_twice(store, expected_store_id, unique, partial(_look_at_all, store), _is_finding)
     return {
-        ref: _loss(ref, answer) if isinstance(answer, _Finding) else answer
+        ref: _loss(ref, answer) if isinstance(answer, Finding) else answer
         for ref, answer in zip(unique, answers, strict=True)
     }
 
@@ -75,20 +77,19 @@ def verify_segments(
     return tuple(_loss(manifests[number][0], finding) for number, finding in found.items())
 
 
-def verify_files(
-    store: Store, expected_store_id: str, folders: Sequence[tuple[str, Sequence[DataFile]]]
-) -> dict[str, str]:
+def verify_files(store: Store, expected_store_id: str, folders: Mapping[str, Sequence[DataFile]]) -> dict[str, Finding]:
     """Compare all files of folders that no manifest tells of; what is wrong with those that are not whole, by folder.
 
     Raises Retryable if anything cannot be answered definitely.
     """
-    found = _broken(store, expected_store_id, [(folder, files, None) for folder, files in folders])
-    return {folders[number][0]: f"{finding.fault.value}, {finding.detail}" for number, finding in found.items()}
+    found = _broken(store, expected_store_id, [(folder, files, None) for folder, files in folders.items()])
+    names = list(folders)
+    return {names[number]: finding for number, finding in found.items()}
 
 
 def _broken(
     store: Store, store_id: str, folders: Sequence[tuple[str, Sequence[DataFile], KeyGroups]]
-) -> dict[int, _Finding]:
+) -> dict[int, Finding]:
     """The worst of each folder whose segments of these key groups are not as recorded, by its place in the list."""
     parts = [
         (number, f"{folder}/{file.name}", file, segment)
@@ -97,7 +98,7 @@ def _broken(
         for segment in _needed(file, key_groups)
     ]
     answers = _asked_twice(store, store_id, parts, partial(_compare_all, store), lambda answer: answer is not None)
-    found: dict[int, list[_Finding]] = {}
+    found: dict[int, list[Finding]] = {}
     for (number, *_), answer in zip(parts, answers, strict=True):
         if answer is not None:
             found.setdefault(number, []).append(answer)
@@ -120,11 +121,11 @@ def _asked_twice(
     return answers
 
 
-def _is_finding(answer: Manifest | _Finding) -> bool:
-    return isinstance(answer, _Finding)
+def _is_finding(answer: Manifest | Finding) -> bool:
+    return isinstance(answer, Finding)
 
 
-def _look_at_all(store: Store, refs: list[PartitionRef]) -> list[Manifest | _Finding]:
+def _look_at_all(store: Store, refs: list[PartitionRef]) -> list[Manifest | Finding]:
     """Look at all manifests at once, then at the files of all of them at once: a request may take a while."""
     answers = in_parallel(partial(_look_at_manifest, store), refs, _WORKERS)
     files = [
@@ -140,29 +141,29 @@ def _look_at_all(store: Store, refs: list[PartitionRef]) -> list[Manifest | _Fin
     return answers
 
 
-def _look_at_manifest(store: Store, ref: PartitionRef) -> Manifest | _Finding:
+def _look_at_manifest(store: Store, ref: PartitionRef) -> Manifest | Finding:
     path = f"{ref.folder}/{MANIFEST}"
     try:
         data = store.read(path)
     except NotFound:
-        return _Finding(Fault.MISSING, f"expected the manifest {path}, found no such file")
+        return Finding(Fault.MISSING, f"expected the manifest {path}, found no such file")
     found = hashlib.sha256(data).hexdigest()
     if found != ref.manifest_sha256:
-        return _Finding(Fault.DAMAGED, f"the manifest {path}: expected SHA-256 {ref.manifest_sha256}, found {found}")
+        return Finding(Fault.DAMAGED, f"the manifest {path}: expected SHA-256 {ref.manifest_sha256}, found {found}")
     return manifest_from_json(data)
 
 
-def _look_at_file(store: Store, path: str, file: DataFile) -> _Finding | None:
+def _look_at_file(store: Store, path: str, file: DataFile) -> Finding | None:
     for tail in (segment for segment in file.segments if segment.is_tail):
         return _compare(store, path, file, tail)
     return _size_differs(store, path, file)
 
 
-def _compare_all(store: Store, parts: list[_Part]) -> list[_Finding | None]:
+def _compare_all(store: Store, parts: list[_Part]) -> list[Finding | None]:
     return in_parallel(lambda part: _compare(store, *part[1:]), parts, _WORKERS)
 
 
-def _compare(store: Store, path: str, file: DataFile, segment: Segment) -> _Finding | None:
+def _compare(store: Store, path: str, file: DataFile, segment: Segment) -> Finding | None:
     """Read a segment; where it differs, a size that does is told, as the better reason.
 
     The tail stands for the whole file: a byte more is asked for, so that one request tells that the file ends there.
@@ -177,25 +178,25 @@ def _compare(store: Store, path: str, file: DataFile, segment: Segment) -> _Find
     if differs:
         return differs
     what = "indexes and footer" if segment.is_tail else "row group"
-    return _Finding(
+    return Finding(
         Fault.DAMAGED,
         f"{path}, {what} (bytes {segment.offset} to {segment.offset + segment.length - 1}): "
         f"expected SHA-256 {segment.sha256}, found {found}",
     )
 
 
-def _size_differs(store: Store, path: str, file: DataFile) -> _Finding | None:
+def _size_differs(store: Store, path: str, file: DataFile) -> Finding | None:
     try:
         found = store.size(path)
     except NotFound:
         return _missing(path, file)
     if found == file.bytes:
         return None
-    return _Finding(Fault.MISSING, f"{path}: expected {file.bytes} bytes, found {found}")
+    return Finding(Fault.MISSING, f"{path}: expected {file.bytes} bytes, found {found}")
 
 
-def _missing(path: str, file: DataFile) -> _Finding:
-    return _Finding(Fault.MISSING, f"{path}: expected {file.bytes} bytes, found no such file")
+def _missing(path: str, file: DataFile) -> Finding:
+    return Finding(Fault.MISSING, f"{path}: expected {file.bytes} bytes, found no such file")
 
 
 def _needed(file: DataFile, key_groups: KeyGroups) -> Iterator[Segment]:
@@ -208,12 +209,12 @@ def _overlap(some: KeyGroups, others: KeyGroups) -> bool:
     return some is None or others is None or (some[0] <= others[1] and others[0] <= some[1])
 
 
-def _worst(findings: list[_Finding]) -> _Finding:
+def _worst(findings: list[Finding]) -> Finding:
     first = min(findings, key=lambda finding: finding.fault is not Fault.MISSING)
     distinct = len({finding.detail for finding in findings})
     more = f" (and {distinct - 1} more)" if distinct > 1 else ""
-    return _Finding(first.fault, first.detail + more)
+    return Finding(first.fault, first.detail + more)
 
 
-def _loss(whose: PartitionRef | Manifest, finding: _Finding) -> Loss:
+def _loss(whose: PartitionRef | Manifest, finding: Finding) -> Loss:
     return Loss(whose.run, whose.stage, whose.subtask, whose.layout, whose.attempt, finding.fault, finding.detail)

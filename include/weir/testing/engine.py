@@ -1,19 +1,22 @@
 """An engine without Spark: it writes results that depend on their inputs and on nothing else.
 
-Invariant: equal inputs, equal functions and equal worlds give equal digests, as deterministic stages do.
+Invariant: equal inputs, equal functions and equal worlds give equal digests, as deterministic stages do. Copies are
+written, read and resumed from as the real job does.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 from weir.dataflow.resolving import ResolveContext
-from weir.results.codec import manifest_from_json
+from weir.results.codec import manifest_from_json, stage_copy_from_json, stage_copy_to_json
+from weir.results.layout import PLAIN
 from weir.results.manifest import ContentDigest, DataFile, Segment
-from weir.results.region_job import OutputReport, OutputToWrite, RegionJob, RegionReport, StageToRun
+from weir.results.region_job import CopyToWrite, OutputReport, OutputToWrite, RegionJob, RegionReport, StageToRun
+from weir.results.stage_copy import COPY_NAME, StageCopy
 from weir.store.store import Store
 
 TAIL = 16
@@ -28,20 +31,69 @@ class FakeEngine:
     `world` maps a stage to anything that its content depends on besides its inputs; change it to change the content.
     """
 
-    def __init__(self, store: Store, world: Mapping[str, Any]) -> None:
+    def __init__(self, store: Store, world: Mapping[str, Any], code: str = "code") -> None:
         self._store = store
         self._world = world
+        self.code = code
+        self.computed: list[str] = []
+        """Each stage that was computed, in order; one that was read from a copy is not among them."""
 
     def run(self, job: RegionJob, during: Callable[[], None] = lambda: None) -> RegionReport:
-        """Read all inputs, call `during`, then write all outputs."""
+        """Read all inputs, write all copies, call `during`, then write all outputs."""
+        resumed = {each.name for each in job.stages if each.resume is not None and each.resume.code == self.code}
+        needed = _needed(job, resumed)
         contents: dict[str, str] = {}
         for stage in job.stages:
-            contents[stage.name] = self._content(stage, contents)
+            if stage.name in needed:
+                contents[stage.name] = (
+                    self._resumed(stage) if stage.name in resumed else self._computed(stage, contents)
+                )
+                if stage.copy is not None and stage.name not in resumed:
+                    self._copy(job, stage, stage.copy, contents[stage.name])
         during()
+        for stage in job.stages:
+            self._read_copy(stage, resumed, needed)
         outputs = tuple(
             self._write(stage, output, contents[stage.name]) for stage in job.stages for output in stage.outputs
         )
-        return RegionReport(job.attempt, outputs, "code", {}, {"compute": 0.0})
+        behind = tuple(each.name for each in job.stages if each.name in resumed & needed)
+        return RegionReport(job.attempt, outputs, self.code, {}, {"compute": 0.0}, behind)
+
+    def _computed(self, stage: StageToRun, contents: Mapping[str, str]) -> str:
+        self.computed.append(stage.name)
+        return self._content(stage, contents)
+
+    def _resumed(self, stage: StageToRun) -> str:
+        (file,) = stage.resume.files if stage.resume is not None else ()
+        return self._store.read(self._path(file))[:64].decode()
+
+    def _read_copy(self, stage: StageToRun, resumed: Set[str], needed: Set[str]) -> None:
+        """What follows a copy reads it; Spark's lazily, so that it may be gone by then."""
+        copy = stage.resume if stage.name in resumed else stage.copy
+        if copy is None or stage.name not in needed:
+            return
+        described = stage_copy_from_json(self._store.read(f"{copy.folder}/{COPY_NAME}"))
+        for file in described.files:
+            if self._store.size(f"{copy.folder}/{file.name}") != file.bytes:
+                raise OSError(f"{copy.folder}/{file.name} is truncated")
+
+    def _copy(self, job: RegionJob, stage: StageToRun, copy: CopyToWrite, content: str) -> None:
+        written = self._write(stage, OutputToWrite(PLAIN, copy.folder, copy.spark_folder), content)
+        described = StageCopy(
+            job.dataflow,
+            job.epoch,
+            job.region,
+            stage.name,
+            stage.subtask,
+            job.attempt,
+            copy.made_from,
+            self.code,
+            {},
+            written.spark_schema,
+            written.digest,
+            written.files,
+        )
+        self._store.create(f"{copy.folder}/{COPY_NAME}", stage_copy_to_json(described))
 
     def _content(self, stage: StageToRun, contents: Mapping[str, str]) -> str:
         read = [contents[name] for name in stage.pipelined.values()]
@@ -49,8 +101,11 @@ class FakeEngine:
         own = "" if stage.function == "" else json.dumps([stage.name, stage.subtask, self._world.get(stage.name)])
         return hashlib.sha256(json.dumps([own, sorted(read)]).encode()).hexdigest()
 
+    def _path(self, spark_path: str) -> str:
+        return spark_path.removeprefix(self._store.spark_url("").rstrip("/") + "/")
+
     def _read(self, spark_path: str) -> str:
-        path = spark_path.removeprefix(self._store.spark_url("").rstrip("/") + "/")
+        path = self._path(spark_path)
         data = self._store.read(path)
         manifest = manifest_from_json(self._store.read(path.rpartition("/")[0] + "/manifest.json"))
         if len(data) != manifest.files[0].bytes:
@@ -68,6 +123,20 @@ class FakeEngine:
         file = DataFile("part-0.bin", 1, len(data), hashlib.sha256(data).hexdigest(), segments)
         digest = ContentDigest("k:bigint", 1, int(content[:15], 16), 0, 0)
         return OutputReport(stage.name, output.layout, output.folder, SCHEMA, digest, (file,))
+
+
+def _needed(job: RegionJob, resumed: Set[str]) -> set[str]:
+    """The stages that results come from, up to those that are read from copies."""
+    needed: set[str] = set()
+    for stage in reversed(job.stages):
+        is_read = any(
+            stage.name in each.pipelined.values()
+            for each in job.stages
+            if each.name in needed and each.name not in resumed
+        )
+        if stage.outputs or is_read:
+            needed.add(stage.name)
+    return needed
 
 
 def slices_by_day(context: ResolveContext) -> list[str]:

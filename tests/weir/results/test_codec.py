@@ -103,6 +103,7 @@ JOB = RegionJob(
     parameters={"airports": ["EWR", "JFK"]},
     spark_conf={"spark.sql.shuffle.partitions": "2"},
     modules=("pipelines",),
+    notes=("the copy of flights is not used",),
 )
 REPORT = RegionReport(
     attempt="t0001-0123456789ab",
@@ -138,6 +139,7 @@ OLDER = {
     "region-job": (
         replace(
             JOB,
+            notes=(),
             stages=(
                 replace(STAGE, inputs=STAGE.inputs[:2], digest=PLAIN_RULE, copy=None, resume=None, is_persisted=False),
             ),
