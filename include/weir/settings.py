@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from weir.errors import Misconfigured
+from weir.recovery.settings import RecoverySettings
 from weir.store.local import is_local
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class Settings:
     """URLs of store and ledger, the ids of the connections to Spark and to Airflow's API, and the store's options.
 
     `ledger` may hold a password: show `shown_url(settings.ledger)`. `store_options` are those of the store's fsspec
-    file system, with secrets among them.
+    file system, with secrets among them. `recovery` is what the deployment says of restarts and budgets.
     """
 
     store: str
@@ -35,6 +36,7 @@ class Settings:
     spark_conn_id: str
     api_conn_id: str
     store_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    recovery: RecoverySettings = field(default_factory=RecoverySettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +63,13 @@ def read_settings(
     environ: Mapping[str, str] | None = None,
     option: Callable[[str], str | None] | None = None,
     connections: Connections | None = None,
+    section: Mapping[str, Any] | None = None,
 ) -> Settings:
     """Read the settings; `option` looks a key up in Airflow's `[weir]` section, where there is an Airflow.
 
-    A connection is looked up only where something is still unknown. Raises Misconfigured if the store or the ledger is
-    not set or the store's options are no JSON object, and what `connections` raises.
+    `section` is the whole of it, for the options of recovery, whose keys have several spellings. A connection is looked
+    up only where something is still unknown. Raises Misconfigured if the store or the ledger is not set, the store's
+    options are no JSON object or an option of recovery cannot be understood, and what `connections` raises.
     """
     found = os.environ if environ is None else environ
 
@@ -82,6 +86,7 @@ def read_settings(
         spark_conn_id=value("spark_conn_id") or "spark_connect_weir",
         api_conn_id=value("api_conn_id") or "weir_api",
         store_options=options,
+        recovery=_recovery(found, section or {}),
     )
 
 
@@ -112,6 +117,16 @@ def shown_url(url: str) -> str:
     account, at, host = authority.rpartition("@")
     login, colon, _ = account.partition(":")
     return f"{scheme}{separator}{login}{':***' if colon else ''}{at}{host}{slash}{path}"
+
+
+def _recovery(environ: Mapping[str, str], section: Mapping[str, Any]) -> RecoverySettings:
+    """As for the rest, the environment goes before the section."""
+    prefix = "WEIR_"
+    own = {name.removeprefix(prefix).lower(): value for name, value in environ.items() if name.startswith(prefix)}
+    try:
+        return RecoverySettings.from_options({**section, **own})
+    except Misconfigured as error:
+        raise Misconfigured(f"the section [weir] of airflow.cfg, or the environment in its place: {error}") from error
 
 
 def _store(

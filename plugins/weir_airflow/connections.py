@@ -5,7 +5,8 @@ Invariant: a missing one is named, with how to set it; one that Airflow could no
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import Connection
 from airflow.sdk.exceptions import (
@@ -23,6 +24,7 @@ from weir_airflow.store_connection import hide, store_connection
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_VARIABLE: Final = "AIRFLOW__WEIR__"
 _API_EXAMPLE = '\'{"conn_type": "http", "host": "http://airflow:8080", "login": "weir", "password": "..."}\''
 _SPARK_EXAMPLE = '\'{"conn_type": "spark_connect", "host": "spark", "port": 15002}\''
 
@@ -48,9 +50,22 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
     """
     from airflow.sdk.configuration import conf  # noqa: PLC0415  configuration is read when it is used
 
-    found = read_settings(environ, lambda key: conf.get("weir", key, fallback=None), AirflowConnections())
+    found = read_settings(
+        environ, lambda key: conf.get("weir", key, fallback=None), AirflowConnections(), section(conf, os.environ)
+    )
     hide(found.store_options)
     return found
+
+
+def section(conf: Any, environ: Mapping[str, str]) -> dict[str, str]:
+    """All that Airflow's configuration `conf` says in the section [weir].
+
+    Not by its `getsection`, which answers nothing where only environment variables speak of the section.
+    """
+    keys = set(conf.options("weir")) if conf.has_section("weir") else set()
+    keys |= {name.removeprefix(_VARIABLE).lower() for name in environ if name.startswith(_VARIABLE)}
+    found = {key: conf.get("weir", key, fallback=None) for key in keys}
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def api_connection(found: Settings) -> Connection:

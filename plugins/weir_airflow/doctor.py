@@ -73,7 +73,13 @@ class Doctor:
             found = settings()
         except Misconfigured as error:
             mend = "as the message says; it has to be alike at every worker"
-            yield problem(AREA, "Weir's settings", str(error), expected="store and ledger are known", mend=mend)
+            yield problem(
+                AREA,
+                "Weir's settings",
+                str(error),
+                expected="store and ledger are known, and each option of [weir]",
+                mend=mend,
+            )
             return
         self._secrecy.learn_url(found.ledger)
         self._secrecy.learn_all(found.store_options)

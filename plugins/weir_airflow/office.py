@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 
 
 class Office:
-    """Coordinator, store, and the connections to Airflow and Spark, each asked for when it is needed."""
+    """Coordinator, store, settings, and the connections to Airflow and Spark, each asked for when it is needed."""
 
     def __init__(self, found: Settings, ledger: Ledger) -> None:
         self._settings = found
         self.store_options = found.store_options
         self.store = Store.open(found.store, found.store_options)
-        self.coordinator = Coordinator(Services(ledger, self.store))
+        self.recovery = found.recovery
+        self.coordinator = Coordinator(Services(ledger, self.store, recovery=found.recovery))
 
     @classmethod
     @contextmanager

@@ -5,6 +5,8 @@ import json
 import pytest
 
 from weir.errors import Misconfigured, Retryable
+from weir.recovery.budgets import Budgets
+from weir.recovery.restart import FailureLimits, NoRestart
 from weir.settings import StoreConnection, read_settings, shown_url, store_options
 
 URL = "s3://bucket/weir"
@@ -107,3 +109,48 @@ def test_the_settings_show_no_secret():
 )
 def test_a_url_is_shown_without_its_password(url, shown):
     assert shown_url(url) == shown
+
+
+PLACES = {"WEIR_STORE": URL, "WEIR_LEDGER": LEDGER, "WEIR_STORE_OPTIONS": "{}"}
+
+
+def test_the_section_says_how_tasks_restart_and_what_has_a_budget():
+    section = {
+        "store": "s3://elsewhere",
+        "restart-strategy.type": "none",
+        "maximum_total_task_failures": "40",
+        "maximum_backtracks": "5",
+        "largest_plan": "1",
+        "failure_enrichers": "tickets:owner, tickets:runbook",
+        "maximum_conflicts": "",
+    }
+    found = read_settings(PLACES, section=section).recovery
+    assert found.restart.resolved() == NoRestart(limits=FailureLimits(per_run=40))
+    assert found.budgets == Budgets(backtracks=5)
+    assert (found.largest_plan, found.failure_enrichers) == (1.0, ("tickets:owner", "tickets:runbook"))
+
+
+def test_the_environment_goes_before_the_section_here_too():
+    environ = {**PLACES, "WEIR_RESTART_STRATEGY_TYPE": "none", "WEIR_MAXIMUM_BACKTRACKS": "7"}
+    section = {"restart-strategy.type": "fixed-delay", "maximum_backtracks": "5"}
+    found = read_settings(environ, section=section).recovery
+    assert found.restart.resolved() == NoRestart()
+    assert found.budgets.backtracks == 7
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("restart-strategy.typ", "none", r"no option 'restart-strategy.typ'; did you mean 'restart-strategy.type'\?"),
+        ("restart_strategy_type", "never", "is 'never': write none, fixed-delay"),
+        ("maximum_backtrack", "5", r"no option 'maximum_backtrack'; did you mean 'maximum_backtracks'\?"),
+        ("maximum_backtracks", "many", "maximum_backtracks must be a whole number"),
+        ("maximum_conflicts", "-1", "maximum_conflicts is -1, expected 0 or more"),
+        ("maximum_per_task_failures", "-1", "maximum-per-task-failures must be a whole number of at least 0"),
+        ("largest_plan", "50%", "largest_plan is '50%', expected a share"),
+        ("largest_plan", "2", "from 0 to 1"),
+    ],
+)
+def test_what_the_section_says_of_recovery_is_understood_or_refused(key, value, says):
+    with pytest.raises(Misconfigured, match=rf"the section \[weir\].*{says}"):
+        read_settings(PLACES, section={key: value})

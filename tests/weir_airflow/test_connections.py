@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime
 
 import pytest
 
 from weir.errors import Misconfigured, Retryable
+from weir.recovery.restart import FixedDelay
 
 STORE = "s3://bucket/weir"
 
@@ -267,3 +271,30 @@ def test_a_task_finds_store_and_ledger_in_airflows_database(ask_in_a_task):
     assert ask_in_a_task(1, store, ledger) == f"{STORE} postgresql+psycopg2://weir@db/weir"
     assert "Weir does not know its ledger" in ask_in_a_task(2, store)
     assert "Misconfigured: Weir does not know its store" in ask_in_a_task(3, ledger)
+
+
+SAYS = """
+from weir_airflow.connections import settings
+
+found = settings().recovery
+print(repr(found.restart.resolved()), found.budgets.backtracks, sep="|")
+"""
+
+
+@pytest.mark.parametrize("has_file", [True, False])
+def test_options_of_restarts_are_found_in_the_file_and_in_the_environment(tmp_path, has_file):
+    """Airflow reads its configuration once, so this takes a process of its own."""
+    text = "[weir]\nrestart-strategy.type = fixed-delay\nrestart-strategy.fixed-delay.attempts = 4\n"
+    (tmp_path / "airflow.cfg").write_text(text if has_file else "[core]\n")
+    environ = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW__WEIR", "WEIR_"))},
+        "AIRFLOW_HOME": str(tmp_path),
+        "AIRFLOW__WEIR__STORE": str(tmp_path),
+        "AIRFLOW__WEIR__LEDGER": "sqlite:////ledger.db",
+        "AIRFLOW__WEIR__RESTART_STRATEGY_FIXED_DELAY_DELAY": "7 s",
+        "AIRFLOW__WEIR__RESTART_STRATEGY_TYPE": "fixed-delay",
+        "AIRFLOW__WEIR__MAXIMUM_BACKTRACKS": "3",
+    }
+    said = subprocess.run([sys.executable, "-c", SAYS], env=environ, check=True, capture_output=True, text=True).stdout
+    expected = FixedDelay(4 if has_file else 1, 7_000)
+    assert said.splitlines()[-1] == f"{expected!r}|3"
