@@ -1,19 +1,20 @@
-"""Which subtasks restart after a failure, as Flink's RestartPipelinedRegionFailoverStrategy.
+"""Which subtasks restart after a failure, as Flink's RestartPipelinedRegionFailoverStrategy and RestartAllStrategy.
 
-Invariant: the set is closed. With a region it holds the producer of every input that cannot be read, and every
+Invariant: a region's set is closed. With a region it holds the producer of every input that cannot be read, and every
 consumer. Each group of an exchange is looked at once a decision, so that all-to-all exchanges cost m + n.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
+from itertools import chain
 
-from weir.dataflow.failover import Consumers
+from weir.dataflow.failover import Consumers, FailoverStrategy
 from weir.errors import Internal
 from weir.topology.graph import JobGraph, Regions
 
-__all__ = ["Consumers", "JobPartition", "RestartSet", "restart_set", "tasks_to_restart"]
+__all__ = ["Consumers", "FailoverStrategy", "JobPartition", "RestartSet", "restart_set", "tasks_to_restart"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -26,10 +27,14 @@ class JobPartition:
 
 @dataclass(frozen=True, slots=True)
 class RestartSet:
-    """Vertices in ascending order: those that restart, and those that do if what they read changes."""
+    """Vertices in ascending order: those that restart, and those that do if what they read changes.
+
+    `by_hand` are those that a person has to restart first, where the strategy is to restart nothing but what failed.
+    """
 
     restarted: tuple[int, ...]
-    if_changed: tuple[int, ...]
+    if_changed: tuple[int, ...] = ()
+    by_hand: tuple[int, ...] = ()
 
 
 def restart_set(
@@ -38,16 +43,28 @@ def restart_set(
     failed: int,
     *,
     consumers: Consumers,
+    strategy: FailoverStrategy = FailoverStrategy.REGION,
     missing: Set[JobPartition] = frozenset(),
     lost: JobPartition | None = None,
 ) -> RestartSet:
     """Return what restarts when `failed` has failed, by either rule for consumers; otherwise as `tasks_to_restart`."""
-    everything = tasks_to_restart(graph, regions, failed, missing=missing, lost=lost)
-    if consumers is Consumers.ALWAYS:
-        return RestartSet(everything, ())
+    _expect(graph, failed)
+    if strategy is FailoverStrategy.FULL:
+        return RestartSet(tuple(range(graph.size)))
+    if strategy is FailoverStrategy.REGION and consumers is Consumers.ALWAYS:
+        return RestartSet(tasks_to_restart(graph, regions, failed, missing=missing, lost=lost))
     search = _Search(graph, regions, _by_exchange(missing, lost), forward=False)
-    certain = {vertex for region in search.closure(regions.of[failed]) for vertex in regions.members[region]}
-    return RestartSet(tuple(sorted(certain)), tuple(vertex for vertex in everything if vertex not in certain))
+    restarted = _members(regions, search.closure(regions.of[failed]))
+    if strategy is FailoverStrategy.INDIVIDUAL:
+        alone = regions.members[regions.of[failed]]
+        return RestartSet(alone, by_hand=_without(restarted, alone))
+    everything = tasks_to_restart(graph, regions, failed, missing=missing, lost=lost)
+    return RestartSet(tuple(restarted), if_changed=_without(everything, restarted))
+
+
+def _without(vertices: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
+    left_out = set(others)
+    return tuple(vertex for vertex in vertices if vertex not in left_out)
 
 
 def tasks_to_restart(
@@ -64,10 +81,18 @@ def tasks_to_restart(
     `missing` are partitions known to be gone, `lost` the one that the failed task did not find; it counts as gone for
     this decision only. Vertices in `created` have not been started, so they are not restarted either.
     """
+    _expect(graph, failed)
+    involved = _Search(graph, regions, _by_exchange(missing, lost), forward=True).closure(regions.of[failed])
+    return tuple(vertex for vertex in _members(regions, involved) if vertex not in created)
+
+
+def _expect(graph: JobGraph, failed: int) -> None:
     if not 0 <= failed < graph.size:
         raise Internal(f"vertex {failed} has failed, but the graph has the vertices 0 to {graph.size - 1} only")
-    involved = _Search(graph, regions, _by_exchange(missing, lost), forward=True).closure(regions.of[failed])
-    return tuple(sorted(v for region in involved for v in regions.members[region] if v not in created))
+
+
+def _members(regions: Regions, chosen: Set[int]) -> list[int]:
+    return sorted(chain.from_iterable(map(regions.members.__getitem__, chosen)))
 
 
 def _by_exchange(missing: Set[JobPartition], lost: JobPartition | None) -> dict[int, list[int]]:
@@ -87,42 +112,59 @@ class _Search:
         self._forward = forward
         self._consumed: set[tuple[int, int]] = set()
         self._produced: set[tuple[int, int]] = set()
+        self._ends: dict[int, bool] = {}
 
     def closure(self, start: int) -> set[int]:
+        members = self._regions.members
         involved = {start}
         waiting = [start]
         for region in waiting:
-            for vertex in self._regions.members[region]:
-                for other in self._pulled_in_by(vertex):
-                    neighbour = self._regions.of[other]
-                    if neighbour not in involved:
-                        involved.add(neighbour)
-                        waiting.append(neighbour)
+            for stage, vertices in self._graph.by_stage(members[region]):
+                for other, regions in self._pulled_in_by(stage, vertices):
+                    new = set(regions) - involved
+                    involved |= new
+                    ends = self._ends_at(other)
+                    waiting.extend(each for each in new if not ends or len(members[each]) > 1)
         return involved
 
-    def _pulled_in_by(self, vertex: int) -> Iterator[int]:
-        stage = self._graph.stage_start[vertex]
+    def _pulled_in_by(self, stage: int, vertices: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:
+        """The regions that run again with some subtasks of one stage, each time those of subtasks of one other."""
         for place in self._graph.reads[stage]:
-            yield from self._producers_to_repeat(place, vertex)
+            if self._repeats(place):
+                yield from self._producers_to_repeat(place, vertices)
         for place in self._graph.writes[stage] if self._forward else ():
             wiring = self._graph.exchanges[place]
-            group = wiring.group_of_producer(vertex)
-            if (place, group) not in self._produced:
-                self._produced.add((place, group))
-                yield from wiring.groups[group].consumers
+            reader = self._graph.stage_of[wiring.consumers.start]
+            for group in wiring.groups_of_producers(vertices):
+                if (place, group) not in self._produced:
+                    self._produced.add((place, group))
+                    yield reader, self._regions_of(wiring.group(group).consumers)
 
-    def _producers_to_repeat(self, place: int, vertex: int) -> Iterator[int]:
+    def _repeats(self, place: int) -> bool:
+        """Whether a consumer may pull in producers over an exchange."""
+        return place in self._gone or not self._graph.exchanges[place].edge.type.re_consumable
+
+    def _ends_at(self, stage: int) -> bool:
+        """Whether subtasks of a stage pull in nothing, so that a region of one need not be looked at."""
+        known = self._ends.get(stage)
+        if known is None:
+            leads_on = self._forward and bool(self._graph.writes[stage])
+            known = self._ends[stage] = not leads_on and not any(map(self._repeats, self._graph.reads[stage]))
+        return known
+
+    def _producers_to_repeat(self, place: int, consumers: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:
         wiring = self._graph.exchanges[place]
-        if wiring.edge.type.re_consumable and place not in self._gone:
-            return
-        group = wiring.group_of_consumer(vertex)
-        if (place, group) in self._consumed:
-            return
-        self._consumed.add((place, group))
-        producers = wiring.groups[group].producers
-        if not wiring.edge.type.re_consumable:
-            yield from producers
-            return
-        for subtask in self._gone[place]:
-            if wiring.producers[subtask] in producers:
-                yield wiring.producers[subtask]
+        writer = self._graph.stage_of[wiring.producers.start]
+        for group in wiring.groups_of_consumers(consumers):
+            if (place, group) in self._consumed:
+                continue
+            self._consumed.add((place, group))
+            producers = wiring.group(group).producers
+            if not wiring.edge.type.re_consumable:
+                yield writer, self._regions_of(producers)
+                continue
+            gone = (wiring.producers[subtask] for subtask in self._gone[place])
+            yield writer, [self._regions.of[vertex] for vertex in gone if vertex in producers]
+
+    def _regions_of(self, vertices: range) -> Sequence[int]:
+        return self._regions.of[vertices.start : vertices.stop]

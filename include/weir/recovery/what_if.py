@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
+from weir.dataflow.failover import FailoverStrategy
 from weir.errors import Misconfigured
 from weir.recovery.failover import Consumers, JobPartition, restart_set
 from weir.topology.graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, Regions, pipelined_regions
@@ -79,25 +80,36 @@ def partition(graph: JobGraph, name: str) -> JobPartition:
     return JobPartition(place, subtask)
 
 
-def what_if(topology: JobTopology, failures: Sequence[Failure], consumers: Consumers) -> dict[str, Any]:
+def what_if(
+    topology: JobTopology,
+    failures: Sequence[Failure],
+    consumers: Consumers,
+    strategy: FailoverStrategy = FailoverStrategy.REGION,
+) -> dict[str, Any]:
     """Answer what each failure would restart, as JSON values.
 
     `restarts` has one object a failure: `task`, `lost`; `tasks`, their `count` and `regions` that will re-run; under
-    `if_changed` those that will if what they read changes; `spared`, how many tasks are not touched. `regions` counts
-    all regions, `region_members` names their tasks. Raises Misconfigured for a task that does not exist.
+    `if_changed` those that will if what they read changes; under `by_hand` those that a person has to clear first
+    (strategy `individual`); `spared`, how many tasks are not touched. `regions` counts all regions, `region_members`
+    names their tasks. Raises Misconfigured for a task that does not exist.
     """
     vertices = {name: vertex for vertex, name in enumerate(topology.graph.names)}
     return {
         "version": VERSION,
+        "strategy": strategy.value,
         "consumers": consumers.value,
-        "restarts": [_answer(topology, vertices, failure, consumers) for failure in failures],
+        "restarts": [_answer(topology, vertices, failure, consumers, strategy) for failure in failures],
         "regions": len(topology.regions.members),
         "region_members": [_named(topology, members) for members in topology.regions.members],
     }
 
 
 def _answer(
-    topology: JobTopology, vertices: Mapping[str, int], failure: Failure, consumers: Consumers
+    topology: JobTopology,
+    vertices: Mapping[str, int],
+    failure: Failure,
+    consumers: Consumers,
+    strategy: FailoverStrategy,
 ) -> dict[str, Any]:
     if failure.task not in vertices:
         raise Misconfigured(
@@ -111,6 +123,7 @@ def _answer(
         missing=topology.missing,
         lost=lost,
         consumers=consumers,
+        strategy=strategy,
     )
     return {
         "task": failure.task,
@@ -118,7 +131,8 @@ def _answer(
         "count": len(decided.restarted),
         **_tasks_and_regions(topology, decided.restarted),
         "if_changed": _tasks_and_regions(topology, decided.if_changed),
-        "spared": topology.graph.size - len(decided.restarted) - len(decided.if_changed),
+        "by_hand": _tasks_and_regions(topology, decided.by_hand),
+        "spared": topology.graph.size - sum(map(len, (decided.restarted, decided.if_changed, decided.by_hand))),
     }
 
 

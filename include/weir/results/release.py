@@ -5,8 +5,15 @@ Invariant: a partition is named only while every region that holds one of its co
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from itertools import chain
+
+from weir.errors import Internal
 from weir.recovery.failover import JobPartition
 from weir.topology.graph import JobGraph, Regions
+
+_GroupKey = tuple[int, int]
+"""An exchange, by its place, and one of its groups."""
 
 
 class RegionRelease:
@@ -15,48 +22,81 @@ class RegionRelease:
     def __init__(self, graph: JobGraph, regions: Regions) -> None:
         self._graph = graph
         self._regions = regions
-        self._unfinished = [set(members) for members in regions.members]
-        self._waits_for: dict[tuple[int, int], set[int]] = {}
+        self._stage_of = graph.stage_of
+        self._reads = [
+            [(place, graph.exchanges[place]) for place in reads if graph.exchanges[place].edge.type.re_consumable]
+            for reads in graph.reads
+        ]
+        """The exchanges that each stage reads from the store, by place."""
+        self._is_finished = bytearray(graph.size)
+        self._left = [len(members) for members in regions.members]
+        """How many subtasks of each region are not finished."""
+        self._waits_for: dict[_GroupKey, int] = {}
+        """How many unfinished regions consume a group: kept from when it first matters."""
 
     def unfinished(self, vertex: int) -> None:
         """Note that a subtask is to run again."""
+        if not 0 <= vertex < len(self._is_finished):
+            raise self._foreign(vertex)
         region = self._regions.of[vertex]
-        if not self._unfinished[region]:
+        if not self._is_finished[vertex]:
+            return
+        if not self._left[region]:
             for group in self._groups_read(region):
-                self._consumers_left(group).add(region)
-        self._unfinished[region].add(vertex)
+                if group in self._waits_for:
+                    self._waits_for[group] += 1
+        self._is_finished[vertex] = False
+        self._left[region] += 1
 
     def finished(self, vertex: int) -> tuple[JobPartition, ...]:
         """Note that a subtask is finished, and return what may be released now, in ascending order.
 
         Finishing a finished region again names the same partitions again: releasing must be idempotent.
         """
+        if not 0 <= vertex < len(self._is_finished):
+            raise self._foreign(vertex)
         region = self._regions.of[vertex]
-        self._unfinished[region].discard(vertex)
-        if self._unfinished[region]:
+        was_finished = self._is_finished[vertex]
+        left_before = self._left[region]
+        if not was_finished:
+            self._is_finished[vertex] = True
+            self._left[region] = left_before - 1
+        if self._left[region]:
             return ()
-        groups = self._groups_read(region)
-        for group in groups:
-            self._consumers_left(group).discard(region)
-        released = (group for group in groups if not self._waits_for[group])
-        return tuple(sorted(partition for group in released for partition in self._partitions(*group)))
+        released = []
+        for group in self._groups_read(region):
+            waits_for = self._waits_for.get(group)
+            if waits_for is None:
+                waits_for = self._waits_for[group] = self._consumers_left(group)
+            elif left_before:
+                waits_for = self._waits_for[group] = waits_for - 1
+            if not waits_for:
+                released.append(group)
+        return tuple(chain.from_iterable(map(self._partitions, sorted(released)))) if released else ()
 
-    def _groups_read(self, region: int) -> set[tuple[int, int]]:
+    def _foreign(self, vertex: int) -> Internal:
+        return Internal(f"there is no vertex {vertex}: the graph has the vertices 0 to {self._graph.size - 1} only")
+
+    def _groups_read(self, region: int) -> Collection[_GroupKey]:
+        members = self._regions.members[region]
+        if len(members) == 1:
+            # Most regions of a batch job are one subtask: nothing to divide, and no group twice.
+            vertex = members[0]
+            return [(place, wiring.group_of_consumer(vertex)) for place, wiring in self._reads[self._stage_of[vertex]]]
         return {
-            (place, self._graph.exchanges[place].group_of_consumer(vertex))
-            for vertex in self._regions.members[region]
-            for place in self._graph.reads[self._graph.stage_start[vertex]]
-            if self._graph.exchanges[place].edge.type.re_consumable
+            (place, group)
+            for stage, vertices in self._graph.by_stage(members)
+            for place, wiring in self._reads[stage]
+            for group in wiring.groups_of_consumers(vertices)
         }
 
-    def _consumers_left(self, group: tuple[int, int]) -> set[int]:
-        """Return the unfinished regions that consume a group: a set of its own, which is kept from then on."""
-        if group not in self._waits_for:
-            place, number = group
-            consumers = {self._regions.of[vertex] for vertex in self._graph.exchanges[place].groups[number].consumers}
-            self._waits_for[group] = {region for region in consumers if self._unfinished[region]}
-        return self._waits_for[group]
+    def _consumers_left(self, group: _GroupKey) -> int:
+        """Count the regions that consume a group and are not finished."""
+        place, number = group
+        consumers = self._graph.exchanges[place].group(number).consumers
+        return sum(1 for region in set(self._regions.of[consumers.start : consumers.stop]) if self._left[region])
 
-    def _partitions(self, place: int, group: int) -> list[JobPartition]:
+    def _partitions(self, group: _GroupKey) -> Iterator[JobPartition]:
+        place, number = group
         wiring = self._graph.exchanges[place]
-        return [JobPartition(place, vertex - wiring.producers.start) for vertex in wiring.groups[group].producers]
+        return (JobPartition(place, vertex - wiring.producers.start) for vertex in wiring.group(number).producers)

@@ -7,10 +7,12 @@ ConsumedPartitionGroup and ConsumerVertexGroup.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from itertools import chain
 
 from weir.errors import Misconfigured
 from weir.topology.components import UnionFind, strongly_connected
@@ -69,31 +71,38 @@ class Group:
 
 
 class Wiring:
-    """One exchange, with its ends as vertex numbers, as groups of all of which each end belongs to exactly one."""
+    """One exchange, with its ends as vertex numbers, as `size` groups of which each end belongs to exactly one.
 
-    __slots__ = ("_by_producer", "consumers", "edge", "groups", "producers")
+    Groups are made when they are asked for: a pointwise exchange has as many as subtasks.
+    """
+
+    __slots__ = ("_by_producer", "consumers", "edge", "producers", "size")
 
     def __init__(self, edge: JobEdge, producers: range, consumers: range) -> None:
         self.edge = edge
         self.producers = producers
         self.consumers = consumers
         self._by_producer = len(producers) < len(consumers)
-        self.groups = (Group(producers, consumers),) if edge.pattern is Pattern.ALL_TO_ALL else tuple(self._pointwise())
+        self.size = 1 if edge.pattern is Pattern.ALL_TO_ALL else min(len(producers), len(consumers))
 
-    def _pointwise(self) -> Iterator[Group]:
+    def group(self, number: int) -> Group:
+        """Return one of the groups, counted from 0 in the order of their subtasks."""
         s, t = len(self.producers), len(self.consumers)
+        if self.size == 1:
+            return Group(self.producers, self.consumers)
         if self._by_producer:
-            for a in range(s):
-                read = pointwise_consumers(s, t, a)
-                yield Group(self.producers[a : a + 1], self.consumers[read.start : read.stop])
-        else:
-            for i in range(t):
-                reads = pointwise_producers(s, t, i)
-                yield Group(self.producers[reads.start : reads.stop], self.consumers[i : i + 1])
+            read = pointwise_consumers(s, t, number)
+            return Group(self.producers[number : number + 1], self.consumers[read.start : read.stop])
+        reads = pointwise_producers(s, t, number)
+        return Group(self.producers[reads.start : reads.stop], self.consumers[number : number + 1])
+
+    def groups(self) -> Iterator[Group]:
+        """Make all groups, in order."""
+        return map(self.group, range(self.size))
 
     def group_of_producer(self, vertex: int) -> int:
         """Return the group that a producer's partition belongs to."""
-        if len(self.groups) == 1:
+        if self.size == 1:
             return 0
         subtask = vertex - self.producers.start
         if self._by_producer:
@@ -102,12 +111,20 @@ class Wiring:
 
     def group_of_consumer(self, vertex: int) -> int:
         """Return the group that a consumer reads."""
-        if len(self.groups) == 1:
+        if self.size == 1:
             return 0
         subtask = vertex - self.consumers.start
         if not self._by_producer:
             return subtask
         return pointwise_producers(len(self.producers), len(self.consumers), subtask).start
+
+    def groups_of_producers(self, vertices: Sequence[int]) -> Iterable[int]:
+        """Return the groups that the partitions of some producers belong to."""
+        return (0,) if self.size == 1 else map(self.group_of_producer, vertices)
+
+    def groups_of_consumers(self, vertices: Sequence[int]) -> Iterable[int]:
+        """Return the groups that some consumers read."""
+        return (0,) if self.size == 1 else map(self.group_of_consumer, vertices)
 
 
 class JobGraph:
@@ -126,28 +143,38 @@ class JobGraph:
             for end in (edge.producer, edge.consumer):
                 if end not in self.subtasks:
                     raise Misconfigured(f"an exchange names the stage {end!r}, which is not declared")
+        self._edges = tuple(edges)
         self.exchanges = tuple(Wiring(e, self.subtasks[e.producer], self.subtasks[e.consumer]) for e in edges)
 
     @cached_property
-    def reads(self) -> dict[int, tuple[int, ...]]:
-        """The exchanges (by place) that each stage (by its first vertex) consumes."""
-        return self._exchanges_by([wiring.consumers.start for wiring in self.exchanges])
+    def reads(self) -> tuple[tuple[int, ...], ...]:
+        """The exchanges (by place) that each stage (by place) consumes."""
+        return self._by_stage_at(edge.consumer for edge in self._edges)
 
     @cached_property
-    def writes(self) -> dict[int, tuple[int, ...]]:
-        """The exchanges (by place) that each stage (by its first vertex) produces."""
-        return self._exchanges_by([wiring.producers.start for wiring in self.exchanges])
+    def writes(self) -> tuple[tuple[int, ...], ...]:
+        """The exchanges (by place) that each stage (by place) produces."""
+        return self._by_stage_at(edge.producer for edge in self._edges)
 
-    def _exchanges_by(self, starts: Sequence[int]) -> dict[int, tuple[int, ...]]:
-        return {
-            stage.start: tuple(place for place, start in enumerate(starts) if start == stage.start)
-            for stage in self.subtasks.values()
-        }
+    def _by_stage_at(self, ends: Iterable[str]) -> tuple[tuple[int, ...], ...]:
+        places: dict[str, list[int]] = {name: [] for name in self.subtasks}
+        for place, end in enumerate(ends):
+            places[end].append(place)
+        return tuple(map(tuple, places.values()))
 
     @cached_property
-    def stage_start(self) -> list[int]:
-        """The first vertex of each vertex's stage."""
-        return [stage.start for stage in self.subtasks.values() for _ in stage]
+    def stage_of(self) -> list[int]:
+        """The place of each vertex's stage."""
+        return list(chain.from_iterable([place] * each.parallelism for place, each in enumerate(self.stages)))
+
+    def by_stage(self, vertices: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:
+        """Divide vertices (in ascending order) by stage; each stage is given by its place."""
+        begin = 0
+        while begin < len(vertices):
+            stage = self.stage_of[vertices[begin]]
+            end = bisect_left(vertices, self.subtasks[self.stages[stage].name].stop, begin)
+            yield stage, vertices[begin:end]
+            begin = end
 
     @cached_property
     def names(self) -> list[str]:
@@ -172,15 +199,18 @@ def pipelined_regions(graph: JobGraph) -> Regions:
     joined = UnionFind(graph.size)
     for wiring in graph.exchanges:
         if wiring.edge.type.joins_regions:
-            for group in wiring.groups:
-                _join(joined, group)
+            _join(joined, wiring)
     return _regions(_merged_cycles(graph, joined.labels()))
 
 
-def _join(joined: UnionFind, group: Group) -> None:
-    first = group.producers[0]
-    for ends in (group.producers, group.consumers):
-        for vertex in ends:
+def _join(joined: UnionFind, wiring: Wiring) -> None:
+    if wiring.size == len(wiring.producers) == len(wiring.consumers):
+        for producer, consumer in zip(wiring.producers, wiring.consumers, strict=True):
+            joined.union(producer, consumer)
+        return
+    for group in wiring.groups():
+        first = group.producers[0]
+        for vertex in chain(group.producers[1:], group.consumers):
             joined.union(first, vertex)
 
 
@@ -190,7 +220,7 @@ def _merged_cycles(graph: JobGraph, region_of: list[int]) -> list[int]:
         return region_of
     successors: list[list[int]] = [[] for _ in range(max(region_of) + 1)]
     for wiring in suspects:
-        for group in wiring.groups:
+        for group in wiring.groups():
             # One node stands for the group: reachability is the same, with m + n edges instead of m * n.
             successors.append(sorted({region_of[vertex] for vertex in group.consumers}))
             for region in {region_of[vertex] for vertex in group.producers}:

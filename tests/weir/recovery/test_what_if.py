@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from weir.dataflow.failover import Consumers, FailoverStrategy
 from weir.errors import Misconfigured
-from weir.recovery.failover import Consumers
 from weir.recovery.what_if import Failure, read_topology, what_if
 
 GOLDEN = Path(__file__).parents[2] / "conformance" / "golden" / "failover.sample.jsonl.gz"
@@ -25,8 +25,8 @@ DIAMOND = {
 }
 
 
-def ask(task, lost=None, consumers=Consumers.IF_CHANGED, topology=DIAMOND):
-    (answer,) = what_if(read_topology(json.dumps(topology)), [Failure(task, lost)], consumers)["restarts"]
+def ask(task, lost=None, consumers=Consumers.IF_CHANGED, topology=DIAMOND, strategy=FailoverStrategy.REGION):
+    (answer,) = what_if(read_topology(json.dumps(topology)), [Failure(task, lost)], consumers, strategy)["restarts"]
     return answer
 
 
@@ -42,6 +42,20 @@ def test_flinks_rule_restarts_all_consumers():
     answer = ask("b#1", "a->b:0#2", Consumers.ALWAYS)
     assert answer["tasks"] == ["a#2", "b#0", "b#1", "c#0", "c#1", "d#0"]
     assert answer["if_changed"] == {"tasks": [], "regions": []}
+
+
+def test_a_full_restart_is_of_all_tasks():
+    answer = ask("b#1", strategy=FailoverStrategy.FULL)
+    assert (answer["count"], answer["spared"]) == (8, 0)
+    assert len(answer["regions"]) == 6
+
+
+def test_an_individual_restart_names_what_a_person_has_to_clear():
+    answer = ask("b#1", "a->b:0#2", strategy=FailoverStrategy.INDIVIDUAL)
+    assert answer["tasks"] == ["b#1", "c#1"]
+    assert answer["by_hand"] == {"tasks": ["a#2"], "regions": [["a#2"]]}
+    assert answer["if_changed"]["tasks"] == []
+    assert answer["spared"] == 5
 
 
 def test_what_a_changed_consumer_would_miss_is_made_again_only_with_it():

@@ -1,5 +1,3 @@
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -120,7 +118,7 @@ def test_no_two_regions_depend_on_each_other(drawn):
     found = pipelined_regions(built)
     behind = {region: set() for region in range(len(found.members))}
     for wiring in built.exchanges:
-        for group in wiring.groups:
+        for group in wiring.groups():
             for producer in group.producers:
                 behind[found.of[producer]] |= {found.of[consumer] for consumer in group.consumers}
     while behind:
@@ -133,17 +131,17 @@ def test_no_two_regions_depend_on_each_other(drawn):
 def test_each_end_of_an_exchange_is_in_exactly_the_group_that_it_names(drawn):
     for wiring in JobGraph(*drawn).exchanges:
         for vertex in wiring.producers:
-            assert [g for g, group in enumerate(wiring.groups) if vertex in group.producers] == [
+            assert [g for g, group in enumerate(wiring.groups()) if vertex in group.producers] == [
                 wiring.group_of_producer(vertex)
             ]
         for vertex in wiring.consumers:
-            assert [g for g, group in enumerate(wiring.groups) if vertex in group.consumers] == [
+            assert [g for g, group in enumerate(wiring.groups()) if vertex in group.consumers] == [
                 wiring.group_of_consumer(vertex)
             ]
 
 
-def test_all_to_all_of_10_000_by_10_000_is_not_enumerated():
-    started = time.perf_counter()
-    assert len(pipelined_regions(graph("a*10000 b*10000", "a B* b")).members) == 20_000
-    assert len(pipelined_regions(graph("a*10000 b*10000", "a P* b")).members) == 1
-    assert time.perf_counter() - started < 5
+def test_all_to_all_exchanges_are_never_enumerated():
+    """100,000 by 100,000 edges would take hours: it is done in the time that a test has, or not at all."""
+    assert len(pipelined_regions(graph("a*100000 b*100000", "a B* b")).members) == 200_000
+    assert len(pipelined_regions(graph("a*100000 b*100000", "a P* b")).members) == 1
+    assert len(pipelined_regions(graph("a*100000 b*100000", "a B* b", "b HF* a")).members) == 1
