@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from weir.coordinator.values import Adopted, Awaiting, BeginRequest, Begun, Exhausted, NotInRecord, Published, TaskKey
 from weir.errors import Fenced, Internal, Misconfigured, ResultUnavailable, Retryable, WeirError
-from weir.ledger.runs import epoch_of
+from weir.ledger.runs import PreviousRun, epoch_of
 from weir.results.codec import region_job_to_json, region_report_from_json
 from weir.results.region_job import JOB_NAME
 from weir_airflow.assets import announce
@@ -113,7 +113,7 @@ def _compute(office: Office, engine: Engine, begun: Begun, tell: Callable[[str],
     with renewed(office.coordinator, attempt, tell), _inputs_blamed(office.coordinator, begun):
         engine.run(job, attempt.session_id, tell)
     report = region_report_from_json(office.store.read(job.report))
-    committed = office.coordinator.commit(begun, report)
+    committed = office.coordinator.commit(begun, report, office.clearer)
     if committed.owed:
         _settle(office, begun.run.dataflow.name, tell)
     return dict(committed.summary)
@@ -148,8 +148,17 @@ def begin_request(declared: Declaration, context: Context, session_url: str) -> 
         session_url=session_url,
         clear_number=getattr(context["dag_run"], "clear_number", None) or 0,
         parameters=parameters_of(declared, context),
+        previous=previous_run(context) if declared.topology.reads_previous else None,
         restart=declared.restart_strategy(),
     )
+
+
+def previous_run(context: Context) -> PreviousRun | None:
+    """The newest earlier DagRun that Airflow knows, in whatever state; None where none has an interval."""
+    found = context["ti"].get_previous_dagrun()
+    if found is None or found.data_interval_start is None or found.data_interval_end is None:
+        return None
+    return PreviousRun(found.dag_id, found.run_id, (found.data_interval_start, found.data_interval_end))
 
 
 def parameters_of(declared: Declaration, context: Context) -> dict[str, Any]:

@@ -7,6 +7,7 @@ to nothing: marked success by hand, or killed for good.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -17,7 +18,7 @@ from weir.errors import Misconfigured
 from weir.ledger.attempts import LIVE, attempts_of, end
 from weir.ledger.models import OwedClearRow
 from weir.ledger.owed import task_of
-from weir.ledger.runs import Run
+from weir.ledger.runs import Run, run_by_id
 from weir.ledger.snapshot import run_state
 from weir.recovery.run_state import AttemptState
 from weir.topology.regions import RegionId
@@ -25,32 +26,70 @@ from weir.topology.regions import RegionId
 NOT_IN_AIRFLOW = (MISSING, "removed")
 
 
-def void_finished(services: Services, run: Run, regions: Iterable[RegionId], clearer: Clearer) -> bool:
-    """Ask Airflow about regions believed to be at work; whether any of them turned out to be finished.
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What Airflow says of those that are awaited.
 
-    Raises Misconfigured for one that was skipped, failed for good or does not exist.
+    `has_changed` where the ledger was put right; `void` are regions of earlier runs that have never begun, and that
+    Airflow calls finished.
+    """
+
+    has_changed: bool
+    void: frozenset[RegionId]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    region: RegionId
+    run: Run
+    item: ClearItem
+    is_owed: bool
+
+
+def look_at_awaited(services: Services, run: Run, regions: Iterable[RegionId], clearer: Clearer) -> Looked:
+    """Ask Airflow about regions believed to be at work, and have earlier runs started that are queued behind this one.
+
+    Raises Misconfigured for one that was skipped, failed for good or does not exist. One of an earlier run that has
+    failed is waited for: whoever mends it need not know of those behind it.
     """
     with services.ledger.transaction() as session:
-        items = {region: _item(session, run, region) for region in sorted(regions)}
-        owing = {region for region in items if any(row.settled_at is None for row in _repairs(session, run, region))}
-    answers = dict(zip(items, clearer.inspect(list(items.values())), strict=True))
-    for region, answer in answers.items():
-        _require_runnable(run, region, answer, is_owed=region in owing)
-    finished = {region: answer for region, answer in answers.items() if answer.state == "success"}
+        asked = [_asked(session, run, region) for region in sorted(regions)]
+    answers = clearer.inspect([each.item for each in asked])
+    for each, answer in zip(asked, answers, strict=True):
+        _require_runnable(each, answer)
+    to_start = {each.run.id: each.run for each, answer in zip(asked, answers, strict=True) if _is_to_come(each, answer)}
+    for earlier in to_start.values():
+        clearer.start(earlier.dag_id, earlier.run_id)
+    finished = [(each, answer) for each, answer in zip(asked, answers, strict=True) if answer.state == "success"]
     if not finished:
-        return False
+        return Looked(has_changed=False, void=frozenset())
     with services.ledger.transaction(run.dataflow.name) as session:
         # Each is asked of, so that none is left out because another one was void.
-        return any([_void(session, services, run, region, answer) for region, answer in finished.items()])  # noqa: C419
+        changed = [_void(session, services, each, answer) for each, answer in finished]
+        void = frozenset(each.region for each, _ in finished if _never_began(session, each))
+    return Looked(any(changed), void)
 
 
-def _item(session: Session, run: Run, region: RegionId) -> ClearItem:
+def _asked(session: Session, run: Run, region: RegionId) -> _Asked:
+    owner = run_by_id(session, region.run, run.topology) if region.run else run
+    is_owed = any(row.settled_at is None for row in _repairs(session, owner, region))
+    return _Asked(region, owner, clear_item(session, owner, region), is_owed)
+
+
+def clear_item(session: Session, run: Run, region: RegionId) -> ClearItem:
+    """The task instance of `region`, whatever its try."""
     task_id, map_index = task_of(session, run, region)
     return ClearItem(run.dag_id, run.run_id, task_id, map_index, None)
 
 
-def _require_runnable(run: Run, region: RegionId, answer: ClearAnswer, *, is_owed: bool) -> None:
-    if answer.state in ("failed", "upstream_failed") and not is_owed:
+def _is_to_come(asked: _Asked, answer: ClearAnswer) -> bool:
+    """Whether the run may be queued behind `max_active_runs`, of which this one holds a place."""
+    return bool(asked.region.run) and answer.state is None
+
+
+def _require_runnable(asked: _Asked, answer: ClearAnswer) -> None:
+    region, run = asked.region, asked.run
+    if answer.state in ("failed", "upstream_failed") and not asked.is_owed and not region.run:
         raise Misconfigured(
             f"{region} is awaited, but Airflow calls {answer.item.task_id} of run {run.run_id} {answer.state}: look at "
             "its log, mend the cause, and clear it with its downstream tasks"
@@ -59,6 +98,12 @@ def _require_runnable(run: Run, region: RegionId, answer: ClearAnswer, *, is_owe
         raise Misconfigured(
             f"{region} was skipped in Airflow, so its result was never made: clear {answer.item.task_id} of run "
             f"{run.run_id} (a region cannot be left out of a dataflow)"
+        )
+    if answer.state in NOT_IN_AIRFLOW and region.run:
+        raise Misconfigured(
+            f"{region} is read as the epoch before, but Airflow has no such task instance ({answer.item.task_id}, map "
+            f"index {answer.item.map_index}, in run {run.run_id}): have that interval run again (a backfill, or a "
+            f"trigger with its date), or `weir run adopt {run.id}` if its dataflow has changed; then clear this task"
         )
     if answer.state in NOT_IN_AIRFLOW:
         raise Misconfigured(
@@ -78,14 +123,20 @@ def _repairs(session: Session, run: Run, region: RegionId) -> list[OwedClearRow]
     return list(session.scalars(query))
 
 
-def _void(session: Session, services: Services, run: Run, region: RegionId, answer: ClearAnswer) -> bool:
+def _never_began(session: Session, asked: _Asked) -> bool:
+    region, run = asked.region, asked.run
+    return bool(region.run) and not attempts_of(session, run.id, region) and not _repairs(session, run, region)
+
+
+def _void(session: Session, services: Services, asked: _Asked, answer: ClearAnswer) -> bool:
     """Record that what is awaited will not come; false while a clear is still owed, or where the answer is too old."""
-    owed = _repairs(session, run, region)
+    run, local = asked.run, replace(asked.region, run="")
+    owed = _repairs(session, run, local)
     if any(row.settled_at is None for row in owed):
         return False
-    attempts = attempts_of(session, run.id, region)
+    attempts = attempts_of(session, run.id, local)
     is_newer = any(row.try_number > answer.try_number for row in attempts)
-    if is_newer or not run_state(session, run).region(region).at_work:
+    if is_newer or not run_state(session, run).region(local).at_work:
         return False  # a newer try has begun, or the work has ended, since the run was looked at
     for row in attempts:
         if row.state in (*LIVE, AttemptState.RETRYING.value):

@@ -44,8 +44,8 @@ def begin(
 
 
 def _begun(services: Services, registered: Registered, gathered: Gathered) -> Begun:
-    inputs = registered.topology.inputs(registered.attempt.region)
     state, manifests = gathered.state, gathered.manifests
+    inputs = state.inputs(registered.attempt.region)
     return Begun(
         registered.attempt,
         registered.run,

@@ -45,3 +45,7 @@ class Clearer(Protocol):
     def inspect(self, wanted: Sequence[ClearItem]) -> list[ClearAnswer]:
         """Answer as `clear` would, and change nothing."""
         ...
+
+    def start(self, dag_id: str, run_id: str) -> str:
+        """Set a queued run running, whatever `max_active_runs` says; answer the state that it was found in."""
+        ...

@@ -111,7 +111,7 @@ def _decide(
     with services.ledger.transaction(run.dataflow.name) as session:
         require_newest(session, run, CLOSE, attempt.id)
         state = run_state(session, run, registered.topology)
-        require_unchanged(state, reads, CLOSE)
+        require_unchanged(session, state, reads, CLOSE)
         for sink in sinks:
             version = max(next_version(session, run.id, sink.sink), highest[sink.sink] + 1)
             path = pointer_path(run.dataflow.name, sink.sink, run.epoch, version)
@@ -207,7 +207,7 @@ def _complete(
     with services.ledger.transaction(run.dataflow.name) as session:
         row = require_newest(session, run, CLOSE, attempt.id)
         complete_publications(session, run.id, attempt.id, services.now())
-        require_unchanged(run_state(session, run, registered.topology), reads, CLOSE)
+        require_unchanged(session, run_state(session, run, registered.topology), reads, CLOSE)
         record_reads(session, attempt.id, reads)
         end(row, AttemptState.COMMITTED, services.now())
         drop_leases(session, attempt.id)

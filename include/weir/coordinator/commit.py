@@ -7,25 +7,31 @@ what was read. The clears that follow from a changed result are written in that 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
 from weir.coordinator.begin import summary_of
+from weir.coordinator.clearing import Clearer
+from weir.coordinator.consequences import note_whether_closed, owe_clears
+from weir.coordinator.copies import require_whole_copies
 from weir.coordinator.inputs import Part, require_intact
 from weir.coordinator.services import Services
+from weir.coordinator.siblings import require_equal_schemas
 from weir.coordinator.values import Begun, Committed
 from weir.errors import Conflict, Fault, Fenced, Internal, ResultUnavailable
 from weir.ledger.attempts import attempts_of, end
 from weir.ledger.models import AttemptRow, DataflowRow
-from weir.ledger.owed import owe_clear
-from weir.ledger.reads import reads_of, record_reads
-from weir.ledger.results import NewResult, drop_leases, replace_results
+from weir.ledger.reads import record_reads
+from weir.ledger.results import NewResult, damaged_attempts, drop_leases, replace_results
 from weir.ledger.runs import Run
-from weir.ledger.snapshot import committed_attempt, run_state
-from weir.recovery.run_state import CLOSE, AttemptState, RunState
+from weir.ledger.snapshot import run_state
+from weir.recovery.run_state import AttemptState, RunState
+from weir.recovery.staleness import restarts_consumers
 from weir.results.codec import manifest_to_json
-from weir.results.manifest import InputRead, Manifest, digest_version
+from weir.results.made_from import made_from
+from weir.results.manifest import InputRead, Manifest
 from weir.results.partition_state import PartitionState
 from weir.results.region_job import OutputReport, RegionReport
 from weir.store.probe import probe
@@ -38,12 +44,13 @@ def check_inputs(services: Services, begun: Begun) -> None:
     Raises ResultUnavailable with all losses, DiskFull, or Retryable; returns where the inputs are as recorded. A full
     disk is looked for here too, since not every error that it makes says so ("Mkdirs failed").
     """
-    references = list({each.reference(begun.run.id): each for each in begun.inputs})
+    references = list({each.reference(): each for each in begun.inputs})
     answers = probe(services.store, services.store_id(), references)
     losses = tuple(found for found in answers.values() if not isinstance(found, Manifest))
     if losses:
         raise ResultUnavailable(losses)
     require_intact(services, _read(begun))
+    require_whole_copies(services, begun.job)
     services.store.require_room()
 
 
@@ -51,17 +58,19 @@ def _read(begun: Begun) -> list[Part]:
     return [(each.manifest, each.folder, each.key_groups) for each in begun.inputs]
 
 
-def commit(services: Services, begun: Begun, report: RegionReport) -> Committed:
+def commit(services: Services, begun: Begun, report: RegionReport, clearer: Clearer) -> Committed:
     """Make the written results the current ones.
 
-    Raises Fenced if a newer attempt is registered, Conflict if an input has changed since it was read, and
-    ResultUnavailable if an input broke while it was read.
+    Raises Fenced if a newer attempt is registered, Conflict if an input has changed since it was read,
+    ResultUnavailable if an input broke while it was read, and Misconfigured if siblings have other columns.
     """
     # A file that is gone by now does no harm: it was read.
     require_intact(services, _read(begun), frozenset({Fault.DAMAGED}))
+    require_whole_copies(services, begun.job, report.resumed)
     manifests = [_manifest(services, begun, report, output) for output in report.outputs]
     results = [_write(services, output, manifest) for output, manifest in zip(report.outputs, manifests, strict=True)]
     _require_all_outputs(begun, results)
+    require_equal_schemas(services, begun, results, clearer)
     after, owed = services.ledger.perform(
         begun.run.dataflow.name, lambda session: _enter(session, services, begun, report, results)
     )
@@ -83,15 +92,27 @@ def _enter(
         return run_state(session, begun.run, begun.topology), 1
     row = require_newest(session, begun.run, begun.attempt.region, begun.attempt.id)
     before = run_state(session, begun.run, begun.topology)
-    require_unchanged(before, begun.reads, begun.attempt.region)
-    replace_results(session, begun.run.id, begun.attempt.id, results, services.now())
+    require_unchanged(session, before, begun.reads, begun.attempt.region)
+    marked = [_compared(before, result) for result in results]
+    replace_results(session, begun.run.id, begun.attempt.id, marked, services.now())
     record_reads(session, begun.attempt.id, begun.reads)
     end(row, AttemptState.COMMITTED, services.now())
     row.metrics = dict(report.metrics)
     drop_leases(session, begun.attempt.id)
     session.flush()
-    owed = _owe_clears(session, services, begun, before, results)
-    return run_state(session, begun.run, begun.topology), owed
+    owed = owe_clears(session, services, begun, before, marked)
+    after = run_state(session, begun.run, begun.topology)
+    note_whether_closed(session, services, begun.run.id, after)
+    return after, owed
+
+
+def _compared(before: RunState, result: NewResult) -> NewResult:
+    """Say so where equal inputs, code and settings gave something else before."""
+    old = before.results.get(result.partition)
+    if old is None or old.made_from is None or old.made_from != result.made_from or old.digest == result.digest:
+        return result
+    is_declared = not before.topology.dataflow.stage(result.partition.stage).deterministic
+    return result if is_declared else replace(result, differs_from=old.attempt)
 
 
 def require_newest(session: Session, run: Run, region: RegionId, attempt: str) -> AttemptRow:
@@ -111,16 +132,29 @@ def require_newest(session: Session, run: Run, region: RegionId, attempt: str) -
     return newest
 
 
-def require_unchanged(state: RunState, reads: Iterable[InputRead], region: RegionId) -> None:
-    """Check that every input is what was read: the same attempt's, or one with the same digest. Raises Conflict."""
+def require_unchanged(session: Session, state: RunState, reads: Iterable[InputRead], region: RegionId) -> None:
+    """Check that every input is what was read: the same attempt's, or one with the same digest. Raises Conflict.
+
+    Where consumers always restart only the same attempt's will do; and nothing that was read of bytes which were found
+    damaged meanwhile is trusted.
+    """
+    distrusted = damaged_attempts(session, {read.attempt for read in reads})
     for read in reads:
-        partition = PartitionId(read.stage, read.subtask, read.layout)
-        current = state.results.get(partition)
-        if current is None or current.digest != read.digest or current.state is PartitionState.QUARANTINED:
-            found = (
-                "nothing is current now" if current is None else f"{current.attempt} ({current.digest}) is current now"
-            )
-            raise Conflict(f"{region} read {partition} of {read.attempt} ({read.digest}), but {found}: it begins anew")
+        partition = PartitionId(read.stage, read.subtask, read.layout, "" if read.run == state.run else read.run)
+        why = _why_changed(state, read, partition, distrusted)
+        if why:
+            raise Conflict(f"{region} read {partition} of {read.attempt} ({read.digest}), but {why}: it begins anew")
+
+
+def _why_changed(state: RunState, read: InputRead, partition: PartitionId, distrusted: Set[str]) -> str:
+    current = state.results.get(partition)
+    if current is None:
+        return "nothing is current now"
+    must_be_same = restarts_consumers(state.topology_of(partition.run), partition.stage)
+    is_other = current.digest != read.digest or (must_be_same and current.attempt != read.attempt)
+    if is_other or current.state is PartitionState.QUARANTINED:
+        return f"{current.attempt} ({current.digest}) is current now"
+    return "its bytes were found damaged meanwhile" if read.attempt in distrusted else ""
 
 
 def _manifest(services: Services, begun: Begun, report: RegionReport, output: OutputReport) -> Manifest:
@@ -160,6 +194,7 @@ def _write(services: Services, output: OutputReport, manifest: Manifest) -> NewR
         str(manifest.digest),
         manifest.rows,
         manifest.bytes,
+        made_from(manifest),
     )
 
 
@@ -168,41 +203,3 @@ def _require_all_outputs(begun: Begun, results: Sequence[NewResult]) -> None:
     found = {result.partition for result in results}
     if expected != found:
         raise Internal(f"{begun.attempt.id} was to write {sorted(expected)} but reports {sorted(found)}")
-
-
-def _owe_clears(
-    session: Session, services: Services, begun: Begun, before: RunState, results: Sequence[NewResult]
-) -> int:
-    """Owe the clear of every finished consumer that had read something else."""
-    stale: dict[RegionId, str] = {}
-    for result in results:
-        for consumer in _readers(before, result.partition):
-            reason = _why_stale(session, begun.run, before, consumer, result)
-            if reason is not None:
-                stale.setdefault(consumer, reason)
-    for consumer, reason in stale.items():
-        # Also where one is at work: it may have been marked a success by hand. One that really runs is not cleared.
-        owe_clear(session, begun.run, consumer, before.region(consumer).newest_try, reason, services.now())
-    return len(stale)
-
-
-def _readers(state: RunState, partition: PartitionId) -> tuple[RegionId, ...]:
-    closing = (CLOSE,) if partition.stage in state.topology.sinks else ()
-    return (*state.topology.consumers(partition), *closing)
-
-
-def _why_stale(session: Session, run: Run, before: RunState, consumer: RegionId, result: NewResult) -> str | None:
-    committed = committed_attempt(session, run.id, consumer)
-    if committed is None:
-        return None
-    read = next((each for each in reads_of(session, committed.id, run.id) if each.partition == result.partition), None)
-    if read is None:
-        return None
-    if digest_version(read.digest) != digest_version(result.digest):
-        return f"weir: another version of Weir has digested {result.partition}: nobody knows whether it has changed"
-    if read.digest != result.digest:
-        return f"weir: {result.partition} has changed since try {committed.try_number} read it"
-    old = before.results.get(result.partition)
-    if consumer == CLOSE and old is not None and old.state is PartitionState.LOST and old.attempt == read.attempt:
-        return f"weir: the published files of {result.partition} were gone and have been made again"
-    return None

@@ -39,9 +39,9 @@ class Coordinator:
         """Say whether a computation failed because of inputs or room. Raises ResultUnavailable or Retryable."""
         commit.check_inputs(self._services, begun)
 
-    def commit(self, begun: Begun, report: RegionReport) -> Committed:
-        """Make the written results current. Raises Fenced, Conflict, ResultUnavailable or Retryable."""
-        return commit.commit(self._services, begun, report)
+    def commit(self, begun: Begun, report: RegionReport, clearer: Clearer) -> Committed:
+        """Make the written results current. Raises Fenced, Conflict, ResultUnavailable, Misconfigured or Retryable."""
+        return commit.commit(self._services, begun, report, clearer)
 
     def renew(self, attempt: Attempt) -> None:
         """Prolong the attempt's read leases while it is at work."""

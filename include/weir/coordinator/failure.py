@@ -91,7 +91,7 @@ def _unregistered(failure: FailureClass, error: BaseException) -> FailureDecisio
 def _backtrack(services: Services, run: Run, row: AttemptRow, error: ResultUnavailable) -> FailureDecision:
     """Plan in rounds: decide, ask the store what the decision needs, decide again; write down what was decided."""
     store_id, failed = services.store_id(), RegionId(row.region, row.subtask)
-    losses, intact = losses_by_partition(error.losses), frozenset[PartitionId]()
+    losses, intact = losses_by_partition(error.losses, run.id), frozenset[PartitionId]()
     for _ in range(ROUNDS):
         with services.ledger.transaction(run.dataflow.name) as session:
             record_losses(session, losses.values(), services.now())

@@ -7,11 +7,11 @@ leases on them; if anything changed meanwhile, the question is asked again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
-from weir.coordinator.awaiting import void_finished
+from weir.coordinator.awaiting import look_at_awaited
 from weir.coordinator.clearing import Clearer
 from weir.coordinator.inputs import Probed, Sorted, probe_partitions, sort_inputs
 from weir.coordinator.registration import Registered
@@ -50,13 +50,16 @@ def gather(services: Services, registered: Registered, clearer: Clearer) -> Gath
     """
     store_id, region = services.store_id(), registered.attempt.region
     _record_lost_outputs(services, registered, store_id)
+    void: frozenset[RegionId] = frozenset()
     for _ in range(ROUNDS):
-        state = _present(services, registered)
+        state = _present(services, registered, void)
         inputs = sort_inputs(state, region)
         probed = probe_partitions(services, store_id, state, inputs.to_probe)
         if inputs.awaited and not (inputs.losses or probed.losses):
             regions = frozenset().union(*inputs.awaited.values())
-            if void_finished(services, registered.run, regions, clearer):
+            looked = look_at_awaited(services, registered.run, regions, clearer)
+            if looked.has_changed or looked.void - void:
+                void |= looked.void
                 continue
         answer = _answer(services, registered, state, inputs, probed)
         if isinstance(answer, ResultUnavailable):
@@ -66,9 +69,9 @@ def gather(services: Services, registered: Registered, clearer: Clearer) -> Gath
     raise Conflict(f"the inputs of {region} changed {ROUNDS} times while it began")
 
 
-def _present(services: Services, registered: Registered) -> RunState:
+def _present(services: Services, registered: Registered, void: frozenset[RegionId] = frozenset()) -> RunState:
     with services.ledger.transaction() as session:
-        return run_state(session, registered.run, registered.topology)
+        return replace(run_state(session, registered.run, registered.topology), void=void)
 
 
 def _record_lost_outputs(services: Services, registered: Registered, store_id: str) -> None:
@@ -94,7 +97,7 @@ def _answer(
     """Write the answer down; None if the run is no longer as it was when the store was asked."""
     now = services.now()
     with services.ledger.transaction(registered.run.dataflow.name) as session:
-        present = run_state(session, registered.run, registered.topology)
+        present = replace(run_state(session, registered.run, registered.topology), void=state.void)
         row = _require_newest(session, registered)
         if _differs(state, present, registered.attempt.region, inputs):
             return None
@@ -145,6 +148,9 @@ def _wait(row: AttemptRow, awaited: Mapping[PartitionId, frozenset[RegionId]], r
     return Awaiting(seconds, f"waiting for {', '.join(regions)}, at work on {partitions}", registered.interrupt)
 
 
-def losses_by_partition(losses: Iterable[Loss]) -> dict[PartitionId, Loss]:
-    """Losses by the partition that they are about."""
-    return {PartitionId(loss.stage, loss.subtask, loss.layout): loss for loss in losses}
+def losses_by_partition(losses: Iterable[Loss], current: str) -> dict[PartitionId, Loss]:
+    """Losses by the partition that they are about; partitions of the run `current` have ids without a run."""
+    return {
+        PartitionId(loss.stage, loss.subtask, loss.layout, "" if loss.run == current else loss.run): loss
+        for loss in losses
+    }

@@ -59,7 +59,13 @@ def reference(result: CurrentResult, run: str) -> PartitionRef:
     """How the store is asked for a result."""
     partition = result.partition
     return PartitionRef(
-        run, partition.stage, partition.subtask, partition.layout, result.attempt, result.folder, result.manifest_sha256
+        partition.run or run,
+        partition.stage,
+        partition.subtask,
+        partition.layout,
+        result.attempt,
+        result.folder,
+        result.manifest_sha256,
     )
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
+from weir.coordinator.copies import with_copies
 from weir.coordinator.registration import Registered
 from weir.coordinator.services import Services, attempt_folder, region_folder
 from weir.coordinator.slices import slice_for
-from weir.dataflow import Stage
+from weir.dataflow import DigestRule, Stage
 from weir.dataflow.settings import spark_conf
 from weir.dataflow.stage import StageKind
 from weir.errors import Misconfigured
@@ -25,10 +26,10 @@ def region_job(
 ) -> RegionJob:
     """Everything the job needs. Raises Misconfigured where inputs do not fit each other or a slice is not to be had."""
     run, attempt = registered.run, registered.attempt
-    inputs = registered.topology.inputs(attempt.region)
+    inputs = state.inputs(attempt.region)
     _check_keys(inputs, manifests)
     stages = registered.topology.stages_of(attempt.region.name)
-    return RegionJob(
+    job = RegionJob(
         attempt=attempt.id,
         dataflow=run.dataflow.name,
         epoch=run.epoch,
@@ -41,6 +42,8 @@ def region_job(
         parameters=dict(run.parameters),
         spark_conf=spark_conf(stages),
     )
+    digests = {(read.stage, read.argument): [state.results[each].digest for each in read.partitions] for read in inputs}
+    return with_copies(services, registered, job, digests)
 
 
 def _iso(at: datetime) -> str:
@@ -63,18 +66,24 @@ def _stage(
         is_source=stage.kind is StageKind.SOURCE,
         subtask=subtask,
         parallelism=stage.parallelism,
-        pipelined={
-            argument: exchange.stage
-            for argument, exchange in stage.exchanges.items()
-            if exchange.joins_plan
-        },
+        pipelined={argument: exchange.stage for argument, exchange in stage.exchanges.items() if exchange.joins_plan},
         inputs=tuple(_input(services, state, each, manifests) for each in inputs if each.stage == stage.name),
         outputs=tuple(
             _output(services, attempt_folder(run, stage.name, layout.id, subtask, attempt.id), layout)
             for layout in registered.topology.layouts_of(stage.name)
         ),
         slice=slice_for(services, run, stage, subtask, attempt.id),
+        digest=_rule(registered, stage),
+        is_persisted=stage.name in registered.topology.persisted_of(attempt.region.name),
     )
+
+
+def _rule(registered: Registered, stage: Stage) -> DigestRule:
+    """A sink counts what the stage counts whose rows it publishes."""
+    if stage.kind is not StageKind.SINK:
+        return stage.digest
+    (published,) = stage.exchanges.values()
+    return registered.run.dataflow.stage(published.stage).digest
 
 
 def _output(services: Services, folder: str, layout: Layout) -> OutputToWrite:
@@ -88,7 +97,7 @@ def _input(
     return InputToRead(
         argument=read.argument,
         layout=read.layout,
-        spark_schema=manifests[read.partitions[0]].spark_schema,
+        spark_schema=manifests[read.partitions[0]].spark_schema if read.partitions else "",
         partitions=tuple(
             PartitionToRead(
                 each.stage,
@@ -97,10 +106,13 @@ def _input(
                     services.store.spark_url(f"{state.results[each].folder}/{file.name}")
                     for file in manifests[each].files
                 ),
+                manifests[each].attempt,
+                each.run,
             )
             for each in read.partitions
         ),
         key_groups=read.key_groups,
+        declared_schema=read.schema,
     )
 
 
@@ -118,7 +130,7 @@ def _require_one_schema(read: InputPartitions, manifests: Mapping[PartitionId, M
 def _check_keys(inputs: Sequence[InputPartitions], manifests: Mapping[PartitionId, Manifest]) -> None:
     found: dict[str, dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {}
     for read in inputs:
-        if read.layout.keys:
+        if read.layout.keys and read.partitions:
             schema = manifests[read.partitions[0]].spark_schema
             types = key_types(schema, read.layout.keys, f"the result of stage {read.producer}")
             found.setdefault(read.stage, {})[read.argument] = (read.layout.keys, types)
@@ -133,7 +145,7 @@ def reads_of_job(
     return tuple(
         InputRead(
             argument=f"{read.stage}.{read.argument}",
-            run=state.run,
+            run=each.run or state.run,
             stage=each.stage,
             subtask=each.subtask,
             layout=each.layout,

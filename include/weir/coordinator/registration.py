@@ -45,7 +45,14 @@ def register(services: Services, request: BeginRequest) -> Registered | Awaiting
     key, dataflow = request.key, request.dataflow
     with services.ledger.transaction(dataflow.name) as session:
         new = NewRun(
-            dataflow, request.interval, key.dag_id, key.run_id, request.task_prefix, dict(request.parameters), store_id
+            dataflow,
+            request.interval,
+            key.dag_id,
+            key.run_id,
+            request.task_prefix,
+            dict(request.parameters),
+            store_id,
+            request.previous,
         )
         run = own_epoch(session, new, services.now(), partial(write_record, services, session))
         topology = run.topology

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any
 
 from weir.dataflow import Dataflow
-from weir.ledger.runs import Run
+from weir.ledger.runs import PreviousRun, Run
 from weir.recovery.answer import Refusal
 from weir.recovery.classify import FailureClass
 from weir.recovery.restart import RestartStrategy
@@ -31,7 +31,10 @@ class TaskKey:
 
 @dataclass(frozen=True, slots=True)
 class BeginRequest:
-    """A try that is about to start: the DagRun's data interval, and the dataflow as the DAG file says it now."""
+    """A try that is about to start: the DagRun's data interval, and the dataflow as the DAG file says it now.
+
+    `previous` is the newest earlier DagRun that Airflow knows, if the dataflow reads the epoch before.
+    """
 
     key: TaskKey
     try_number: int
@@ -43,6 +46,7 @@ class BeginRequest:
     session_url: str
     clear_number: int = 0
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    previous: PreviousRun | None = None
     restart: RestartStrategy = field(default_factory=RestartStrategy.default)
 
 
@@ -78,11 +82,11 @@ class InputFiles:
     key_groups: tuple[int, int] | None
     manifest_sha256: str
 
-    def reference(self, run: str) -> PartitionRef:
+    def reference(self) -> PartitionRef:
         """How the store is asked for it."""
         found = self.manifest
         return PartitionRef(
-            run, found.stage, found.subtask, found.layout, found.attempt, self.folder, self.manifest_sha256
+            found.run, found.stage, found.subtask, found.layout, found.attempt, self.folder, self.manifest_sha256
         )
 
 

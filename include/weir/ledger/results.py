@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
-from weir.errors import Loss
+from weir.errors import Fault, Loss
 from weir.ledger.models import LeaseRow, ResultRow
 from weir.recovery.run_state import CurrentResult
 from weir.results.partition_state import PartitionState
@@ -121,6 +121,14 @@ def record_found(session: Session, results: Iterable[CurrentResult], now: dateti
             row = session.get_one(ResultRow, result.result)
             row.state, row.state_at, row.state_reason = PartitionState.FINISHED.value, now, "the files are back"
             row.fault = None
+
+
+def damaged_attempts(session: Session, attempts: Iterable[str]) -> frozenset[str]:
+    """Those of `attempts` of whose results bytes were found damaged, whether they are current or not."""
+    query = select(ResultRow.attempt).where(
+        ResultRow.attempt.in_(set(attempts)), ResultRow.fault == Fault.DAMAGED.value
+    )
+    return frozenset(session.scalars(query))
 
 
 def take_leases(session: Session, results: Iterable[CurrentResult], holder: str, now: datetime) -> None:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import replace
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from weir.ledger.attempts import newest_attempts
@@ -24,30 +24,38 @@ ENDED = (AttemptState.COMMITTED.value, AttemptState.ADOPTED.value, AttemptState.
 def run_state(session: Session, run: Run, topology: Topology | None = None, include: Collection[str] = ()) -> RunState:
     """The present state of `run`, and of those before it that its `previous` exchanges reach.
 
-    Of these the one before it, further ones as long as they are not closed, and all up to the earliest of `include`.
+    Of these the one before it, all back to the oldest that is not closed, and all back to the earliest of `include`.
     """
     own = topology or run.topology
     results = _results(session, run.id, run.id)
     regions = _regions(session, run.id, run.id)
-    before = run.predecessor_run if getattr(own, "reads_previous", False) else None  # TODO
+    before = run.predecessor_run if own.reads_previous else None
     earlier: dict[str, EarlierRun] = {}
-    reaching = before
+    reaching, oldest_open = before, _oldest_open(session, run) if before is not None else ()
     while reaching is not None:
-        found, is_closed = _earlier(session, reaching, own)
+        found = _earlier(session, reaching, own)
         earlier[reaching] = found
         results |= _results(session, reaching, run.id)
         regions |= _regions(session, reaching, run.id)
-        is_wanted = any(each < reaching for each in include) or not is_closed
-        reaching = found.predecessor if is_wanted and getattr(found.topology, "reads_previous", False) else None
+        is_wanted = any(each < reaching for each in (*include, *oldest_open))
+        reaching = found.predecessor if is_wanted and found.topology.reads_previous else None
     return RunState(run.id, own, results, regions, before, earlier)
 
 
-def _earlier(session: Session, run: str, like: Topology) -> tuple[EarlierRun, bool]:
-    """An earlier run, and whether it is closed."""
+def _earlier(session: Session, run: str, like: Topology) -> EarlierRun:
     row = session.get_one(RunRow, run)
     topology = like if row.pinned is None else topology_of(row.pinned)
     predecessor = None if row.predecessor is None else run_key(row.dataflow, row.predecessor)
-    return EarlierRun(run, topology, predecessor, row.pinned is not None), row.closed_at is not None
+    return EarlierRun(run, topology, predecessor, row.pinned is not None)
+
+
+def _oldest_open(session: Session, run: Run) -> tuple[str, ...]:
+    """The oldest run before `run` that is not closed, if there is one: before it all is valid."""
+    query = select(func.min(RunRow.id)).where(
+        RunRow.dataflow == run.dataflow.name, RunRow.epoch < run.epoch, RunRow.closed_at.is_(None)
+    )
+    oldest = session.scalar(query)
+    return () if oldest is None else (oldest,)
 
 
 def _results(session: Session, run: str, current: str) -> dict[PartitionId, CurrentResult]:
@@ -120,3 +128,11 @@ def committed_attempt(session: Session, run: str, region: RegionId) -> AttemptRo
         .limit(1)
     )
     return session.scalar(query)
+
+
+def newest_try(session: Session, run: str, region: RegionId) -> int:
+    """The number of the newest try of `region` that is registered; 0 where there is none."""
+    query = select(func.max(AttemptRow.try_number)).where(
+        AttemptRow.run == run, AttemptRow.region == region.name, AttemptRow.subtask == region.subtask
+    )
+    return session.scalar(query) or 0

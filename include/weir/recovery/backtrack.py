@@ -62,7 +62,7 @@ def known_loss(state: RunState, partition: PartitionId) -> Loss | None:
 
 
 def _names(state: RunState, partition: PartitionId) -> tuple[str, str, int, str]:
-    return state.run, partition.stage, partition.subtask, partition.layout
+    return partition.run or state.run, partition.stage, partition.subtask, partition.layout
 
 
 def _needs_probe(state: RunState, partition: PartitionId) -> bool:

@@ -9,14 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from weir.errors import Misconfigured
 from weir.results.partition_state import PartitionState
-from weir.topology.regions import PartitionId, RegionId, Topology
-
-if TYPE_CHECKING:
-    from weir.topology.regions import PreviousInput
+from weir.topology.regions import InputPartitions, PartitionId, PreviousInput, RegionId, Topology
 
 CLOSE = RegionId("weir_close", 0)
 """The closing task: outside the topology, it needs every result of the run and reads those of the sinks."""
@@ -107,7 +103,7 @@ class RegionState:
 class EarlierRun:
     """A run before the one that is spoken of: its topology, its id in the ledger and that of the one before it.
 
-    A run that has not begun is taken to be of the topology of the one that asks.
+    One that has not begun is taken to be of the topology of the run that asks.
     """
 
     run: str
@@ -193,17 +189,27 @@ class RunState:
         """The partitions that `region` needs, of its own run and the one before; the closing task needs all."""
         if region == CLOSE:
             return tuple(partition for each in self.topology.region_ids() for partition in self.topology.outputs(each))
+        return tuple(partition for read in self.inputs(region) for partition in read.partitions)
+
+    def inputs(self, region: RegionId) -> tuple[InputPartitions, ...]:
+        """What the inputs of `region` read, those of the epoch before last. Raises BeyondHorizon or Misconfigured."""
         topology, run = self.topology_of(region.run), region.run
         local = replace(region, run="") if run else region
-        own = tuple(partition for read in topology.inputs(local) for partition in read.partitions)
+        own = topology.inputs(local)
         if run:
-            own = tuple(replace(each, run=run) for each in own)
-        previous = topology.previous_inputs(local) if hasattr(topology, "previous_inputs") else ()  # TODO
-        earlier = (each for read in previous for each in self.previous_partitions(run, read))
-        return (*own, *earlier)
+            own = tuple(
+                replace(read, partitions=tuple(replace(each, run=run) for each in read.partitions)) for read in own
+            )
+        return (*own, *(self._of_epoch_before(run, read) for read in topology.previous_inputs(local)))
 
-    def previous_partitions(self, run: str, read: PreviousInput) -> tuple[PartitionId, ...]:
-        """What a `previous` exchange reads, nothing in the first epoch. Raises BeyondHorizon or Misconfigured."""
+    def _of_epoch_before(self, run: str, read: PreviousInput) -> InputPartitions:
+        partitions = self._previous_partitions(run, read)
+        return InputPartitions(
+            read.argument, read.stage, read.producer, read.layout, partitions, read.key_groups, read.schema
+        )
+
+    def _previous_partitions(self, run: str, read: PreviousInput) -> tuple[PartitionId, ...]:
+        """All that the run before has of the producer; nothing in the first epoch."""
         before = self.predecessor_of(run)
         if before is None:
             return ()

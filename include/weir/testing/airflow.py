@@ -27,6 +27,7 @@ from weir.coordinator.values import (
 )
 from weir.dataflow import Dataflow
 from weir.errors import Misconfigured
+from weir.ledger.runs import PreviousRun
 from weir.recovery.restart import RestartStrategy
 from weir.recovery.run_state import CLOSE
 from weir.testing.engine import FakeEngine
@@ -42,10 +43,14 @@ class Killed(BaseException):
 
 @dataclass(slots=True)
 class FakeTask:
-    """A task instance. `runs` are the tries that were really executed."""
+    """A task instance. `runs` are the tries that were really executed.
+
+    It waits for all instances of the tasks in `upstream`, but of those in its `pipeline` for that of its own index.
+    """
 
     key: TaskKey
     upstream: frozenset[str]
+    pipeline: frozenset[str] = frozenset()
     state: str | None = None
     try_number: int = 0
     max_tries: int = RETRIES
@@ -63,6 +68,7 @@ class FakeAirflow:
         self.strategy: RestartStrategy = RestartStrategy.default()
         self.tasks: dict[TaskKey, FakeTask] = {}
         self.clear_numbers: dict[str, int] = {}
+        self.queued: set[str] = set()
         self.during: Callable[[TaskKey], None] = lambda _key: None
         self.after_commit: Callable[[TaskKey], None] = lambda _key: None
         self.reachable = True
@@ -72,11 +78,19 @@ class FakeAirflow:
         """The fake clock; it moves by a second a try, and on when everybody waits."""
         return self.time
 
-    def dag_run(self, day: int = 1) -> str:
-        """Start the DagRun of a day in January 2013; answers its run id."""
+    def dag_run(self, day: int = 1, *, is_queued: bool = False) -> str:
+        """Start the DagRun of a day in January 2013, or have it wait behind others; answers its run id."""
         run_id = f"scheduled__2013-01-{day:02d}"
         self._verify_integrity(run_id)
+        if is_queued:
+            self.queued.add(run_id)
         return run_id
+
+    def start(self, dag_id: str, run_id: str) -> str:  # noqa: ARG002 - there is one DAG
+        """Set a queued run running."""
+        found = "queued" if run_id in self.queued else "running"
+        self.queued.discard(run_id)
+        return found
 
     def deploy(self, flow: Dataflow) -> None:
         """Change the DAG file. Runs at work follow at once, finished ones when something of them is cleared."""
@@ -93,6 +107,8 @@ class FakeAirflow:
             region.name: frozenset(each.name for each in topology.upstream(region.name)) for region in topology.regions
         }
         indexes[CLOSE.name], upstream[CLOSE.name] = (-1, 1), frozenset(each.name for each in topology.leaves)
+        pipelines = [frozenset(region.name for region in pipeline) for pipeline in topology.pipelines]
+        pipeline = {region: regions for regions in pipelines for region in regions}
         mine = [task for key, task in self.tasks.items() if key.run_id == run_id]
         for task in mine:
             first, count = indexes.get(task.key.task_id, (-1, 0))
@@ -103,12 +119,13 @@ class FakeAirflow:
             elif task.state == "removed":
                 task.state = None
             task.upstream = upstream.get(task.key.task_id, task.upstream)
+            task.pipeline = pipeline.get(task.key.task_id, frozenset())
         for name, (first, count) in indexes.items():
             if first == -1 and any(task.key.task_id == name for task in mine):
                 continue
             for index in range(first, first + count):
                 key = TaskKey("dag", run_id, name, index)
-                self.tasks.setdefault(key, FakeTask(key, upstream[name]))
+                self.tasks.setdefault(key, FakeTask(key, upstream[name], pipeline.get(name, frozenset())))
 
     def run_until_quiet(self, most: int = 500) -> None:
         """Run whatever may run until nothing may; raises AssertionError if that never comes."""
@@ -141,7 +158,9 @@ class FakeAirflow:
         runnable = [
             task
             for task in self.tasks.values()
-            if (task.state in (None, "up_for_retry", "up_for_reschedule")) and self._upstream_done(task)
+            if (task.state in (None, "up_for_retry", "up_for_reschedule"))
+            and task.key.run_id not in self.queued
+            and self._upstream_done(task)
         ]
         return min(runnable, key=lambda task: task.not_before or self.time, default=None)
 
@@ -149,7 +168,9 @@ class FakeAirflow:
         return all(
             other.state in ("success", "removed")
             for key, other in self.tasks.items()
-            if key.run_id == task.key.run_id and key.task_id in task.upstream
+            if key.run_id == task.key.run_id
+            and key.task_id in task.upstream
+            and (key.task_id not in task.pipeline or key.map_index == task.key.map_index)
         )
 
     def step(self, task: FakeTask) -> None:
@@ -193,13 +214,12 @@ class FakeAirflow:
         except Exception:
             self.coordinator.check_inputs(begun)
             raise
-        committed = self.coordinator.commit(begun, report)
+        committed = self.coordinator.commit(begun, report, self)
         self.after_commit(task.key)
         return committed
 
     def request(self, task: FakeTask) -> BeginRequest:
         """What a task's process tells the coordinator."""
-        day = datetime.strptime(task.key.run_id[-10:], "%Y-%m-%d").replace(tzinfo=UTC)
         return BeginRequest(
             task.key,
             task.try_number,
@@ -207,11 +227,16 @@ class FakeAirflow:
             f"ti-{task.try_number}",
             self.flow,
             "",
-            (day, day + timedelta(days=1)),
+            _interval(task.key.run_id),
             "sc://nowhere",
             clear_number=self.clear_numbers.get(task.key.run_id, 0),
+            previous=self._previous(task.key.run_id) if Topology(self.flow).reads_previous else None,
             restart=self.strategy,
         )
+
+    def _previous(self, run_id: str) -> PreviousRun | None:
+        earlier = max((key.run_id for key in self.tasks if key.run_id < run_id), default=None)
+        return None if earlier is None else PreviousRun("dag", earlier, _interval(earlier))
 
     def _failed(self, task: FakeTask, error: Exception) -> None:
         if task.state != "running":
@@ -278,3 +303,8 @@ class FakeAirflow:
             else:
                 found.append(ClearAnswer(item, task.state, task.try_number, cleared=False))
         return found
+
+
+def _interval(run_id: str) -> tuple[datetime, datetime]:
+    day = datetime.strptime(run_id[-10:], "%Y-%m-%d").replace(tzinfo=UTC)
+    return day, day + timedelta(days=1)

@@ -27,7 +27,10 @@ _MAX_JOINED_NAME = 60
 
 @dataclass(frozen=True, slots=True)
 class InputPartitions:
-    """What one blocking input of a region reads; `key_groups` is the inclusive range to keep (None: all rows)."""
+    """What one blocking input of a region reads; `key_groups` is the inclusive range to keep (None: all rows).
+
+    `schema` is what it was declared to be, as Spark DDL (empty: nothing was declared).
+    """
 
     argument: str
     stage: str
@@ -35,6 +38,7 @@ class InputPartitions:
     layout: Layout
     partitions: tuple[PartitionId, ...]
     key_groups: tuple[int, int] | None
+    schema: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +225,11 @@ class Topology:
             for argument, exchange in stage.exchanges.items()
             if exchange.is_boundary
         )
+
+    @cached_property
+    def reads_previous(self) -> bool:
+        """Whether any stage reads the run before."""
+        return any(each.is_previous for stage in self.dataflow.stages for each in stage.exchanges.values())
 
     def previous_inputs(self, region: RegionId) -> tuple[PreviousInput, ...]:
         """Return what a region's stages read of the run before, in the order of stages and arguments."""

@@ -180,7 +180,7 @@ def test_an_attempt_that_runs_while_its_run_is_adopted_cannot_commit(world):
     adoption = adopt(world.services, RUN)
     assert adoption.fenced == (begun.attempt.id,)
     with pytest.raises(Fenced):
-        world.airflow.coordinator.commit(begun, world.airflow.engine.run(begun.job))
+        world.airflow.coordinator.commit(begun, world.airflow.engine.run(begun.job), world.airflow)
 
 
 def test_a_run_may_be_adopted_while_its_tasks_retry_wait_and_run(world, faultless):

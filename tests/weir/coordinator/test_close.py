@@ -174,7 +174,7 @@ def test_a_run_is_not_closed_while_a_repair_is_under_way(ready):
     weather.try_number, weather.state = 2, "running"
     ready.content["weather"] = "other"
     begun = ready.airflow.coordinator.begin(ready.airflow.request(weather), ready.airflow)
-    ready.airflow.coordinator.commit(begun, ready.airflow.engine.run(begun.job))
+    ready.airflow.coordinator.commit(begun, ready.airflow.engine.run(begun.job), ready.airflow)
     waiting = close(ready)
     assert isinstance(waiting, Awaiting)
     assert "joined[0], joined[1]" in waiting.reason

@@ -280,7 +280,7 @@ def test_a_late_zombie_is_fenced_and_changes_nothing(green):
     task.try_number = 4
     airflow.coordinator.begin(airflow.request(task), airflow)
     with pytest.raises(Fenced):
-        airflow.coordinator.commit(begun, airflow.engine.run(begun.job))
+        airflow.coordinator.commit(begun, airflow.engine.run(begun.job), airflow)
 
 
 def test_a_clear_of_a_running_task_is_no_kill(world):

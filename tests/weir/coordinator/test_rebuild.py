@@ -148,7 +148,7 @@ def test_an_older_attempt_is_fenced(green):
     green.lose_ledger()
     rebuild(green.services)
     with pytest.raises(Fenced):
-        green.airflow.coordinator.commit(begun, green.airflow.engine.run(begun.job))
+        green.airflow.coordinator.commit(begun, green.airflow.engine.run(begun.job), green.airflow)
     task.state = "up_for_retry"
     green.airflow.run_until_quiet()
     assert set(green.airflow.states().values()) == {"success"}
@@ -162,7 +162,7 @@ def test_an_older_attempt_of_a_region_that_never_committed_is_fenced(world, tmp_
     world.lose_ledger()
     rebuild(world.services)
     with pytest.raises(Fenced):
-        world.airflow.coordinator.commit(begun, world.airflow.engine.run(begun.job))
+        world.airflow.coordinator.commit(begun, world.airflow.engine.run(begun.job), world.airflow)
 
 
 def test_over_an_existing_ledger_what_runs_is_fenced_too(green):
@@ -174,7 +174,7 @@ def test_over_an_existing_ledger_what_runs_is_fenced_too(green):
     rebuild(green.services, "ladder")
     assert current(green) == before
     with pytest.raises(Fenced):
-        green.airflow.coordinator.commit(begun, green.airflow.engine.run(begun.job))
+        green.airflow.coordinator.commit(begun, green.airflow.engine.run(begun.job), green.airflow)
 
 
 def test_twice_is_as_once(green):

@@ -64,7 +64,7 @@ class Writer:
         self.world["raw"] = number
         report = FakeEngine(self.store, self.world).run(begun.job)
         self.coordinator.renew(begun.attempt)
-        committed = self.coordinator.commit(begun, report)
+        committed = self.coordinator.commit(begun, report, Hand())
         self.coordinator.settle(Hand(), self.flow.name)
         return committed
 

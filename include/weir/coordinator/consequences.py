@@ -1,0 +1,90 @@
+"""What follows from a commit for those who had read what it replaces.
+
+Invariant 7: the clears that a commit makes necessary are written in its own transaction, in whichever run they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy.orm import Session
+
+from weir.coordinator.services import Services
+from weir.coordinator.values import Begun
+from weir.ledger.models import RunRow
+from weir.ledger.owed import owe_clear
+from weir.ledger.reads import readers_in_other_runs, reads_of
+from weir.ledger.results import NewResult
+from weir.ledger.runs import run_by_id
+from weir.ledger.snapshot import committed_attempt, newest_try
+from weir.recovery.run_state import CLOSE, RunState
+from weir.recovery.staleness import Replacement, clears_consumers, reasons, stale_consumers
+from weir.results.partition_state import PartitionState
+from weir.topology.regions import PartitionId, RegionId
+
+Replaced = Mapping[PartitionId, Replacement]
+
+
+def owe_clears(
+    session: Session, services: Services, begun: Begun, before: RunState, results: Sequence[NewResult]
+) -> int:
+    """Owe the clear of every finished consumer that had read something else; answers how many."""
+    replaced = {
+        each.partition: Replacement(each.partition, begun.attempt.id, each.digest, each.differs_from)
+        for each in results
+    }
+    owed = _in_other_runs(session, services, begun, replaced)
+    if not clears_consumers(before.topology):
+        return owed
+    stale = stale_consumers(before, replaced)
+    closing = _why_close_again(session, begun, before, replaced)
+    if closing is not None:
+        stale[CLOSE] = closing
+    for consumer, reason in stale.items():
+        # Also where one is at work: it may have been marked a success by hand. One that really runs is not cleared.
+        owe_clear(session, begun.run, consumer, before.region(consumer).newest_try, reason, services.now())
+    return owed + len(stale)
+
+
+def _why_close_again(session: Session, begun: Begun, before: RunState, replaced: Replaced) -> str | None:
+    published = {each: new for each, new in replaced.items() if each.stage in before.topology.sinks}
+    committed = committed_attempt(session, begun.run.id, CLOSE) if published else None
+    if committed is None:
+        return None
+    reads = [read for read in reads_of(session, committed.id, begun.run.id) if read.partition in published]
+    for reason in reasons(before.topology, reads, published):
+        return reason
+    for read in reads:
+        old = before.results.get(read.partition)
+        if old is not None and old.state is PartitionState.LOST and old.attempt == read.attempt:
+            return f"weir: the published files of {read.partition} were gone and have been made again"
+    return None
+
+
+def _in_other_runs(session: Session, services: Services, begun: Begun, replaced: Replaced) -> int:
+    """Later epochs read over `previous`: the next one begins anew, and what follows from that is its own commit's."""
+    run, topology = begun.run, begun.topology
+    stale: dict[tuple[str, RegionId], str] = {}
+    for stage, layout in {(each.stage, each.layout) for each in replaced} if topology.reads_previous else ():
+        for reader in readers_in_other_runs(session, run.id, stage, layout):
+            newest = committed_attempt(session, reader.run, RegionId(reader.region, reader.subtask))
+            if newest is None or newest.id != reader.id:
+                continue  # it has read something else since
+            read = [each for each in reads_of(session, reader.id, run.id) if not each.partition.run]
+            for reason in reasons(topology, read, replaced):
+                stale[reader.run, RegionId(reader.region, reader.subtask)] = reason
+    for (other, region), reason in stale.items():
+        session.get_one(RunRow, other).closed_at = None
+        later = run_by_id(session, other, topology)
+        if clears_consumers(later.topology):
+            told = reason.replace("weir: ", f"weir: in run {run.id} ", 1)
+            owe_clear(session, later, region, newest_try(session, other, region), told, services.now())
+    return len(stale)
+
+
+def note_whether_closed(session: Session, services: Services, run: str, after: RunState) -> None:
+    """Write down whether all is valid that a closed run has: what reads it later need not look at it again."""
+    row = session.get_one(RunRow, run)
+    is_whole = all(after.is_valid(each) for region in after.region_ids() for each in after.outputs(region))
+    is_closed = is_whole and committed_attempt(session, run, CLOSE) is not None
+    row.closed_at = (row.closed_at or services.now()) if is_closed else None
