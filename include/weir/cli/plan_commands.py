@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from weir.dataflow.failover import Consumers, FailoverStrategy
 from weir.errors import Misconfigured
-from weir.recovery.failover import Consumers
 from weir.recovery.what_if import Failure, read_topology, what_if
 
 
@@ -20,6 +20,7 @@ def plan(
     fail: Annotated[str | None, typer.Option(help="The task that fails, like join#1.")] = None,
     lost: Annotated[str | None, typer.Option(help="The partition that it does not find, like a->b:0#2.")] = None,
     consumers: Annotated[Consumers, typer.Option(help="What becomes of the consumers.")] = Consumers.IF_CHANGED,
+    strategy: Annotated[FailoverStrategy, typer.Option(help="Which tasks restart.")] = FailoverStrategy.REGION,
     as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,  # noqa: FBT002  Typer's
 ) -> None:
     """Tell what a failure would restart in a job graph: by --fail, or for the failures that the file names."""
@@ -29,7 +30,7 @@ def plan(
     failures = (Failure(fail, lost),) if fail else asked.failures
     if not failures:
         raise Misconfigured(f"{topology} names no `failures`: say which task fails, --fail TASK")
-    answer = what_if(asked, failures, consumers)
+    answer = what_if(asked, failures, consumers, strategy)
     if as_json:
         print(json.dumps(answer))
         return
@@ -54,6 +55,8 @@ def _tell(restart: dict[str, Any]) -> None:
         f"  will re-run if what they read changes: {_regions(restart['if_changed']['regions'])}",
         f"  spared: {restart['spared']} task(s)",
     ]
+    if restart["by_hand"]["regions"]:
+        lines.insert(2, f"  to be cleared by hand first: {_regions(restart['by_hand']['regions'])}")
     Console().print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 

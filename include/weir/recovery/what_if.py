@@ -3,7 +3,8 @@
 The file is JSON: `stages` of `{"name", "parallelism"}`; `exchanges` of `{"from", "to", "pattern", "type"}` with the
 pattern `pointwise` or `all_to_all` and the type `pipelined`, `blocking` or `hybrid_full` (Weir's durable `cached`);
 and perhaps `missing`, the partitions that are gone, and `failures` of `{"task", "lost"}`. A task is `stage#subtask`, a
-partition `from->to:k#i`: that of the producer's subtask i in the k-th exchange, counted from 0 over all of them.
+partition `from->to:k#i`: that of the producer's subtask i in the k-th exchange, counted from 0 over all of them. All
+this may stand under `request`, as in the cases of tests/conformance.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ def read_topology(text: str) -> JobTopology:
         raise Misconfigured(f"the topology is no JSON: {error}") from error
     if not isinstance(content, dict):
         raise Misconfigured(f"the topology is a JSON {type(content).__name__}, expected an object with `stages`")
+    if "stages" not in content and isinstance(content.get("request"), dict):
+        content = content["request"]
     graph = JobGraph([_stage(each) for each in _list(content, "stages")], list(_edges(_list(content, "exchanges"))))
     missing = frozenset(partition(graph, str(name)) for name in _list(content, "missing"))
     failures = tuple(

@@ -40,6 +40,25 @@ def test_the_answer_for_people_spares_consumers_unless_their_input_changes(topol
     ]
 
 
+def test_a_full_restart_spares_nobody_and_an_individual_one_names_whom_a_person_clears(topology):
+    said = run("--topology", topology, "--fail", "b#1", "--strategy", "full", "--json")
+    assert json.loads(said.stdout)["restarts"][0]["tasks"] == ["a#0", "a#1", "b#0", "b#1"]
+    said = run("--topology", topology, "--fail", "b#1", "--lost", "a->b:0#0", "--strategy", "individual")
+    assert said.stdout.splitlines() == [
+        "b#1 fails, which does not find a->b:0#0",
+        "  will re-run: b#1",
+        "  to be cleared by hand first: a#0",
+        "  will re-run if what they read changes: none",
+        "  spared: 2 task(s)",
+    ]
+
+
+def test_a_case_of_the_conformance_files_is_a_topology_file_too():
+    case = {"request": {"op": "failover", **TOPOLOGY, "failures": [{"task": "a#0"}]}, "answer": {"restarts": []}}
+    said = run("--topology", "-", "--consumers", "always", "--json", input=json.dumps(case))
+    assert json.loads(said.stdout)["restarts"][0]["tasks"] == ["a#0", "b#0", "b#1"]
+
+
 def test_the_failures_may_stand_in_the_file_and_the_file_may_be_standard_input():
     given = {**TOPOLOGY, "failures": [{"task": "a#0"}, {"task": "b#0"}]}
     said = run("--topology", "-", "--json", input=json.dumps(given))
