@@ -1,24 +1,24 @@
-"""What a region keeps of its stages beside its results: durable copies, and rows that Spark holds for one attempt.
+"""The durable copies of a region's cached stages: written on the way, and read by whoever comes behind.
 
-Invariant: a copy is described only when all its bytes are in the store; nothing that Spark was told to keep is kept
-longer than the attempt.
+Invariant: a copy is described only when all its bytes are in the store, and its description names everything that its
+rows were read from, through other copies too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
+from weir.errors import Internal
 from weir.results.codec import stage_copy_to_json
 from weir.results.layout import PLAIN
 from weir.results.region_job import (
     CopyToRead,
-    CopyToWrite,
     InputToRead,
-    OutputReport,
     OutputToWrite,
     PartitionToRead,
     RegionJob,
@@ -26,10 +26,24 @@ from weir.results.region_job import (
 )
 from weir.results.stage_copy import COPY_NAME, StageCopy
 from weir.store.store import Store
+from weir_spark import writer
 from weir_spark.reader import read_input
 
+Say = Callable[[str], None]
 
-def usable(job: RegionJob, code: str, session: Mapping[str, str], say: Callable[[str], None]) -> dict[str, CopyToRead]:
+
+@dataclass(frozen=True, slots=True)
+class ReadFrom:
+    """What rows were read from: attempts of results, and folders of copies."""
+
+    attempts: frozenset[str] = frozenset()
+    copies: frozenset[str] = frozenset()
+
+    def __or__(self, other: ReadFrom) -> ReadFrom:
+        return ReadFrom(self.attempts | other.attempts, self.copies | other.copies)
+
+
+def usable(job: RegionJob, code: str, settings: Mapping[str, str], say: Say) -> dict[str, CopyToRead]:
     """The copies of earlier attempts that stand for stages: those that this code has made, in such a session."""
     found = {}
     for stage in job.stages:
@@ -37,7 +51,7 @@ def usable(job: RegionJob, code: str, session: Mapping[str, str], say: Callable[
         if copy is None:
             continue
         other = "by other code" if copy.code != code else "with other Spark settings"
-        if (copy.code, copy.session) == (code, dict(session)):
+        if (copy.code, copy.session) == (code, dict(settings)):
             found[stage.name] = copy
         else:
             say(f"the copy of {stage.name} by attempt {copy.attempt} was made {other}: it is not used")
@@ -57,72 +71,92 @@ def needed(job: RegionJob, resumed: Collection[str]) -> frozenset[str]:
     return frozenset(seen)
 
 
-def output_of(copy: CopyToWrite) -> OutputToWrite:
-    """A copy as something to write: in the order and the partitions of the stage's own plan."""
-    return OutputToWrite(PLAIN, copy.folder, copy.spark_folder)
-
-
-def describe(
-    job: RegionJob, stage: StageToRun, copy: CopyToWrite, written: OutputReport, code: str, session: Mapping[str, str]
-) -> StageCopy:
-    """What there is to know of a copy whose files are sealed."""
-    return StageCopy(
-        dataflow=job.dataflow,
-        epoch=job.epoch,
-        region=job.region,
-        stage=stage.name,
-        subtask=stage.subtask,
-        attempt=job.attempt,
-        made_from=copy.made_from,
-        code=code,
-        session=dict(session),
-        spark_schema=written.spark_schema,
-        digest=written.digest,
-        files=written.files,
-    )
-
-
-def complete(store: Store, folder: str, copy: StageCopy) -> None:
-    """Make the files a copy: from now on an attempt may resume from it."""
-    store.create(f"{folder}/{COPY_NAME}", stage_copy_to_json(copy))
-
-
-def to_read(copy: StageCopy, written: CopyToWrite) -> CopyToRead:
-    """A copy as the attempt itself reads it that has written it."""
-    files = tuple(f"{written.spark_folder}/{file.name}" for file in copy.files)
-    return CopyToRead(copy.attempt, written.folder, files, copy.spark_schema, copy.code, copy.session)
-
-
-def read_copy(session: SparkSession, stage: StageToRun, copy: CopyToRead) -> DataFrame:
-    """The rows of a stage as they were copied."""
-    part = PartitionToRead(stage.name, stage.subtask, copy.files, copy.attempt)
-    return read_input(session, InputToRead(stage.name, PLAIN, copy.spark_schema, (part,)))
-
-
 @dataclass(slots=True)
-class Persisted:
-    """The DataFrames that Spark keeps for one attempt; as a context it lets them all go in the end, also on failure."""
+class Copies:
+    """The copies of one attempt, its own and those it resumes from; told of each stage in order.
 
-    attempt: str
-    say: Callable[[str], None]
-    kept: dict[str, DataFrame] = field(default_factory=dict)
+    `code` and `settings` are what the job computes with, and what it may resume from.
+    """
 
-    def keep(self, stage: str, rows: DataFrame) -> DataFrame:
-        """Let Spark keep the rows from when they are first computed.
+    job: RegionJob
+    session: SparkSession
+    store: Store
+    code: str
+    settings: Mapping[str, str]
+    say: Say
+    resumed: Mapping[str, CopyToRead] = field(init=False)
+    needed: frozenset[str] = field(init=False)
+    _read_from: dict[str, ReadFrom] = field(init=False, default_factory=dict)
 
-        All sessions of a server share what they persist, plan by plan, also with those of killed attempts and edited
-        functions: a condition that is always true, and that names the attempt, makes the plan this attempt's own.
-        """
-        own = rows.where(F.lit(f"weir {self.attempt}") != F.lit(""))
-        self.kept[stage] = own.persist()
-        return self.kept[stage]
+    def __post_init__(self) -> None:
+        self.resumed = usable(self.job, self.code, self.settings, self.say)
+        self.needed = needed(self.job, self.resumed)
 
-    def __enter__(self) -> Persisted:
-        return self
+    @property
+    def computed(self) -> tuple[StageToRun, ...]:
+        """The stages that are computed."""
+        return tuple(each for each in self.job.stages if each.name in self.needed and each.name not in self.resumed)
 
-    def __exit__(self, *_: object) -> None:
-        for stage, rows in self.kept.items():
-            try:
-                rows.unpersist(blocking=True)
-            except Exception as error:  # noqa: BLE001  # the server may be gone, and what failed before counts more
-                self.say(f"Spark may still keep rows of {stage}: {type(error).__name__}: {str(error)[:200]}")
+    @property
+    def resumed_from(self) -> tuple[str, ...]:
+        """The stages that are read from copies of earlier attempts."""
+        return tuple(each.name for each in self.job.stages if each.name in self.needed and each.name in self.resumed)
+
+    def resume(self, stage: StageToRun) -> DataFrame:
+        """The rows of a stage that an earlier attempt has copied."""
+        copy = self.resumed[stage.name]
+        self.say(f"resuming behind {stage.name}: its rows are those that attempt {copy.attempt} has copied")
+        return self._read(stage, copy)
+
+    def computes(self, stage: StageToRun) -> None:
+        """Take note of what a stage is read from that is computed."""
+        own = frozenset(part.attempt for read in stage.inputs for part in read.partitions)
+        before = (self._read_from[producer] for producer in stage.pipelined.values())
+        self._read_from[stage.name] = reduce(or_, before, ReadFrom(own))
+
+    def write(self, stage: StageToRun, rows: DataFrame) -> DataFrame:
+        """Copy a stage; its rows as they are read from the copy, so that it is computed once."""
+        copy = stage.copy
+        if copy is None:
+            raise Internal(f"stage {stage.name} is to be copied, but nobody has said where to")
+        self.say(f"copying {stage.name}")
+        output = OutputToWrite(PLAIN, copy.folder, copy.spark_folder)
+        written = writer.report(writer.write(rows, stage.name, output), stage.name, output, self.store)
+        read_from = self._read_from[stage.name]
+        described = StageCopy(
+            dataflow=self.job.dataflow,
+            epoch=self.job.epoch,
+            region=self.job.region,
+            stage=stage.name,
+            subtask=stage.subtask,
+            attempt=self.job.attempt,
+            made_from=copy.made_from,
+            code=self.code,
+            session=dict(self.settings),
+            spark_schema=written.spark_schema,
+            digest=written.digest,
+            files=written.files,
+            inputs=tuple(sorted(read_from.attempts)),
+            copies=tuple(sorted(read_from.copies)),
+        )
+        self.store.create(f"{copy.folder}/{COPY_NAME}", stage_copy_to_json(described))
+        self.say(f"copied {stage.name}: {written.digest.rows} rows, {described.bytes} bytes; a retry resumes behind it")
+        files = tuple(f"{copy.spark_folder}/{file.name}" for file in written.files)
+        return self._read(
+            stage,
+            CopyToRead(
+                described.attempt,
+                copy.folder,
+                files,
+                described.spark_schema,
+                described.code,
+                described.session,
+                described.inputs,
+                described.copies,
+            ),
+        )
+
+    def _read(self, stage: StageToRun, copy: CopyToRead) -> DataFrame:
+        self._read_from[stage.name] = ReadFrom(frozenset(copy.inputs), frozenset((*copy.copies, copy.folder)))
+        part = PartitionToRead(stage.name, stage.subtask, copy.files, copy.attempt)
+        return read_input(self.session, InputToRead(stage.name, PLAIN, copy.spark_schema, (part,)))

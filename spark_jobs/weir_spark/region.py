@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,18 +13,12 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.errors import Internal, Misconfigured
-from weir.results.region_job import (
-    CopyToRead,
-    CopyToWrite,
-    OutputReport,
-    OutputToWrite,
-    RegionJob,
-    RegionReport,
-    StageToRun,
-)
+from weir.results.region_job import OutputReport, OutputToWrite, RegionJob, RegionReport, StageToRun
 from weir.store.store import Store
-from weir_spark import artifacts, copies, functions, writer
+from weir_spark import artifacts, functions, writer
 from weir_spark.context import StageContext
+from weir_spark.copies import Copies
+from weir_spark.persisted import Persisted
 from weir_spark.reader import read_input
 from weir_spark.session import active, configure
 
@@ -42,17 +36,6 @@ def run(job: RegionJob, session: SparkSession, store: Store, say: Say = print) -
         return _Execution(job, session, store, say).run()
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """How the stages are come by: the code and settings that compute them, and what need not be computed."""
-
-    code: str
-    settings: Mapping[str, str]
-    resumed: Mapping[str, CopyToRead]
-    needed: frozenset[str]
-    persisted: copies.Persisted
-
-
 @dataclass(slots=True)
 class _Execution:
     """One run of one job; `seconds` says how long each step took."""
@@ -68,15 +51,15 @@ class _Execution:
             _check_functions(self.job)
             settings = configure(self.session, self.job.spark_conf)
             code = f"sha256:{self._ship().fingerprint}"
-        resumed = copies.usable(self.job, code, settings, self.say)
-        needed = copies.needed(self.job, resumed)
-        with copies.Persisted(self.job.attempt, self.say) as persisted:
-            results = self._results(_Plan(code, settings, resumed, needed, persisted))
+            for note in self.job.notes:
+                self.say(note)
+        copies = Copies(self.job, self.session, self.store, code, settings, self.say)
+        with Persisted(self.job.attempt, self.say) as persisted:
+            results = self._results(copies, persisted)
             outputs = tuple(
                 self._write(results[stage.name], stage, output) for stage in self.job.stages for output in stage.outputs
             )
-        behind = tuple(stage.name for stage in self.job.stages if stage.name in resumed and stage.name in needed)
-        return RegionReport(self.job.attempt, outputs, code, settings, self.seconds, behind)
+        return RegionReport(self.job.attempt, outputs, code, settings, self.seconds, copies.resumed_from)
 
     def _ship(self) -> artifacts.Archive:
         modules = artifacts.top_level(self.job.modules, [stage.function for stage in self.job.stages])
@@ -84,7 +67,7 @@ class _Execution:
         artifacts.ship(self.session, archive)
         return archive
 
-    def _results(self, plan: _Plan) -> dict[str, DataFrame]:
+    def _results(self, copies: Copies, persisted: Persisted) -> dict[str, DataFrame]:
         """Build the DataFrame of each stage that is needed; those used more than once are computed now, and once.
 
         By `localCheckpoint`, not `persist`: a persisted plan is shared by all sessions of a server and outlives a
@@ -92,42 +75,34 @@ class _Execution:
         an executor is lost, and two outputs could then disagree. A checkpoint goes with its session. Where a stage has
         a copy, all that follows reads that.
         """
-        shared = _used_more_than_once(self.job, plan)
+        shared = _used_more_than_once(copies.computed)
         results: dict[str, DataFrame] = {}
         for stage in self.job.stages:
-            if stage.name not in plan.needed:
-                continue
-            copy = plan.resumed.get(stage.name)
-            if copy is not None:
-                results[stage.name] = self._resumed(stage, copy)
-                continue
-            with self._measured(f"plan {stage.name}"):
-                result = self._call(stage, results)
-                if stage.outputs or stage.copy:
-                    layouts = [output.layout for output in stage.outputs]
-                    writer.check_rows(result, stage.name, layouts, stage.digest)
-            if stage.copy is not None:
-                results[stage.name] = self._copied(result, stage, stage.copy, plan)
-            elif stage.is_persisted:
-                results[stage.name] = plan.persisted.keep(stage.name, result)
-            else:
-                results[stage.name] = self._computed(result, stage) if stage.name in shared else result
+            if stage.name in copies.needed and stage.name in copies.resumed:
+                results[stage.name] = copies.resume(stage)
+            elif stage.name in copies.needed:
+                rows = self._planned(stage, results)
+                copies.computes(stage)
+                results[stage.name] = self._kept(stage, rows, copies, persisted, shared)
         return results
 
-    def _resumed(self, stage: StageToRun, copy: CopyToRead) -> DataFrame:
-        self.say(f"resuming behind {stage.name}: its rows are those that attempt {copy.attempt} has copied")
-        return copies.read_copy(self.session, stage, copy)
+    def _planned(self, stage: StageToRun, results: dict[str, DataFrame]) -> DataFrame:
+        with self._measured(f"plan {stage.name}"):
+            rows = self._call(stage, results)
+            if stage.outputs or stage.copy:
+                writer.check_rows(rows, stage.name, [output.layout for output in stage.outputs], stage.digest)
+        return rows
 
-    def _copied(self, result: DataFrame, stage: StageToRun, copy: CopyToWrite, plan: _Plan) -> DataFrame:
-        """Write the copy, and let what follows read it: the stage is computed once."""
-        with self._measured(f"copy {stage.name}"):
-            self.say(f"copying {stage.name}")
-            output = copies.output_of(copy)
-            written = writer.report(writer.write(result, stage.name, output), stage.name, output, self.store)
-            described = copies.describe(self.job, stage, copy, written, plan.code, plan.settings)
-            copies.complete(self.store, copy.folder, described)
-        self.say(f"copied {stage.name}: {described.digest.rows} rows, {described.bytes} bytes: a retry resumes here")
-        return copies.read_copy(self.session, stage, copies.to_read(described, copy))
+    def _kept(
+        self, stage: StageToRun, rows: DataFrame, copies: Copies, persisted: Persisted, shared: Set[str]
+    ) -> DataFrame:
+        """The rows as all that follows reads them."""
+        if stage.copy is not None:
+            with self._measured(f"copy {stage.name}"):
+                return copies.write(stage, rows)
+        if stage.is_persisted:
+            return persisted.keep(stage.name, rows)
+        return self._computed(rows, stage) if stage.name in shared else rows
 
     def _computed(self, result: DataFrame, stage: StageToRun) -> DataFrame:
         self.say(f"computing {stage.name}, which is used more than once")
@@ -206,8 +181,7 @@ def _check_result(result: Any, stage: StageToRun, session: SparkSession) -> None
         )
 
 
-def _used_more_than_once(job: RegionJob, plan: _Plan) -> set[str]:
-    computed = [stage for stage in job.stages if stage.name in plan.needed and stage.name not in plan.resumed]
+def _used_more_than_once(computed: Sequence[StageToRun]) -> set[str]:
     uses = Counter(producer for stage in computed for producer in stage.pipelined.values())
-    uses.update({stage.name: len(stage.outputs) for stage in job.stages})
+    uses.update({stage.name: len(stage.outputs) for stage in computed})
     return {name for name, count in uses.items() if count > 1}

@@ -18,6 +18,7 @@ from weir.coordinator.registration import Registered
 from weir.coordinator.services import Services, attempt_folder
 from weir.errors import Fault, Misconfigured, Retryable
 from weir.ledger.attempts import Origin, attempts_of
+from weir.ledger.results import damaged_attempts
 from weir.results.codec import stage_copy_from_json
 from weir.results.region_job import CopyToRead, CopyToWrite, InputToRead, RegionJob, StageToRun
 from weir.results.stage_copy import COPY, COPY_NAME, StageCopy
@@ -25,7 +26,9 @@ from weir.store.errors import NotFound
 from weir.store.probe import verify_files
 
 Digests = Mapping[tuple[str, str], Sequence[str]]
-"""What each input is made of, by stage and argument: the digest of each partition, in the order of the job."""
+"""What each input is made of, by stage and argument: for each partition, in the order of the job, its digest.
+
+Where consumers restart whatever the digest is, the attempt stands beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,9 @@ def _with_copy(
 def _to_read(services: Services, found: _Found) -> CopyToRead:
     copy = found.copy
     files = tuple(services.store.spark_url(f"{found.folder}/{file.name}") for file in copy.files)
-    return CopyToRead(copy.attempt, found.folder, files, copy.spark_schema, copy.code, dict(copy.session))
+    return CopyToRead(
+        copy.attempt, found.folder, files, copy.spark_schema, copy.code, dict(copy.session), copy.inputs, copy.copies
+    )
 
 
 def _folder(registered: Registered, stage: StageToRun, attempt: str) -> str:
@@ -175,8 +180,25 @@ class _Search:
     def _why_not(self, stage: StageToRun, folder: str, copy: StageCopy) -> str:
         if copy.made_from != self.made_from[stage.name]:
             return "it was made from other inputs or settings"
-        broken = verify_files(self.services.store, self.services.store_id(), {folder: copy.files}).get(folder)
-        return "" if broken is None else f"{broken.fault.value}, {broken.detail}"
+        with self.services.ledger.transaction() as session:
+            distrusted = damaged_attempts(session, copy.inputs)
+        if distrusted:
+            return f"it was read from results of {', '.join(sorted(distrusted))}, whose bytes were found damaged later"
+        return self._why_not_whole(folder, copy)
+
+    def _why_not_whole(self, folder: str, copy: StageCopy) -> str:
+        """Its own bytes must be there and right; those of copies that it was made from must not be wrong."""
+        before = {each: _described(self.services, each) for each in copy.copies}
+        files = {each: found.files for each, found in before.items() if isinstance(found, StageCopy)}
+        broken = verify_files(self.services.store, self.services.store_id(), {folder: copy.files, **files})
+        for each, finding in broken.items():
+            if each == folder:
+                return f"{finding.fault.value}, {finding.detail}"
+            if finding.fault is Fault.DAMAGED:
+                return f"it was made from the copy in {each}, and that is damaged: {finding.detail}"
+        return next(
+            (f"it was made from the copy in {each}: {why}" for each, why in before.items() if isinstance(why, str)), ""
+        )
 
 
 def _described(services: Services, folder: str) -> StageCopy | str | None:

@@ -76,7 +76,8 @@ class CopyToWrite:
 class CopyToRead:
     """The copy of a stage's rows that an earlier attempt wrote: made from the same, and right byte for byte.
 
-    It stands for the stage if `code` and `session` are the job's own, which only the job knows.
+    It stands for the stage if `code` and `session` are the job's own, which only the job knows. `inputs` and `copies`
+    are those of its StageCopy.
     """
 
     attempt: str
@@ -85,6 +86,8 @@ class CopyToRead:
     spark_schema: str
     code: str
     session: dict[str, str]
+    inputs: tuple[str, ...]
+    copies: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,11 +38,8 @@ class StageCopy:
     spark_schema: str
     digest: ContentDigest
     files: tuple[DataFile, ...]
-
-    @property
-    def layout(self) -> str:
-        """What it is called where partitions are told of."""
-        return COPY
+    inputs: tuple[str, ...]
+    copies: tuple[str, ...]
 
     @property
     def bytes(self) -> int:

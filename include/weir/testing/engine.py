@@ -92,6 +92,8 @@ class FakeEngine:
             written.spark_schema,
             written.digest,
             written.files,
+            tuple({part.attempt for each in job.stages for read in each.inputs for part in read.partitions}),
+            tuple(each.copy.folder for each in _before(job, stage) if each.copy is not None),
         )
         self._store.create(f"{copy.folder}/{COPY_NAME}", stage_copy_to_json(described))
 
@@ -123,6 +125,10 @@ class FakeEngine:
         file = DataFile("part-0.bin", 1, len(data), hashlib.sha256(data).hexdigest(), segments)
         digest = ContentDigest("k:bigint", 1, int(content[:15], 16), 0, 0)
         return OutputReport(stage.name, output.layout, output.folder, SCHEMA, digest, (file,))
+
+
+def _before(job: RegionJob, stage: StageToRun) -> list[StageToRun]:
+    return [each for each in job.stages[: job.stages.index(stage)] if each.copy is not None]
 
 
 def _needed(job: RegionJob, resumed: Set[str]) -> set[str]:

@@ -1,6 +1,7 @@
 """Where a cached stage has a copy, a retry resumes behind it; where it has none that fits, nobody notices."""
 
 import json
+import shutil
 
 import pytest
 
@@ -16,17 +17,18 @@ ALL = ["raw", "clean", "wide", "report", "delays"]
 
 
 def flow(**more):
-    """A weather table into one task of four stages, of which two are cached on the way to what is published."""
+    """A weather table into one task of five stages, of which two are cached on the way to what is published."""
     return Dataflow(
         "ladder",
         [
             source("weather", "pipelines.ladder:weather"),
             source("raw", "pipelines.ladder:raw"),
             Stage("clean", "pipelines.ladder:clean", [pipelined("raw"), blocking("weather")]),
-            Stage("wide", "pipelines.ladder:wide", [cached("clean")], **more),
+            Stage("wide", "pipelines.ladder:wide", [cached("clean")]),
             Stage("report", "pipelines.ladder:report", [cached("wide")]),
             sink("report", "delays"),
         ],
+        **more,
     )
 
 
@@ -129,6 +131,48 @@ def test_a_copy_of_other_inputs_is_not_used(cached_world):
         raise ValueError("no luck")
 
     assert run(cached_world, changes_the_weather) == [*ALL, *ALL]
+
+
+def loses_the_weather(world, damage):
+    """Break an input and fail, so that it is made again, with equal rows, before the next try."""
+    [folder] = (world.folder / "store" / "ladder" / "20130101T000000Z" / "weather" / "plain" / "0").iterdir()
+    damage(folder)
+    raise ValueError("no luck")
+
+
+def test_a_copy_serves_although_its_input_was_lost_and_made_again_with_equal_rows(cached_world):
+    found = run(cached_world, lambda: loses_the_weather(cached_world, DAMAGES["a file"]))
+    assert found == [*ALL, "report", "delays"]
+    assert cached_world.airflow.task(cached_world.run, "weather").try_number == 2
+
+
+def test_where_consumers_always_restart_a_copy_of_another_attempts_input_is_not_used(world):
+    world.airflow.deploy(flow(consumers="always"))
+    world.run = world.airflow.dag_run()
+    world.faults = Faults(world)
+    assert run(world, lambda: loses_the_weather(world, DAMAGES["a file"])) == [*ALL, *ALL]
+
+
+def test_a_copy_of_an_input_whose_bytes_were_found_damaged_later_is_not_used(cached_world):
+    found = run(cached_world, lambda: loses_the_weather(cached_world, DAMAGES["a byte"]))
+    assert found == [*ALL, *ALL]
+    assert cached_world.airflow.task(cached_world.run, "weather").try_number == 2
+
+
+def test_a_copy_that_was_made_from_a_damaged_copy_is_not_used(cached_world):
+    def fails():
+        DAMAGES["a byte"](copies_of(cached_world, "clean")[-1])
+        raise Killed
+
+    assert run(cached_world, fails) == [*ALL, *ALL]
+
+
+def test_a_copy_serves_although_the_copy_that_it_was_made_from_is_gone(cached_world):
+    def fails():
+        shutil.rmtree(copies_of(cached_world, "clean")[-1])
+        raise Killed
+
+    assert run(cached_world, fails) == [*ALL, "report", "delays"]
 
 
 def test_a_copy_of_other_code_is_not_used(cached_world):

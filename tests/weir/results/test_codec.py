@@ -87,6 +87,8 @@ STAGE = StageToRun(
         SCHEMA,
         "sha256:11",
         {"spark.version": "4.3.0"},
+        ("t0001-ba9876543210",),
+        ("flight_delays/e/flights/copy/2/s",),
     ),
     is_persisted=True,
 )
@@ -126,6 +128,8 @@ COPY = StageCopy(
     spark_schema=SCHEMA,
     digest=DIGEST,
     files=(FILE,),
+    inputs=("t0001-ba9876543210",),
+    copies=("flight_delays/e/flights/copy/2/t",),
 )
 FAILURE = RegionFailure(
     attempt="t0001-0123456789ab",

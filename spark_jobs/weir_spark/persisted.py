@@ -1,0 +1,38 @@
+"""Rows that Spark keeps while one attempt is at work. Invariant: nothing is kept longer than the attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+
+
+@dataclass(slots=True)
+class Persisted:
+    """The DataFrames that Spark keeps for one attempt; as a context it lets them all go in the end, also on failure."""
+
+    attempt: str
+    say: Callable[[str], None]
+    kept: dict[str, DataFrame] = field(default_factory=dict)
+
+    def keep(self, stage: str, rows: DataFrame) -> DataFrame:
+        """Let Spark keep the rows from when they are first computed.
+
+        All sessions of a server share what they persist, plan by plan, also with those of killed attempts and edited
+        functions: a condition that is always true, and that names the attempt, makes the plan this attempt's own.
+        """
+        own = rows.where(F.lit(f"weir {self.attempt}") != F.lit(""))
+        self.kept[stage] = own.persist()
+        return self.kept[stage]
+
+    def __enter__(self) -> Persisted:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stage, rows in self.kept.items():
+            try:
+                rows.unpersist(blocking=True)
+            except Exception as error:  # noqa: BLE001  # the server may be gone, and what failed before counts more
+                self.say(f"Spark may still keep rows of {stage}: {type(error).__name__}: {str(error)[:200]}")
