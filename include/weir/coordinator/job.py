@@ -14,6 +14,7 @@ from weir.dataflow.settings import spark_conf
 from weir.dataflow.stage import StageKind
 from weir.errors import Misconfigured
 from weir.recovery.run_state import RunState
+from weir.recovery.staleness import restarts_consumers
 from weir.results.key_types import key_types, require_equal_key_types
 from weir.results.layout import Layout
 from weir.results.manifest import InputRead, Manifest
@@ -42,8 +43,16 @@ def region_job(
         parameters=dict(run.parameters),
         spark_conf=spark_conf(stages),
     )
-    digests = {(read.stage, read.argument): [state.results[each].digest for each in read.partitions] for read in inputs}
-    return with_copies(services, registered, job, digests)
+    contents = {(read.stage, read.argument): [_content(state, each) for each in read.partitions] for read in inputs}
+    return with_copies(services, registered, job, contents)
+
+
+def _content(state: RunState, partition: PartitionId) -> str:
+    """What must be equal for a copy that was made from it to be used."""
+    result = state.results[partition]
+    if restarts_consumers(state.topology_of(partition.run), partition.stage):
+        return f"{result.digest} of {result.attempt}"
+    return result.digest
 
 
 def _iso(at: datetime) -> str:
