@@ -6,7 +6,7 @@ lost ledger knew is said, never guessed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from sqlalchemy import select
@@ -33,7 +33,7 @@ from weir.results.run_record import RunRecord
 from weir.store.catalogue import EpochCatalogue, catalogue, stored_dataflows
 from weir.store.errors import NotFound
 from weir.store.store import MARKER
-from weir.topology.regions import RegionId, Topology
+from weir.topology.regions import PartitionId, RegionId, Topology
 
 UNKNOWN = (
     "What the store does not tell: failures and what is left of their budgets, past failovers, clears that Airflow was "
@@ -104,7 +104,9 @@ def _dataflow(services: Services, store_id: str, name: str) -> Rebuilt:
         seen = max((each.manifest.lineage for epoch in found for each in epoch.stored), default=0)
         raise_lineage(session, name, seen)
         records, notes = _records(session, name, found)
-        runs = tuple(_run(session, services, record, epoch) for record, epoch in records)
+        taken: dict[PartitionId, str] = {}
+        in_order = sorted(records, key=lambda pair: pair[0].epoch)
+        runs = tuple(_run(session, services, record, epoch, taken) for record, epoch in in_order)
         return Rebuilt(name, session.get_one(DataflowRow, name).lineage, runs, notes)
 
 
@@ -171,7 +173,10 @@ def _iso(at: datetime) -> str:
     return at.astimezone(UTC).isoformat()
 
 
-def _run(session: Session, services: Services, record: RunRecord, epoch: EpochCatalogue) -> RebuiltRun:
+def _run(
+    session: Session, services: Services, record: RunRecord, epoch: EpochCatalogue, taken: dict[PartitionId, str]
+) -> RebuiltRun:
+    """Enter a run; `taken` are the digests of earlier runs' results, and this run's are added."""
     row, now = restore_run(session, record), services.now()
     if record.pinned is None:
         restore_results(session, row.id, (), now)
@@ -181,7 +186,12 @@ def _run(session: Session, services: Services, record: RunRecord, epoch: EpochCa
     topology = topology_of(record.pinned)
     found = candidates(topology, epoch.stored)
     refused = {*record.abandoned, *quarantined_attempts(session, row.id)}
-    chosen = choose(topology, row.id, found, refused)
+    chosen = choose(topology, row.id, found, refused, taken)
+    taken |= {
+        replace(partition, run=row.id): str(stored.manifest.digest)
+        for candidate in chosen.values()
+        for partition, stored in candidate.results.items()
+    }
     notes = [*epoch.notes, *restore_attempts(session, row, topology, found, chosen)]
     restore_results(session, row.id, chosen.values(), now)
     notes += _restore_slices(session, row.id, topology, [each for each in found if each.attempt not in refused], now)

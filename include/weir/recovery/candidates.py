@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from weir.results.manifest import InputRead, Manifest
 from weir.topology.regions import PartitionId, RegionId, Topology
@@ -67,15 +68,22 @@ def _candidate(region: RegionId, attempt: str, results: Mapping[PartitionId, Sto
 
 
 def choose(
-    topology: Topology, run: str, found: Iterable[Candidate], refused: Collection[str] = ()
+    topology: Topology,
+    run: str,
+    found: Iterable[Candidate],
+    refused: Collection[str] = (),
+    earlier: Mapping[PartitionId, str] = MappingProxyType({}),
 ) -> dict[RegionId, Candidate]:
-    """The newest candidate of each region whose results are whole and whose inputs hold; `refused` are attempt ids."""
+    """The newest candidate of each region whose results are whole and whose inputs hold; `refused` are attempt ids.
+
+    `earlier` are the digests that were taken in earlier runs, by ids with their run.
+    """
     by_region: dict[RegionId, list[Candidate]] = defaultdict(list)
     for candidate in found:
         if candidate.attempt not in refused:
             by_region[candidate.region].append(candidate)
     chosen: dict[RegionId, Candidate] = {}
-    taken: dict[PartitionId, str] = {}
+    taken: dict[PartitionId, str] = dict(earlier)
     for region in topology.region_ids():
         newest_first = sorted(by_region[region], key=lambda candidate: candidate.age, reverse=True)
         fitting = [each for each in newest_first if _holds(topology, run, each, taken)]
@@ -89,7 +97,10 @@ def _holds(topology: Topology, run: str, candidate: Candidate, taken: Mapping[Pa
     if not candidate.results.keys() >= set(topology.outputs(candidate.region)):
         return False
     wanted = {partition for read in topology.inputs(candidate.region) for partition in read.partitions}
-    reads = {PartitionId(read.stage, read.subtask, read.layout): read for read in candidate.reads}
-    return wanted == reads.keys() and all(
-        read.run == run and taken.get(partition) == read.digest for partition, read in reads.items()
+    reads = {
+        PartitionId(read.stage, read.subtask, read.layout, "" if read.run == run else read.run): read.digest
+        for read in candidate.reads
+    }
+    return wanted == {partition for partition in reads if not partition.run} and all(
+        taken.get(partition) == digest for partition, digest in reads.items()
     )
