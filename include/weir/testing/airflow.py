@@ -7,7 +7,6 @@ does; a try number grows when a task instance is scheduled; a reschedule keeps i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from weir.coordinator.clearing import MISSING, ClearAnswer, ClearItem
@@ -30,33 +29,15 @@ from weir.errors import Misconfigured
 from weir.ledger.runs import PreviousRun
 from weir.recovery.restart import RestartStrategy
 from weir.recovery.run_state import CLOSE
+from weir.testing.dag import RETRIES, FakeDag, FakeTask
 from weir.testing.engine import FakeEngine
 from weir.topology.regions import Topology
 
-RETRIES = 999
 FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed"})
 
 
 class Killed(BaseException):
     """Raised by a test in the middle of an attempt: the process is gone, and nobody handles it."""
-
-
-@dataclass(slots=True)
-class FakeTask:
-    """A task instance. `runs` are the tries that were really executed.
-
-    It waits for all instances of the tasks in `upstream`, but of those in its `pipeline` for that of its own index.
-    """
-
-    key: TaskKey
-    upstream: frozenset[str]
-    pipeline: frozenset[str] = frozenset()
-    state: str | None = None
-    try_number: int = 0
-    max_tries: int = RETRIES
-    not_before: datetime | None = None
-    runs: list[int] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
 
 class FakeAirflow:
@@ -101,31 +82,17 @@ class FakeAirflow:
 
     def _verify_integrity(self, run_id: str) -> None:
         """Add task instances that the DAG has and the run has not, remove those it has no more, restore others."""
-        topology = Topology(self.flow)
-        indexes = {region.name: (region.map_index(0), region.parallelism) for region in topology.regions}
-        upstream = {
-            region.name: frozenset(each.name for each in topology.upstream(region.name)) for region in topology.regions
-        }
-        indexes[CLOSE.name], upstream[CLOSE.name] = (-1, 1), frozenset(each.name for each in topology.leaves)
-        pipelines = [frozenset(region.name for region in pipeline) for pipeline in topology.pipelines]
-        pipeline = {region: regions for regions in pipelines for region in regions}
+        dag = FakeDag(self.flow)
         mine = [task for key, task in self.tasks.items() if key.run_id == run_id]
         for task in mine:
-            first, count = indexes.get(task.key.task_id, (-1, 0))
-            # An unmapped task takes instances that once were mapped for its own, as Airflow does.
-            is_known = count > 0 and (first == -1 or 0 <= task.key.map_index < count)
-            if not is_known:
+            if not dag.has(task.key):
                 task.state = "removed"
             elif task.state == "removed":
                 task.state = None
-            task.upstream = upstream.get(task.key.task_id, task.upstream)
-            task.pipeline = pipeline.get(task.key.task_id, frozenset())
-        for name, (first, count) in indexes.items():
-            if first == -1 and any(task.key.task_id == name for task in mine):
-                continue
-            for index in range(first, first + count):
-                key = TaskKey("dag", run_id, name, index)
-                self.tasks.setdefault(key, FakeTask(key, upstream[name], pipeline.get(name, frozenset())))
+            task.upstream = dag.upstream.get(task.key.task_id, task.upstream)
+            task.pipeline = dag.pipeline.get(task.key.task_id, frozenset())
+        for key in dag.instances(run_id, {task.key.task_id for task in mine}):
+            self.tasks.setdefault(key, dag.new_task(key))
 
     def run_until_quiet(self, most: int = 500) -> None:
         """Run whatever may run until nothing may; raises AssertionError if that never comes."""
@@ -165,13 +132,7 @@ class FakeAirflow:
         return min(runnable, key=lambda task: task.not_before or self.time, default=None)
 
     def _upstream_done(self, task: FakeTask) -> bool:
-        return all(
-            other.state in ("success", "removed")
-            for key, other in self.tasks.items()
-            if key.run_id == task.key.run_id
-            and key.task_id in task.upstream
-            and (key.task_id not in task.pipeline or key.map_index == task.key.map_index)
-        )
+        return all(other.state in ("success", "removed") for key, other in self.tasks.items() if task.waits_for(key))
 
     def step(self, task: FakeTask) -> None:
         """Run one try of one task instance, as the operator and the retry policy do."""

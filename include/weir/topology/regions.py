@@ -7,7 +7,6 @@ depend on parallelism. All that is said of a stage's partitions is said once a s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 from weir.dataflow.dataflow import Dataflow
@@ -17,43 +16,13 @@ from weir.dataflow.stage import Stage, StageKind
 from weir.errors import Internal
 from weir.results.layout import PLAIN, Layout
 from weir.topology.ids import LogicalRegion, PartitionId, RegionId
+from weir.topology.inputs import InputPartitions, PreviousInput
 from weir.topology.key_groups import key_group_range
 from weir.topology.pipelines import pipelines_of
 
 __all__ = ["InputPartitions", "LogicalRegion", "PartitionId", "PreviousInput", "RegionId", "Topology"]
 
 _MAX_JOINED_NAME = 60
-
-
-@dataclass(frozen=True, slots=True)
-class InputPartitions:
-    """What one blocking input of a region reads; `key_groups` is the inclusive range to keep (None: all rows).
-
-    `schema` is what it was declared to be, as Spark DDL (empty: nothing was declared).
-    """
-
-    argument: str
-    stage: str
-    producer: str
-    layout: Layout
-    partitions: tuple[PartitionId, ...]
-    key_groups: tuple[int, int] | None
-    schema: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PreviousInput:
-    """What one `previous` input of a region reads of the run before: all partitions that run has of the producer.
-
-    `schema` is what it reads where there is no such run, as Spark DDL.
-    """
-
-    argument: str
-    stage: str
-    producer: str
-    layout: Layout
-    key_groups: tuple[int, int] | None
-    schema: str
 
 
 class Topology:

@@ -1,0 +1,73 @@
+"""The fake Airflow's DAG and its task instances: which there are, and what each waits for.
+
+Invariant: both are as Weir's DAG has them: one task a region, mapped over its subtasks, in a mapped group where regions
+read each other index by index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from weir.coordinator.values import TaskKey
+from weir.dataflow import Dataflow
+from weir.recovery.run_state import CLOSE
+from weir.topology.regions import Topology
+
+RETRIES = 999
+
+
+@dataclass(slots=True)
+class FakeTask:
+    """A task instance. `runs` are the tries that were really executed.
+
+    It waits for all instances of the tasks in `upstream`, but of those in its `pipeline` for that of its own index.
+    """
+
+    key: TaskKey
+    upstream: frozenset[str]
+    pipeline: frozenset[str] = frozenset()
+    state: str | None = None
+    try_number: int = 0
+    max_tries: int = RETRIES
+    not_before: datetime | None = None
+    runs: list[int] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def waits_for(self, other: TaskKey) -> bool:
+        """Whether it may run only when `other` has succeeded."""
+        if other.run_id != self.key.run_id or other.task_id not in self.upstream:
+            return False
+        return other.task_id not in self.pipeline or other.map_index == self.key.map_index
+
+
+class FakeDag:
+    """The tasks of a dataflow: which each waits for, and with which others it is in a mapped group."""
+
+    def __init__(self, flow: Dataflow) -> None:
+        topology = Topology(flow)
+        self._indexes = {region.name: (region.map_index(0), region.parallelism) for region in topology.regions}
+        self._indexes[CLOSE.name] = (-1, 1)
+        self.upstream = {
+            region.name: frozenset(each.name for each in topology.upstream(region.name)) for region in topology.regions
+        }
+        self.upstream[CLOSE.name] = frozenset(each.name for each in topology.leaves)
+        pipelines = [frozenset(region.name for region in pipeline) for pipeline in topology.pipelines]
+        self.pipeline = {region: regions for regions in pipelines for region in regions}
+
+    def has(self, key: TaskKey) -> bool:
+        """Whether the instance is one of this DAG's: an unmapped task takes those that once were mapped for its own."""
+        first, count = self._indexes.get(key.task_id, (-1, 0))
+        return count > 0 and (first == -1 or 0 <= key.map_index < count)
+
+    def instances(self, run_id: str, known: Set[str]) -> Iterator[TaskKey]:
+        """All instances of a run; of unmapped tasks only those that it does not know in any form yet."""
+        for name, (first, count) in self._indexes.items():
+            if first == -1 and name in known:
+                continue
+            yield from (TaskKey("dag", run_id, name, index) for index in range(first, first + count))
+
+    def new_task(self, key: TaskKey) -> FakeTask:
+        """An instance that has never run."""
+        return FakeTask(key, self.upstream[key.task_id], self.pipeline.get(key.task_id, frozenset()))
