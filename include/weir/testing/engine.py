@@ -29,6 +29,7 @@ class FakeEngine:
     """Computes a region: the content of a stage is a hash of its name, its inputs' contents and its world.
 
     `world` maps a stage to anything that its content depends on besides its inputs; change it to change the content.
+    What it has under `schema of <stage>` is the fingerprint of the stage's columns.
     """
 
     def __init__(self, store: Store, world: Mapping[str, Any], code: str = "code") -> None:
@@ -123,7 +124,8 @@ class FakeEngine:
             Segment(len(body), TAIL, hashlib.sha256(tail).hexdigest(), is_tail=True),
         )
         file = DataFile("part-0.bin", 1, len(data), hashlib.sha256(data).hexdigest(), segments)
-        digest = ContentDigest("k:bigint", 1, int(content[:15], 16), 0, 0)
+        schema = str(self._world.get(f"schema of {stage.name}", "k:bigint"))
+        digest = ContentDigest(schema, 1, int(content[:15], 16), 0, 0)
         return OutputReport(stage.name, output.layout, output.folder, SCHEMA, digest, (file,))
 
 
