@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowFailException
 
 from weir.coordinator.values import Adopted, Awaiting, BeginRequest, Begun, Exhausted, NotInRecord, Published, TaskKey
-from weir.errors import Fenced, Internal, Misconfigured, ResultUnavailable, Retryable, WeirError
+from weir.errors import Fenced, InputUnreadable, Internal, Misconfigured, ResultUnavailable, Retryable, WeirError
 from weir.ledger.runs import PreviousRun, epoch_of
 from weir.results.codec import region_job_to_json, region_report_from_json
 from weir.results.region_job import JOB_NAME
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from weir.coordinator.coordinator import Coordinator
     from weir.coordinator.values import SparkWork
+    from weir.recovery.restart import RestartChoice
     from weir_airflow.declaration import Declaration
     from weir_airflow.engines import Engine
 
@@ -44,7 +45,7 @@ def run_region(
     with Office.open() as office:
         _settle(office, declared.flow.name, tell)
         spark = office.spark(declared.spark_conn_id_of(region))
-        request = begin_request(declared, context, engine_address(spark))
+        request = begin_request(declared, context, engine_address(spark), office.recovery.restart)
         prepare_imports()
         outcome = awaited(lambda: _begun(office, request, spark, tell), tell)
         match outcome:
@@ -63,7 +64,7 @@ def run_close(declared: Declaration, context: Context, tell: Callable[[str], Non
     """Complete the run and publish its sinks, or raise what is missing."""
     with Office.open() as office:
         _settle(office, declared.flow.name, tell)
-        request = begin_request(declared, context, "")
+        request = begin_request(declared, context, "", office.recovery.restart)
         outcome = awaited(lambda: office.coordinator.close(request, office.clearer), tell)
         if not isinstance(outcome, Published):
             return _without_result(office, request, outcome, tell)
@@ -121,9 +122,17 @@ def _compute(office: Office, engine: Engine, begun: Begun, tell: Callable[[str],
 
 @contextmanager
 def _inputs_blamed(coordinator: Coordinator, begun: Begun) -> Iterator[None]:
-    """Where a computation fails because an input is gone or damaged, say that instead of what Spark says of it."""
+    """Where a computation fails because an input is gone or damaged, say that instead of what Spark says of it.
+
+    One that Spark could not read, and that the store has as recorded, was only away for a moment.
+    """
     try:
         yield
+    except InputUnreadable as error:
+        coordinator.check_inputs(begun)
+        raise InputUnreadable(
+            f"{error}. By now it is there, as recorded: nothing is lost, and the task tries again"
+        ) from error
     except (Fenced, Retryable):
         raise
     except Exception as error:
@@ -134,8 +143,8 @@ def _inputs_blamed(coordinator: Coordinator, begun: Begun) -> Iterator[None]:
         raise
 
 
-def begin_request(declared: Declaration, context: Context, session_url: str) -> BeginRequest:
-    """What the coordinator needs to know of this try."""
+def begin_request(declared: Declaration, context: Context, session_url: str, deployed: RestartChoice) -> BeginRequest:
+    """What the coordinator needs to know of this try; `deployed` is what the deployment says of restarts."""
     ti = context["ti"]
     return BeginRequest(
         key=task_key(context),
@@ -149,7 +158,7 @@ def begin_request(declared: Declaration, context: Context, session_url: str) -> 
         clear_number=getattr(context["dag_run"], "clear_number", None) or 0,
         parameters=parameters_of(declared, context),
         previous=previous_run(context) if declared.topology.reads_previous else None,
-        restart=declared.restart_strategy(),
+        restart=declared.restart_strategy(deployed),
     )
 
 

@@ -28,6 +28,7 @@ from weir.store.store import Store
 from weir_spark import region
 from weir_spark.failures import is_interruption, is_server_gone, is_still_closing, translate
 from weir_spark.progress import ProgressLog
+from weir_spark.unreadable import unreadable_input
 
 _USER = "weir"
 """A server knows a session by user and id; the process that interrupts may run as another user of the system."""
@@ -143,6 +144,8 @@ class ConnectEngine:
         except Exception as error:
             alive = not _is_of_spark(error) or self._is_alive(server, error)
             translated = translate(error, job.region, self.url, is_server_alive=alive)
+            if translated is error:
+                translated = unreadable_input(error, job) or error
             if translated is error:
                 raise
             raise translated from error

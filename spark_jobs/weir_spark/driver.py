@@ -25,6 +25,7 @@ from weir.settings import store_options
 from weir.store.store import Store
 from weir_spark.lost_application import translate_of_own_session
 from weir_spark.stopping import stopped_by_file
+from weir_spark.unreadable import unreadable_input
 
 _EXIT_CODES: tuple[tuple[type[WeirError], int], ...] = ((Retryable, 75), (Fenced, 77), (Misconfigured, 78))
 _OTHER = 1
@@ -59,6 +60,8 @@ def _run_and_tell(job: RegionJob, store: Store) -> None:
             _run_in_own_session(job, store)
     except Exception as error:
         translated = translate_of_own_session(error, job.region)
+        if translated is error:
+            translated = unreadable_input(error, job) or error
         _tell_failure(job, store, translated)
         if translated is error:
             raise

@@ -10,15 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from weir.errors import Conflict, DiskFull, EngineLost, Fenced, Internal, Misconfigured, Retryable
+from weir.errors import Conflict, DiskFull, EngineLost, Fenced, InputUnreadable, Internal, Misconfigured, Retryable
 from weir.recovery.classify import FailureClass, classify
 
 _MESSAGE_CHARACTERS = 4_000
 _TRACEBACK_LINES = 25
 
-_OWN: Mapping[str, type[Exception]] = MappingProxyType(
-    {kind.__name__: kind for kind in (Fenced, Conflict, Retryable, DiskFull, EngineLost, Misconfigured, Internal)}
-)
+_KINDS = (Fenced, Conflict, Retryable, DiskFull, EngineLost, InputUnreadable, Misconfigured, Internal)
+_OWN: Mapping[str, type[Exception]] = MappingProxyType({kind.__name__: kind for kind in _KINDS})
 
 
 @dataclass(frozen=True, slots=True)
