@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import DAG, Label, TaskGroup, TriggerRule
 
 from weir.errors import Misconfigured
-from weir.recovery.restart import RestartStrategy
 from weir.topology.regions import LogicalRegion, Topology
 from weir_airflow.assets import sink_alias
 from weir_airflow.declaration import CLOSE, Declaration
@@ -19,11 +18,15 @@ from weir_airflow.docs import dataflow_doc, exchange_label, pipeline_tooltip, re
 from weir_airflow.operators import WeirCloseOperator, WeirRegionOperator
 from weir_airflow.retry import WeirRetryPolicy
 from weir_airflow.schedule import timetable_of
+from weir_airflow.task_recovery import TaskRecovery
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from airflow.sdk.definitions.retry_policy import RetryPolicy
+
     from weir.dataflow import Dataflow
+    from weir.recovery.restart import RestartStrategy
 
 AIRFLOW_RETRIES: Final = 999
 """So many that Airflow's own count never decides: the restart strategy does, by the retry policy."""
@@ -39,15 +42,6 @@ without a word, where this one lets it run and name the producer."""
 _NAMED_BY_SUBTASK: Final = "{{ task.weir_region }}[{{ ti.map_index }}]"
 """A name that is known before the task runs, so that the grid never shows bare numbers."""
 
-_DEFAULT_RETRY_DELAY: Final = timedelta(minutes=5)
-"""What Airflow takes for `retries` without a `retry_delay`."""
-
-_TAKEN: Final = {
-    "retry_policy": "Weir's own policy decides what follows a failure; wrap the work in the stage instead",
-    "retry_exponential_backoff": "use RestartStrategy.from_options with `restart-strategy.type: exponential-delay`",
-    "max_retry_delay": "use RestartStrategy.from_options with `restart-strategy.type: exponential-delay`",
-}
-
 
 def dataflow_dag(
     flow: Dataflow,
@@ -57,7 +51,9 @@ def dataflow_dag(
     dag_id: str | None = None,
     retries: int | None = None,
     retry_delay: timedelta | None = None,
-    restart: RestartStrategy | None = None,
+    restart: RestartStrategy | Mapping[str, Any] | None = None,
+    retry_policy: RetryPolicy | None = None,
+    failure_enrichers: Sequence[str] = (),
     spark_conn_id: str | None = None,
     default_args: Mapping[str, Any] | None = None,
     tags: Sequence[str] = (),
@@ -67,16 +63,25 @@ def dataflow_dag(
     """Build the DAG that runs `flow`, one run an epoch.
 
     A cron string or preset gives every run its data interval, the epoch. `retries` and `retry_delay` keep their
-    meaning: that many restarts of a task, that far apart; without them, and without a `restart` strategy, Weir's
-    default holds. `spark_conn_id` names the Airflow connection to the Spark that computes the regions: one of the type
-    `spark_connect` leads to a Connect server, one of the type `spark` has each region submitted by spark-submit.
-    Regions that read each other index by index (`blocking(x, pointwise=True)`) are a mapped task group, so that no
-    index waits for another. What the dataflow says of its recovery (`failover`, `consumers`) and of the epoch before
-    (`previous`) shapes no DAG: Weir's coordinator sees to it. Everything else goes to `airflow.sdk.DAG`.
+    meaning: that many restarts of a task, that far apart. `restart` is a strategy, or options under Flink's names;
+    without them the deployment's or Weir's default holds. `retry_policy` is asked too, after an application's failure
+    has been booked. `failure_enrichers` are functions, "module:function", that label failures. `spark_conn_id` names
+    the Airflow connection to the Spark that computes the regions: one of the type `spark_connect` leads to a Connect
+    server, one of the type `spark` has each region submitted by spark-submit. Regions that read each other index by
+    index (`blocking(x, pointwise=True)`) are a mapped task group, so that no index waits for another. What the dataflow
+    says of its recovery (`failover`, `consumers`) and of the epoch before (`previous`) shapes no DAG: Weir's
+    coordinator sees to it. Everything else goes to `airflow.sdk.DAG`.
     Raises Misconfigured.
     """
     arguments = dict(default_args or {})
-    strategy = _restart_strategy(restart, retries, retry_delay, arguments)
+    recovery = TaskRecovery.declared(
+        arguments,
+        restart=restart,
+        retries=retries,
+        retry_delay=retry_delay,
+        retry_policy=retry_policy,
+        failure_enrichers=failure_enrichers,
+    )
     topology = Topology(flow)
     dag = DAG(
         dag_id or flow.name,
@@ -88,7 +93,7 @@ def dataflow_dag(
         **dag_kwargs,
     )
     with dag:
-        _add_tasks(Declaration(flow, topology, strategy, "", spark_conn_id))
+        _add_tasks(Declaration(flow, topology, recovery, "", spark_conn_id))
     return dag
 
 
@@ -98,7 +103,9 @@ def dataflow_group(
     group_id: str | None = None,
     retries: int | None = None,
     retry_delay: timedelta | None = None,
-    restart: RestartStrategy | None = None,
+    restart: RestartStrategy | Mapping[str, Any] | None = None,
+    retry_policy: RetryPolicy | None = None,
+    failure_enrichers: Sequence[str] = (),
     spark_conn_id: str | None = None,
     **group_kwargs: Any,
 ) -> TaskGroup:
@@ -110,10 +117,17 @@ def dataflow_group(
     """
     group = TaskGroup(group_id or flow.name, **group_kwargs)
     inherited = {**(group.dag.default_args or {}), **group.default_args}
-    strategy = _restart_strategy(restart, retries, retry_delay, inherited)
+    recovery = TaskRecovery.declared(
+        inherited,
+        restart=restart,
+        retries=retries,
+        retry_delay=retry_delay,
+        retry_policy=retry_policy,
+        failure_enrichers=failure_enrichers,
+    )
     _refuse_mapped(group)
     with group:
-        _add_tasks(Declaration(flow, Topology(flow), strategy, group.child_id(""), spark_conn_id))
+        _add_tasks(Declaration(flow, Topology(flow), recovery, group.child_id(""), spark_conn_id))
     return group
 
 
@@ -198,22 +212,6 @@ def _region_arguments(declared: Declaration, region: LogicalRegion) -> dict[str,
 
 def _recovery_arguments() -> dict[str, Any]:
     return {"retries": AIRFLOW_RETRIES, "retry_delay": AIRFLOW_RETRY_DELAY, "retry_policy": WeirRetryPolicy()}
-
-
-def _restart_strategy(
-    restart: RestartStrategy | None, retries: int | None, delay: timedelta | None, default_args: Mapping[str, Any]
-) -> RestartStrategy | None:
-    for name, advice in _TAKEN.items():
-        if default_args.get(name) is not None:
-            raise Misconfigured(f"`{name}` in default_args has no effect on the tasks of a dataflow: {advice}")
-    count = default_args.get("retries") if retries is None else retries
-    if restart is not None and retries is not None:
-        raise Misconfigured("Give `retries` or a `restart` strategy, not both")
-    if restart is not None or count is None:
-        return restart
-    given = default_args.get("retry_delay") if delay is None else delay
-    pause = _DEFAULT_RETRY_DELAY if given is None else given
-    return RestartStrategy.from_retries(int(count), pause if isinstance(pause, timedelta) else timedelta(seconds=pause))
 
 
 def _refuse_mapped(group: TaskGroup) -> None:

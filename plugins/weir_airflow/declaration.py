@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from weir.dataflow import task_settings
-from weir.recovery.restart import RestartStrategy
 
 if TYPE_CHECKING:
     from weir.dataflow import Dataflow
+    from weir.recovery.restart import RestartChoice, RestartStrategy
     from weir.topology.regions import LogicalRegion, Topology
+    from weir_airflow.task_recovery import TaskRecovery
 
 CLOSE: Final = "weir_close"
 """The closing task's name, which is also that of its region."""
@@ -25,14 +26,14 @@ _TASK_SETTINGS: Final = ("pool", "queue", "priority_weight", "execution_timeout"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Declaration:
-    """A dataflow, how its tasks restart (None: Weir's default), and what precedes their task ids (`group.`).
+    """A dataflow, what the DAG says of its tasks' recovery, and what precedes their task ids (`group.`).
 
     `spark_conn_id` names the connection to Spark (None: that of Weir's settings); a stage may name another.
     """
 
     flow: Dataflow
     topology: Topology
-    restart: RestartStrategy | None
+    recovery: TaskRecovery
     task_prefix: str
     spark_conn_id: str | None = None
 
@@ -45,9 +46,9 @@ class Declaration:
         """Itself: it never changes, and Airflow copies a task's arguments for each subset of a DAG."""
         return self
 
-    def restart_strategy(self) -> RestartStrategy:
-        """What was declared, or Weir's default."""
-        return RestartStrategy.default() if self.restart is None else self.restart
+    def restart_strategy(self, deployed: RestartChoice) -> RestartStrategy:
+        """What was declared, else what the deployment says, else Weir's default."""
+        return self.recovery.restart.resolved(deployed)
 
     def spark_conn_id_of(self, region: str) -> str | None:
         """The connection to the Spark that computes a region; None is that of Weir's settings."""

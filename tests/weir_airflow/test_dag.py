@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,7 @@ import pytest
 from weir.dataflow import Dataflow, Stage, blocking, cached, pipelined, previous, sink, source
 from weir.dataflow.stage import TaskSettings
 from weir.errors import Misconfigured
-from weir.recovery.restart import RestartStrategy
+from weir.recovery.restart import FailureLimits, FixedDelay, NoRestart, RestartChoice, RestartStrategy
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
 
@@ -157,7 +158,7 @@ def test_airflows_own_retries_never_decide(dag):
 
 
 def restart_of(dag):
-    return dag.task_dict["weather"].declared.restart_strategy()
+    return dag.task_dict["weather"].declared.restart_strategy(RestartChoice())
 
 
 def test_a_users_retries_become_restarts_with_a_fixed_delay(flow):
@@ -177,8 +178,80 @@ def test_a_restart_strategy_may_be_given_instead_of_retries(flow):
 
     never = RestartStrategy.from_options({"restart-strategy.type": "none"})
     assert restart_of(dataflow_dag(flow, restart=never)) == never
+    assert restart_of(dataflow_dag(flow, restart={"restart-strategy.type": "none"})) == never
     with pytest.raises(Misconfigured, match="not both"):
         dataflow_dag(flow, restart=never, retries=2)
+    with pytest.raises(Misconfigured, match=r"no option 'restart-strategy.typ'; did you mean 'restart-strategy.type'"):
+        dataflow_dag(flow, restart={"restart-strategy.typ": "none"})
+
+
+def test_what_a_dag_says_of_restarts_goes_before_what_the_deployment_says(flow):
+    from weir_airflow import dataflow_dag
+
+    deployed = RestartChoice.from_options({"restart-strategy.type": "none", "maximum-total-task-failures": 9})
+
+    def strategy(**said):
+        return dataflow_dag(flow, **said).task_dict["weather"].declared.restart_strategy(deployed)
+
+    limits = FailureLimits(per_run=9)
+    assert strategy() == NoRestart(limits=limits)
+    assert strategy(restart={"maximum-total-task-failures": 2}) == NoRestart(limits=FailureLimits(per_run=2))
+    assert strategy(restart=FixedDelay(4)) == FixedDelay(4, limits=limits)
+    assert strategy(retries=2, retry_delay=timedelta(seconds=1)) == FixedDelay(2, 1_000, limits=FailureLimits(2, 9))
+    assert strategy(retries=2, restart={"maximum-per-task-failures": 1}).limits == FailureLimits(1, 9)
+
+
+def test_a_users_retry_policy_is_kept_beside_weirs(flow):
+    from airflow.sdk import DAG
+    from airflow.sdk.definitions.retry_policy import ExceptionRetryPolicy, RetryRule
+
+    from weir_airflow import dataflow_dag, dataflow_group
+
+    policy = ExceptionRetryPolicy([RetryRule(ValueError)])
+    for dag in (dataflow_dag(flow, retry_policy=policy), dataflow_dag(flow, default_args={"retry_policy": policy})):
+        assert {declared_of(task).recovery.retry_policy for task in dag.task_dict.values()} == {policy}
+        assert {type(policy_of(task)).__name__ for task in dag.task_dict.values()} == {"WeirRetryPolicy"}
+    with DAG("mixed", default_args={"retry_policy": policy}) as dag:
+        dataflow_group(flow, group_id="inner")
+    assert dag.task_dict["inner.weather"].declared.recovery.retry_policy is policy
+    with pytest.raises(Misconfigured, match="retry_policy is a dict: expected a RetryPolicy"):
+        dataflow_dag(flow, retry_policy={"retries": 3})
+
+
+def declared_of(task):
+    return getattr(task, "declared", None) or task.partial_kwargs["declared"]
+
+
+def policy_of(task):
+    return getattr(task, "retry_policy", None) or task.partial_kwargs["retry_policy"]
+
+
+def test_the_serialized_dag_knows_of_a_policy_only_that_there_is_one(flow):
+    from airflow.sdk.definitions.retry_policy import RetryPolicy
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    from weir_airflow import dataflow_dag
+
+    class Mine(RetryPolicy):
+        """It has a lambda, and no `serialize`."""
+
+        rule = staticmethod(lambda error: error)
+
+        def evaluate(self, exception, try_number, max_tries, context=None):
+            raise NotImplementedError
+
+    plain, with_policy = dataflow_dag(flow), dataflow_dag(flow, retry_policy=Mine())
+    assert DagSerialization.to_dict(with_policy) == DagSerialization.to_dict(plain)
+    assert '"has_retry_policy": true' in json.dumps(DagSerialization.to_dict(plain), default=str)
+
+
+def test_functions_that_label_failures_are_named_as_module_and_function(flow):
+    from weir_airflow import dataflow_dag
+
+    dag = dataflow_dag(flow, failure_enrichers=["tickets:owner", "tickets:owner"])
+    assert dag.task_dict["weather"].declared.recovery.failure_enrichers == ("tickets:owner",)
+    with pytest.raises(Misconfigured, match=r"'tickets.owner', expected \"module:function\""):
+        dataflow_dag(flow, failure_enrichers=["tickets.owner"])
 
 
 def test_default_args_that_would_be_ignored_are_refused(flow):
@@ -225,7 +298,7 @@ def test_a_dataflow_can_be_a_group_among_ordinary_tasks(flow):
         first >> group >> last
     assert {("first", "inner.weather"), ("first", "inner.flights-clean"), ("inner.weir_close", "last")} <= edges(dag)
     task = dag.task_dict["inner.weather"]
-    assert (task.declared.task_prefix, task.declared.restart_strategy().attempts) == ("inner.", 1)
+    assert (task.declared.task_prefix, task.declared.restart_strategy(RestartChoice()).attempts) == ("inner.", 1)
     assert dag.get_edge_info("inner.weather", "inner.joined")["label"] == "blocking by origin, hour"
 
 

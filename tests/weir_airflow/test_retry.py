@@ -10,7 +10,7 @@ import pytest
 
 from weir.dataflow import Dataflow, sink, source
 from weir.errors import Fenced, Misconfigured
-from weir.recovery.restart import RestartStrategy
+from weir.recovery.restart import RestartChoice, RestartStrategy
 
 
 @pytest.fixture
@@ -18,9 +18,11 @@ def context():
     """What Airflow hands a policy, of a task instance that has not entered the ledger."""
     from weir.topology.regions import Topology
     from weir_airflow.declaration import Declaration
+    from weir_airflow.task_recovery import TaskRecovery
 
     flow = Dataflow("brook", [source("spring", "m:spring"), sink("spring", "mouth")])
-    declared = Declaration(flow, Topology(flow), RestartStrategy.from_retries(1, timedelta(0)), "")
+    once = RestartChoice.of(RestartStrategy.from_retries(1, timedelta(0)))
+    declared = Declaration(flow, Topology(flow), TaskRecovery(once), "")
     ti = SimpleNamespace(dag_id="brook", run_id="r", task_id="spring-mouth", map_index=-1)
     return {"ti": ti, "task": SimpleNamespace(declared=declared)}
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from weir.coordinator import begin, close, commit, failure, settle
+from collections.abc import Mapping
+
+from weir.coordinator import amendment, begin, close, commit, failure, settle
 from weir.coordinator.clearing import Clearer
 from weir.coordinator.services import Services
 from weir.coordinator.values import (
+    Action,
     Adopted,
     Attempt,
     Awaiting,
@@ -57,6 +60,16 @@ class Coordinator:
     ) -> FailureDecision:
         """Book a failed try and decide what follows. Settle the clears that it owes next. Raises Retryable."""
         return failure.fail(self._services, dataflow, key, try_number, error, strategy)
+
+    def overrule(
+        self, dataflow: str, decision: FailureDecision, action: Action, delay_seconds: float, reason: str
+    ) -> FailureDecision:
+        """Decide otherwise about a booked failure, where a user's own policy may. Raises Retryable."""
+        return amendment.overrule(self._services, dataflow, decision, action, delay_seconds, reason)
+
+    def label(self, dataflow: str, attempt: str, labels: Mapping[str, str]) -> dict[str, str]:
+        """Add labels to a booked failure; answers all that it has. Raises Retryable."""
+        return amendment.label(self._services, dataflow, attempt, labels)
 
     def settle(self, clearer: Clearer, dataflow: str | None = None) -> list[Settled]:
         """Carry out owed clears. Raises Retryable or Misconfigured."""

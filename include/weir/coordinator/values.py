@@ -164,8 +164,8 @@ class Action(Enum):
 class FailureDecision:
     """Whether and when a failed task instance runs again, and why.
 
-    `attempt` is empty where none was booked. `refusal` says what allows no other try of an application's failure; the
-    delay is the strategy's then, too.
+    `attempt` is empty where none was booked. Of an application's failure, `failures` counts those of the task, this
+    one among them, and `refusal` says what allows no other try; the delay is the strategy's then, too.
     """
 
     action: Action
@@ -174,6 +174,7 @@ class FailureDecision:
     attempt: str = ""
     failure: FailureClass | None = None
     refusal: Refusal | None = None
+    failures: int = 0
 
 
 class Settlement(Enum):

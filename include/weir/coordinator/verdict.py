@@ -13,7 +13,8 @@ from weir.coordinator.values import Action, FailureDecision
 from weir.ledger.attempts import LIVE, attempts_of, end
 from weir.ledger.models import AttemptRow
 from weir.ledger.results import drop_leases
-from weir.recovery.classify import FailureClass
+from weir.recovery.classify import FailureClass, hopeless_cause
+from weir.recovery.labels import built_in_labels
 from weir.recovery.restart import RestartStrategy
 from weir.recovery.run_state import AttemptState
 from weir.topology.regions import RegionId
@@ -34,10 +35,10 @@ def book(
     row = session.get(AttemptRow, attempt)
     if row is None or row.state not in LIVE:
         return already_ended(row)
-    message = f"{type(error).__name__}: {error}"
-    end(row, AttemptState.RETRYING, services.now(), failure=failure, error=message)
+    end(row, AttemptState.RETRYING, services.now(), failure=failure, error=f"{type(error).__name__}: {error}")
+    row.labels = built_in_labels(failure, error)
     drop_leases(session, attempt)
-    decision = _decide(session, services, row, failure, message, strategy)
+    decision = _decide(session, services, row, failure, error, strategy)
     if decision.action is Action.FAIL:
         row.state = AttemptState.FAILED.value
     return decision
@@ -48,20 +49,23 @@ def _decide(
     services: Services,
     row: AttemptRow,
     failure: FailureClass,
-    message: str,
+    error: BaseException,
     strategy: RestartStrategy,
 ) -> FailureDecision:
+    message = f"{type(error).__name__}: {error}"
     region = RegionId(row.region, row.subtask)
     if failure is FailureClass.FATAL:
-        return FailureDecision(Action.FAIL, 0, f"not recoverable by another try: {message}", row.id, failure)
+        cause = hopeless_cause(error)
+        because = "" if cause is None or message.startswith(cause) else f" ({cause})"
+        return FailureDecision(Action.FAIL, 0, f"not recoverable by another try{because}: {message}", row.id, failure)
     if services.recovery.budgets.limit_of(failure) is not None:
         return from_budget(services, attempts_of(session, row.run, region), failure, message)
     answer = restart_answer(session, strategy, row.run, region)
+    action, reason = Action.RETRY, f"{answer.reason}: {message}"
+    if answer.refusal is not None:
+        action, reason = Action.FAIL, f"recovery is suppressed by {reason}"
     delay = answer.delay_ms / 1000
-    if answer.refusal is None:
-        return FailureDecision(Action.RETRY, delay, f"{answer.reason}: {message}", row.id, failure)
-    reason = f"recovery is suppressed by {answer.reason}: {message}"
-    return FailureDecision(Action.FAIL, delay, reason, row.id, failure, answer.refusal)
+    return FailureDecision(action, delay, reason, row.id, failure, answer.refusal, answer.failures)
 
 
 def from_budget(services: Services, attempts: list[AttemptRow], failure: FailureClass, message: str) -> FailureDecision:

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from weir.ledger.models import AttemptRow, OwedClearRow
 from weir.recovery.classify import FailureClass
+from weir.recovery.labels import TYPE
 from weir.recovery.run_state import AttemptState
 from weir.topology.regions import RegionId
 
@@ -85,6 +86,8 @@ def end(
     """End an attempt, once."""
     row.state, row.ended_at = state.value, now
     row.failure, row.error = (failure.value if failure else row.failure), (error or row.error)
+    if failure is not None:
+        row.labels = {TYPE: failure.value}
 
 
 def failures_since_clear(rows: Iterable[AttemptRow], classes: Iterable[FailureClass]) -> list[datetime]:

@@ -22,10 +22,14 @@ class Refusal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Whether a task runs again, after how many ms, and why (not); `delay_ms` is the strategy's also if it refuses."""
+    """Whether a task runs again, after how many ms, and why (not); `delay_ms` is the strategy's also if it refuses.
+
+    `failures` are those of the task that count, this one among them.
+    """
 
     delay_ms: int
     reason: str
+    failures: int
     refusal: Refusal | None = None
 
 
@@ -42,14 +46,14 @@ def answer(
     count = sum(decision.new_attempt for decision in decisions)
     if limits.per_task is not None and count > limits.per_task:
         reason = f"{PER_TASK} is {limits.per_task}, and the task has failed {_times(count)} since a person's last clear"
-        return Answer(newest.backoff_ms, reason, Refusal.LIMIT)
+        return Answer(newest.backoff_ms, reason, count, Refusal.LIMIT)
     if limits.per_run is not None:
         run, times = of_run()
         total = sum(decision.new_attempt for decision in strategy.decisions(times, seeded_jitter(run)))
         if total > limits.per_run:
             reason = f"{PER_RUN} is {limits.per_run}, and run {run} has had {total} since a person's last clear"
-            return Answer(newest.backoff_ms, reason, Refusal.LIMIT)
-    return Answer(newest.backoff_ms, str(strategy), None if newest.can_restart else Refusal.STRATEGY)
+            return Answer(newest.backoff_ms, reason, count, Refusal.LIMIT)
+    return Answer(newest.backoff_ms, str(strategy), count, None if newest.can_restart else Refusal.STRATEGY)
 
 
 def _times(count: int) -> str:

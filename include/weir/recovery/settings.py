@@ -11,6 +11,7 @@ from typing import Any
 
 from weir.errors import Misconfigured
 from weir.recovery.budgets import OPTION_PREFIX, Budgets
+from weir.recovery.labels import checked_enrichers
 from weir.recovery.restart import RestartChoice
 from weir.recovery.restart_options import PER_RUN, PER_TASK, close_to, squeezed
 
@@ -52,14 +53,13 @@ class RecoverySettings:
         return RecoverySettings(
             RestartChoice.from_options(given),
             Budgets.from_options(plain),
-            enrichers_in(str(plain.get(FAILURE_ENRICHERS, ""))),
+            checked_enrichers(_listed(str(plain.get(FAILURE_ENRICHERS, "")))),
             _share(plain.get(LARGEST_PLAN, DEFAULT_SHARE)),
         )
 
 
-def enrichers_in(text: str) -> tuple[str, ...]:
-    """Split "module:function, module:function"."""
-    return tuple(name for each in text.split(",") if (name := each.strip()))
+def _listed(text: str) -> list[str]:
+    return [name for each in text.split(",") if (name := each.strip())]
 
 
 def _share(value: Any) -> float:
