@@ -6,7 +6,7 @@ Invariant: a partition is named only while every region that holds one of its co
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from itertools import chain
+from itertools import chain, repeat
 
 from weir.errors import Internal
 from weir.recovery.failover import JobPartition
@@ -56,12 +56,11 @@ class RegionRelease:
         if not 0 <= vertex < len(self._is_finished):
             raise self._foreign(vertex)
         region = self._regions.of[vertex]
-        was_finished = self._is_finished[vertex]
-        left_before = self._left[region]
-        if not was_finished:
+        left = left_before = self._left[region]
+        if not self._is_finished[vertex]:
             self._is_finished[vertex] = True
-            self._left[region] = left_before - 1
-        if self._left[region]:
+            left = self._left[region] = left_before - 1
+        if left:
             return ()
         released = []
         for group in self._groups_read(region):
@@ -82,7 +81,8 @@ class RegionRelease:
         if len(members) == 1:
             # Most regions of a batch job are one subtask: nothing to divide, and no group twice.
             vertex = members[0]
-            return [(place, wiring.group_of_consumer(vertex)) for place, wiring in self._reads[self._stage_of[vertex]]]
+            reads = self._reads[self._stage_of[vertex]]
+            return [(place, wiring.group_of_consumer(vertex)) for place, wiring in reads] if reads else ()
         return {
             (place, group)
             for stage, vertices in self._graph.by_stage(members)
@@ -99,4 +99,5 @@ class RegionRelease:
     def _partitions(self, group: _GroupKey) -> Iterator[JobPartition]:
         place, number = group
         wiring = self._graph.exchanges[place]
-        return (JobPartition(place, vertex - wiring.producers.start) for vertex in wiring.group(number).producers)
+        producers, first = wiring.group(number).producers, wiring.producers.start
+        return map(JobPartition, repeat(place), range(producers.start - first, producers.stop - first))
