@@ -1,0 +1,68 @@
+"""Older ledgers are brought to the present form without losing what they know."""
+
+import pytest
+from sqlalchemy import MetaData, Table, create_engine, select
+
+from weir.ledger.ledger import Ledger
+from weir.ledger.migrate import upgrade
+from weir.ledger.models import AttemptRow, ConsumptionRow, FailoverRow, ReadSetRow, ResultRow
+from weir.ledger.reads import reads_of
+from weir.recovery.run_state import ReadResult
+from weir.topology.regions import PartitionId
+
+RUN = "flow@20130101T000000Z"
+NOON = "2013-01-02 12:00:00"
+READER = {
+    "run": RUN, "region": "totals", "task_id": "totals", "try_number": 1, "max_tries": 999, "clear_number": 0,
+    "ti_id": "ti", "lineage": 1, "origin": "first", "state": "committed", "session_id": "s", "session_url": "u",
+    "began_at": NOON, "waits": 0,
+}  # fmt: skip
+
+
+def insert(connection, table, **values):
+    """A row of a table as it is at the present revision."""
+    connection.execute(Table(table, MetaData(), autoload_with=connection).insert().values(**values))
+
+
+@pytest.fixture
+def old_ledger(tmp_path):
+    """A ledger of revision 0002 in which two subtasks have read the same three partitions."""
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    engine = create_engine(url)
+    upgrade(engine, "0002")
+    with engine.begin() as connection:
+        insert(connection, "dataflow", name="flow", lineage=1, store_id="store")
+        owner = {"dag_id": "dag", "run_id": "run", "task_prefix": "", "parameters": {}, "created_at": NOON}
+        interval = {"epoch": "20130101T000000Z", "interval_start": NOON, "interval_end": NOON}
+        insert(connection, "run", id=RUN, dataflow="flow", **interval, **owner)
+        for subtask in (0, 1):
+            attempt = f"t0001-reader{subtask}"
+            insert(connection, "attempt", id=attempt, subtask=subtask, map_index=subtask, **READER)
+            for read in (2, 0, 1):
+                what = {"run": RUN, "stage": "rows", "subtask": read, "layout": "plain"}
+                found = {"input_attempt": f"t0001-rows{read}", "digest": f"digest{read}"}
+                insert(connection, "consumption", attempt=attempt, argument="totals.rows", **what, **found)
+    engine.dispose()
+    return url
+
+
+def test_what_was_read_edge_by_edge_is_kept_by_sets(old_ledger):
+    ledger = Ledger.open(old_ledger)
+    with ledger.transaction() as session:
+        assert session.query(ReadSetRow).count() == 1
+        assert session.query(ConsumptionRow).count() == 2
+        for subtask in (0, 1):
+            assert reads_of(session, f"t0001-reader{subtask}", RUN) == tuple(
+                ReadResult(PartitionId("rows", read, "plain"), f"t0001-rows{read}", f"digest{read}")
+                for read in (0, 1, 2)
+            )
+    ledger.close()
+
+
+def test_what_is_new_is_empty_in_an_old_ledger(old_ledger):
+    ledger = Ledger.open(old_ledger)
+    with ledger.transaction() as session:
+        assert list(session.scalars(select(AttemptRow.labels))) == [None, None]
+        new = (ResultRow.made_from, ResultRow.fault, FailoverRow.incident, FailoverRow.labels, FailoverRow.kind)
+        assert session.execute(select(*new)).all() == []
+    ledger.close()
