@@ -1,5 +1,7 @@
 """Older ledgers are brought to the present form without losing what they know."""
 
+from datetime import datetime
+
 import pytest
 from sqlalchemy import MetaData, Table, create_engine, select
 
@@ -11,7 +13,7 @@ from weir.recovery.run_state import ReadResult
 from weir.topology.regions import PartitionId
 
 RUN = "flow@20130101T000000Z"
-NOON = "2013-01-02 12:00:00"
+NOON = datetime(2013, 1, 2, 12)  # noqa: DTZ001 - in UTC, as SQLite keeps it
 READER = {
     "run": RUN, "region": "totals", "task_id": "totals", "try_number": 1, "max_tries": 999, "clear_number": 0,
     "ti_id": "ti", "lineage": 1, "origin": "first", "state": "committed", "session_id": "s", "session_url": "u",
