@@ -31,6 +31,16 @@ def flow(name):
 dataflow_dag(flow("stumble"), schedule="@daily", start_date=START, retries=1, retry_delay=timedelta(0))
 dataflow_dag(flow("fall"), schedule="@daily", start_date=START, retries=0)
 
+def braid(name):
+    """Numbers and the rows that are kept of them, index by index; then sums over all of them."""
+    numbers = source("numbers", "rapids_stages:numbers", parallelism=4)
+    kept = Stage("kept", "rapids_stages:kept", [blocking("numbers", pointwise=True)], parallelism=4)
+    totals = Stage("totals", "rapids_stages:totals", {"numbers": blocking("kept")})
+    return Dataflow(name, [numbers, kept, totals, sink("totals", "sums")], parameters={"control": CONTROL})
+
+dataflow_dag(braid("braid"), schedule="@daily", start_date=START)
+dataflow_dag(braid("frayed"), schedule="@daily", start_date=START, retries=0)
+
 with DAG("rapids", schedule=CronDataIntervalTimetable("@daily", timezone="UTC"), start_date=START) as dag:
     group = dataflow_group(flow("rapids"))
 
@@ -47,11 +57,22 @@ with DAG("rapids", schedule=CronDataIntervalTimetable("@daily", timezone="UTC"),
 '''
 
 STAGES = """
+import os
 from pathlib import Path
 from pyspark.sql import functions as F
 
 def numbers(ctx):
-    return ctx.spark.range(ctx.subtask, 100, 2).select("id", (F.col("id") % 10).alias("bucket"))
+    if ctx.subtask == 3 and (Path(ctx.parameters["control"]) / "break").exists():
+        raise ValueError("broken on purpose")
+    return ctx.spark.range(ctx.subtask, 100, ctx.parallelism).select("id", (F.col("id") % 10).alias("bucket"))
+
+def kept(ctx, numbers):
+    mark = Path(ctx.parameters["control"]) / "lose-3"
+    if ctx.subtask == 3 and mark.exists():
+        mark.unlink()
+        for file in Path(os.environ["WEIR_STORE"]).glob("braid/*/numbers/*/3/*/*.parquet"):
+            file.unlink()
+    return numbers
 
 def totals(ctx, numbers):
     stumble = Path(ctx.parameters["control"]) / "stumble"
@@ -194,3 +215,24 @@ def test_without_retries_a_failure_is_final(run, world):
     assert state == "failed"
     assert tasks["totals-sums", 0] == ("failed", 1)
     assert tasks["weir_close", -1][0] == "upstream_failed"
+
+
+def test_an_index_whose_input_is_lost_is_made_again_with_its_producer_and_no_other(run, world):
+    (world / "lose-3").touch()
+    state, tasks, _, names = run("braid", 1)
+    assert state == "success"
+    assert {"numbers[3]", "kept[0]"} <= names
+    assert {task: tries for task, (_, tries) in tasks.items() if tries > 1} == {("numbers", 3): 2, ("kept", 3): 2}
+    assert published(world, "braid", 1) == EXPECTED
+
+
+def test_an_index_that_fails_for_good_stops_no_other_index(run, world):
+    (world / "break").touch()
+    try:
+        state, tasks, _, _ = run("frayed", 1)
+    finally:
+        (world / "break").unlink()
+    assert state == "failed"
+    assert [tasks["numbers", index][0] for index in range(4)] == ["success", "success", "success", "failed"]
+    assert [tasks["kept", index][0] for index in range(4)] == ["success", "success", "success", "upstream_failed"]
+    assert tasks["totals-sums", -1][0] == "upstream_failed"
