@@ -22,6 +22,8 @@ from weir.ledger.runs import forget_pin, named_run
 from weir.ledger.slices import forget_slices
 from weir.recovery.run_state import AttemptState
 
+MOVED = "the run was moved to the present dataflow"
+
 UNFINISHED = (*LIVE, AttemptState.RETRYING.value)
 
 
@@ -56,15 +58,16 @@ def adopt(services: Services, name: str) -> Adoption:
         found = named_run(session, name)
     services.store_id()
     with services.ledger.transaction(found.dataflow) as session:
-        return _adopt(session, services, session.get_one(RunRow, found.id))
+        return free_run(session, services, session.get_one(RunRow, found.id), MOVED)
 
 
-def _adopt(session: Session, services: Services, row: RunRow) -> Adoption:
+def free_run(session: Session, services: Services, row: RunRow, reason: str) -> Adoption:
+    """Let nothing of a run count any more, and whoever begins next pin it; `reason` is kept with each result."""
     now = services.now()
     fenced = _fence(session, row.id, now)
-    results = supersede_all(session, row.id, "the run was moved to the present dataflow", now)
+    results = supersede_all(session, row.id, reason, now)
     forget_slices(session, row.id)
-    owed = _void_clears(session, row.id, now)
+    owed = _void_clears(session, row.id, f"not needed: {reason}", now)
     forget_pin(session, row.id)
     row.closed_at = None
     session.flush()
@@ -81,12 +84,12 @@ def _fence(session: Session, run: str, now: datetime) -> tuple[str, ...]:
     return tuple(row.id for row in rows)
 
 
-def _void_clears(session: Session, run: str, now: datetime) -> int:
+def _void_clears(session: Session, run: str, outcome: str, now: datetime) -> int:
     """Let no clear count as a repair; answers how many were still owed."""
     rows = clears_of_run(session, run)
     still_owed = [row for row in rows if row.settled_at is None]
     for row in still_owed:
-        row.settled_at, row.outcome = now, "not needed: the run was moved to the present dataflow"
+        row.settled_at, row.outcome = now, outcome
     for row in rows:
         row.is_void = True
     return len(still_owed)

@@ -11,8 +11,9 @@ from weir.coordinator.clearing import Clearer
 from weir.coordinator.gathering import Gathered, gather
 from weir.coordinator.inputs import probe_partitions
 from weir.coordinator.job import reads_of_job, region_job
-from weir.coordinator.registration import Registered, register
+from weir.coordinator.registration import Registered
 from weir.coordinator.services import Services
+from weir.coordinator.takeover import enter
 from weir.coordinator.values import Adopted, Awaiting, BeginRequest, Begun, Exhausted, InputFiles, NotInRecord
 from weir.ledger.attempts import Origin, attempts_of, end
 from weir.ledger.models import AttemptRow
@@ -30,7 +31,7 @@ def begin(
     Raises Fenced, ResultUnavailable with all losses of one probe, Misconfigured, Retryable (also DiskFull, before
     anything is computed), or Conflict.
     """
-    registered = register(services, request)
+    registered = enter(services, request, clearer)
     if not isinstance(registered, Registered):
         return registered
     adopted = _adopt(services, registered)

@@ -15,8 +15,9 @@ from weir.coordinator.clearing import Clearer
 from weir.coordinator.commit import require_newest, require_unchanged
 from weir.coordinator.gathering import Gathered, gather
 from weir.coordinator.inputs import Part, require_intact
-from weir.coordinator.registration import Registered, register
+from weir.coordinator.registration import Registered
 from weir.coordinator.services import Services
+from weir.coordinator.takeover import enter
 from weir.coordinator.values import Awaiting, BeginRequest, Exhausted, NotInRecord, Published
 from weir.errors import Conflict
 from weir.ledger.attempts import end
@@ -50,7 +51,7 @@ def close(
 
     Raises ResultUnavailable for all that is missing, Conflict if a result changed meanwhile, Fenced, or Retryable.
     """
-    registered = register(services, request)
+    registered = enter(services, request, clearer)
     if not isinstance(registered, Registered):
         return registered
     gathered = gather(services, registered, clearer)

@@ -14,14 +14,19 @@ from sqlalchemy.orm import Session
 from weir.coordinator.budgets import restart_answer
 from weir.coordinator.run_records import write_record
 from weir.coordinator.services import Services, region_folder
-from weir.coordinator.values import Attempt, Awaiting, BeginRequest, Exhausted, NotInRecord, SparkWork
+from weir.coordinator.values import Attempt, Awaiting, BeginRequest, Exhausted, NotInRecord, SparkWork, TaskKey
 from weir.errors import Fenced
 from weir.ledger.attempts import Origin, attempts_of, end, origin_of
+from weir.ledger.deleted_runs import is_another_life
 from weir.ledger.models import AttemptRow
 from weir.ledger.runs import NewRun, Run, own_epoch
 from weir.recovery.classify import FailureClass
 from weir.recovery.run_state import CLOSE, AttemptState
 from weir.topology.regions import RegionId, Topology
+
+
+class OfAnotherLife(Fenced):
+    """The attempts in the ledger are those of a DagRun that had the same id: it was deleted, or the try is its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +68,13 @@ def register(services: Services, request: BeginRequest) -> Registered | Awaiting
 
 
 def _region_of(run: Run, topology: Topology, request: BeginRequest) -> RegionId | None:
-    name = request.key.task_id.removeprefix(run.task_prefix)
-    region = RegionId(name, max(request.key.map_index, 0))
+    region = region_of_task(run.task_prefix, request.key)
     return region if region == CLOSE or topology.knows(region) else None
+
+
+def region_of_task(task_prefix: str, key: TaskKey) -> RegionId:
+    """The region that a task instance is named after."""
+    return RegionId(key.task_id.removeprefix(task_prefix), max(key.map_index, 0))
 
 
 def _not_in_record(run: Run, request: BeginRequest) -> str:
@@ -106,6 +115,8 @@ def _resumed(earlier: list[AttemptRow], request: BeginRequest, region: RegionId)
     newest = earlier[-1] if earlier else None
     if newest is None or newest.try_number < request.try_number:
         return None
+    if is_another_life(earlier, request.try_number, request.ti_id):
+        raise OfAnotherLife(f"try {request.try_number} of {region}: the ledger knows that of another DagRun. Clear it")
     if newest.try_number == request.try_number and newest.state == AttemptState.WAITING.value:
         return newest
     raise Fenced(

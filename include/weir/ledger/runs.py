@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from weir.dataflow import Dataflow
 from weir.errors import Misconfigured, Retryable
+from weir.ledger.deleted_runs import set_aside
 from weir.ledger.models import DataflowRow, RunRow
 from weir.topology.regions import Topology
 
@@ -73,6 +74,19 @@ class NewRun:
     previous: PreviousRun | None = None
 
 
+class EpochOwned(Misconfigured):
+    """Another DagRun has the epoch: `dag_id`, `run_id`, and the `task_prefix` of its tasks."""
+
+    def __init__(self, row: RunRow, new: NewRun) -> None:
+        self.dag_id, self.run_id, self.task_prefix = row.dag_id, row.run_id, row.task_prefix
+        super().__init__(
+            f"epoch {row.epoch} of dataflow {row.dataflow} belongs to run {row.run_id} of DAG {row.dag_id}: "
+            f"run {new.run_id} of DAG {new.dag_id} has the same data interval and would write the same results. "
+            f"Clear {row.run_id} to compute the epoch again, and delete {new.run_id}. Or delete {row.run_id} and clear "
+            f"{new.run_id}, which then computes the epoch in its place"
+        )
+
+
 def epoch_of(start: datetime) -> str:
     """The epoch's key: the start of its interval in UTC."""
     return start.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
@@ -106,7 +120,7 @@ def ensure_dataflow(session: Session, name: str, store_id: str) -> DataflowRow:
 def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[RunRow], None]) -> Run:
     """The run of this epoch, created and pinned by whoever comes first; `on_pin` is told of one that is pinned now.
 
-    Raises Misconfigured if another DagRun owns the epoch.
+    Raises EpochOwned if another DagRun owns the epoch.
     """
     dataflow = ensure_dataflow(session, new.dataflow.name, new.store_id)
     epoch = epoch_of(new.interval[0])
@@ -115,15 +129,12 @@ def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[Ru
         row = _row(new, epoch, (new.dag_id, new.run_id, new.interval), now)
         session.add(row)
         dataflow.first_epoch = min(dataflow.first_epoch or epoch, epoch)
-    if row.pinned is None:  # new, or freed by `weir run adopt`: whoever begins first owns it
-        row.dag_id, row.run_id = new.dag_id, new.run_id
     if (row.dag_id, row.run_id) != (new.dag_id, new.run_id):
-        raise Misconfigured(
-            f"epoch {epoch} of dataflow {dataflow.name} belongs to run {row.run_id} of DAG {row.dag_id}: "
-            f"run {new.run_id} of DAG {new.dag_id} has the same data interval and would write the same results. "
-            f"Clear {row.run_id} to compute the epoch again, and delete {new.run_id}. If {row.run_id} was deleted, "
-            f"`weir run adopt {row.id}` frees the epoch for the run that begins next"
-        )
+        if row.pinned is not None:
+            raise EpochOwned(row, new)
+        # Freed of its record, or never begun: whoever begins first owns it.
+        row.dag_id, row.run_id = new.dag_id, new.run_id
+        set_aside(session, row.id)
     if row.pinned is None:
         row.pinned, row.parameters = new.dataflow.to_json(), dict(new.parameters)
         row.task_prefix, row.predecessor = new.task_prefix, _predecessor(session, new, epoch, now)

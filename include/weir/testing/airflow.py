@@ -50,6 +50,7 @@ class FakeAirflow:
         self.tasks: dict[TaskKey, FakeTask] = {}
         self.clear_numbers: dict[str, int] = {}
         self.queued: set[str] = set()
+        self.deleted = 0
         self.during: Callable[[TaskKey], None] = lambda _key: None
         self.after_commit: Callable[[TaskKey], None] = lambda _key: None
         self.reachable = True
@@ -59,16 +60,24 @@ class FakeAirflow:
         """The fake clock; it moves by a second a try, and on when everybody waits."""
         return self.time
 
-    def dag_run(self, day: int = 1, *, is_queued: bool = False) -> str:
+    def dag_run(self, day: int = 1, *, is_queued: bool = False, kind: str = "scheduled") -> str:
         """Start the DagRun of a day in January 2013, or have it wait behind others; answers its run id."""
-        run_id = f"scheduled__2013-01-{day:02d}"
+        run_id = f"{kind}__2013-01-{day:02d}"
         self._verify_integrity(run_id)
         if is_queued:
             self.queued.add(run_id)
         return run_id
 
+    def delete(self, run_id: str) -> None:
+        """Delete a DagRun; one that is made anew, also under the same id, counts its tries from 1."""
+        self.tasks = {key: task for key, task in self.tasks.items() if key.run_id != run_id}
+        self.clear_numbers.pop(run_id, None)
+        self.deleted += 1
+
     def start(self, dag_id: str, run_id: str) -> str:  # noqa: ARG002 - there is one DAG
         """Set a queued run running."""
+        if not any(key.run_id == run_id for key in self.tasks):
+            return MISSING
         found = "queued" if run_id in self.queued else "running"
         self.queued.discard(run_id)
         return found
@@ -185,7 +194,7 @@ class FakeAirflow:
             task.key,
             task.try_number,
             task.max_tries,
-            f"ti-{task.try_number}",
+            f"ti-{self.deleted}-{task.try_number}",
             self.flow,
             "",
             _interval(task.key.run_id),
