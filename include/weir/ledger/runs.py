@@ -128,7 +128,6 @@ def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[Ru
     if row is None:
         row = _row(new, epoch, (new.dag_id, new.run_id, new.interval), now)
         session.add(row)
-        dataflow.first_epoch = min(dataflow.first_epoch or epoch, epoch)
     if (row.dag_id, row.run_id) != (new.dag_id, new.run_id):
         if row.pinned is not None:
             raise EpochOwned(row, new)
@@ -136,6 +135,7 @@ def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[Ru
         row.dag_id, row.run_id = new.dag_id, new.run_id
         set_aside(session, row.id)
     if row.pinned is None:
+        dataflow.first_epoch = min(dataflow.first_epoch or epoch, epoch)
         row.pinned, row.parameters = new.dataflow.to_json(), dict(new.parameters)
         row.task_prefix, row.predecessor = new.task_prefix, _predecessor(session, new, epoch, now)
         session.flush()
