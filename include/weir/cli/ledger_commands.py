@@ -17,7 +17,7 @@ from rich.table import Table
 from weir.cli.airflow_environment import ledger_url, store_url
 from weir.cli.project import state_folder
 from weir.errors import Misconfigured
-from weir.recovery.plan import StepKind
+from weir.recovery.plan import Plan, StepKind
 from weir.settings import Settings, read_settings, shown_url
 
 if TYPE_CHECKING:
@@ -168,13 +168,13 @@ def _tell_rebuilt_run(run: RebuiltRun) -> None:
 
 
 def _tell_failover(row: FailoverRow) -> None:
-    steps: dict[str, list[str]] = {}
-    for step in row.plan["steps"]:
-        steps.setdefault(step["kind"], []).append(step["region"])
+    steps: dict[StepKind, list[str]] = {}
+    for step in Plan.from_json(row.plan).steps:
+        steps.setdefault(step.kind, []).append(str(step.region))
     _say(f"{_at(row.decided_at)}  {row.run}, {row.region}[{row.subtask}], attempt {row.attempt}")
     _say(f"  cause: {row.cause or 'none recorded'}")
-    for kind in (kind.value for kind in StepKind if kind.value in steps):
-        names = f"{len(steps[kind])} region(s)" if kind == StepKind.SPARED.value else ", ".join(steps[kind])
+    for kind in (kind for kind in StepKind if kind in steps):
+        names = f"{len(steps[kind])} region(s)" if kind is StepKind.SPARED else ", ".join(steps[kind])
         _say(f"  {kind}: {names}")
 
 

@@ -10,32 +10,29 @@ from dataclasses import replace
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from weir.coordinator.carrying_out import carry_out, restart_others
 from weir.coordinator.discard import discard
 from weir.coordinator.gathering import losses_by_partition
-from weir.coordinator.inputs import probe_partitions
+from weir.coordinator.planning import ROUNDS, decide_now, probe_for
 from weir.coordinator.services import Services
 from weir.coordinator.values import Action, FailureDecision, TaskKey
 from weir.coordinator.verdict import UNREGISTERED_DELAY, already_ended, book, from_budget
-from weir.errors import Conflict, DiskFull, Loss, ResultUnavailable, Retryable
+from weir.errors import Conflict, DiskFull, ResultUnavailable, Retryable
 from weir.ledger.attempts import LIVE, attempts_of, end
-from weir.ledger.failovers import record_failover
+from weir.ledger.failovers import FailoverKind, record_failover
 from weir.ledger.models import AttemptRow, RunRow
-from weir.ledger.owed import owe_clear
 from weir.ledger.results import drop_leases, record_losses
 from weir.ledger.runs import Run, run_by_id
-from weir.ledger.snapshot import run_state
-from weir.recovery.backtrack import backtrack, known_loss
 from weir.recovery.classify import FailureClass, classify
-from weir.recovery.plan import Plan, StepKind
+from weir.recovery.decision import Failure
+from weir.recovery.labels import built_in_labels
+from weir.recovery.plan import Plan
 from weir.recovery.restart import RestartStrategy
-from weir.recovery.run_state import CLOSE, AttemptState, RunState
-from weir.topology.regions import PartitionId, RegionId
+from weir.recovery.run_state import CLOSE, AttemptState
+from weir.topology.regions import RegionId
 
 ABANDONED = (AttemptState.RETRYING.value, AttemptState.FAILED.value)
 """The states of an attempt that has failed, and will never commit."""
-
-ROUNDS = 20
-"""How often a plan may be overtaken before the try simply comes again."""
 
 
 def fail(
@@ -61,6 +58,8 @@ def fail(
     with services.ledger.transaction(dataflow) as session:
         decision = book(session, services, row.id, failure, error, strategy)
         booked = session.get(AttemptRow, row.id)
+        if booked is not None and booked.state == AttemptState.RETRYING.value:
+            restart_others(session, services, run, booked, failure)
     has_written = row.region != CLOSE.name and booked is not None and booked.state in ABANDONED
     if isinstance(error, DiskFull) and has_written:
         return replace(decision, reason=f"{decision.reason}; {discard(services, run, row)}")
@@ -90,44 +89,42 @@ def _unregistered(failure: FailureClass, error: BaseException) -> FailureDecisio
 
 def _backtrack(services: Services, run: Run, row: AttemptRow, error: ResultUnavailable) -> FailureDecision:
     """Plan in rounds: decide, ask the store what the decision needs, decide again; write down what was decided."""
-    store_id, failed = services.store_id(), RegionId(row.region, row.subtask)
-    losses, intact = losses_by_partition(error.losses, run.id), frozenset[PartitionId]()
+    store_id, largest = services.store_id(), services.recovery.largest_plan
+    failed = RegionId(row.region, row.subtask)
+    asked = Failure(failed, losses_by_partition(error.losses, run.id), largest=largest)
     for _ in range(ROUNDS):
         with services.ledger.transaction(run.dataflow.name) as session:
-            record_losses(session, losses.values(), services.now())
-            state = run_state(session, run)
-            losses = _still_true(state, losses)
-            decided = backtrack(state, failed, losses, intact)
-            if isinstance(decided, Plan):
-                return _carry_out(session, services, run, row.id, decided, error)
-        probed = probe_partitions(services, store_id, state, decided.partitions)
-        losses, intact = losses | dict(probed.losses), intact | frozenset(probed.manifests)
+            record_losses(session, asked.losses.values(), services.now())
+            decided = decide_now(session, run, asked)
+            if isinstance(decided.answer, Plan):
+                return _end(session, services, run, row.id, decided.answer, error)
+        asked = probe_for(services, store_id, decided, decided.answer)
     raise Conflict(f"the run changed {ROUNDS} times while the recovery of {failed} was planned")
 
 
-def _still_true(state: RunState, losses: dict[PartitionId, Loss]) -> dict[PartitionId, Loss]:
-    """Leave out what others have repaired meanwhile: a loss is that of one attempt."""
-    return {
-        partition: loss
-        for partition, loss in losses.items()
-        if known_loss(state, partition) is not None
-        or (partition in state.results and state.results[partition].attempt == loss.attempt)
-    }
-
-
-def _carry_out(
+def _end(
     session: Session, services: Services, run: Run, attempt: str, plan: Plan, error: ResultUnavailable
 ) -> FailureDecision:
     row = session.get(AttemptRow, attempt)
     if row is None or row.state not in LIVE:
         return already_ended(row)
     end(row, AttemptState.RETRYING, services.now(), failure=FailureClass.BACKTRACK, error=str(error))
+    row.labels = built_in_labels(FailureClass.BACKTRACK, error)
     drop_leases(session, attempt)
-    decision = from_budget(services, attempts_of(session, run.id, plan.failed), FailureClass.BACKTRACK, plan.summary())
+    attempts = attempts_of(session, run.id, RegionId(row.region, row.subtask))
+    decision = from_budget(services, attempts, FailureClass.BACKTRACK, plan.summary())
+    if plan.held_back:
+        record_failover(session, run, plan, services.now(), FailoverKind.HELD_BACK, row)
+        decision = FailureDecision(Action.FAIL, 0, _to_a_person(run, plan), row.id, FailureClass.BACKTRACK)
     if decision.action is Action.FAIL:
         row.state = AttemptState.FAILED.value
         return decision
-    failover = record_failover(session, run, row, plan, services.now())
-    for step in plan.of(StepKind.RERUN):
-        owe_clear(session, run, step.region, step.after_try, f"weir: {step.reason}", services.now(), failover)
+    carry_out(session, services, run, plan, FailoverKind.LOSS, row)
     return decision
+
+
+def _to_a_person(run: Run, plan: Plan) -> str:
+    return (
+        f"nothing was restarted: {plan.held_back}. {plan.cause}. The plan: {plan.summary()}. `weir plan {run.id}` "
+        f"shows all of it, and `weir plan {run.id} --apply` carries it out, with the tasks that have failed"
+    )

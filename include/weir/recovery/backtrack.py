@@ -1,50 +1,52 @@
-"""Which regions run again when inputs are gone.
+"""Which producers run again because something they wrote is gone.
 
 Flink's RestartPipelinedRegionFailoverStrategy walks from the failed region to the producers of unavailable inputs,
-transitively, and from everything that restarts to all its consumers. Weir walks back likewise. Forward it only says
-"if it changes": a commit compares digests and clears the consumers that read something else.
+transitively. Weir walks back likewise, also into earlier runs; what it needs to know of the store it asks for.
 
-Invariant: the walk is decided in rounds without I/O; what it needs to know of the store it asks for.
+Invariant: what is stale only because something at work may change it is suspended, and makes nobody run again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field
+from enum import Enum
 
 from weir.errors import Fault, Loss
-from weir.recovery.plan import Plan, Step, StepKind
-from weir.recovery.run_state import RunState
+from weir.recovery.run_state import CLOSE, CurrentResult, RunState
 from weir.results.partition_state import PartitionState
 from weir.topology.regions import PartitionId, RegionId
 
 
+class Occasion(Enum):
+    """Why a decision is asked for."""
+
+    LOSS = "loss"
+    """An attempt did not find its inputs."""
+    FAILURE = "failure"
+    """An attempt failed for another reason: its inputs were there."""
+    QUESTION = "question"
+    """A person asks: nothing has happened yet."""
+
+
 @dataclass(frozen=True, slots=True)
-class NeedsProbe:
-    """The decision depends on whether these partitions are there."""
+class Lost:
+    """Why a producer runs again: the first loss that asks for it, and who needs it (None: the run as a whole)."""
 
-    partitions: frozenset[PartitionId]
+    loss: Loss
+    reader: RegionId | None
+
+    def __str__(self) -> str:
+        return f"{self.loss}; needed by {self.reader}" if self.reader else str(self.loss)
 
 
-def backtrack(
-    state: RunState, failed: RegionId, losses: Mapping[PartitionId, Loss], intact: frozenset[PartitionId]
-) -> Plan | NeedsProbe:
-    """Decide what runs again so that `failed` can read its inputs.
+@dataclass(slots=True)
+class Backtracked:
+    """What the walk found: producers that run again or are at work on it, suspended ones, and what is to be probed."""
 
-    `losses` are all partitions known to be unavailable, `intact` those known to be there. Each round either ends in
-    the plan or names the inputs of regions to re-run that are in neither.
-    """
-    causes = _regions_to_rerun(state, failed, losses)
-    unknown = frozenset(
-        partition
-        for region in causes
-        if not state.region(region).at_work
-        for partition in state.inputs_of(region)
-        if partition not in losses and partition not in intact and _needs_probe(state, partition)
-    )
-    if unknown:
-        return NeedsProbe(unknown)
-    return Plan(failed, "; ".join(str(loss) for loss in losses.values()), _steps(state, failed, causes))
+    causes: dict[RegionId, Lost] = field(default_factory=dict)
+    suspended: dict[RegionId, frozenset[RegionId]] = field(default_factory=dict)
+    unknown: set[PartitionId] = field(default_factory=set)
 
 
 def known_loss(state: RunState, partition: PartitionId) -> Loss | None:
@@ -56,6 +58,9 @@ def known_loss(state: RunState, partition: PartitionId) -> Loss | None:
         return Loss(
             *_names(state, partition), result.attempt, Fault.STALE, "an input of its producer has changed since"
         )
+    if result.state is PartitionState.LOST and result.fault == Fault.DAMAGED.value:
+        # A look at its sizes would not see it: whoever found it had compared the bytes.
+        return Loss(*_names(state, partition), result.attempt, Fault.DAMAGED, "its bytes were found damaged")
     if result.state is PartitionState.RELEASED:
         return Loss(*_names(state, partition), result.attempt, Fault.MISSING, "it was released")
     return None
@@ -65,54 +70,102 @@ def _names(state: RunState, partition: PartitionId) -> tuple[str, str, int, str]
     return partition.run or state.run, partition.stage, partition.subtask, partition.layout
 
 
-def _needs_probe(state: RunState, partition: PartitionId) -> bool:
-    return known_loss(state, partition) is None
+def backtrack(
+    state: RunState,
+    failed: RegionId | None,
+    losses: Mapping[PartitionId, Loss],
+    intact: Set[PartitionId],
+    occasion: Occasion = Occasion.LOSS,
+) -> Backtracked:
+    """Walk back from `failed`, or from all of the run.
+
+    `losses` are all partitions known to be unavailable, `intact` those known to be there; inputs of what runs again
+    that are in neither are `unknown`. Raises BeyondHorizon.
+    """
+    walk = _Walk(state, losses, intact, occasion)
+    walk.back_from(failed)
+    return walk.found
 
 
-def _regions_to_rerun(state: RunState, failed: RegionId, losses: Mapping[PartitionId, Loss]) -> dict[RegionId, str]:
-    """All producers of unavailable inputs, transitively, each with the first loss that asks for it."""
-    causes: dict[RegionId, str] = {}
-    open_regions = [failed]
-    while open_regions:
-        reader = open_regions.pop()
-        if reader is not failed and state.region(reader).at_work:
-            continue  # its own attempt finds out what it misses
-        for partition in state.inputs_of(reader):
-            loss = losses.get(partition) or known_loss(state, partition)
-            producer = state.topology.producer(partition)
-            if loss is not None and producer not in causes:
-                causes[producer] = f"{loss}; needed by {reader}"
-                open_regions.append(producer)
-    return causes
+class _Walk:
+    """One decision: each group of partitions is looked at once, however many regions read it."""
 
+    def __init__(
+        self, state: RunState, losses: Mapping[PartitionId, Loss], intact: Set[PartitionId], occasion: Occasion
+    ) -> None:
+        self._state, self._losses, self._intact, self._occasion = state, losses, intact, occasion
+        self._seen: dict[tuple[int, bool], tuple[PartitionId, ...]] = {}
+        self.found = Backtracked()
 
-def _steps(state: RunState, failed: RegionId, causes: Mapping[RegionId, str]) -> tuple[Step, ...]:
-    maybe = _consumers_of(state, [region for region in causes if not state.region(region).at_work])
-    steps = []
-    for region in state.topology.region_ids():
-        known = state.region(region)
-        if region == failed:
-            continue
-        if region in causes:
-            kind = StepKind.JOINED if known.at_work else StepKind.RERUN
-            steps.append(Step(kind, region, known.newest_try, causes[region]))
-        elif region in maybe and known.newest_try:
-            reason = f"if the digest of {maybe[region]} changes"
-            steps.append(Step(StepKind.IF_CHANGED, region, known.newest_try, reason))
-        else:
-            steps.append(Step(StepKind.SPARED, region, known.newest_try, "nothing it reads is made again"))
-    return tuple(steps)
+    def back_from(self, failed: RegionId | None) -> None:
+        readers: list[RegionId | None] = [failed]
+        while readers:
+            reader = readers.pop()
+            is_first = reader == failed
+            if reader is not None and not is_first and self._state.region(reader).at_work:
+                continue  # its own attempt finds out what it misses
+            # What an attempt did not find it has told, all at once.
+            is_probed = not is_first or self._occasion is Occasion.QUESTION
+            for group in self._groups(reader):
+                if (id(group), is_probed) in self._seen:
+                    continue
+                # The group itself is kept: the id of an object that is gone may come again.
+                self._seen[id(group), is_probed] = group
+                readers += self._producers_to_rerun(group, reader, is_probed=is_probed)
 
+    def _groups(self, reader: RegionId | None) -> Iterator[tuple[PartitionId, ...]]:
+        state = self._state
+        groups: Iterable[tuple[PartitionId, ...]] = (
+            (state.outputs(each) for each in state.region_ids())
+            if reader in (None, CLOSE)
+            else (read.partitions for read in state.inputs(reader))
+        )
+        yield from groups
 
-def _consumers_of(state: RunState, regions: list[RegionId]) -> dict[RegionId, RegionId]:
-    """Everything behind `regions`, each with the one that it reads."""
-    found: dict[RegionId, RegionId] = {}
-    pending = list(regions)
-    while pending:
-        producer = pending.pop()
-        for partition in state.topology.outputs(producer):
-            for consumer in state.topology.consumers(partition):
-                if consumer not in found:
-                    found[consumer] = producer
-                    pending.append(consumer)
-    return found
+    def _producers_to_rerun(
+        self, group: tuple[PartitionId, ...], reader: RegionId | None, *, is_probed: bool
+    ) -> Iterator[RegionId]:
+        for partition in group:
+            producer = self._state.producer(partition)
+            if producer in self.found.causes:
+                continue
+            loss = self._losses.get(partition) or known_loss(self._state, partition)
+            if loss is None or self._is_suspended(partition, loss):
+                self._spare(partition, producer, loss, reader, is_probed=is_probed)
+            elif not self._is_to_begin(producer):
+                self.found.causes[producer] = Lost(loss, reader)
+                yield producer
+
+    def _is_to_begin(self, producer: RegionId) -> bool:
+        """Whether nothing is missed of a region: a person asks before it has begun.
+
+        Where an attempt misses it, Airflow believes that it has been a success.
+        """
+        return self._occasion is Occasion.QUESTION and not producer.run and not self._state.region(producer).newest_try
+
+    def _is_suspended(self, partition: PartitionId, loss: Loss) -> bool:
+        """Whether a result is right again if what is at work comes out as it was."""
+        result = self._state.results.get(partition)
+        is_there = result is not None and result.state is PartitionState.FINISHED
+        awaited = self._state.awaited_for(partition) if loss.fault is Fault.STALE and is_there else frozenset()
+        return bool(awaited) and self._state.producer(partition) not in awaited
+
+    def _spare(
+        self,
+        partition: PartitionId,
+        producer: RegionId,
+        loss: Loss | None,
+        reader: RegionId | None,
+        *,
+        is_probed: bool,
+    ) -> None:
+        if loss is not None:
+            self.found.suspended[producer] = self._state.awaited_for(partition)
+        is_asked = is_probed and partition not in self._intact
+        if is_asked and self._is_worth_probing(self._state.results[partition], reader):
+            self.found.unknown.add(partition)
+
+    def _is_worth_probing(self, result: CurrentResult, reader: RegionId | None) -> bool:
+        """The closing task reads the sinks; of other results it asks the ledger, unless that has recorded a loss."""
+        is_read = reader != CLOSE or result.partition.stage in self._state.topology.sinks
+        return is_read or result.state is PartitionState.LOST

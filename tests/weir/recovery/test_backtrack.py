@@ -4,7 +4,8 @@ import pytest
 
 from weir.dataflow import Dataflow, Stage, blocking, pipelined, sink, source
 from weir.errors import Fault, Loss
-from weir.recovery.backtrack import NeedsProbe, backtrack, known_loss
+from weir.recovery.backtrack import known_loss
+from weir.recovery.decision import Failure, NeedsProbe, decide
 from weir.recovery.plan import Plan, StepKind
 from weir.recovery.run_state import CLOSE, AttemptState, CurrentResult, ReadResult, ReadSet, RegionState, RunState
 from weir.results.partition_state import PartitionState
@@ -60,6 +61,10 @@ def intact(*names):
 SOURCES = intact(("clean", 0), ("clean", 1), ("weather", 0))
 
 
+def backtrack(state, failed, losses, intact):
+    return decide(state, Failure(failed, losses, intact))
+
+
 def names(plan, kind):
     return [str(step.region) for step in plan.of(kind)]
 
@@ -100,12 +105,12 @@ def test_a_clear_names_the_try_that_it_must_find():
         RegionState(RegionId("joined", 1), 1, AttemptState.COMMITTED, 1, repair_after_try=1),
     ],
 )
-def test_a_region_under_repair_is_joined_and_nothing_behind_it_is_asked_for(at_work):
+def test_a_region_under_repair_is_joined_and_nothing_before_it_is_asked_for(at_work):
     plan = backtrack(whole_run(regions=[at_work]), TOTALS, lost(("joined", 1)), frozenset())
     assert isinstance(plan, Plan)
     assert names(plan, StepKind.JOINED) == ["joined[1]"]
     assert names(plan, StepKind.RERUN) == []
-    assert names(plan, StepKind.IF_CHANGED) == []
+    assert names(plan, StepKind.IF_CHANGED) == ["totals[1]", "report-out[0]"]
 
 
 def test_one_loss_is_joined_while_another_restarts():
@@ -162,16 +167,3 @@ def test_the_ledger_alone_says_what_cannot_be_read(state, fault):
     """Of a lost one the store is asked again: the files may be back."""
     found = known_loss(state, PARTITIONS["joined", 0])
     assert (found.fault if found else None) is fault
-
-
-def test_a_plan_is_recorded_as_versioned_json_and_summed_up_in_a_sentence():
-    plan = backtrack(whole_run(), TOTALS, lost(("joined", 1)), SOURCES)
-    document = plan.to_json()
-    assert (document["version"], document["failed"]) == (1, "totals[0]")
-    assert {
-        "kind": "will re-run",
-        "region": "joined[1]",
-        "after_try": 1,
-        "reason": plan.of(StepKind.RERUN)[0].reason,
-    } in (document["steps"])
-    assert plan.summary() == "re-running joined[1]; 4 region(s) spared"

@@ -1,0 +1,128 @@
+"""Planning in rounds: decide over the ledger, ask the store what the decision needs, decide again.
+
+Invariant 5: what fails, and who asks what would fail, decide by the same function over the same facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from sqlalchemy.orm import Session
+
+from weir.coordinator.inputs import probe_partitions
+from weir.coordinator.services import Services
+from weir.errors import Conflict, Fault, Loss
+from weir.ledger.costs import costs_of
+from weir.ledger.reads import readers_in_other_runs
+from weir.ledger.runs import Run, run_by_id
+from weir.ledger.snapshot import committed_attempt, run_state
+from weir.recovery.backtrack import known_loss
+from weir.recovery.consumers import LaterReaders
+from weir.recovery.decision import Failure, NeedsProbe, decide
+from weir.recovery.plan import Plan
+from weir.recovery.run_state import BeyondHorizon, RegionState, RunState
+from weir.topology.regions import PartitionId, RegionId
+
+ROUNDS = 20
+"""How often a plan may be overtaken before the try simply comes again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A decision, the state of the run that it was taken over, and the losses that hold in it."""
+
+    state: RunState
+    failure: Failure
+    answer: Plan | NeedsProbe
+
+
+def decide_now(session: Session, run: Run, failure: Failure) -> Decided:
+    """Decide over what the ledger says at this instant, looking into as many earlier runs as the decision needs."""
+    horizon: set[str] = set()
+    while True:
+        state = _state(session, run, failure.losses, horizon)
+        losses = _still_true(state, failure.losses)
+        present = replace(failure, losses=losses, later=_later_readers(session, run))
+        try:
+            answer = decide(state, present)
+        except BeyondHorizon as beyond:
+            if beyond.run in horizon:
+                raise
+            horizon.add(beyond.run)
+            continue
+        if isinstance(answer, Plan):
+            answer = answer.with_costs(costs_of(session, {run.id, *state.earlier}, run.id))
+        return Decided(state, present, answer)
+
+
+def probe_for(services: Services, store_id: str, decided: Decided, wanted: NeedsProbe) -> Failure:
+    """What is asked next: with the store's answers. Raises Retryable where it does not answer."""
+    probed = probe_partitions(services, store_id, decided.state, wanted.partitions)
+    before = decided.failure
+    return replace(
+        before,
+        losses={**before.losses, **probed.losses},
+        intact=before.intact | frozenset(probed.manifests),
+    )
+
+
+def plan_by_looking(services: Services, run: Run, failure: Failure) -> tuple[Plan, Failure]:
+    """Plan without changing anything, and with what is to be asked to get the same plan again.
+
+    Raises Retryable if store or ledger do not answer, and Conflict where the run never holds still.
+    """
+    store_id = services.store_id()
+    for _ in range(ROUNDS):
+        with services.ledger.transaction() as session:
+            decided = decide_now(session, run, failure)
+        if isinstance(decided.answer, Plan):
+            return decided.answer, decided.failure
+        failure = probe_for(services, store_id, decided, decided.answer)
+    raise Conflict(f"run {run.id} changed {ROUNDS} times while it was looked at: look again when it is quieter")
+
+
+def _state(session: Session, run: Run, losses: Mapping[PartitionId, Loss], horizon: Iterable[str]) -> RunState:
+    state = run_state(session, run, include=tuple(horizon))
+    # An attempt that misses what was never made has seen that Airflow calls its producer finished.
+    void = (
+        state.producer(partition)
+        for partition, loss in losses.items()
+        if loss.fault is Fault.NEVER_COMMITTED and partition.run in state.earlier
+    )
+    return replace(state, void=frozenset(region for region in void if not state.region(region).newest_try))
+
+
+def _still_true(state: RunState, losses: Mapping[PartitionId, Loss]) -> dict[PartitionId, Loss]:
+    """Leave out what others have repaired meanwhile: a loss is that of one attempt."""
+    return {
+        partition: loss
+        for partition, loss in losses.items()
+        if known_loss(state, partition) is not None
+        or (partition in state.results and state.results[partition].attempt == loss.attempt)
+    }
+
+
+def _later_readers(session: Session, run: Run) -> LaterReaders:
+    """The regions of later runs whose newest commit was made of this one."""
+    found: dict[tuple[str, str], tuple[RegionState, ...]] = {}
+    states: dict[str, RunState] = {}
+    topology = run.topology
+    read_later = {
+        (read.producer, read.layout.id)
+        for region in (topology.region_ids() if topology.reads_previous else ())
+        for read in topology.previous_inputs(region)
+    }
+    for stage, layout in read_later:
+        readers = []
+        for row in readers_in_other_runs(session, run.id, stage, layout):
+            region = RegionId(row.region, row.subtask)
+            newest = committed_attempt(session, row.run, region)
+            if newest is None or newest.id != row.id:
+                continue  # it has read something else since
+            if row.run not in states:
+                states[row.run] = run_state(session, run_by_id(session, row.run, topology))
+            readers.append(replace(states[row.run].region(region), region=replace(region, run=row.run)))
+        if readers:
+            found[stage, layout] = tuple(readers)
+    return found

@@ -1,0 +1,210 @@
+"""What a failure restarts: the whole decision, before anything is done.
+
+Invariant 5: what is decided, printed, recorded and carried out is one object; it is decided in rounds without I/O, and
+each round either ends in the plan or names what the store is to be asked about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+
+from weir.dataflow.failover import FailoverStrategy
+from weir.errors import Fault, Loss
+from weir.recovery.backtrack import Backtracked, Occasion, backtrack
+from weir.recovery.consumers import Affected, LaterReaders, Readers, affected
+from weir.recovery.plan import Plan, Step, StepKind
+from weir.recovery.run_state import CLOSE, AttemptState, RunState
+from weir.results.partition_state import PartitionState
+from weir.topology.regions import PartitionId, RegionId
+
+SMALLEST_HELD_BACK = 4
+"""A plan of fewer regions is carried out, whatever their share of the run."""
+
+_FINISHED = (AttemptState.COMMITTED, AttemptState.ADOPTED)
+_OF_A_PROBE = (Fault.MISSING, Fault.DAMAGED)
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsProbe:
+    """The decision depends on whether these partitions are there."""
+
+    partitions: frozenset[PartitionId]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What a decision is asked for: the region that failed (None: a person asks what the run misses), and why.
+
+    `intact` are partitions known to be there; `largest` is the share of the run's regions that losses of one probe may
+    restart without a person's word (1: all).
+    """
+
+    failed: RegionId | None
+    losses: Mapping[PartitionId, Loss]
+    intact: Set[PartitionId] = frozenset()
+    occasion: Occasion = Occasion.LOSS
+    cause: str = ""
+    largest: float = 1.0
+    later: LaterReaders = field(default_factory=dict)
+
+
+def decide(state: RunState, failure: Failure) -> Plan | NeedsProbe:
+    """Decide what becomes of each region. Raises BeyondHorizon, and Misconfigured as RunState does."""
+    found = Backtracked()
+    if failure.occasion is not Occasion.FAILURE:
+        found = backtrack(state, failure.failed, failure.losses, failure.intact, failure.occasion)
+    if found.unknown:
+        return NeedsProbe(frozenset(found.unknown))
+    readers = Readers(state, failure.later)
+    rerun = _certain(state, failure, found)
+    restarted = rerun.keys() | {each for each in (failure.failed,) if each not in (None, CLOSE)}
+    behind = affected(state, restarted, readers) if _clears_consumers(state) else Affected()
+    rerun |= {
+        each: f"{producer} runs again, and what reads it always restarts with it"
+        for each, producer in behind.always.items()
+        if each != failure.failed
+    }
+    steps = tuple(
+        _step(state, readers, found, behind, rerun, each)
+        for each in _regions(state, rerun, found, behind)
+        if each != failure.failed
+    )
+    dataflow = state.topology.dataflow
+    return Plan(
+        failure.failed,
+        failure.cause or "; ".join(str(loss) for loss in failure.losses.values()),
+        steps,
+        state.run,
+        dataflow.failover.value,
+        dataflow.consumers.value,
+        _held_back(state, failure, found, rerun.keys()),
+    )
+
+
+def _clears_consumers(state: RunState) -> bool:
+    return state.topology.dataflow.failover is not FailoverStrategy.INDIVIDUAL
+
+
+def _certain(state: RunState, failure: Failure, found: Backtracked) -> dict[RegionId, str]:
+    """What runs again whatever anybody commits, with the reason."""
+    rerun = {
+        region: str(lost)
+        for region, lost in found.causes.items()
+        if region != failure.failed and not _is_coming(state, region)
+    }
+    if failure.failed is None:
+        rerun |= {each: _given_up(state, each) for each in (*state.region_ids(), CLOSE) if _has_failed(state, each)}
+    is_full = state.topology.dataflow.failover is FailoverStrategy.FULL and (failure.failed is not None or found.causes)
+    for region in state.region_ids() if is_full else ():
+        if state.region(region).newest_state in _FINISHED and not state.region(region).at_work:
+            rerun.setdefault(region, "failover is full: all that has begun runs again")
+    if failure.failed is not None:
+        rerun.pop(failure.failed, None)
+    return rerun | _close_again(state, failure, found)
+
+
+def _close_again(state: RunState, failure: Failure, found: Backtracked) -> dict[RegionId, str]:
+    """The closing task runs again where published files are gone."""
+    has_closed = state.region(CLOSE).newest_state in _FINISHED and not state.region(CLOSE).at_work
+    if failure.failed == CLOSE or not has_closed or not _clears_consumers(state):
+        return {}
+    gone = [
+        lost.loss
+        for lost in found.causes.values()
+        if lost.loss.stage in state.topology.sinks and lost.loss.fault in _OF_A_PROBE and lost.loss.run == state.run
+    ]
+    return {CLOSE: f"the published files of {gone[0].stage}[{gone[0].subtask}] are gone"} if gone else {}
+
+
+def _is_coming(state: RunState, region: RegionId) -> bool:
+    """Whether a region is at work, or is one of an earlier run that has not begun."""
+    is_to_begin = bool(region.run) and not state.region(region).newest_try and region not in state.void
+    return state.region(region).at_work or is_to_begin
+
+
+def _has_failed(state: RunState, region: RegionId) -> bool:
+    known = state.region(region)
+    return known.newest_state is AttemptState.FAILED and not known.at_work
+
+
+def _given_up(state: RunState, region: RegionId) -> str:
+    return f"try {state.region(region).newest_try} has failed for good"
+
+
+def _regions(
+    state: RunState, rerun: Mapping[RegionId, str], found: Backtracked, behind: Affected
+) -> tuple[RegionId, ...]:
+    """All regions of the run, and of others those that something becomes of; the closing task if it has begun."""
+    own = state.region_ids()
+    closing = (CLOSE,) if state.region(CLOSE).newest_try else ()
+    others = {each for each in (*rerun, *found.causes, *found.suspended, *behind.maybe) if each.run}
+    earlier = sorted(each for each in others if each.run < state.run)
+    return (*earlier, *own, *closing, *sorted(others - set(earlier)))
+
+
+def _step(
+    state: RunState,
+    readers: Readers,
+    found: Backtracked,
+    behind: Affected,
+    rerun: Mapping[RegionId, str],
+    region: RegionId,
+) -> Step:
+    known = readers.state_of(region)
+    if region in rerun:
+        return Step(StepKind.RERUN, region, known.newest_try, rerun[region])
+    if region in found.causes:
+        return Step(StepKind.JOINED, region, known.newest_try, str(found.causes[region]))
+    if known.at_work:
+        reason = "it is at work; what it commits is compared with what was read"
+        return Step(StepKind.JOINED, region, known.newest_try, reason)
+    is_stale = region in found.suspended or _is_stale(state, readers, region)
+    if region in behind.maybe:
+        depends_on = behind.depends_on(region)
+        kind = StepKind.SUSPENDED if is_stale else StepKind.IF_CHANGED
+        return Step(kind, region, known.newest_try, f"if the digest of {_named(depends_on)} changes", depends_on)
+    if region in found.suspended:
+        depends_on = tuple(sorted(found.suspended[region]))
+        return Step(
+            StepKind.SUSPENDED, region, known.newest_try, f"if the digest of {_named(depends_on)} changes", depends_on
+        )
+    return Step(StepKind.SPARED, region, known.newest_try, _why_spared(state, known.newest_try, is_stale=is_stale))
+
+
+def _is_stale(state: RunState, readers: Readers, region: RegionId) -> bool:
+    return any(each in state.results and not state.is_valid(each) for each in readers.outputs(region))
+
+
+def _named(regions: tuple[RegionId, ...]) -> str:
+    return str(regions[0]) if len(regions) == 1 else f"{', '.join(map(str, regions[:-1]))} or {regions[-1]}"
+
+
+def _why_spared(state: RunState, newest_try: int, *, is_stale: bool) -> str:
+    if not newest_try:
+        return "it has not begun"
+    if is_stale:
+        return "its result is stale: whoever misses it says so, the closing task at the latest"
+    if not _clears_consumers(state):
+        return "failover is individual: Weir clears nothing by itself"
+    return "nothing it reads is made again"
+
+
+def _held_back(state: RunState, failure: Failure, found: Backtracked, rerun: Set[RegionId]) -> str:
+    """Why a person is to be asked first; empty if nobody is."""
+    missed = [lost.loss for region, lost in found.causes.items() if region in rerun]
+    if missed and not _clears_consumers(state):
+        return "failover is individual: Weir clears nothing by itself"
+    lost = sum(loss.fault in _OF_A_PROBE and not _was_released(state, loss) for loss in missed)
+    regions = len(state.region_ids())
+    if failure.largest >= 1 or lost < SMALLEST_HELD_BACK or lost <= failure.largest * regions:
+        return ""
+    return (
+        f"the results of {lost} of {regions} regions are lost at once, more than the share of {failure.largest:g} that "
+        "[weir] largest_plan lets restart without a word: is it the right store, and all of it?"
+    )
+
+
+def _was_released(state: RunState, loss: Loss) -> bool:
+    partition = PartitionId(loss.stage, loss.subtask, loss.layout, "" if loss.run == state.run else loss.run)
+    return partition in state.results and state.results[partition].state is PartitionState.RELEASED
