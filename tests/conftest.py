@@ -1,4 +1,4 @@
-"""What all tests share: a Java, the one local stack of the run, and the proof that nothing is left running."""
+"""What all tests share: a Java, how a stack is asked for, and the proof that nothing is left running."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ import psutil
 import pytest
 
 from weir.cli.java import find_java
-from weir.cli.stack import Stack
 from weir.cli.stack_state import StackRequest
 from weir.testing.small_disk import may_mount, with_own_mounts
 
 ROOT = Path(__file__).parents[1]
 MARK = "WEIR_TEST_RUN"
 LAST_DAY = "2013-01-05"
-"""The shared stack's `flight_delays` has runs from 2013-01-01 to this day, once it is unpaused."""
+"""The `flight_delays` of a test's stack has runs from 2013-01-01 to this day, once it is unpaused."""
 
 
 def pytest_configure(config):
@@ -93,14 +92,6 @@ def stack_request(tmp_path_factory):
         )
 
     return request
-
-
-@pytest.fixture(scope="session")
-def stack(stack_request):
-    """The one local stack that end-to-end tests share; it starts when the first of them asks for it (20 s)."""
-    own = ROOT / "tests" / "e2e" / "dags"
-    with Stack(stack_request(*([own] if own.is_dir() else []))) as started:
-        yield started
 
 
 @pytest.fixture(scope="session")

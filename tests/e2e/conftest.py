@@ -1,18 +1,39 @@
-"""Airflow's API and Weir's ledger and store, as end-to-end tests use them."""
+"""The stack that end-to-end tests share, and its API, ledger and store as they use them."""
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
 from weir.cli.airflow_api import AirflowApi
 from weir.cli.credentials import PERSON, SERVICE
+from weir.cli.stack import Stack
 from weir.ledger.ledger import Ledger
 from weir.store.store import Store
 
+FLOWS = Path(__file__).parents[1] / "flows"
 
-@pytest.fixture(scope="session")
+
+@pytest.fixture(scope="package")
+def control(tmp_path_factory):
+    """The control file of the shared stack: what DAGs it has beside the project's own (`flows/dags/ladder.py`)."""
+    file = tmp_path_factory.mktemp("ladder") / "control.json"
+    file.write_text('{"dags": {}}')
+    return file
+
+
+@pytest.fixture(scope="package")
+def stack(stack_request, control):
+    """The local stack of all tests that leave it whole; it starts when the first of them asks for it (20 s)."""
+    environment = {"WEIR_LADDER": str(control), "PYTHONPATH": str(FLOWS)}
+    # Tasks that are held, and those that wait for them, each take a place.
+    with Stack(stack_request(FLOWS / "dags", environment=environment, parallelism=12)) as started:
+        yield started
+
+
+@pytest.fixture(scope="package")
 def api(stack):
     """The API as the person who may do everything."""
     session = AirflowApi(stack.url, PERSON, stack.credentials.person_password)
@@ -20,7 +41,7 @@ def api(stack):
     session.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def service_api(stack):
     """The API as the account of the connection `weir_api`."""
     session = AirflowApi(stack.url, SERVICE, stack.credentials.service_password)

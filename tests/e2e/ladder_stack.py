@@ -22,6 +22,9 @@ FIRST_DAY = "20240101T000000Z"
 class LadderStack(Field):
     """A running stack, and what a person and a saboteur do to one DAG of it."""
 
+    LOOK_SECONDS = 0.2
+    """Between two looks at what is waited for."""
+
     # The control file
 
     def hold(self, stage: str) -> None:
@@ -151,14 +154,13 @@ class LadderStack(Field):
         (application,) = httpx.get(pages, trust_env=False, timeout=60).json()
         return httpx.get(f"{pages}/{application['id']}/{what}", trust_env=False, timeout=60).json()
 
-    @staticmethod
-    def wait(condition, what: str, seconds: float = PATIENCE_SECONDS) -> None:
+    def wait(self, condition, what: str, seconds: float = PATIENCE_SECONDS) -> None:
         """Wait for a condition, also while a component is on its way up again."""
         deadline = time.monotonic() + seconds
         while not _holds(condition):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"waited {seconds:.0f} s for {what}")
-            time.sleep(0.2)
+            time.sleep(self.LOOK_SECONDS)
 
 
 def _holds(condition) -> bool:

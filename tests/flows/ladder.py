@@ -1,14 +1,15 @@
-"""The stage functions of a small dataflow to break on purpose: numbers -> doubled -> totals.
+"""The stage functions of a small dataflow to break on purpose: numbers -> doubled -> totals, perhaps running ones.
 
 Invariant: all that a test may change is in one JSON file, named by the dataflow's parameter `control`:
 - `count` (default 100) and `add` (default 0): the numbers are add .. add + count - 1. They are read whenever the source
   runs, on purpose: a source that gives other rows when it runs again is what tests want to survive.
+- `forget` (default false): `running_totals` does not add what was before.
 - `milliseconds_a_row` (default 0): how long Spark itself dwells on each row of `doubled`.
 - `epochs`: any of these by the epoch's key, for that epoch alone.
 - for `dags/ladder.py` alone: `dags`, `parallelism`, `functions`, `restart`, `last_day`.
 
 Beside it, a file `hold-<stage>` makes every subtask of that stage write its process id to `reached-<stage>-<subtask>`
-and wait until the hold is deleted; a file `fail-<stage>` makes it raise.
+and wait until the hold is deleted; a file `fail-<stage>` makes it raise. `<stage>-<epoch>` is one epoch of a stage.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F  # noqa: N812
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame
 
@@ -54,6 +55,26 @@ def totals(ctx: StageContext, doubled: DataFrame) -> DataFrame:
     _stop_here("totals", ctx)
     sums = (F.count("*").alias("numbers"), F.sum("value").alias("total"))
     return doubled.groupBy("bucket").agg(*sums)
+
+
+def running_totals(ctx: StageContext, doubled: DataFrame, before: DataFrame) -> DataFrame:
+    """Add the totals of the epoch to those `before`, which have the same columns. `forget` begins anew."""
+    sums = totals(ctx, doubled)
+    if _control(ctx).get("forget", False):
+        return sums
+    both = sums.unionByName(before.select(*sums.columns))
+    return both.groupBy("bucket").agg(F.sum("numbers").alias("numbers"), F.sum("total").alias("total"))
+
+
+def expected_running_totals(control: Mapping[str, Any], epochs: Sequence[str]) -> list[dict[str, int]]:
+    """Compute without Spark what the last of `epochs`, which read each other, is to publish, sorted by bucket."""
+    sums: dict[int, dict[str, int]] = {}
+    for epoch in epochs:
+        sums = {} if _of_epoch(control, epoch).get("forget", False) else sums
+        for row in expected_totals(control, epoch):
+            before = sums.get(row["bucket"], {"numbers": 0, "total": 0})
+            sums[row["bucket"]] = row | {name: row[name] + before[name] for name in before if name != "bucket"}
+    return [sums[bucket] for bucket in sorted(sums)]
 
 
 def expected_totals(control: Mapping[str, Any], epoch: str = "") -> list[dict[str, int]]:
@@ -92,12 +113,16 @@ def _of_epoch(control: Mapping[str, Any], epoch: str) -> dict[str, Any]:
 
 def _stop_here(stage: str, ctx: StageContext) -> None:
     folder = Path(ctx.parameters["control"]).parent
-    if (folder / f"fail-{stage}").exists():
-        raise ValueError(f"{stage}[{ctx.subtask}] fails on purpose: {folder / f'fail-{stage}'} exists")
-    hold = folder / f"hold-{stage}"
+    for name in (stage, f"{stage}-{ctx.epoch}"):
+        if (folder / f"fail-{name}").exists():
+            raise ValueError(f"{stage}[{ctx.subtask}] fails on purpose: {folder / f'fail-{name}'} exists")
+        _stop_while(folder / f"hold-{name}", folder / f"reached-{name}-{ctx.subtask}")
+
+
+def _stop_while(hold: Path, reached: Path) -> None:
     if not hold.exists():
         return
-    (folder / f"reached-{stage}-{ctx.subtask}").write_text(str(os.getpid()))
+    reached.write_text(str(os.getpid()))
     deadline = time.monotonic() + _HELD_AT_MOST_SECONDS
     while hold.exists():
         if time.monotonic() > deadline:

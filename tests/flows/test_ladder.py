@@ -7,6 +7,7 @@ import importlib.util
 import json
 import threading
 import time
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,18 @@ def test_an_epoch_may_have_settings_of_its_own(spark: SparkSession, tmp_path: Pa
     totals = ladder.totals(ctx, ladder.doubled(ctx, ladder.numbers(ctx)))
     found = totals.orderBy("bucket").toArrow().to_pylist()
     assert found == ladder.expected_totals(settings, ctx.epoch) == ladder.expected_totals({"count": 5, "add": 40})
+
+
+def test_running_totals_are_those_of_all_epochs_since_the_last_that_forgot(spark: SparkSession, tmp_path: Path) -> None:
+    epochs = ["20240101T000000Z", "20240102T000000Z", "20240103T000000Z"]
+    settings = {"count": 15, "epochs": {epochs[0]: {"add": 3}, epochs[1]: {"forget": True}, epochs[2]: {"add": 8}}}
+    before = spark.createDataFrame([], "bucket BIGINT, numbers BIGINT, total BIGINT")
+    for number, epoch in enumerate(epochs, 1):
+        ctx = replace(_context(spark, tmp_path, settings), epoch=epoch)
+        sums = ladder.running_totals(ctx, ladder.doubled(ctx, ladder.numbers(ctx)), before)
+        found = sums.orderBy("bucket").toArrow().to_pylist()
+        assert found == ladder.expected_running_totals(settings, epochs[:number])
+        before = spark.createDataFrame(found, "bucket BIGINT, numbers BIGINT, total BIGINT")
 
 
 def test_spark_dwells_on_each_row_if_asked_to_and_changes_none(spark: SparkSession, tmp_path: Path) -> None:

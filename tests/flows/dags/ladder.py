@@ -1,6 +1,8 @@
 """The DAGs of `ladder`: what they look like is read at every parse from the JSON file that WEIR_LADDER names.
 
-`dags` has more arguments of `dataflow_dag` by DAG; all are the same dataflow under names of their own.
+`dags` has by DAG what differs from the file's `parallelism`, `functions`, `restart`, `last_day` and `control`, and
+more arguments of `dataflow_dag`; all are the same dataflow under names of their own. With `running` the totals are those
+of an epoch and all before it.
 """
 
 from __future__ import annotations
@@ -11,36 +13,49 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from weir.dataflow import Dataflow, Stage, blocking, sink, source
+from airflow.sdk import get_parsing_context
+
+from weir.dataflow import Dataflow, Stage, blocking, previous, sink, source
 from weir.recovery.restart import RestartStrategy
 from weir_airflow.dag import dataflow_dag
 
 control = Path(os.environ["WEIR_LADDER"])
 settings = json.loads(control.read_text())
-parallelism = {"numbers": 2, "doubled": 2, "totals": 2} | settings.get("parallelism", {})
-functions = {name: f"ladder:{name}" for name in parallelism} | settings.get("functions", {})
+STAGES = ("numbers", "doubled", "totals")
 
 
-def ladder_dag(name: str, **more: Any) -> Any:
+def ladder_dag(name: str, *, last_day: str | None, restart: dict[str, Any] | None, **more: Any) -> Any:
+    parallelism = dict.fromkeys(STAGES, 2) | more.pop("parallelism", {})
+    functions = {stage: f"ladder:{stage}" for stage in STAGES} | more.pop("functions", {})
+    parameters = {"control": more.pop("control", str(control))}
     numbers = source("numbers", functions["numbers"], parallelism=parallelism["numbers"])
     doubled = Stage(
         "doubled", functions["doubled"], {"numbers": blocking(numbers, by="number")}, parallelism=parallelism["doubled"]
     )
-    totals = Stage(
-        "totals", functions["totals"], {"doubled": blocking(doubled, by="bucket")}, parallelism=parallelism["totals"]
-    )
-    flow = Dataflow(name, [numbers, doubled, totals, sink(totals, "sums")], parameters={"control": str(control)})
+    reads = {"doubled": blocking(doubled, by="bucket")}
+    if more.pop("running", False):
+        functions["totals"] = "ladder:running_totals"
+        reads["before"] = previous("totals", by="bucket", schema="bucket BIGINT, numbers BIGINT, total BIGINT")
+    totals = Stage("totals", functions["totals"], reads, parallelism=parallelism["totals"])
+    flow = Dataflow(name, [numbers, doubled, totals, sink(totals, "sums")], parameters=parameters)
+    usual = {"schedule": "@daily", "catchup": True, "max_active_runs": 2}
     return dataflow_dag(
         flow,
-        schedule="@daily",
-        start_date=datetime(2024, 1, 1, tzinfo=UTC),
-        end_date=datetime.fromisoformat(settings.get("last_day", "2024-01-01")).replace(tzinfo=UTC),
-        catchup=True,
-        max_active_runs=2,
-        restart=RestartStrategy.from_options(settings["restart"]) if "restart" in settings else None,
-        **more,
+        start_date=day(more.pop("first_day", "2024-01-01")),
+        end_date=None if last_day is None else day(last_day),
+        restart=None if restart is None else RestartStrategy.from_options(restart),
+        **{**usual, **more},
     )
 
 
-for dag_id, more in settings.get("dags", {"ladder": {}}).items():
-    ladder_dag(dag_id, **more)
+def day(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+of_all = {"last_day": "2024-01-01", "restart": None} | {
+    name: value for name, value in settings.items() if name in {"parallelism", "functions", "restart", "last_day"}
+}
+wanted = get_parsing_context().dag_id  # a task's own parse needs one of them
+for dag_id, own in settings.get("dags", {"ladder": {}}).items():
+    if wanted in {None, dag_id}:
+        ladder_dag(dag_id, **{**of_all, **own})

@@ -1,0 +1,141 @@
+"""Tests of several DAGs of the shared stack at once: what one waits for leaves the machine to the others.
+
+Invariant: the tests of one DAG run in their order, each in the state that the one before has left; each fails by its
+own error. Only those run that pytest was asked for.
+
+    AT_ONCE = AtOnce({"marks": {}, "clears": {"max_active_runs": 1}})   # arguments of flows/dags/ladder.py
+
+    @AT_ONCE.on("marks")
+    def test_that(driver): ...
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from concurrent.futures import Future
+
+from ladder import expected_running_totals
+from ladder_stack import LadderStack
+from person import Person
+
+from weir.cli.files import write_atomically
+from weir.ledger.models import RunRow
+
+
+class Driver(LadderStack):
+    """One DAG of the stack, with a control file of its own, and the person who works with it."""
+
+    LOOK_SECONDS = 0.5  # many look at the same API
+
+    def __init__(self, stack, shared, dag):
+        own = _own(shared, dag)
+        super().__init__(stack, own, dag)
+        self.shared = shared
+        self.person = Person(self.api, dag)
+
+    def deploy(self, **shape):
+        """Change what the DAG file says of this DAG."""
+        with _DEPLOYING:
+            settings = json.loads(self.shared.read_text())
+            settings["dags"][self.dag].update(shape)
+            write_atomically(self.shared, json.dumps(settings))
+
+    def start(self, day="2024-01-01"):
+        """Unpause the DAG; the run id of a day."""
+        self.api.unpause(self.dag)
+        return self.run(day)
+
+    def green(self, *run_ids):
+        """Wait until the runs (all that there are) are green and right; the tries of their task instances by day."""
+        run_ids = run_ids or tuple(run.run_id for run in self.api.runs(self.dag))
+        for run_id in run_ids:
+            self.await_green(run_id)
+        self.require_right()
+        return {run.start[:10]: self.tries(run.run_id) for run in self.api.runs(self.dag) if run.run_id in run_ids}
+
+    def require_right(self):
+        """What must be so at the end of all faults: every result is good, and what is published is what Python says."""
+        for view in self.runs():
+            state = view.state
+            wanted = {each for region in state.region_ids() for each in state.outputs(region)}
+            assert {each for each in wanted if not state.is_good(each)} == set(), view.id
+            assert self.totals(view.epoch) == self.expected(view.epoch), view.id
+        assert self.owed() == []
+
+    def expected(self, epoch):
+        """What plain Python computes of an epoch, in a dataflow that reads the one before of all that it has read."""
+        with self.shared.open() as file:
+            is_running = json.load(file)["dags"][self.dag].get("running", False)
+        return expected_running_totals(self.settings(), self.chain(epoch) if is_running else [epoch])
+
+    def chain(self, epoch):
+        """The epochs that one was made from, as the ledger has them, oldest first, and itself."""
+        with self.ledger.transaction() as session:
+            before = {row.epoch: row.predecessor for row in session.query(RunRow).filter_by(dataflow=self.dag)}
+        chain = []
+        while epoch is not None:
+            chain.insert(0, epoch)
+            epoch = before[epoch]
+        return chain
+
+    def again_by_day(self, before):
+        """How many tries each task instance has had since `before` (of `green`), by day; days without any left out."""
+        days = {run.start[:10]: self.again(run.run_id, before.get(run.start[:10], {})) for run in self.dag_runs()}
+        return {day: again for day, again in days.items() if again}
+
+
+class AtOnce:
+    """The tests of one module, by DAG."""
+
+    def __init__(self, shapes):
+        self.shapes = shapes
+        self._steps = {dag: {} for dag in shapes}
+
+    def on(self, dag):
+        """Let a function be a test on this DAG: it gets the DAG's driver."""
+
+        def decorate(step):
+            self._steps[dag][step.__name__] = step
+
+            def test(outcomes):
+                outcomes[step.__name__].result()
+
+            test.__name__, test.__doc__, test.__module__ = step.__name__, step.__doc__, step.__module__
+            return test
+
+        return decorate
+
+    def start(self, stack, control, items):
+        """Run those tests that are among pytest's items, the DAGs at once; answers their futures by name."""
+        names = {item.originalname for item in items}
+        chosen = {dag: [step for name, step in steps.items() if name in names] for dag, steps in self._steps.items()}
+        dags = {dag: {**self.shapes[dag], "control": str(_own(control, dag))} for dag in chosen if chosen[dag]}
+        write_atomically(control, json.dumps({"dags": dags}))
+        futures = {step.__name__: Future() for dag in dags for step in chosen[dag]}
+        for dag in dags:
+            work = (Driver(stack, control, dag), chosen[dag], futures)
+            # A daemon: what still waits when the tests are interrupted must not hold up their end.
+            threading.Thread(target=_run_in_order, args=work, name=dag, daemon=True).start()
+        return futures
+
+
+_DEPLOYING = threading.Lock()
+
+
+def _own(shared, dag):
+    own = shared.parent / dag / "control.json"
+    if not own.exists():
+        own.parent.mkdir()
+        own.write_text("{}")
+    return own
+
+
+def _run_in_order(driver, steps, futures):
+    for step in steps:
+        try:
+            driver.wait(lambda: driver.api.has_dag(driver.dag), f"the DAG {driver.dag}")
+            futures[step.__name__].set_result(step(driver))
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is that test's outcome
+            futures[step.__name__].set_exception(error)
+    driver.close()

@@ -1,0 +1,197 @@
+"""Runs that read the epoch before: awaited, started, brought back, and followed when it changes.
+
+The totals of an epoch are those of the epoch before and its own. The tests of one DAG run in order, those of different
+DAGs at once (`at_once`).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+from pathlib import Path
+
+import pytest
+from at_once import AtOnce
+
+from weir.ledger.models import ResultRow
+
+pytestmark = pytest.mark.e2e
+
+SMALL = {"running": True, "parallelism": {"numbers": 1, "doubled": 1, "totals": 1}}
+TODAY = dt.datetime.now(dt.UTC).date()
+DAGS = {
+    "alone": {**SMALL, "catchup": False, "last_day": "2024-01-03", "max_active_runs": 1},
+    "together": {**SMALL, "last_day": "2024-01-02", "max_active_runs": 4},
+    "gaps": {**SMALL, "catchup": False, "first_day": str(TODAY - dt.timedelta(days=9)), "last_day": None},
+}
+AT_ONCE = AtOnce(DAGS)
+FIRST, SECOND, THIRD, FOURTH, FIFTH = (f"2024-01-0{day}" for day in range(1, 6))
+DAYS = [FIRST, SECOND, THIRD]
+ALL = {"numbers", "doubled", "totals-sums", "weir_close"}
+
+
+@pytest.fixture(scope="module")
+def outcomes(request, stack, control):
+    """The futures of this module's tests."""
+    return AT_ONCE.start(stack, control, [item for item in request.session.items if item.module is request.module])
+
+
+def epoch(day):
+    return f"{day.replace('-', '')}T000000Z"
+
+
+def again(driver, before):
+    """Wait until all is green and right; what has run again, by day."""
+    driver.green()
+    return driver.again_by_day(before)
+
+
+def lose(driver, day):
+    """Remove what the day after reads of a day; what the day has published stays."""
+    with driver.ledger.transaction() as session:
+        current = session.query(ResultRow).filter_by(run=f"{driver.dag}@{epoch(day)}", stage="totals", is_current=True)
+        folder = current.one().folder
+    shutil.rmtree(Path(driver.stack.store_url.removeprefix("file://")) / folder)
+
+
+# One run at a time
+
+
+@AT_ONCE.on("alone")
+def test_a_backfill_backwards_starts_the_run_before_that_is_queued_behind_it(driver):
+    driver.api.unpause(driver.dag)
+    backfill = driver.person.backfill(FIRST, THIRD, run_backwards=True, max_active_runs=1)
+    assert driver.green() == dict.fromkeys(DAYS, dict.fromkeys(ALL, 1))
+    assert driver.chain(epoch(THIRD)) == [epoch(day) for day in DAYS]
+    driver.person.end_backfill(backfill)
+
+
+@AT_ONCE.on("alone")
+def test_what_a_finished_run_has_lost_is_made_again_by_that_run(driver):
+    before = driver.green()
+    lose(driver, SECOND)
+    driver.person.clear(driver.run(THIRD), "totals-sums")
+    assert again(driver, before) == {SECOND: {"totals-sums": 1}, THIRD: {"totals-sums": 2}}
+
+
+@AT_ONCE.on("alone")
+def test_what_two_finished_runs_have_lost_is_made_again_by_one_decision(driver):
+    before = driver.green()
+    lose(driver, FIRST)
+    lose(driver, SECOND)
+    driver.person.clear(driver.run(THIRD), "totals-sums")
+    ran = again(driver, before)
+    assert (ran[FIRST], ran[THIRD]) == ({"totals-sums": 1}, {"totals-sums": 2})
+    assert ran[SECOND] == {"totals-sums": 1}
+
+
+@AT_ONCE.on("alone")
+def test_what_is_lost_of_a_run_that_is_queued_is_made_when_it_is_started(driver):
+    before = driver.green()
+    driver.hold("numbers")
+    driver.person.clear(driver.run(SECOND), "numbers", "totals-sums")
+    driver.await_reached("numbers")
+    lose(driver, FIRST)
+    driver.person.clear_run(driver.run(FIRST))
+    driver.wait(lambda: driver.person.state_of(driver.run(FIRST)) == "queued", "the first day to be queued")
+    driver.let_go("numbers")
+    ran = again(driver, before)
+    assert ran[FIRST] == dict.fromkeys(ALL, 1)
+    assert ran[SECOND].keys() == {"numbers", "totals-sums"}
+
+
+@AT_ONCE.on("alone")
+def test_a_change_goes_through_the_later_days_until_the_content_is_equal(driver):
+    before = driver.green()
+    driver.change_epoch(epoch(SECOND), forget=True)
+    driver.person.clear(driver.run(SECOND), "totals-sums")
+    changed = {"totals-sums": 1, "weir_close": 1}
+    assert again(driver, before) == {SECOND: changed, THIRD: changed}
+    before = driver.green()
+    driver.change_epoch(epoch(FIRST), add=7)
+    driver.person.clear(driver.run(FIRST), "numbers")
+    assert again(driver, before) == {FIRST: dict.fromkeys(ALL, 1), SECOND: {"totals-sums": 1}}
+
+
+@AT_ONCE.on("alone")
+def test_a_deleted_day_that_is_made_anew_changes_the_days_behind_it(driver):
+    before = driver.green()
+    driver.person.delete_run(driver.run(SECOND))
+    driver.change_epoch(epoch(SECOND), forget=False)
+    driver.person.trigger(SECOND, THIRD)
+    ran = again(driver, before)
+    assert driver.tries(driver.run(SECOND)) == dict.fromkeys(ALL, 1)
+    assert ran[THIRD] == {"totals-sums": 1, "weir_close": 1}
+    assert driver.chain(epoch(THIRD)) == [epoch(day) for day in DAYS]
+
+
+# Several runs at once
+
+
+@AT_ONCE.on("together")
+def test_a_run_at_work_is_awaited_without_a_try(driver):
+    driver.hold(f"totals-{epoch(FIRST)}")
+    driver.start()
+    driver.await_reached(f"totals-{epoch(FIRST)}")
+    driver.await_state(driver.run(SECOND), "totals-sums", "running", "up_for_reschedule")
+    driver.let_go(f"totals-{epoch(FIRST)}")
+    assert driver.green() == dict.fromkeys([FIRST, SECOND], dict.fromkeys(ALL, 1))
+
+
+@AT_ONCE.on("together")
+def test_what_is_lost_of_a_run_at_work_is_awaited(driver):
+    before = driver.green()
+    driver.hold(f"numbers-{epoch(FIRST)}")
+    driver.person.clear_run(driver.run(FIRST))
+    driver.await_reached(f"numbers-{epoch(FIRST)}")
+    lose(driver, FIRST)
+    driver.person.clear(driver.run(SECOND), "totals-sums")
+    driver.wait(lambda: driver.tries(driver.run(SECOND))["totals-sums"] > before[SECOND]["totals-sums"], "a try")
+    driver.let_go(f"numbers-{epoch(FIRST)}")
+    ran = again(driver, before)
+    assert ran[FIRST] == dict.fromkeys(ALL, 1)
+    assert ran[SECOND].keys() == {"totals-sums"}
+
+
+@AT_ONCE.on("together")
+def test_a_run_marked_success_before_its_work_was_done_is_named_by_the_day_behind_it(driver):
+    driver.hold(f"doubled-{epoch(THIRD)}")
+    driver.deploy(last_day=FOURTH)
+    third, fourth = driver.run(THIRD), driver.run(FOURTH)
+    driver.await_reached(f"doubled-{epoch(THIRD)}")
+    driver.person.mark_run(third, "success")
+    driver.let_go(f"doubled-{epoch(THIRD)}")
+    driver.wait(lambda: driver.person.state_of(fourth) == "failed", f"{fourth} to fail")
+    driver.person.clear_run(third)
+    driver.person.clear_run(fourth, only_failed=True)
+    tries = driver.green()
+    assert tries[FOURTH]["doubled"] == 1
+    assert driver.chain(epoch(FOURTH)) == [epoch(day) for day in (*DAYS, FOURTH)]
+
+
+@AT_ONCE.on("together")
+def test_days_missed_while_the_dag_was_paused_read_each_other_in_order(driver):
+    before = driver.green()
+    driver.person.pause()
+    driver.deploy(last_day="2024-01-07")
+    driver.api.unpause(driver.dag)
+    driver.run("2024-01-07")
+    assert again(driver, before) == {f"2024-01-0{day}": dict.fromkeys(ALL, 1) for day in (5, 6, 7)}
+    assert driver.chain(epoch("2024-01-07")) == [epoch(f"2024-01-0{day}") for day in range(1, 8)]
+
+
+# Days that are left out
+
+
+@AT_ONCE.on("gaps")
+def test_a_day_behind_days_without_a_run_reads_the_newest_before_them(driver):
+    earlier = [str(TODAY - dt.timedelta(days=days)) for days in (8, 7, 6)]
+    for day, next_day in zip(earlier, earlier[1:], strict=False):
+        driver.person.trigger(day, next_day)
+    driver.api.unpause(driver.dag)
+    driver.wait(lambda: len(driver.api.runs(driver.dag)) == 3, "the newest day's run")
+    tries = driver.green()
+    assert set(tries) > set(earlier[:2])
+    assert all(each == dict.fromkeys(ALL, 1) for each in tries.values())
+    newest = max(tries)
+    assert driver.chain(epoch(newest)) == [epoch(day) for day in sorted(tries)]
