@@ -7,6 +7,7 @@ DAGs at once (`at_once`).
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import shutil
 from pathlib import Path
 
@@ -186,7 +187,7 @@ def test_days_missed_while_the_dag_was_paused_read_each_other_in_order(driver):
 @AT_ONCE.on("gaps")
 def test_a_day_behind_days_without_a_run_reads_the_newest_before_them(driver):
     earlier = [str(TODAY - dt.timedelta(days=days)) for days in (8, 7, 6)]
-    for day, next_day in zip(earlier, earlier[1:], strict=False):
+    for day, next_day in itertools.pairwise(earlier):
         driver.person.trigger(day, next_day)
     driver.api.unpause(driver.dag)
     driver.wait(lambda: len(driver.api.runs(driver.dag)) == 3, "the newest day's run")
