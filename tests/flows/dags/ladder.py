@@ -1,8 +1,8 @@
 """The DAGs of `ladder`: what they look like is read at every parse from the JSON file that WEIR_LADDER names.
 
 `dags` has by DAG what differs from the file's `parallelism`, `functions`, `restart`, `last_day` and `control`, and more
-arguments of `dataflow_dag`; all are the same dataflow under names of their own. With `running` the totals are those of an
-epoch and all before it.
+arguments of `dataflow_dag`; all are the same dataflow under names of their own. With `running` the totals are those of
+an epoch and all before it.
 """
 
 from __future__ import annotations

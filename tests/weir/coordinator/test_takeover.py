@@ -70,7 +70,7 @@ def test_a_dag_run_made_anew_goes_through_behind_one_that_was_deleted_half_way(w
     world.airflow.step(world.airflow.task(run, "raw-clean", 1))
     world.airflow.delete(run)
     anew = made_anew(world, "scheduled")
-    # One under the same id is found out by the first region that the deleted one had begun: what ran before that, again.
+    # Under the same id it is found out at the first region that the deleted one had begun; what ran before runs again.
     assert set(world.airflow.executed(anew).values()) <= {1, 2}
 
 
