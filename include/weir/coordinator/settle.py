@@ -86,12 +86,15 @@ def _is_ending(session: Session, row: OwedClearRow, answer: ClearAnswer) -> bool
 
 
 def _is_unseen(session: Session, row: OwedClearRow, answer: ClearAnswer) -> bool:
-    """Whether Airflow has finished a newer try that never entered the ledger, so that it cannot have done what is owed.
+    """Whether Airflow has finished another try that never entered the ledger, so that it cannot have done what is owed.
 
-    It was marked by hand, failed before its begin, or is one that only a lost ledger knew.
+    It was marked by hand, failed before its begin, or is one that only a lost ledger knew; one below the expected try
+    is that of a DagRun that was deleted and made anew.
     """
-    if answer.state not in FINISHED - {"skipped", "removed", MISSING} or answer.try_number <= row.expected_try:
+    if answer.state not in FINISHED - {"skipped", "removed", MISSING} or answer.try_number == row.expected_try:
         return False
+    if answer.try_number < row.expected_try:
+        return True
     query = select(AttemptRow.id).where(
         AttemptRow.run == row.run,
         AttemptRow.region == row.region,

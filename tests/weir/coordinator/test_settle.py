@@ -112,6 +112,15 @@ def test_a_newer_try_that_never_began_is_cleared(owing, state):
     assert open_clears(owing) == []
 
 
+def test_a_lower_try_is_one_of_a_dag_run_that_was_made_anew_and_is_cleared(owing):
+    """It was marked by hand before its first try; nobody would ever come to the try that the ledger knows."""
+    hand = Hand("success", 0, clears=True)
+    [settled] = settle(owing.services, hand)
+    assert (settled.is_settled, settled.outcome) == (True, "cleared")
+    assert [each.expected_try for each in hand.asked] == [1, 0]
+    assert open_clears(owing) == []
+
+
 def test_a_finished_task_that_was_not_cleared_stays_owed(owing):
     """As where somebody else has locked it."""
     [settled] = settle(owing.services, Hand("success", 1))

@@ -1,0 +1,1 @@
+"""A simulator: random dataflows under random faults, and DESIGN 9's invariants after every step."""

@@ -1,0 +1,56 @@
+"""`python -m weir.testing.simulator --seeds 5000 --from 0`: simulate many seeds, and tell what is wrong.
+
+Invariant: what it prints of a finding is enough to see it again: `--seed N`, or `--replay FILE` with the schedule.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from weir.testing.simulator.dataflows import scene_from_text
+from weir.testing.simulator.events import events_from_text
+from weir.testing.simulator.report import report_of
+from weir.testing.simulator.simulate import simulate
+from weir.testing.simulator.sweep import sweep
+
+
+def main(arguments: list[str]) -> int:
+    """The command; its answer is the number of findings, at most 100."""
+    asked = _parser().parse_args(arguments)
+    if asked.replay is not None:
+        return _replay(asked.replay)
+    first, seeds = (asked.first, asked.seeds) if asked.seed is None else (asked.seed, 1)
+    swept = sweep(range(first, first + seeds), processes=asked.processes, most=asked.most)
+    for found in swept.findings:
+        _say(report_of(found.seed, found.finding, shrink=not asked.raw))
+    _say(f"{swept.seeds} seeds from {first}: {len(swept.findings)} broke an invariant, in {swept.seconds:.0f} s")
+    return min(len(swept.findings), 100)
+
+
+def _replay(file: Path) -> int:
+    text = file.read_text()
+    finding = simulate(scene_from_text(text.splitlines()), events_from_text(text))
+    _say("nothing is wrong" if finding is None else str(finding))
+    return 0 if finding is None else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m weir.testing.simulator", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1000, help="how many seeds")
+    parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
+    parser.add_argument("--seed", type=int, help="this one only")
+    parser.add_argument("--replay", type=Path, help="a file with what was printed of a finding")
+    parser.add_argument("--processes", type=int, help="at most so many at once (default: one a core)")
+    parser.add_argument("--most", type=int, default=5, help="stop after so many findings")
+    parser.add_argument("--raw", action="store_true", help="do not shrink what is found")
+    return parser
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

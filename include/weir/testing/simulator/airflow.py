@@ -1,0 +1,239 @@
+"""An Airflow whose processes overlap, whose API goes away, and whose users clear, mark and delete.
+
+Invariant: what a process says counts for Airflow only while its try is the one that runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from enum import Enum
+from typing import Any
+
+from weir.coordinator.clearing import ClearAnswer, ClearItem
+from weir.coordinator.values import (
+    Action,
+    Awaiting,
+    BeginRequest,
+    Begun,
+    Committed,
+    Exhausted,
+    FailureDecision,
+    TaskKey,
+)
+from weir.errors import Internal, Retryable, WeirError
+from weir.recovery.run_state import CLOSE
+from weir.testing.airflow import FakeAirflow, Killed
+from weir.testing.dag import FakeTask
+from weir.testing.simulator.process import Process, StageFailed
+
+LEDGER_DELAY = 5.0
+"""Seconds, as in the plugin's retry policy."""
+
+
+class Api(Enum):
+    """How Airflow's API is."""
+
+    UP = "up"
+    AWAY = "away"
+    ANSWERS = "answers"
+    """It does what it is asked, and its answers are lost."""
+    SLOW = "slow"
+    """Who asks gives up waiting; later it is done all the same."""
+
+
+class Unexpected(Exception):
+    """The coordinator raised what it must never raise."""
+
+
+class SimulatedAirflow(FakeAirflow):
+    """The DagRuns of one dataflow, run by processes."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.api = Api.UP
+        self.owners: dict[TaskKey, Process] = {}
+        self.late: list[tuple[list[ClearItem], str]] = []
+        self.process: Process | None = None
+        self.started = 0
+        self.marked: set[TaskKey] = set()
+
+    # Processes
+
+    def ready(self) -> list[FakeTask]:
+        """The task instances that the scheduler may start, or could in a while."""
+        states = (None, "up_for_retry", "up_for_reschedule")
+        active = [task for key, task in self.tasks.items() if key.run_id not in self.queued]
+        runnable = [task for task in active if task.state in states and self._upstream_done(task)]
+        return sorted(runnable, key=lambda task: (task.not_before or self.time, task.key.run_id, task.key.task_id))
+
+    def launch(self, task: FakeTask) -> Process:
+        """A process for the next try of `task`; it has not begun."""
+        if task.state != "up_for_reschedule":
+            task.try_number += 1
+        self.time = max(self.time + timedelta(seconds=1), task.not_before or self.time)
+        task.state, task.not_before = "running", None
+        task.runs.append(task.try_number)
+        self.started += 1
+        request = self.request(task)
+        process = Process(self.started, lambda mine: self._attempt(mine, task, request))
+        self.owners[task.key] = process
+        return process
+
+    def _attempt(self, process: Process, task: FakeTask, request: BeginRequest) -> None:
+        try:
+            self._try(process, task, request)
+        except Killed:
+            self._come_again(process, task, 0.0)
+
+    def _try(self, process: Process, task: FakeTask, request: BeginRequest) -> None:
+        try:
+            outcome = self._outcome(process, request)
+        except Exception as error:  # noqa: BLE001 - as Airflow does
+            self._require_expected(error)
+            self._fail(process, task, request, error)
+            return
+        if not self.is_told(task, process):
+            return
+        if isinstance(outcome, Awaiting):
+            task.state, task.not_before = "up_for_reschedule", self.time + timedelta(seconds=outcome.seconds)
+        elif isinstance(outcome, Exhausted):
+            task.state = "failed"
+            task.notes.append(outcome.reason)
+        else:
+            task.state = "success"
+
+    def _outcome(self, process: Process, request: BeginRequest) -> object:
+        self._settle()
+        if request.key.task_id == CLOSE.name:
+            return self.coordinator.close(request, self)
+        outcome = self.coordinator.begin(request, self)
+        return self._computed(process, outcome) if isinstance(outcome, Begun) else outcome
+
+    def _computed(self, process: Process, begun: Begun) -> Committed:
+        try:
+            report = self.engine.run(begun.job, lambda: process.step(computes=True))
+        except StageFailed:
+            self.coordinator.check_inputs(begun)
+            raise
+        committed = self.coordinator.commit(begun, report, self)
+        if committed.owed:
+            self._settle()
+        return committed
+
+    def _fail(self, process: Process, task: FakeTask, request: BeginRequest, error: Exception) -> None:
+        decision = self._decision(request, error)
+        if decision.action is not Action.FAIL:
+            self._come_again(process, task, decision.delay_seconds)
+        elif self.is_told(task, process):
+            task.state = "failed"
+            task.notes.append(decision.reason)
+
+    def _decision(self, request: BeginRequest, error: Exception) -> FailureDecision:
+        """As the plugin's retry policy decides."""
+        try:
+            decision = self.coordinator.fail(self.flow.name, request.key, request.try_number, error, self.strategy)
+        except Retryable as trouble:
+            return FailureDecision(Action.RETRY, LEDGER_DELAY, str(trouble))
+        except Exception as trouble:  # noqa: BLE001 - as Airflow does
+            self._require_expected(trouble)
+            return FailureDecision(Action.FAIL, 0, str(trouble))
+        self._settle()
+        return decision
+
+    def _require_expected(self, error: Exception) -> None:
+        if isinstance(error, Internal) or not isinstance(error, (WeirError, StageFailed)):
+            raise Unexpected(f"{type(error).__name__}: {error}") from error
+
+    def _come_again(self, process: Process, task: FakeTask, seconds: float) -> None:
+        if self.is_told(task, process):
+            task.state, task.not_before = "up_for_retry", self.time + timedelta(seconds=seconds)
+
+    def is_told(self, task: FakeTask, process: Process) -> bool:
+        """Whether Airflow still listens to `process`."""
+        return task.state == "running" and self.owners.get(task.key) is process
+
+    def lose(self, process: Process) -> None:
+        """Hear no more of a process; it may go on all the same."""
+        for key, owner in list(self.owners.items()):
+            if owner is process and self.tasks[key].state == "running":
+                self._come_again(process, self.tasks[key], 0.0)
+                del self.owners[key]
+
+    def _settle(self) -> None:
+        """As an operator does: whoever comes by tries again."""
+        try:
+            self.coordinator.settle(self, self.flow.name)
+        except WeirError as error:
+            self._require_expected(error)
+
+    # The API
+
+    def clear(self, wanted: Sequence[ClearItem], note: str) -> list[ClearAnswer]:
+        """Compare, then clear, as the API is just now. Raises Retryable."""
+        self._step("Airflow refuses")
+        if self.api is Api.AWAY:
+            raise Retryable("Airflow is away")
+        if self.api is Api.SLOW:
+            self.late.append((list(wanted), note))
+            raise Retryable("Airflow is slow")
+        answers = self._clear_now(wanted, note)
+        self._step("Airflow's answer is lost")
+        if self.api is Api.ANSWERS:
+            raise Retryable("Airflow's answer is lost")
+        return answers
+
+    def inspect(self, wanted: Sequence[ClearItem]) -> list[ClearAnswer]:  # type: ignore[override]
+        """Answer the states. Raises Retryable."""
+        if self.api is not Api.UP:
+            raise Retryable("Airflow is away")
+        return super().inspect(wanted)
+
+    def deliver(self) -> None:
+        """Do what a slow API was asked to do."""
+        late, self.late = self.late, []
+        for wanted, note in late:
+            self._clear_now(wanted, note)
+
+    def _clear_now(self, wanted: Sequence[ClearItem], note: str) -> list[ClearAnswer]:
+        was, self.api = self.api, Api.UP
+        try:
+            return super().clear(wanted, note)
+        finally:
+            self.api = was
+
+    def _step(self, refusal: str) -> None:
+        if self.process is not None:
+            self.process.step(Retryable(refusal))
+
+    # A person
+
+    def mark(self, task: FakeTask, state: str) -> None:
+        """Mark a task instance; its process, if there is one, is not heard any more."""
+        task.state, task.not_before = state, None
+        self.marked.add(task.key)
+
+    def clear_with_downstream(self, task: FakeTask) -> None:
+        """Clear a task instance and all behind it, as the UI does if nobody says otherwise."""
+        names, run = {task.key.task_id}, [each for each in self.tasks.values() if each.key.run_id == task.key.run_id]
+        for _ in run:
+            names |= {each.key.task_id for each in run if each.upstream & names}
+        for each in run:
+            if each is task or (each.key.task_id in names and each.key.task_id != task.key.task_id):
+                self._clear(each)
+
+    def wait(self, minutes: int) -> None:
+        """Let time go by."""
+        self.time += timedelta(minutes=minutes)
+
+    def upkeep(self) -> None:
+        """Carry out what is owed, as Weir's housekeeping does."""
+        self._settle()
+
+    def recreate(self, run_id: str) -> None:
+        """Delete a DagRun, and make it anew."""
+        for key in [key for key in self.tasks if key.run_id == run_id]:
+            del self.tasks[key]
+            self.owners.pop(key, None)
+        self.clear_numbers.pop(run_id, None)
+        self._verify_integrity(run_id)

@@ -1,0 +1,135 @@
+"""Random dataflows, small enough to be run thousands of times.
+
+Invariant: each is sound and publishes something; it can be printed, and read back as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from weir.dataflow import Dataflow, Exchange, Stage, blocking, cached, pipelined, sink, source
+from weir.dataflow.failover import Consumers, FailoverStrategy
+from weir.dataflow.stage import StageKind
+from weir.errors import Misconfigured
+from weir.testing.simulator.engine import Nature
+
+NAME: Final = "simulated"
+SLICES: Final = "weir.testing.engine:slices_by_day"
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What a simulation is about: a dataflow, and the natures of its stages."""
+
+    flow: Dataflow
+    natures: dict[str, Nature]
+    is_patient: bool
+    """Whether the restart strategy gives a task any number of tries."""
+
+    def __str__(self) -> str:
+        tries = "any" if self.is_patient else "three"
+        first = f"dataflow failover={self.flow.failover.value} consumers={self.flow.consumers.value} tries={tries}"
+        stages = [stage for stage in self.flow.stages if stage.kind is not StageKind.SINK]
+        return "\n".join([first, *(_described(stage, self.natures[stage.name]) for stage in stages)])
+
+
+def random_scene(random: Random) -> Scene:
+    """Three to five stages, one or two of them sources, of parallelism 1 to 3; what nobody reads is published."""
+    while True:
+        stages: list[Stage] = []
+        for number in range(random.randint(3, 5)):
+            stages.append(_random_stage(random, f"s{number}", stages))
+        natures = {stage.name: _random_nature(random, stage) for stage in stages}
+        try:
+            flow = _flow(stages)
+        except Misconfigured:
+            continue  # two tasks that would wait for each other
+        return Scene(flow, natures, is_patient=random.random() < 0.8)
+
+
+def _flow(
+    stages: list[Stage],
+    failover: FailoverStrategy = FailoverStrategy.REGION,
+    consumers: Consumers = Consumers.IF_CHANGED,
+) -> Dataflow:
+    read = {exchange.stage for stage in stages for exchange in stage.exchanges.values()}
+    sinks = [sink(stage, f"set_{stage.name}") for stage in stages if stage.name not in read]
+    return Dataflow(NAME, [*stages, *sinks], failover=failover, consumers=consumers)
+
+
+def _random_stage(random: Random, name: str, before: list[Stage]) -> Stage:
+    if not before or (len(before) == 1 and random.random() < 0.4):
+        parallelism = random.choice([1, 1, 2, 2, 3])
+        return source(name, f"simulated:{name}", parallelism=parallelism, resolve=random.choice([None, SLICES]))
+    first = before[-1] if random.random() < 0.7 else random.choice(before)
+    if random.random() < 0.2:
+        join = random.choice([pipelined, cached])
+        return Stage(name, f"simulated:{name}", [join(first)], parallelism=first.parallelism)
+    others = [stage for stage in before if stage is not first]
+    read = [first, *random.sample(others, k=min(len(others), random.choice([0, 0, 1, 1, 2])))]
+    parallelism = random.choice([1, 1, 2, 2, 3])
+    return Stage(name, f"simulated:{name}", [_boundary(random, each, parallelism) for each in read], parallelism)
+
+
+def _boundary(random: Random, producer: Stage, parallelism: int) -> Exchange:
+    possible = [blocking(producer, by="k")]
+    if parallelism == producer.parallelism > 1:
+        possible += [blocking(producer, pointwise=True)] * 2
+    possible.append(blocking(producer, broadcast=True) if parallelism > 1 else blocking(producer))
+    return random.choice(possible)
+
+
+def _random_nature(random: Random, stage: Stage) -> Nature:
+    if not stage.exchanges:
+        return Nature.FINE
+    return random.choices([Nature.FINE, Nature.COARSE, Nature.MOODY], [6, 3, 1])[0]
+
+
+# As text
+
+
+def _described(stage: Stage, nature: Nature) -> str:
+    kind = "" if stage.deterministic else " chancy"
+    kind += " sliced" if stage.resolve else ""
+    reads = ", ".join(_read(exchange) for exchange in stage.exchanges.values()) or "source"
+    return f"stage {stage.name} x{stage.parallelism} {nature.value}{kind}: {reads}"
+
+
+def _read(exchange: Exchange) -> str:
+    how = " pointwise" if exchange.pointwise else " broadcast" if exchange.broadcast else ""
+    return f"{exchange.kind.value} {exchange.stage}{how}{' by k' if exchange.keys else ''}"
+
+
+def scene_from_text(lines: Iterable[str]) -> Scene:
+    """Read a scene as it is printed. Raises ValueError."""
+    first, *others = [line for line in lines if line.startswith(("dataflow ", "stage "))]
+    said = dict(each.split("=") for each in first.split()[1:])
+    stages, natures = [], {}
+    for line in others:
+        (_, name, parallelism, nature, *more), reads = line.partition(":")[0].split(), line.partition(": ")[2]
+        natures[name] = Nature(nature)
+        exchanges = [_exchange_from_text(each) for each in reads.split(", ")] if reads != "source" else []
+        stages.append(_stage_from_text(name, int(parallelism[1:]), exchanges, more))
+    flow = _flow(stages, FailoverStrategy(said["failover"]), Consumers(said["consumers"]))
+    return Scene(flow, natures, is_patient=said["tries"] == "any")
+
+
+def _stage_from_text(name: str, parallelism: int, exchanges: list[Exchange], more: list[str]) -> Stage:
+    function, deterministic = f"simulated:{name}", "chancy" not in more
+    if not exchanges:
+        resolve = SLICES if "sliced" in more else None
+        return source(name, function, parallelism=parallelism, resolve=resolve, deterministic=deterministic)
+    return Stage(name, function, exchanges, parallelism, deterministic=deterministic)
+
+
+def _exchange_from_text(text: str) -> Exchange:
+    kind, stage, *how = text.split()
+    if kind in ("pipelined", "cached"):
+        return pipelined(stage) if kind == "pipelined" else cached(stage)
+    if kind != "blocking":
+        raise ValueError(f"there is no exchange {kind!r}")
+    by = "k" if "by" in how else ()
+    return blocking(stage, by=by, broadcast="broadcast" in how, pointwise="pointwise" in how)

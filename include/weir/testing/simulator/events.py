@@ -1,0 +1,139 @@
+"""What happens in a simulation, as data that can be printed, read back, and left out.
+
+Invariant: an event says all that it needs; carried out in another world it does what comes nearest to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+from typing import Final
+
+from weir.testing.simulator.process import NO_FATE, Fate, Strike
+
+
+class Verb(Enum):
+    """What happens; `number` says to whom, counted around among those that there are."""
+
+    STEP = "step"
+    """A task instance that may run is run by a new process."""
+    RESUME = "resume"
+    """A suspended process goes on."""
+    LOSE = "lose"
+    """Airflow hears no more of a suspended process, and takes the try for failed."""
+    WAIT = "wait"
+    """Minutes go by."""
+    RUN = "run"
+    """The DagRun of the next day starts."""
+    RECREATE = "recreate"
+    """A DagRun is deleted, and made anew under its name."""
+    CLEAR = "clear"
+    """A person clears one task instance."""
+    CLEAR_DOWN = "clear-with-downstream"
+    CLEAR_RUN = "clear-run"
+    SUCCEED = "mark-success"
+    """A person marks a task instance a success."""
+    FAIL = "mark-failed"
+    SKIP = "mark-skipped"
+    UPKEEP = "upkeep"
+    """Somebody comes by and carries out what is owed."""
+    AIRFLOW = "airflow"
+    """Airflow's API is `up`, is `away`, loses its `answers`, or is `slow`."""
+    DELIVER = "deliver"
+    """What a slow API was asked to do happens now."""
+    STORE = "store"
+    """The store is `up`, is `away`, `full`, or `unmounted`."""
+    DAMAGE = "damage"
+    """A result is damaged: its `folder` is gone, its `manifest`, a `bit` is turned, or it is `cut`."""
+    RESTORE = "restore"
+    """What was gone or damaged is as it was."""
+    CHANGE = "change"
+    """The world changes: a source would read something else now."""
+
+
+HOWS: Final = {
+    Verb.AIRFLOW: ("up", "away", "answers", "slow"),
+    Verb.STORE: ("up", "away", "full", "unmounted"),
+    Verb.DAMAGE: ("folder", "manifest", "bit", "cut"),
+}
+
+_WEIGHTS: Final = {
+    Verb.STEP: 50,
+    Verb.RESUME: 7,
+    Verb.LOSE: 3,
+    Verb.WAIT: 1,
+    Verb.RUN: 2,
+    Verb.RECREATE: 1,
+    Verb.CLEAR: 4,
+    Verb.CLEAR_DOWN: 2,
+    Verb.CLEAR_RUN: 1,
+    Verb.SUCCEED: 2,
+    Verb.FAIL: 1,
+    Verb.SKIP: 1,
+    Verb.UPKEEP: 1,
+    Verb.AIRFLOW: 4,
+    Verb.DELIVER: 2,
+    Verb.STORE: 2,
+    Verb.DAMAGE: 10,
+    Verb.RESTORE: 2,
+    Verb.CHANGE: 3,
+}
+
+_STRIKES: Final = {Strike.NONE: 60, Strike.KILL: 14, Strike.SUSPEND: 14, Strike.REFUSE: 9, Strike.FAIL: 5}
+
+_MOST_STEPS: Final = 45
+"""About as many as an attempt has at which it can be struck."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happens. As text: `step 3 kill@17`, `damage 5 bit`, `upkeep`."""
+
+    verb: Verb
+    number: int = 0
+    how: str = ""
+    fate: Fate = NO_FATE
+
+    def __str__(self) -> str:
+        fate = f"{self.fate.strike.value}@{self.fate.at}" if self.fate.strike is not Strike.NONE else ""
+        return " ".join(text for text in (self.verb.value, str(self.number), self.how, fate) if text)
+
+    @classmethod
+    def from_text(cls, text: str) -> Event:
+        """Read an event as it is printed. Raises ValueError."""
+        verb, _, rest = text.strip().partition(" ")
+        number, _, more = rest.partition(" ")
+        strike, at, where = more.partition("@")
+        fate = Fate(Strike(strike), int(where)) if at else NO_FATE
+        return cls(Verb(verb), int(number or 0), "" if at else more, fate)
+
+
+def random_events(random: Random) -> tuple[Event, ...]:
+    """A schedule of 15 to 40 events."""
+    verbs, weights = list(_WEIGHTS), list(_WEIGHTS.values())
+    return tuple(_event(random, verb) for verb in random.choices(verbs, weights, k=random.randint(15, 40)))
+
+
+def _event(random: Random, verb: Verb) -> Event:
+    how = random.choice(HOWS.get(verb, ("",)))
+    fate = random_fate(random) if verb in (Verb.STEP, Verb.RESUME) else NO_FATE
+    return Event(verb, random.randrange(100), how, fate)
+
+
+def random_fate(random: Random) -> Fate:
+    """What meets one process: most often nothing."""
+    (strike,) = random.choices(list(_STRIKES), list(_STRIKES.values()))
+    return Fate(strike, random.randint(1, _MOST_STEPS)) if strike is not Strike.NONE else NO_FATE
+
+
+def events_from_text(text: str) -> tuple[Event, ...]:
+    """Read events, one a line; comments and the lines of a scene are passed over. Raises ValueError."""
+    lines = (line.partition("#")[0].strip() for line in text.splitlines())
+    return tuple(Event.from_text(line) for line in lines if line and not line.startswith(("dataflow ", "stage ")))
+
+
+def events_to_text(events: Iterable[Event]) -> str:
+    """Events as `events_from_text` reads them."""
+    return "\n".join(str(event) for event in events)

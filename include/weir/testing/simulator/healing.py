@@ -1,0 +1,148 @@
+"""What is asked of a simulation when its faults are over: that it heals, and that nothing shows of them.
+
+Invariant: nobody helps but where a person is really needed; what a person would know (that a source has changed, that
+a published file may be damaged) is told by clears.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from weir.dataflow import Dataflow, Stage
+from weir.ledger.runs import epoch_of
+from weir.recovery.run_state import CLOSE
+from weir.store.probe import MANIFEST
+from weir.store.published import published
+from weir.testing.dag import FakeTask
+from weir.testing.simulator.airflow import Api
+from weir.testing.simulator.dataflows import Scene
+from weir.testing.simulator.engine import Nature, content_of
+from weir.testing.simulator.process import NO_FATE
+from weir.testing.simulator.store import Condition
+from weir.testing.simulator.witness import Broken, require
+from weir.testing.simulator.world import World
+
+MOST_TRIES: Final = 400
+
+NEEDS_A_PERSON: Final = ("was skipped in Airflow", "but Airflow calls")
+"""What is said of a task that a person has marked."""
+
+AT_FIRST: Final = ("cannot be used: expected a folder",)
+"""What is said where the store cannot be used at the very first begin: its URL may be wrong."""
+
+OUT_OF_TRIES: Final = ("allows no further one", "recovery is suppressed by")
+
+
+def heal(world: World) -> None:
+    """End all faults, and see what becomes of it. Raises Broken."""
+    _end_faults(world)
+    _run_until_well(world)
+    while world.suspended:  # zombies, that nobody listens to any more
+        world.run(world.suspended[0], NO_FATE)
+        _run_until_well(world)
+    _tell_what_a_person_knows(world)
+    _run_until_well(world)
+    require("nothing_is_owed_at_the_end", (row.reason for row in world.witness.sight.owed()))
+    require("all_is_valid_at_the_end", _not_good(world))
+    require("what_is_published_is_that_of_a_run_without_faults", _wrong(world))
+
+
+def _end_faults(world: World) -> None:
+    world.airflow.api, world.files.condition = Api.UP, Condition.UP
+    world.airflow.deliver()
+    for process in [each for each in world.suspended if each in world.airflow.owners.values()]:
+        world.run(process, NO_FATE)
+
+
+def _run_until_well(world: World) -> None:
+    """Run all that may run; then a person clears what only a person can clear, and so on."""
+    for _ in range(5):
+        _run_until_quiet(world)
+        ill = [task for task in world.airflow.tasks.values() if task.state != "success"]
+        if not ill:
+            return
+        stuck = [task for task in ill if task.state in ("failed", "skipped")]
+        require("all_heals_without_a_person", _unneeded(world, stuck or ill))
+        for task in stuck:
+            world.airflow.clear_by_hand(task.key.run_id, task.key.task_id, task.key.map_index)
+    raise Broken("all_heals_in_the_end", f"a person has cleared again and again: {world.airflow.states()}")
+
+
+def _run_until_quiet(world: World) -> None:
+    for _ in range(MOST_TRIES):
+        ready = world.airflow.ready()
+        if not ready:
+            world.airflow.upkeep()
+            ready = world.airflow.ready()
+        if not ready:
+            return
+        world.run(world.airflow.launch(ready[0]), NO_FATE)
+    raise Broken("all_heals_in_the_end", f"no end after {MOST_TRIES} tries: {world.airflow.states()}")
+
+
+def _unneeded(world: World, stuck: list[FakeTask]) -> Iterator[str]:
+    for task in stuck:
+        said = task.notes[-1] if task.notes else ""
+        was_marked = task.key in world.airflow.marked
+        needs = (
+            AT_FIRST
+            + (NEEDS_A_PERSON if world.airflow.marked else ())
+            + (() if world.scene.is_patient else OUT_OF_TRIES)
+        )
+        if not was_marked and not any(text in said for text in needs):
+            yield f"{task.key.task_id}[{task.key.map_index}] of {task.key.run_id} is {task.state}: {said}"
+
+
+def _tell_what_a_person_knows(world: World) -> None:
+    for run in world.runs:
+        for task in [each for key, each in world.airflow.tasks.items() if key.run_id == run]:
+            names = set(task.key.task_id.split("-"))
+            if names & world.changed or task.key.task_id == CLOSE.name:
+                world.airflow.clear_by_hand(run, task.key.task_id, task.key.map_index)
+
+
+def _not_good(world: World) -> Iterator[str]:
+    for partition in world.witness.sight.current:
+        if not world.witness.sight.is_good(partition):
+            yield f"{partition.id} of {partition.run} is not valid, or lost"
+
+
+def _wrong(world: World) -> Iterator[str]:
+    """Compare what a reader sees with what the stages give."""
+    expected = expected_contents(world.scene, world.content)
+    for task in [each for key, each in world.airflow.tasks.items() if key.task_id == CLOSE.name]:
+        epoch = epoch_of(world.airflow.request(task).interval[0])
+        for sink in world.topology.sinks:
+            pointer = published(world.store, world.scene.flow.name, sink, epoch)
+            if pointer is None:
+                yield f"{sink} of {epoch} is not published"
+                continue
+            for part in pointer.partitions:
+                found = world.files.data.get(f"{part.folder}/part-0.bin", b"")[:64].decode()
+                wanted = expected.get((sink, part.subtask))
+                if f"{part.folder}/{MANIFEST}" not in world.files.data or wanted not in (None, found):
+                    yield f"{sink}[{part.subtask}] of {epoch}: found {found or 'no file'}, expected {wanted}"
+
+
+def expected_contents(scene: Scene, content: dict[str, int]) -> dict[tuple[str, int], str]:
+    """What each stage gives in a run without faults; without those that follow from a mood."""
+    found: dict[tuple[str, int], str] = {}
+    for stage in scene.flow.stages:
+        nature = scene.natures.get(stage.name, Nature.FINE)
+        for subtask in range(stage.parallelism if nature is not Nature.MOODY else 0):
+            wanted = list(_read_by(scene.flow, stage, subtask))
+            read = [found[each] for each in wanted if each in found]
+            if len(read) == len(wanted):
+                own = content.get(stage.name, 0) if not stage.exchanges else None
+                given = content_of(stage.name, subtask, nature, own, read) if stage.function else read[0]
+                found[stage.name, subtask] = given
+    return found
+
+
+def _read_by(flow: Dataflow, stage: Stage, subtask: int) -> Iterator[tuple[str, int]]:
+    for exchange in stage.exchanges.values():
+        if exchange.joins_plan or exchange.pointwise:
+            yield exchange.stage, subtask
+        else:
+            yield from ((exchange.stage, number) for number in range(flow.stage(exchange.stage).parallelism))

@@ -1,0 +1,233 @@
+"""What can be seen of a ledger, read without the code that is tested.
+
+Invariant: it tells what is in the tables at one instant, and what has come since the last look.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from weir.topology.regions import PartitionId, RegionId
+
+
+class Attempt(NamedTuple):
+    """One try of a region."""
+
+    id: str
+    run: str
+    region: str
+    subtask: int
+    try_number: int
+    state: str
+
+    @property
+    def whose(self) -> tuple[str, RegionId]:
+        """The run and its region."""
+        return self.run, RegionId(self.region, self.subtask)
+
+
+class Result(NamedTuple):
+    """A result partition of one attempt."""
+
+    id: int
+    run: str
+    stage: str
+    subtask: int
+    layout: str
+    attempt: str
+    is_current: int
+    state: str
+    fault: str | None
+    folder: str
+    digest: str
+
+    @property
+    def partition(self) -> Partition:
+        """Which partition it is a result of."""
+        return Partition(self.run, PartitionId(self.stage, self.subtask, self.layout))
+
+
+class Partition(NamedTuple):
+    """A result partition of a run, whatever the attempt."""
+
+    run: str
+    id: PartitionId
+
+
+class Read(NamedTuple):
+    """An input that a committed attempt was made from."""
+
+    partition: Partition
+    attempt: str
+    digest: str
+
+
+class Clear(NamedTuple):
+    """An owed clear."""
+
+    id: int
+    run: str
+    region: str
+    subtask: int
+    task_id: str
+    map_index: int
+    expected_try: int
+    failover: int | None
+    settled_at: str | None
+    is_void: int
+    reason: str
+
+    @property
+    def whose(self) -> tuple[str, RegionId]:
+        """The run and its region."""
+        return self.run, RegionId(self.region, self.subtask)
+
+
+class Failover(NamedTuple):
+    """A decision to restart."""
+
+    id: int
+    run: str
+    region: str
+    subtask: int
+    plan: str
+
+    def steps(self) -> list[dict[str, Any]]:
+        """What the plan says of each region."""
+        found: list[dict[str, Any]] = json.loads(self.plan)["steps"]
+        return found
+
+
+class Lease(NamedTuple):
+    """A reader's claim on a result."""
+
+    id: int
+    result: int
+    holder: str
+
+
+class Sight:
+    """The ledger as it was at the last look; the names that begin with `new` hold what came with it."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._changes = -1
+        self.looks = 0
+        self.attempts: dict[str, Attempt] = {}
+        self.results: dict[int, Result] = {}
+        self.current: dict[Partition, Result] = {}
+        self.reads: dict[str, tuple[Read, ...]] = {}
+        self.clears: dict[int, Clear] = {}
+        self.first_seen: dict[str, int] = {}
+        self.failovers: dict[int, Failover] = {}
+        self.leases: dict[int, Lease] = {}
+        self._forget_news()
+        self._valid: dict[Partition, bool] = {}
+
+    def _forget_news(self) -> None:
+        self.before: dict[str, Attempt] = self.attempts
+        self.new_commits: list[Attempt] = []
+        self.new_results: list[Result] = []
+        self.new_clears: list[Clear] = []
+        self.new_failovers: list[Failover] = []
+        self.new_leases: list[Lease] = []
+        self.results_changed = False
+
+    def look(self) -> bool:
+        """Read what has changed; whether anything has."""
+        if self._connection.total_changes == self._changes:
+            return False
+        self._changes = self._connection.total_changes
+        self.looks += 1
+        self._forget_news()
+        self._look_at_attempts()
+        self._look_at_results()
+        self._look_at_others()
+        return True
+
+    def _look_at_attempts(self) -> None:
+        self.attempts = {row.id: row for row in map(Attempt._make, self._rows(Attempt, "attempt"))}
+        for row in self.attempts.values():
+            self.first_seen.setdefault(row.id, self.looks)
+            known = self.before.get(row.id)
+            if row.state == "committed" and (known is None or known.state != "committed"):
+                self.new_commits.append(row)
+                self.reads[row.id] = tuple(self._reads_of(row.id))
+
+    def _look_at_results(self) -> None:
+        found = {row.id: row for row in map(Result._make, self._rows(Result, "result"))}
+        self.results_changed = found != self.results
+        self.new_results = [row for row in found.values() if row.id not in self.results]
+        if self.results_changed:
+            self.results = found
+            self.current = {row.partition: row for row in found.values() if row.is_current}
+            self._valid = {}
+
+    def _look_at_others(self) -> None:
+        clears = {row.id: row for row in map(Clear._make, self._rows(Clear, "owed_clear"))}
+        self.new_clears = [row for row in clears.values() if row.id not in self.clears]
+        self.clears = clears
+        last = max(self.failovers, default=0)
+        self.new_failovers = list(map(Failover._make, self._rows(Failover, "failover", f"WHERE id > {last}")))
+        self.failovers |= {row.id: row for row in self.new_failovers}
+        leases = {row.id: row for row in map(Lease._make, self._rows(Lease, "lease"))}
+        self.new_leases = [row for row in leases.values() if row != self.leases.get(row.id)]
+        self.leases = leases
+
+    def _rows(self, kind: Any, table: str, where: str = "") -> Iterable[tuple[Any, ...]]:
+        return self._connection.execute(f"SELECT {', '.join(kind._fields)} FROM {table} {where}")  # noqa: S608 - no input
+
+    def _reads_of(self, attempt: str) -> Iterable[Read]:
+        query = (
+            "SELECT run, stage, layout, members FROM consumption JOIN read_set ON read_set.id = read_set "
+            "WHERE attempt = ?"
+        )
+        for run, stage, layout, members in self._connection.execute(query, (attempt,)):
+            for subtask, read, digest in json.loads(members):
+                yield Read(Partition(run, PartitionId(stage, subtask, layout)), read, digest)
+
+    # What follows from it
+
+    def is_valid(self, partition: Partition) -> bool:
+        """Whether the current result has the right content: all that it was made from is valid, and has the digest."""
+        if partition not in self._valid:
+            self._valid[partition] = False  # a result that was made from itself is not
+            result = self.current.get(partition)
+            self._valid[partition] = (
+                result is not None
+                and result.state != "quarantined"
+                and all(self.holds(read) for read in self.reads.get(result.attempt, ()))
+            )
+        return self._valid[partition]
+
+    def holds(self, read: Read) -> bool:
+        """Whether what was read is valid now, and the same."""
+        found = self.current.get(read.partition)
+        return found is not None and found.digest == read.digest and self.is_valid(read.partition)
+
+    def is_good(self, partition: Partition) -> bool:
+        """Whether the current result is valid, and there as far as the ledger knows."""
+        found = self.current.get(partition)
+        return found is not None and found.state == "finished" and self.is_valid(partition)
+
+    def committed(self, run: str, region: RegionId) -> Attempt | None:
+        """The newest attempt of a region that has committed."""
+        tries = [row for row in self.attempts.values() if row.whose == (run, region) and row.state == "committed"]
+        return max(tries, key=lambda row: row.try_number, default=None)
+
+    def is_at_work(self, run: str, region: RegionId) -> bool:
+        """Whether an attempt of a region has not ended, or a clear will bring one."""
+        tries = [row for row in self.attempts.values() if row.whose == (run, region)]
+        newest = max(tries, key=lambda row: row.try_number, default=None)
+        if newest is not None and newest.state in ("running", "waiting", "retrying"):
+            return True
+        ended = max((row.try_number for row in tries if row.state in ("committed", "adopted", "failed")), default=0)
+        owed = [row for row in self.clears.values() if row.whose == (run, region) and not row.is_void]
+        return any(row.expected_try >= ended for row in owed)
+
+    def owed(self) -> list[Clear]:
+        """The clears that Airflow has not been seen to follow."""
+        return [row for row in self.clears.values() if row.settled_at is None]

@@ -1,0 +1,131 @@
+"""Files in memory that can be away, full, unmounted, lost and damaged.
+
+Invariant: they keep the contract of `weir.store.files.Files`, and note who wrote and who deleted what.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Final
+
+from weir.store.files import Room
+
+URL: Final = "memory://simulated"
+
+
+class Condition(Enum):
+    """How the store is."""
+
+    UP = "up"
+    AWAY = "away"
+    """It answers nothing."""
+    FULL = "full"
+    UNMOUNTED = "unmounted"
+    """An empty folder is in its place."""
+
+
+class MemoryFiles:
+    """The files of one simulation. `step` is called before and behind each change, with what a refusal is."""
+
+    workers = 1
+
+    def __init__(self, step: Callable[[Exception], None], on_change: Callable[[str, str, bytes], None]) -> None:
+        self.condition = Condition.UP
+        self.data: dict[str, bytes] = {}
+        self._step = step
+        self._on_change = on_change
+
+    @property
+    def url(self) -> str:
+        """The root."""
+        return URL
+
+    def make_root(self) -> None:
+        """The root is always there, or away."""
+        self._require("")
+
+    def create(self, path: str, data: bytes) -> None:
+        """Write a new file."""
+        self._before_write(path)
+        if path in self.data:
+            raise FileExistsError(errno.EEXIST, "exists", path)
+        self._write("create", path, data)
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Write a file in the place of any earlier one."""
+        self._before_write(path)
+        self._write("replace", path, data)
+
+    def _before_write(self, path: str) -> None:
+        self._step(OSError(errno.EIO, "refused", path))
+        self._require(path)
+        if self.condition is Condition.FULL:
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+        if self.condition is Condition.UNMOUNTED:
+            raise OSError(errno.EIO, "the folder above is gone", path)
+
+    def _write(self, how: str, path: str, data: bytes) -> None:
+        self._on_change(how, path, data)
+        self.data[path] = data
+        self._step(OSError(errno.EIO, "written, and the answer is lost", path))
+
+    def read(self, path: str, offset: int, length: int | None) -> bytes:
+        """Read a part of a file."""
+        data = self._found(path)
+        return data[offset:] if length is None else data[offset : offset + length]
+
+    def size(self, path: str) -> int:
+        """The size of a file."""
+        return len(self._found(path))
+
+    def modified(self, path: str) -> datetime:
+        """Nobody asks."""
+        self._found(path)
+        return datetime(2026, 1, 1, tzinfo=UTC)
+
+    def entries(self, path: str) -> list[tuple[str, int | None]]:
+        """List names and sizes directly below a folder."""
+        self._require(path)
+        prefix = f"{path}/" if path else ""
+        found: dict[str, int | None] = {}
+        for name, data in self.data.items():
+            if name.startswith(prefix) and self.condition is not Condition.UNMOUNTED:
+                first, slash, _ = name[len(prefix) :].partition("/")
+                found[first] = None if slash else len(data)
+        if not found and path:
+            raise FileNotFoundError(errno.ENOENT, "no such folder", path)
+        return list(found.items())
+
+    def delete(self, path: str) -> None:
+        """Delete one file."""
+        self._step(OSError(errno.EIO, "refused", path))
+        self._found(path)
+        self._on_change("delete", path, b"")
+        del self.data[path]
+
+    def delete_folder(self, path: str) -> None:
+        """Delete all files below a folder."""
+        for name, _ in self.entries(path):
+            self.delete(f"{path}/{name}")
+
+    def flush(self, path: str) -> None:
+        """Nothing is buffered."""
+        self._require(path)
+
+    def room(self) -> Room | None:
+        """Nothing is free on a full disk."""
+        self._require("")
+        return Room(0, 1, None) if self.condition is Condition.FULL else None
+
+    def _require(self, path: str) -> None:
+        if self.condition is Condition.AWAY:
+            raise OSError(errno.EIO, "the store is away", path)
+
+    def _found(self, path: str) -> bytes:
+        self._require(path)
+        if path not in self.data or self.condition is Condition.UNMOUNTED:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        return self.data[path]

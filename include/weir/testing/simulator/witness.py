@@ -1,0 +1,108 @@
+"""Who watches a simulation: the ledger behind each transaction, the store at each change.
+
+Invariant: the first thing that is wrong ends the simulation, by Broken.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from weir.recovery.run_state import CLOSE
+from weir.sinks.pointer import pointer_from_json
+from weir.testing.simulator.engine import SimulatedEngine
+from weir.testing.simulator.invariants import AFTER_EACH_TRANSACTION
+from weir.testing.simulator.sight import Partition, Sight
+from weir.topology.regions import PartitionId, RegionId, Topology
+
+
+class Broken(BaseException):
+    """An invariant does not hold. Not an `Exception`: nothing that is tested may take it for a failure of its own."""
+
+    def __init__(self, invariant: str, found: str) -> None:
+        self.invariant, self.found = invariant, found
+        super().__init__(f"{invariant.replace('_', ' ')}: {found}")
+
+
+class Witness:
+    """Sees all that happens in one simulation, and remembers what the invariants need."""
+
+    def __init__(self, connection: sqlite3.Connection, topology: Topology, engine: SimulatedEngine) -> None:
+        self.sight, self.topology, self.engine = Sight(connection), topology, engine
+        self.committed_tries: dict[tuple[Any, ...], str] = {}
+        self.created: set[str] = set()
+        self._standing: dict[tuple[str, str], frozenset[str]] = {}
+        self._publishable: dict[tuple[str, str, frozenset[str]], int] = {}
+        self._published: dict[str, frozenset[str]] = {}
+
+    def observe(self) -> None:
+        """Look at the ledger."""
+        if not self.sight.look():
+            return
+        self._note_publishable()
+        for invariant in AFTER_EACH_TRANSACTION:
+            require(invariant.__name__, invariant(self))
+
+    def inputs_of(self, region: RegionId) -> list[PartitionId]:
+        """What a region needs; the closing task needs all."""
+        if region == CLOSE:
+            return [each for one in self.topology.region_ids() for each in self.topology.outputs(one)]
+        return [each for read in self.topology.inputs(region) for each in read.partitions]
+
+    def _note_publishable(self) -> None:
+        """Remember which results of a sink were valid together, and until when."""
+        if not self.sight.results_changed:
+            return
+        for where, folders in self._standing.items():
+            self._publishable[*where, folders] = self.sight.looks - 1
+        self._standing = {
+            (run, sink): folders
+            for run in {partition.run for partition in self.sight.current}
+            for sink in self.topology.sinks
+            if (folders := self._valid_together(run, sink))
+        }
+
+    def _valid_together(self, run: str, sink: str) -> frozenset[str]:
+        (layout,) = self.topology.layouts_of(sink)
+        partitions = [Partition(run, each) for each in self.topology.partitions_of(sink, layout.id)]
+        is_whole = all(self.sight.is_good(each) for each in partitions)
+        return frozenset(self.sight.current[each].folder for each in partitions) if is_whole else frozenset()
+
+    # The store
+
+    def changed(self, how: str, path: str, data: bytes) -> None:
+        """A process has written or deleted a file."""
+        if how == "delete":
+            require("nothing_in_use_is_deleted", self._deleted(path))
+            return
+        if how == "replace":
+            require("no_name_is_written_twice", [] if path.endswith("/_run.json") else [f"{path} is replaced"])
+            return
+        require("no_name_is_written_twice", [f"{path} is written again"] if path in self.created else [])
+        self.created.add(path)
+        if path.startswith("_sinks/"):
+            require("what_is_published_was_valid_as_a_whole", self._publishes(path, data))
+
+    def _deleted(self, path: str) -> Iterator[str]:
+        folder = path.rpartition("/")[0]
+        if any(result.folder == folder for result in self.sight.current.values()):
+            yield f"{path} is deleted, and is a current result"
+        if any(folder in folders for folders in self._published.values()):
+            yield f"{path} is deleted, and is published"
+
+    def _publishes(self, path: str, data: bytes) -> Iterator[str]:
+        pointer = pointer_from_json(data)
+        folders = frozenset(each.folder for each in pointer.partitions)
+        self._published[f"{pointer.sink}/{pointer.epoch}"] = folders
+        run = f"{pointer.dataflow}@{pointer.epoch}"
+        last = self._publishable.get((run, pointer.sink, folders), 0)
+        is_standing = self._standing.get((run, pointer.sink)) == folders
+        if not is_standing and last < self.sight.first_seen.get(pointer.attempt, 0):
+            yield f"{path} of {pointer.attempt} names {sorted(folders)}, which were not valid together since it began"
+
+
+def require(invariant: str, found: Iterable[str]) -> None:
+    """Raise Broken with the first thing that was found."""
+    for text in found:
+        raise Broken(invariant, text)

@@ -1,0 +1,226 @@
+"""One simulation: a coordinator, a ledger, a store and an Airflow, and the events that happen to them.
+
+Invariant: the same scene and the same events give the same outcome.
+"""
+
+from __future__ import annotations
+
+import uuid
+from itertools import count
+from typing import Final
+
+from weir.coordinator.services import Services
+from weir.recovery.restart import ExponentialDelay
+from weir.store.store import Store
+from weir.testing.dag import FakeTask
+from weir.testing.simulator.airflow import Api, SimulatedAirflow, Unexpected
+from weir.testing.simulator.dataflows import Scene
+from weir.testing.simulator.engine import SimulatedEngine
+from weir.testing.simulator.events import Event, Verb
+from weir.testing.simulator.ledger import SimulatedLedger
+from weir.testing.simulator.process import Fate, Process
+from weir.testing.simulator.store import Condition, MemoryFiles
+from weir.testing.simulator.witness import Broken, Witness
+from weir.topology.regions import Topology
+
+PATIENT: Final = ExponentialDelay(attempts_before_reset=10_000)
+
+MOST_RUNS: Final = 3
+
+
+class World:
+    """Everything that one simulation is about."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene, self.sources = scene, [each.name for each in scene.flow.stages if not each.exchanges]
+        self.content: dict[str, int] = {}
+        self.files = MemoryFiles(self._step, self._changed)
+        self.store = Store(self.files)
+        self.ledger = SimulatedLedger(self._deepen, self._step, self._observe)
+        numbers = count(1)
+        services = Services(
+            self.ledger, self.store, lambda: self.airflow.time, lambda: uuid.UUID(int=next(numbers) << 80)
+        )
+        self.topology = Topology(scene.flow)
+        self.engine = SimulatedEngine(self.store, self.content, scene.natures)
+        self.airflow = SimulatedAirflow(services, self.engine, scene.flow)
+        self.airflow.strategy = PATIENT if scene.is_patient else self.airflow.strategy
+        self.witness = Witness(self.ledger.connection, self.topology, self.engine)
+        self.suspended: list[Process] = []
+        self.runs = [self.airflow.dag_run(1)]
+        self.changed: set[str] = set()
+        self.removed: dict[str, bytes] = {}
+        self._process: Process | None = None
+
+    # What processes meet
+
+    def _step(self, refusal: Exception) -> None:
+        if self._process is not None:
+            self._process.step(refusal)
+
+    def _deepen(self, by: int) -> None:
+        if self._process is not None:
+            self._process.depth += by
+
+    def _observe(self) -> None:
+        self.witness.observe()
+
+    def _changed(self, how: str, path: str, data: bytes) -> None:
+        self.witness.changed(how, path, data)
+
+    def run(self, process: Process, fate: Fate) -> None:
+        """Let a process go on until it is over or suspended."""
+        self._process = self.airflow.process = process
+        if process in self.suspended:
+            self.suspended.remove(process)
+        try:
+            process.run(fate)
+        except Unexpected as error:
+            raise Broken("only_known_errors_are_raised", str(error)) from error
+        finally:
+            self._process = self.airflow.process = None
+        if not process.is_over:
+            self.suspended.append(process)
+
+    def close(self) -> None:
+        """End all processes."""
+        for process in self.suspended:
+            process.end()
+
+    # What happens
+
+    def carry_out(self, event: Event) -> None:
+        """Let one event happen. Raises Broken."""
+        what = _WHAT[event.verb]
+        what(self, event)
+
+    def step(self, event: Event) -> None:
+        """Run a task instance."""
+        ready = self.airflow.ready()
+        if ready:
+            self.run(self.airflow.launch(ready[event.number % len(ready)]), event.fate)
+
+    def resume(self, event: Event) -> None:
+        """Let a suspended process go on."""
+        if self.suspended:
+            self.run(self.suspended[event.number % len(self.suspended)], event.fate)
+
+    def lose(self, event: Event) -> None:
+        """Airflow gives a suspended process up."""
+        if self.suspended:
+            self.airflow.lose(self.suspended[event.number % len(self.suspended)])
+
+    def wait(self, event: Event) -> None:
+        """Minutes go by."""
+        self.airflow.wait(event.number)
+
+    def start_run(self, event: Event) -> None:
+        """The next day's run starts."""
+        del event
+        if len(self.runs) < MOST_RUNS:
+            self.runs.append(self.airflow.dag_run(len(self.runs) + 1))
+
+    def recreate(self, event: Event) -> None:
+        """A run is deleted and made anew."""
+        self.airflow.recreate(self.runs[event.number % len(self.runs)])
+
+    def _task(self, event: Event) -> FakeTask:
+        tasks = sorted(
+            self.airflow.tasks.values(), key=lambda task: (task.key.run_id, task.key.task_id, task.key.map_index)
+        )
+        return tasks[event.number % len(tasks)]
+
+    def clear(self, event: Event) -> None:
+        """A person clears a task instance that has run."""
+        task = self._task(event)
+        if task.try_number:
+            self.airflow.clear_by_hand(task.key.run_id, task.key.task_id, task.key.map_index)
+
+    def clear_down(self, event: Event) -> None:
+        """With its downstream."""
+        self.airflow.clear_with_downstream(self._task(event))
+
+    def clear_run(self, event: Event) -> None:
+        """A whole run."""
+        self.airflow.clear_run_by_hand(self.runs[event.number % len(self.runs)])
+
+    def mark(self, event: Event) -> None:
+        """A person marks a task instance."""
+        state = {Verb.SUCCEED: "success", Verb.FAIL: "failed", Verb.SKIP: "skipped"}[event.verb]
+        self.airflow.mark(self._task(event), state)
+
+    def upkeep(self, event: Event) -> None:
+        """Somebody carries out what is owed."""
+        del event
+        self.airflow.upkeep()
+
+    def change_airflow(self, event: Event) -> None:
+        """Its API goes away or comes back."""
+        self.airflow.api = Api(event.how)
+
+    def deliver(self, event: Event) -> None:
+        """What is late happens."""
+        del event
+        self.airflow.deliver()
+
+    def change_store(self, event: Event) -> None:
+        """It goes away or comes back."""
+        self.files.condition = Condition(event.how)
+
+    def damage(self, event: Event) -> None:
+        """A current result loses files, or has wrong ones."""
+        folders = sorted(result.folder for result in self.witness.sight.current.values())
+        if not folders:
+            return
+        folder = folders[event.number % len(folders)]
+        file, manifest = f"{folder}/part-0.bin", f"{folder}/manifest.json"
+        for path in {"folder": (file, manifest), "manifest": (manifest,)}.get(event.how, (file,)):
+            self._damage(path, event)
+
+    def _damage(self, path: str, event: Event) -> None:
+        data = self.files.data.get(path)
+        if data is None:
+            return
+        self.removed.setdefault(path, data)
+        if event.how in ("folder", "manifest"):
+            del self.files.data[path]
+        elif event.how == "cut":
+            self.files.data[path] = data[: len(data) // 2]
+        else:
+            at = event.number % len(data)
+            self.files.data[path] = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+    def restore(self, event: Event) -> None:
+        """What was damaged is as it was."""
+        if self.removed:
+            path = sorted(self.removed)[event.number % len(self.removed)]
+            self.files.data[path] = self.removed.pop(path)
+
+    def change(self, event: Event) -> None:
+        """A source would read something else now."""
+        stage = self.sources[event.number % len(self.sources)]
+        self.content[stage] = self.content.get(stage, 0) + 1
+        self.changed.add(stage)
+
+
+_WHAT: Final = {
+    Verb.STEP: World.step,
+    Verb.RESUME: World.resume,
+    Verb.LOSE: World.lose,
+    Verb.WAIT: World.wait,
+    Verb.RUN: World.start_run,
+    Verb.RECREATE: World.recreate,
+    Verb.CLEAR: World.clear,
+    Verb.CLEAR_DOWN: World.clear_down,
+    Verb.CLEAR_RUN: World.clear_run,
+    Verb.SUCCEED: World.mark,
+    Verb.FAIL: World.mark,
+    Verb.SKIP: World.mark,
+    Verb.UPKEEP: World.upkeep,
+    Verb.AIRFLOW: World.change_airflow,
+    Verb.DELIVER: World.deliver,
+    Verb.STORE: World.change_store,
+    Verb.DAMAGE: World.damage,
+    Verb.RESTORE: World.restore,
+    Verb.CHANGE: World.change,
+}

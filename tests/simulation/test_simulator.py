@@ -1,0 +1,62 @@
+"""Random dataflows under random faults: DESIGN 9's invariants hold after every step, and all heals.
+
+A failure prints a seed and the shortest schedule that was found: `python -m weir.testing.simulator --seed SEED`.
+"""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from weir.testing.simulator.dataflows import scene_from_text
+from weir.testing.simulator.events import Event, events_from_text, events_to_text, random_events
+from weir.testing.simulator.report import report_of
+from weir.testing.simulator.shrink import shrunk
+from weir.testing.simulator.simulate import scene_and_events, simulate
+from weir.testing.simulator.sweep import sweep
+
+SEEDS = 100
+
+
+def test_the_invariants_hold_under_random_faults():
+    swept = sweep(range(SEEDS), most=1)
+    assert swept.findings == (), "\n".join(report_of(found.seed, found.finding) for found in swept.findings)
+    assert swept.seeds == SEEDS
+
+
+@pytest.mark.parametrize("file", sorted(Path(__file__).with_name("seeds").glob("*.txt")), ids=lambda file: file.stem)
+def test_what_was_once_wrong_is_right(file):
+    """Each file is what the simulator printed when it was wrong."""
+    text = file.read_text()
+    assert simulate(scene_from_text(text.splitlines()), events_from_text(text)) is None
+
+
+def test_a_seed_is_the_same_each_time():
+    first, second = (scene_and_events(11) for _ in range(2))
+    assert first == second
+    assert str(first[0]) == str(second[0])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_scene_is_read_as_it_is_printed(seed):
+    scene, _ = scene_and_events(seed)
+    assert scene_from_text(str(scene).splitlines()) == scene
+
+
+def test_events_are_read_as_they_are_printed():
+    events = random_events(Random(5))
+    assert events_from_text(events_to_text(events)) == events
+
+
+def test_a_schedule_is_shrunk_to_what_matters():
+    """Say that what breaks it is a damage behind a step that is struck."""
+
+    def breaks(events):
+        steps = [at for at, event in enumerate(events) if event.fate.at]
+        return bool(steps) and any(event.verb.value == "damage" for event in events[steps[0] :])
+
+    events = random_events(Random(3))
+    assert breaks(events)
+    found = shrunk(events, breaks)
+    assert len(found) == 2
+    assert found[1] == Event.from_text(f"damage 0 {found[1].how}")
