@@ -1,7 +1,7 @@
 """What follows a failed try. Invariant: the failure is booked first, and a fenced try changes nothing.
 
 Airflow asks in the task process, after every failure but a kill; what a kill leaves undone the next begin does. Then,
-in this order: owed clears are carried out, a policy of the user's own is asked, labels and a note are left.
+in this order: a policy of the user's own is asked, owed clears are carried out, labels and a note are left.
 """
 
 from __future__ import annotations
@@ -76,7 +76,6 @@ def _decide(exception: BaseException, try_number: int, max_tries: int, context: 
         declared = context["task"].declared
         strategy = declared.restart_strategy(office.recovery.restart)
         decision = office.coordinator.fail(declared.flow.name, task_key(context), try_number, exception, strategy)
-        said = _settle(office, context)
         limit = strategy.limits.per_task
         decision, word = second_word(
             office.coordinator,
@@ -86,7 +85,7 @@ def _decide(exception: BaseException, try_number: int, max_tries: int, context: 
             max_tries if limit is None else limit,
             context,
         )
-        reason = f"{decision.reason}{said}{word}"
+        reason = f"{decision.reason}{word}{_settle(office, context)}"
         reason = f"{reason}{_tell(office, decision, reason, exception, context)}"
     if decision.action is Action.FAIL:
         return RetryDecision.fail(reason)

@@ -10,9 +10,11 @@ from dataclasses import replace
 
 from sqlalchemy import select
 
+from weir.coordinator.carrying_out import restart_others
 from weir.coordinator.services import Services
 from weir.coordinator.values import Action, FailureDecision
 from weir.ledger.models import AttemptRow, FailoverRow
+from weir.ledger.runs import run_by_id
 from weir.recovery.answer import Refusal
 from weir.recovery.classify import FailureClass
 from weir.recovery.run_state import AttemptState
@@ -32,14 +34,20 @@ def may_be_overruled(decision: FailureDecision) -> bool:
 def overrule(
     services: Services, dataflow: str, decision: FailureDecision, action: Action, delay_seconds: float, reason: str
 ) -> FailureDecision:
-    """Decide otherwise about a booked failure; the decision stays if it is not open to that. Raises Retryable."""
+    """Decide otherwise about a booked failure; the decision stays if it is not open to that. Raises Retryable.
+
+    What the strategy had refused and is tried again now restarts others, where the dataflow wants that.
+    """
     if not may_be_overruled(decision):
         return decision
     with services.ledger.transaction(dataflow) as session:
         row = session.get(AttemptRow, decision.attempt)
         if row is None or row.state not in _FAILED:
             return decision
+        was_refused = row.state == AttemptState.FAILED.value
         row.state = (AttemptState.FAILED if action is Action.FAIL else AttemptState.RETRYING).value
+        if was_refused and action is Action.RETRY:
+            restart_others(session, services, run_by_id(session, row.run), row, FailureClass.APPLICATION)
     return replace(decision, action=action, delay_seconds=delay_seconds, reason=reason)
 
 

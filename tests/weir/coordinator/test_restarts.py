@@ -7,10 +7,10 @@ import pytest
 
 from weir.coordinator.budgets import patience, spent
 from weir.coordinator.coordinator import Coordinator
-from weir.coordinator.values import Action
+from weir.coordinator.values import Action, FailureDecision
 from weir.errors import Conflict, EngineLost, Fenced, SuppressRestarts
 from weir.ledger.attempts import Origin, attempts_of
-from weir.ledger.models import AttemptRow, ResultRow
+from weir.ledger.models import AttemptRow, OwedClearRow, ResultRow
 from weir.recovery.answer import Refusal
 from weir.recovery.budgets import Budgets
 from weir.recovery.classify import FailureClass
@@ -270,3 +270,24 @@ def test_failures_of_a_task_are_counted_for_a_policy_of_the_users_own(failed_try
 def test_budgets_are_as_documented_by_default():
     assert RecoverySettings() == RecoverySettings.from_options({})
     assert RecoverySettings().budgets == Budgets(20, 20, 30, 30)
+
+
+def test_a_second_word_to_retry_restarts_what_the_strategys_word_would_have(world):
+    """With `failover="full"` a task that is tried again has the others with it."""
+    airflow = world.airflow
+    airflow.flow = replace(airflow.flow, failover="full")
+    airflow.strategy = NoRestart()
+    run = airflow.dag_run()
+    airflow.during = raising({"joined": ValueError})
+
+    def owed():
+        with world.ledger.transaction() as session:
+            return {row.region for row in session.query(OwedClearRow)}
+
+    while airflow.task(run, "joined", 0).state != "failed":
+        airflow.step(airflow._ready())
+    assert owed() == set()
+    [failed] = [row for row in rows_of(world, "joined") if row.failure]
+    decision = FailureDecision(Action.FAIL, 0, "refused", failed.id, FailureClass.APPLICATION, Refusal.STRATEGY)
+    airflow.coordinator.overrule("ladder", decision, Action.RETRY, 0, "mine")
+    assert {"raw-clean", "weather"} <= owed()
