@@ -103,6 +103,18 @@ class AirflowApi:
         answer = self._send("POST", f"/api/v2/dags/{quote(dag_id)}/clearTaskInstances", body)
         return [_task_instance(one) for one in answer["task_instances"]]
 
+    def compare_and_clear(
+        self, dag_id: str, items: list[dict[str, Any]], note: str, *, is_dry_run: bool
+    ) -> list[dict[str, Any]]:
+        """Ask Weir's endpoint to clear what has finished and has the expected try; one answer for each item."""
+        body = {"items": items, "note": note, "dry_run": is_dry_run}
+        found: list[dict[str, Any]] = self._send("POST", f"/weir/dags/{quote(dag_id)}/clear", body)["items"]
+        return found
+
+    def start_run(self, dag_id: str, run_id: str) -> str:
+        """Ask Weir's endpoint to set a queued run running; the state that it was found in."""
+        return str(self._send("POST", f"/weir/dags/{quote(dag_id)}/start", {"run_id": run_id})["state"])
+
     def _send(self, method: str, path: str, body: Any = None, **query: Any) -> dict[str, Any]:
         try:
             answer = self._client.request(method, path, json=body, params=query or None)

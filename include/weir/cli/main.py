@@ -12,7 +12,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from weir.cli import chaos_commands, doctor, ledger_commands, plan_commands, stack_commands
+from weir.cli import chaos_commands, doctor, failover_commands, ledger_commands, plan_commands, stack_commands
 from weir.cli.project import project_root
 from weir.errors import WeirError
 
@@ -46,9 +46,9 @@ app.command()(stack_commands.status)
 app.command()(chaos_commands.chaos)
 app.command()(doctor.doctor)
 app.command()(ledger_commands.runs)
-app.command()(ledger_commands.failovers)
+app.command()(failover_commands.failovers)
 app.command()(plan_commands.plan)
-app.command()(ledger_commands.why)
+app.command()(failover_commands.why)
 app.add_typer(ledger_commands.run_app, name="run")
 app.add_typer(ledger_commands.ledger_app, name="ledger")
 

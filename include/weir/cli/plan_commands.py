@@ -1,33 +1,120 @@
-"""`weir plan`: what would run again. Invariant: it changes nothing, and what decides for real answers."""
+"""`weir plan`: what would run again.
+
+Invariant: without --apply it changes nothing, and what decides for real answers.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
+from weir.cli.plan_report import tell_plan
+from weir.cli.services import opened_services
 from weir.dataflow.failover import Consumers, FailoverStrategy
-from weir.errors import Misconfigured
+from weir.errors import Misconfigured, WeirError
 from weir.recovery.what_if import Failure, read_topology, what_if
+
+if TYPE_CHECKING:
+    from weir.coordinator.asking import Answer
+    from weir.coordinator.services import Services
 
 
 def plan(
-    topology: Annotated[Path, typer.Option(help="A job graph, as JSON; - for standard input.", allow_dash=True)],
-    fail: Annotated[str | None, typer.Option(help="The task that fails, like join#1.")] = None,
-    lost: Annotated[str | None, typer.Option(help="The partition that it does not find, like a->b:0#2.")] = None,
-    consumers: Annotated[Consumers, typer.Option(help="What becomes of the consumers.")] = Consumers.IF_CHANGED,
-    strategy: Annotated[FailoverStrategy, typer.Option(help="Which tasks restart.")] = FailoverStrategy.REGION,
+    run: Annotated[
+        str | None, typer.Argument(help="A run: DATAFLOW@EPOCH, or Airflow's run id.", show_default=False)
+    ] = None,
+    topology: Annotated[
+        Path | None, typer.Option(help="Instead of a run: a job graph, as JSON; - for standard input.", allow_dash=True)
+    ] = None,
+    fail: Annotated[str | None, typer.Option(help="The task that fails, like joined[1]; join#1 in a graph.")] = None,
+    lost: Annotated[
+        list[str] | None, typer.Option(help="A result that is gone, like clean[0]; a->b:0#2 in a graph.")
+    ] = None,
+    consumers: Annotated[Consumers, typer.Option(help="In a graph: their rule.")] = Consumers.IF_CHANGED,
+    strategy: Annotated[FailoverStrategy, typer.Option(help="In a graph: which tasks.")] = FailoverStrategy.REGION,
+    apply: Annotated[bool, typer.Option("--apply", help="Carry the plan of a run out.")] = False,  # noqa: FBT002  Typer's
     as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,  # noqa: FBT002  Typer's
 ) -> None:
-    """Tell what a failure would restart in a job graph: by --fail, or for the failures that the file names."""
+    """Tell what would run again: in a run, now or if a task failed or results were gone, or in a job graph."""
+    if (run is None) is (topology is None):
+        raise Misconfigured("say what to plan: a run, `weir plan DATAFLOW@EPOCH`, or a job graph, `--topology FILE`")
+    if topology is not None:
+        _plan_graph(topology, fail, lost or [], consumers, strategy, as_json=as_json)
+    elif run is not None:
+        _plan_run(run, fail, lost or [], is_applied=apply, as_json=as_json)
+
+
+def _plan_run(run: str, fail: str | None, lost: list[str], *, is_applied: bool, as_json: bool) -> None:
+    from weir.coordinator.asking import Question, ask, carry_out_by_hand  # noqa: PLC0415  SQLAlchemy is slow to import
+
+    if is_applied and fail is not None:
+        raise Misconfigured(
+            f"{fail} has not failed: --apply carries out what the run misses now. Leave --fail out, or clear {fail} in "
+            "Airflow"
+        )
+    with opened_services() as services:
+        answer = ask(services, Question(run, fail, tuple(lost)))
+        owed = carry_out_by_hand(services, answer) if is_applied else 0
+        if as_json:
+            print(json.dumps(answer.plan.to_json()))
+        else:
+            tell_plan(answer.plan)
+        if is_applied:
+            said = _settle(services, answer, owed) if owed else "Nothing is to be done."
+            Console(stderr=as_json).print(said, markup=False, highlight=False, soft_wrap=True)
+
+
+def _settle(services: Services, answer: Answer, owed: int) -> str:
+    """Have Airflow follow, if it can be reached; say what is left to do."""
+    from weir.cli.airflow_clearer import VARIABLE, ApiClearer, airflow_api  # noqa: PLC0415
+    from weir.coordinator.asking import owe_what_has_been_given_up  # noqa: PLC0415
+    from weir.coordinator.settle import settle  # noqa: PLC0415
+
+    run = answer.run
+    left = (
+        f"{owed} clear(s) are owed, and whoever comes by carries them out: the DAG weir_upkeep (is it unpaused?), or "
+        f"the next task of {run.dag_id}. Tasks of {run.run_id} that Airflow calls upstream_failed are yours to clear"
+    )
+    try:
+        api = airflow_api(os.environ)
+    except WeirError as error:
+        return f"{left}. Airflow: {error}"
+    if api is None:
+        return f"{left}. (This command does it at once with {VARIABLE}=http://LOGIN:PASSWORD@HOST:PORT.)"
+    try:
+        more = owe_what_has_been_given_up(services, run, ApiClearer(api))
+        done = settle(services, ApiClearer(api), run.dataflow.name)
+    except WeirError as error:
+        return f"{left}. Airflow: {error}"
+    finally:
+        api.close()
+    settled = sum(each.is_settled for each in done)
+    return (
+        f"{settled} of {owed + more} task instance(s) are cleared, or about to run; is the DAG {run.dag_id} unpaused?"
+    )
+
+
+def _plan_graph(
+    topology: Path,
+    fail: str | None,
+    lost: list[str],
+    consumers: Consumers,
+    strategy: FailoverStrategy,
+    *,
+    as_json: bool,
+) -> None:
     asked = read_topology(_text(topology))
     if lost and not fail:
         raise Misconfigured("say which task does not find the partition: --fail TASK --lost PARTITION")
-    failures = (Failure(fail, lost),) if fail else asked.failures
+    if len(lost) > 1:
+        raise Misconfigured("in a job graph a task does not find one partition at a time: give --lost once")
+    failures = (Failure(fail, lost[0] if lost else None),) if fail else asked.failures
     if not failures:
         raise Misconfigured(f"{topology} names no `failures`: say which task fails, --fail TASK")
     answer = what_if(asked, failures, consumers, strategy)

@@ -14,6 +14,7 @@ from weir.coordinator.inputs import probe_partitions
 from weir.coordinator.services import Services
 from weir.errors import Conflict, Fault, Loss
 from weir.ledger.costs import costs_of
+from weir.ledger.findings import not_deterministic_regions
 from weir.ledger.reads import readers_in_other_runs
 from weir.ledger.runs import Run, run_by_id
 from weir.ledger.snapshot import committed_attempt, run_state
@@ -52,7 +53,9 @@ def decide_now(session: Session, run: Run, failure: Failure) -> Decided:
             horizon.add(beyond.run)
             continue
         if isinstance(answer, Plan):
-            answer = answer.with_costs(costs_of(session, {run.id, *state.earlier}, run.id))
+            runs = {run.id, *state.earlier}
+            answer = answer.with_costs(costs_of(session, runs, run.id))
+            answer = answer.with_findings(not_deterministic_regions(session, runs, run.id))
         return Decided(state, present, answer)
 
 

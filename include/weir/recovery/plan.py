@@ -102,7 +102,8 @@ class Step:
 class Plan:
     """The answer to one failure. `failed` is retried by Airflow itself and needs no clear; None if nothing failed.
 
-    `held_back` says why Weir does not carry it out by itself; empty if it does.
+    `held_back` says why Weir does not carry it out by itself; empty if it does. Of `not_deterministic` regions equal
+    inputs have given unequal results before.
     """
 
     failed: RegionId | None
@@ -113,6 +114,7 @@ class Plan:
     consumers: str = "if_changed"
     held_back: str = ""
     failed_cost: Cost | None = None
+    not_deterministic: tuple[RegionId, ...] = ()
 
     def of(self, kind: StepKind) -> tuple[Step, ...]:
         """The steps of one kind, in topological order."""
@@ -123,14 +125,19 @@ class Plan:
         steps = tuple(replace(step, cost=history.get(step.region)) for step in self.steps)
         return replace(self, steps=steps, failed_cost=history.get(self.failed) if self.failed else None)
 
+    def with_findings(self, not_deterministic: Iterable[RegionId]) -> Plan:
+        """The same plan, saying which of those that come out anew may come out otherwise without a reason."""
+        anew = {step.region for step in self.steps if step.kind in (StepKind.RERUN, StepKind.JOINED)} | {self.failed}
+        return replace(self, not_deterministic=tuple(sorted(each for each in not_deterministic if each in anew)))
+
     def total(self, *kinds: StepKind) -> Total:
         """What the steps of some kinds cost together; `failed` is none of them."""
-        return _total(step.cost for step in self.steps if step.kind in kinds)
+        return total_of(step.cost for step in self.steps if step.kind in kinds)
 
     def full_restart(self) -> Total:
         """What it would cost to run all again that has begun, what failed included."""
         begun = [step.cost for step in self.steps if step.after_try and not step.region.run]
-        return _total([*begun, self.failed_cost] if self.failed else begun)
+        return total_of([*begun, self.failed_cost] if self.failed else begun)
 
     def does_the_same(self, other: Plan) -> bool:
         """Whether both clear the same tries, for whatever reasons."""
@@ -156,6 +163,7 @@ class Plan:
             "failed_cost": _cost_to_json(self.failed_cost),
             "cause": self.cause,
             "held_back": self.held_back,
+            "not_deterministic": [str(each) for each in self.not_deterministic],
             "steps": [_step_to_json(step, self.run) for step in self.steps],
             "totals": {name: asdict(self.total(*kinds)) for name, kinds in _TOTALS.items()}
             | {"full_restart": asdict(self.full_restart())},
@@ -179,6 +187,7 @@ class Plan:
             found.get("consumers", "if_changed"),
             found.get("held_back", ""),
             _cost_from_json(found.get("failed_cost")),
+            tuple(_full_region(each) for each in found.get("not_deterministic", ())),
         )
 
 
@@ -186,7 +195,8 @@ def _clears(plan: Plan) -> dict[RegionId, int]:
     return {step.region: step.after_try for step in plan.of(StepKind.RERUN)}
 
 
-def _total(costs: Iterable[Cost | None]) -> Total:
+def total_of(costs: Iterable[Cost | None]) -> Total:
+    """What some regions cost together; None is one without history."""
     listed = list(costs)
     known = [each for each in listed if each is not None]
     return Total(

@@ -71,7 +71,7 @@ def test_the_story_of_a_task_is_told(healed):
     assert "backtrack: ResultUnavailable" in told or "backtrack: 1 result partition" in told
     told = typed("why", "joined[1]", "--run", "ladder@20130101T000000Z")
     assert "try 2 (cleared by weir): committed" in told
-    assert "clear of try 1: cleared" in told
+    assert "clear of try 1, by failover 1: cleared" in told
     assert "weir: joined[1]" in told
     assert "joined[0]" not in told
 

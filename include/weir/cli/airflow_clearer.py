@@ -1,0 +1,81 @@
+"""The command line's hand in Airflow: the plugin's endpoint, with the account of the local stack or of `WEIR_API`.
+
+Invariant: nothing is cleared here that has another try than the expected one; the endpoint compares.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from weir.cli.airflow_api import AirflowApi
+from weir.cli.airflow_environment import API
+from weir.cli.credentials import SERVICE, load_or_create
+from weir.cli.ports import LOOPBACK
+from weir.cli.project import state_folder
+from weir.cli.stack_state import Phase, read_state
+from weir.coordinator.clearing import ClearAnswer, ClearItem
+from weir.errors import Misconfigured
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+VARIABLE = "WEIR_API"
+"""The api-server's URL, with a login and a password in it."""
+
+_OWN = frozenset({"WEIR_STORE", "WEIR_LEDGER"})
+
+
+class ApiClearer:
+    """Compares and clears through the plugin's endpoint."""
+
+    def __init__(self, api: AirflowApi) -> None:
+        self._api = api
+
+    def clear(self, wanted: Sequence[ClearItem], note: str) -> list[ClearAnswer]:
+        """Clear what matches, in one request a DAG."""
+        return self._ask(wanted, note, is_dry_run=False)
+
+    def inspect(self, wanted: Sequence[ClearItem]) -> list[ClearAnswer]:
+        """Answer as `clear` would, and change nothing."""
+        return self._ask(wanted, "", is_dry_run=True)
+
+    def start(self, dag_id: str, run_id: str) -> str:
+        """Set a queued run running; answer the state that it was found in."""
+        return self._api.start_run(dag_id, run_id)
+
+    def _ask(self, wanted: Sequence[ClearItem], note: str, *, is_dry_run: bool) -> list[ClearAnswer]:
+        answers: dict[ClearItem, ClearAnswer] = {}
+        for dag_id, group in groupby(sorted(wanted, key=lambda item: item.dag_id), key=lambda item: item.dag_id):
+            items = list(group)
+            named = [
+                {"run_id": each.run_id, "task_id": each.task_id, "map_index": each.map_index}
+                | {"expected_try": each.expected_try}
+                for each in items
+            ]
+            rows = self._api.compare_and_clear(dag_id, named, note, is_dry_run=is_dry_run)
+            for item, row in zip(items, rows, strict=True):
+                answers[item] = ClearAnswer(item, row["state"], row["try_number"], row["cleared"])
+        return [answers[item] for item in wanted]
+
+
+def airflow_api(environ: Mapping[str, str]) -> AirflowApi | None:
+    """Airflow's API, if its address is known: `WEIR_API`, or the local stack while it is up.
+
+    Raises Misconfigured for an address that is none, and Retryable if it does not answer.
+    """
+    given = environ.get(VARIABLE)
+    if given:
+        url = urlsplit(given)
+        if url.scheme not in {"http", "https"} or not url.hostname or url.username is None:
+            raise Misconfigured(f"{VARIABLE} is no address: expected http://LOGIN:PASSWORD@HOST:PORT")
+        address = f"{url.scheme}://{url.hostname}" + (f":{url.port}" if url.port else "") + url.path.rstrip("/")
+        return AirflowApi(address, unquote(url.username), unquote(url.password or ""))
+    if _OWN & environ.keys():
+        return None  # a ledger that is not the local stack's belongs to another Airflow
+    folder = state_folder()
+    state = read_state(folder)
+    if state.phase is not Phase.UP or API not in state.ports:
+        return None
+    return AirflowApi(f"http://{LOOPBACK}:{state.ports[API]}", SERVICE, load_or_create(folder).service_password)

@@ -1,0 +1,84 @@
+"""A plan as a person reads it. Invariant: what is not shown of it is counted."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from weir.recovery.plan import Cost, Plan, Step, StepKind, Total
+from weir.recovery.staleness import USUAL_CAUSES
+
+MOST_ROWS = 40
+"""The steps that a table shows; `--json` has all."""
+
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def tell_plan(plan: Plan) -> None:
+    """Print a plan: a table of what becomes of whom, and what it costs."""
+    console = Console()
+    steps = [step for step in plan.steps if step.kind is not StepKind.SPARED]
+    _line(console, f"{plan.run}: failover={plan.strategy}, consumers={plan.consumers}. {_sentence(plan.cause)}")
+    if plan.failed is not None:
+        _line(console, f"{plan.failed} is tried again by Airflow.")
+    if not steps:
+        _line(
+            console, "Nothing else would run again." if plan.failed else "Nothing is missing: nothing would run again."
+        )
+    else:
+        console.print(_table(steps[:MOST_ROWS]))
+    if len(steps) > MOST_ROWS:
+        _line(console, f"and {len(steps) - MOST_ROWS} more, which --json shows")
+    for text in _totals(plan):
+        _line(console, text)
+
+
+def amount(total: Total) -> str:
+    """Say what some regions cost, in a few words."""
+    unknown = f", {total.unknown} without history" if total.unknown else ""
+    return (
+        f"{total.regions} region(s), {total.rows:,} rows, {_bytes(total.bytes)}, {total.seconds:,.1f} s{unknown}"
+        if total.regions
+        else "nothing"
+    )
+
+
+def _sentence(cause: str) -> str:
+    return f"{cause[:1].upper()}{cause[1:]}."
+
+
+def _table(steps: list[Step]) -> Table:
+    table = Table("region", "what becomes of it", "why", "rows", "bytes", "seconds")
+    for step in steps:
+        table.add_row(str(step.region), str(step.kind), step.reason, *_cells(step.cost))
+    return table
+
+
+def _cells(cost: Cost | None) -> tuple[str, str, str]:
+    return ("?", "?", "?") if cost is None else (f"{cost.rows:,}", _bytes(cost.bytes), f"{cost.seconds:,.1f}")
+
+
+def _totals(plan: Plan) -> list[str]:
+    lines = [
+        f"Re-run: {amount(plan.total(StepKind.RERUN))}.",
+        f"If their input changes: at most {amount(plan.total(StepKind.IF_CHANGED, StepKind.SUSPENDED))}.",
+        f"Spared: {amount(plan.total(StepKind.SPARED))}.",
+        f"A full restart: {amount(plan.full_restart())}.",
+    ]
+    if plan.not_deterministic:
+        named = ", ".join(map(str, plan.not_deterministic))
+        lines.append(f"Not deterministic before, from equal inputs: {named}. Usual causes: {USUAL_CAUSES}.")
+    if plan.held_back:
+        lines.append(f"Weir does not carry this out by itself: {plan.held_back}. `weir plan {plan.run} --apply` does.")
+    return lines
+
+
+def _bytes(size: int) -> str:
+    value, unit = float(size), 0
+    while value >= 1000 and unit < len(_UNITS) - 1:
+        value, unit = value / 1000, unit + 1
+    return f"{value:,.0f} {_UNITS[unit]}" if unit == 0 else f"{value:,.1f} {_UNITS[unit]}"
+
+
+def _line(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
