@@ -196,7 +196,7 @@ def _held_back(state: RunState, failure: Failure, found: Backtracked, rerun: Set
     if missed and not _clears_consumers(state):
         return "failover is individual: Weir clears nothing by itself"
     lost = sum(loss.fault in _OF_A_PROBE and not _was_released(state, loss) for loss in missed)
-    regions = len(state.region_ids())
+    regions = sum(len(state.region_ids(each)) for each in ("", *state.earlier))
     if failure.largest >= 1 or lost < SMALLEST_HELD_BACK or lost <= failure.largest * regions:
         return ""
     return (
