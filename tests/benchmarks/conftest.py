@@ -15,7 +15,7 @@ from weir.testing.spark_server import TestServer
 from weir_spark.session import active, configure
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE / "overhead"))
+sys.path += [str(HERE / "overhead"), str(HERE / "flip1")]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("benchmark_only", default=False):
         return
     for item in items:
-        if item.path.is_relative_to(HERE):
+        if item.path.is_relative_to(HERE) and "benchmark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.skip(reason="a benchmark: ask for it by --benchmark-only"))
 
 
