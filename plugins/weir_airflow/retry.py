@@ -117,6 +117,6 @@ def _tell(office: Office, decision: FailureDecision, reason: str, exception: Bas
         labels = label_failure(office, decision, exception, context, said.append)
         office.clearer.annotate(task_key(context), note_of(decision, reason, labels))
         said.insert(0, f"labels: {shown(labels)}")
-    except WeirError as error:
-        said.append(f"labels or note are missing: {error}")
+    except Exception as error:  # noqa: BLE001  raised, it would have Airflow forget the decision and use its own retries
+        said.append(f"labels or note are missing: {type(error).__name__}: {error}")
     return "".join(f"; {text}" for text in said)

@@ -75,6 +75,13 @@ def test_without_settings_it_says_how_to_set_them_and_judges_the_rest(environmen
     assert {area for area, _ in found} == {"settings"}
 
 
+def test_an_option_of_the_section_weir_that_cannot_be_understood_is_a_problem(environment):
+    found = examined({**environment, "AIRFLOW__WEIR__RESTART_STRATEGY_TIPE": "none"}, "--offline")
+    finding = found["settings", "Weir's settings"]
+    assert finding.status is Status.PROBLEM
+    assert "no option 'restart_strategy_tipe'; did you mean 'restart-strategy.type'?" in finding.found
+
+
 def test_a_store_and_a_ledger_in_connections_are_examined(environment, tmp_path):
     bare = {key: value for key, value in environment.items() if not key.startswith("WEIR_")}
     store = {"conn_type": "aws", "login": "key-id", "password": SECRET, "extra": {"url": "s3://nobody-has-this/weir"}}

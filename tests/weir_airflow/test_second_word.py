@@ -209,7 +209,7 @@ def test_a_failure_that_cannot_be_noted_is_decided_all_the_same(tries, tickets, 
     monkeypatch.setenv("AIRFLOW_CONN_WEIR_API", json.dumps(nobody))
     decision = tries.fail(ValueError("bad row"), FAST, None, ["tickets:owner"])
     assert (decision.action, decision.retry_delay) == (RetryAction.RETRY, timedelta(seconds=1))
-    assert "labels or note are missing: " in decision.reason
+    assert "labels or note are missing: Retryable: " in decision.reason
     assert "owner" in tries.rows()[0].labels
 
 
