@@ -10,6 +10,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from weir.ledger.ledger import Ledger
+from weir.ledger.models import AttemptRow, RunRow
+
 pytestmark = pytest.mark.spark
 
 FLOWS = '''
@@ -17,6 +20,7 @@ import json, os
 from datetime import datetime, timedelta, UTC
 from pathlib import Path
 from airflow.sdk import DAG, CronDataIntervalTimetable, task
+from airflow.sdk.definitions.retry_policy import ExceptionRetryPolicy, RetryRule
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
 from weir_airflow import dataflow_dag, dataflow_group
 
@@ -30,6 +34,14 @@ def flow(name):
 
 dataflow_dag(flow("stumble"), schedule="@daily", start_date=START, retries=1, retry_delay=timedelta(0))
 dataflow_dag(flow("fall"), schedule="@daily", start_date=START, retries=0)
+dataflow_dag(
+    flow("mind"),
+    schedule="@daily",
+    start_date=START,
+    restart={"restart-strategy.type": "none"},
+    retry_policy=ExceptionRetryPolicy([RetryRule("builtins.ValueError", retry_delay=timedelta(0), reason="it passes")]),
+    failure_enrichers=["rapids_stages:owner"],
+)
 
 def braid(name):
     """Numbers and the rows that are kept of them, index by index; then sums over all of them."""
@@ -65,6 +77,9 @@ def numbers(ctx):
     if ctx.subtask == 3 and (Path(ctx.parameters["control"]) / "break").exists():
         raise ValueError("broken on purpose")
     return ctx.spark.range(ctx.subtask, 100, ctx.parallelism).select("id", (F.col("id") % 10).alias("bucket"))
+
+def owner(failure):
+    return {"owner": f"{failure.region}[{failure.subtask}] by {failure.error}"}
 
 def kept(ctx, numbers):
     mark = Path(ctx.parameters["control"]) / "lose-3"
@@ -204,6 +219,26 @@ def test_a_stage_that_fails_once_is_restarted_by_the_users_retries(run, world):
     assert state == "success"
     assert (tasks["totals-sums", 0], tasks["totals-sums", 1]) == (("success", 2), ("success", 1))
     assert published(world, "stumble", 2) == EXPECTED
+
+
+def test_a_users_retry_policy_has_the_last_word_and_a_failure_leaves_labels_and_a_note(run, world):
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+
+    (world / "stumble").write_text("once")
+    state, states, _, _ = run("mind", 7)
+    assert (state, states["totals-sums", 0]) == ("success", ("success", 2))
+    with create_session() as session:
+        [ti] = session.query(TaskInstance).filter_by(dag_id="mind", task_id="totals-sums", map_index=0)
+        note = ti.note
+    said = "totals-sums[0] by ValueError"
+    assert note.startswith(f"Weir: application, tried again (owner={said}). ExceptionRetryPolicy: it passes; ")
+    ledger = Ledger.open(f"sqlite:///{world}/ledger.db")
+    with ledger.transaction() as session:
+        rows = session.query(AttemptRow).join(RunRow, RunRow.id == AttemptRow.run).filter(RunRow.dataflow == "mind")
+        [labels] = [row.labels for row in rows if row.failure]
+    ledger.close()
+    assert labels == {"type": "application", "exception": "ValueError", "owner": said}
 
 
 def test_without_retries_a_failure_is_final(run, world):
