@@ -1,4 +1,7 @@
-"""Writes digest.json: `python tests/golden/make_digest.py sc://host:port`. Other digests need another VERSION."""
+"""Writes digest.json and digest-rules.json: `python tests/golden/make_digest.py sc://host:port`.
+
+Other digests need another VERSION.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from weir.dataflow.digest_rule import DigestRule
 from weir_spark.digest import VERSION, digest_of
 from weir_spark.session import configure
 
@@ -33,6 +37,19 @@ QUERIES = {
     "key group": "select 17 `_weir_key_group`, 'JFK' origin",
 }
 
+RULES = {
+    "doubles": (
+        "select * from values (1.2349D), (-2.675D), (double('NaN')), (double('Infinity')), (null), (-0.001D) t(a)",
+        {"a": 2},
+        [],
+    ),
+    "floats and decimals": ("select float('1.2345') a, cast('1.2345' as decimal(9, 4)) b", {"a": 3, "b": 3}, []),
+    "whole numbers": ("select 17 a, 18L b", {"a": 0, "b": 4}, []),
+    "a column left out": ("select 1 a, timestamp'2013-01-01 05:00:00 UTC' loaded_at", {}, ["loaded_at"]),
+    "both": ("select 1.005D fare, 'x' by, 'JFK' origin", {"fare": 2}, ["by"]),
+    "all columns left out": ("select 1 a union all select 2", {}, ["a"]),
+}
+
 
 def main(url: str) -> None:
     session = SparkSession.builder.remote(url).create()
@@ -40,9 +57,20 @@ def main(url: str) -> None:
     vectors = [
         {"name": name, "query": query, "digest": str(digest_of(session.sql(query)))} for name, query in QUERIES.items()
     ]
+    ruled = [
+        {
+            "name": name,
+            "query": query,
+            "round": places,
+            "ignore": ignored,
+            "digest": str(digest_of(session.sql(query), DigestRule(places, tuple(ignored)))),
+        }
+        for name, (query, places, ignored) in RULES.items()
+    ]
     session.stop()
-    document = {"version": VERSION, "vectors": vectors}
-    Path(__file__).with_name("digest.json").write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    for name, found in (("digest.json", vectors), ("digest-rules.json", ruled)):
+        document = {"version": VERSION, "vectors": found}
+        Path(__file__).with_name(name).write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,19 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from weir.results.codec import stage_copy_from_json
 from weir.results.layout import PLAIN, Layout
-from weir.results.region_job import InputToRead, OutputReport, OutputToWrite, PartitionToRead, RegionJob, StageToRun
+from weir.results.region_job import (
+    CopyToRead,
+    CopyToWrite,
+    InputToRead,
+    OutputReport,
+    OutputToWrite,
+    PartitionToRead,
+    RegionJob,
+    StageToRun,
+)
+from weir.results.stage_copy import COPY, COPY_NAME
 
 if TYPE_CHECKING:
     from weir.store.store import Store
@@ -49,10 +60,31 @@ class Jobs:
     def read(self, argument: str, *reports: OutputReport, key_groups: tuple[int, int] | None = None) -> InputToRead:
         """An input: what these reports tell of."""
         partitions = tuple(
-            PartitionToRead(each.stage, subtask, self.files(each)) for subtask, each in enumerate(reports)
+            PartitionToRead(each.stage, subtask, self.files(each), each.folder.rpartition("/")[2])
+            for subtask, each in enumerate(reports)
         )
         first = reports[0]
         return InputToRead(argument, first.layout, first.spark_schema, partitions, key_groups)
+
+    def copy(self, stage: str, made_from: str = "from this") -> CopyToWrite:
+        """Where to copy a stage."""
+        folder = f"flow/20130101T000000Z/{stage}/{COPY}/0/t0001-{uuid.uuid4().hex[:12]}"
+        return CopyToWrite(folder, self.store.spark_url(folder), made_from)
+
+    def resume(self, copy: CopyToWrite) -> CopyToRead:
+        """A copy that was written, as the coordinator offers it to a later attempt."""
+        found = stage_copy_from_json(self.store.read(f"{copy.folder}/{COPY_NAME}"))
+        files = tuple(f"{copy.spark_folder}/{file.name}" for file in found.files)
+        return CopyToRead(
+            found.attempt,
+            copy.folder,
+            files,
+            found.spark_schema,
+            found.code,
+            found.session,
+            found.inputs,
+            found.copies,
+        )
 
     def files(self, report: OutputReport) -> tuple[str, ...]:
         """The files of a result, as Spark spells their paths."""
