@@ -18,7 +18,7 @@ def tell_plan(plan: Plan) -> None:
     """Print a plan: a table of what becomes of whom, and what it costs."""
     console = Console()
     steps = [step for step in plan.steps if step.kind is not StepKind.SPARED]
-    _line(console, f"{plan.run}: failover={plan.strategy}, consumers={plan.consumers}. {_sentence(plan.cause)}")
+    _line(console, f"{plan.run}: failover={plan.strategy}, consumers={plan.consumers}. Asked: {plan.cause}.")
     if plan.failed is not None:
         _line(console, f"{plan.failed} is tried again by Airflow.")
     if not steps:
@@ -41,10 +41,6 @@ def amount(total: Total) -> str:
         if total.regions
         else "nothing"
     )
-
-
-def _sentence(cause: str) -> str:
-    return f"{cause[:1].upper()}{cause[1:]}."
 
 
 def _table(steps: list[Step]) -> Table:

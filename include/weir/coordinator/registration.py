@@ -12,6 +12,7 @@ from functools import partial
 from sqlalchemy.orm import Session
 
 from weir.coordinator.budgets import restart_answer
+from weir.coordinator.carrying_out import restart_others
 from weir.coordinator.run_records import write_record
 from weir.coordinator.services import Services, region_folder
 from weir.coordinator.values import Attempt, Awaiting, BeginRequest, Exhausted, NotInRecord, SparkWork, TaskKey
@@ -97,6 +98,7 @@ def _enter(
         else origin_of(session, run.id, region, older, (request.max_tries, request.clear_number))
     )
     interrupt = _fence(older, origin, services, run)
+    is_new = row is None
     if row is None:
         row = _new_row(services, request, run, region, origin)
         session.add(row)
@@ -104,6 +106,8 @@ def _enter(
     row.session_url = request.session_url
     session.flush()
     waiting = _obey_strategy(session, row, older, services, request, interrupt) if origin is Origin.RETRY else None
+    if is_new and _was_killed(older) and origin is Origin.RETRY and not isinstance(waiting, Exhausted):
+        restart_others(session, services, run, older[-1], FailureClass.KILLED)
     if waiting is not None:
         return waiting
     attempt = Attempt(row.id, run.id, region, row.try_number, run.lineage, row.session_id, row.session_url)
@@ -161,6 +165,10 @@ def _fence(older: list[AttemptRow], origin: Origin, services: Services, run: Run
     return tuple(work)
 
 
+def _was_killed(older: list[AttemptRow]) -> bool:
+    return bool(older) and older[-1].failure == FailureClass.KILLED.value
+
+
 def _obey_strategy(
     session: Session,
     row: AttemptRow,
@@ -171,7 +179,7 @@ def _obey_strategy(
 ) -> Awaiting | Exhausted | None:
     """The restart strategy's word on a predecessor that could not ask for it itself."""
     last = older[-1]
-    if last.failure != FailureClass.KILLED.value or last.ended_at is None:
+    if not _was_killed(older) or last.ended_at is None:
         return None
     answer = restart_answer(session, request.restart, row.run, RegionId(row.region, row.subtask))
     if answer.refusal is not None:

@@ -203,7 +203,7 @@ def total_of(costs: Iterable[Cost | None]) -> Total:
         len(listed),
         sum(each.rows for each in known),
         sum(each.bytes for each in known),
-        round(sum(each.seconds for each in known), 3),
+        round(sum((each.seconds for each in known), 0.0), 3),
         len(listed) - len(known),
     )
 
