@@ -141,3 +141,21 @@ def test_an_equal_result_of_one_index_restarts_nothing(begun):
     begun.airflow.clear_by_hand(begun.run, "rows", 3)
     begun.airflow.run_until_quiet()
     assert Counter(begun.airflow.executed(begun.run)) - Counter(before) == Counter({"rows[3]": 1})
+
+
+def test_a_run_that_began_before_its_exchange_was_pointwise_goes_on_by_its_record(world):
+    def flow(**divided):
+        clean = Stage("clean", "p:clean", [blocking("rows", **divided)], parallelism=4)
+        return Dataflow("ladder", [source("rows", "p:rows", parallelism=4), clean, sink("clean", "out")])
+
+    airflow = world.airflow
+    airflow.flow = flow(by="k")
+    run = airflow.dag_run()
+    airflow.step(airflow.task(run, "rows", 0))
+    airflow.deploy(flow(pointwise=True))
+    airflow.step(airflow.task(run, "clean-out", 0))
+    assert airflow.task(run, "clean-out", 0).state != "success"
+    airflow.run_until_quiet()
+    assert set(airflow.states().values()) == {"success"}
+    executed = airflow.executed(run)
+    assert {executed[f"rows[{i}]"] for i in SUBTASKS} == {1}
