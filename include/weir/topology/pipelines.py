@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from weir.topology.components import UnionFind, strongly_connected
 from weir.topology.ids import LogicalRegion
 
 
@@ -21,30 +20,61 @@ def pipelines_of(
     between them are. Sets grow along the exchanges in that order, as long as the invariant holds.
     """
     number = {region.name: place for place, region in enumerate(regions)}
-    joined = UnionFind(len(regions))
     edges = sorted((number[consumer], number[producer], is_so) for (producer, consumer), is_so in pointwise.items())
+    sets = _Sets(len(regions), edges)
     for consumer, producer, is_pointwise in edges:
-        if not is_pointwise or regions[consumer].parallelism == 1:
-            continue
-        candidate = UnionFind(len(regions))
-        for place in range(len(regions)):
-            candidate.union(joined.find(place), place)
-        candidate.union(producer, consumer)
-        if _is_sound(candidate, edges):
-            joined = candidate
-    members: dict[int, list[LogicalRegion]] = {}
-    for place, region in enumerate(regions):
-        members.setdefault(joined.find(place), []).append(region)
-    return tuple(tuple(each) for each in members.values() if len(each) > 1)
+        if is_pointwise and regions[consumer].parallelism > 1:
+            sets.join(producer, consumer)
+    found = ([regions[member] for member in members] for members in sets.members if len(members) > 1)
+    return tuple(tuple(pipeline) for pipeline in found)
 
 
-def _is_sound(sets: UnionFind, edges: Sequence[tuple[int, int, bool]]) -> bool:
-    labels = sets.labels()
-    if any(labels[producer] == labels[consumer] and not is_so for consumer, producer, is_so in edges):
+class _Sets:
+    """Sets of regions, each under the number of its first one, and the exchanges between them."""
+
+    def __init__(self, size: int, edges: Sequence[tuple[int, int, bool]]) -> None:
+        self.members: list[list[int]] = [[place] for place in range(size)]
+        self._set_of = list(range(size))
+        self._behind: list[dict[int, bool]] = [{} for _ in range(size)]
+        """The sets that read each set, and whether over pointwise exchanges only."""
+        self._before: list[set[int]] = [set() for _ in range(size)]
+        for consumer, producer, is_pointwise in edges:
+            self._behind[producer][consumer] = is_pointwise
+            self._before[consumer].add(producer)
+
+    def join(self, producer: int, consumer: int) -> None:
+        """Make the two regions' sets one, if all between them is pointwise and no other way leads there."""
+        kept, gone = self._set_of[producer], self._set_of[consumer]
+        if kept == gone or not self._behind[kept][gone] or self._has_detour(kept, gone):
+            return
+        if gone < kept:
+            kept, gone = gone, kept
+        for place in self.members[gone]:
+            self._set_of[place] = kept
+        self.members[kept] = sorted(self.members[kept] + self.members[gone])
+        self.members[gone] = []
+        self._redirect(gone, kept)
+
+    def _has_detour(self, start: int, end: int) -> bool:
+        waiting = [each for each in self._behind[start] if each != end]
+        seen = set(waiting)
+        for each in waiting:
+            if end in self._behind[each]:
+                return True
+            new = self._behind[each].keys() - seen
+            seen |= new
+            waiting += new
         return False
-    successors: list[set[int]] = [set() for _ in labels]
-    for consumer, producer, _ in edges:
-        if labels[producer] != labels[consumer]:
-            successors[labels[producer]].add(labels[consumer])
-    component = strongly_connected([sorted(each) for each in successors])
-    return len({component[label] for label in labels}) == len(set(labels))
+
+    def _redirect(self, gone: int, kept: int) -> None:
+        for reader, is_pointwise in self._behind[gone].items():
+            self._before[reader].discard(gone)
+            if reader != kept:
+                self._before[reader].add(kept)
+                self._behind[kept][reader] = is_pointwise and self._behind[kept].get(reader, True)
+        for read in self._before[gone]:
+            is_pointwise = self._behind[read].pop(gone)
+            if read != kept:
+                self._before[kept].add(read)
+                self._behind[read][kept] = is_pointwise and self._behind[read].get(kept, True)
+        self._behind[gone], self._before[gone] = {}, set()
