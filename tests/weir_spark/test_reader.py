@@ -7,8 +7,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
+from weir.errors import Misconfigured
 from weir.results.layout import Layout
-from weir.results.region_job import OutputReport, PartitionToRead
+from weir.results.region_job import InputToRead, OutputReport, PartitionToRead
 from weir.store.store import Store
 from weir_spark import writer
 from weir_spark.digest import digest_of
@@ -124,3 +125,46 @@ def test_a_damaged_file_is_an_error_even_if_the_server_ignores_corrupt_files(spa
             ).collect()
     finally:
         spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
+
+
+DECLARED = "value STRING, key BIGINT"
+
+
+def test_an_input_of_the_epoch_before_is_empty_in_the_first_one_and_has_the_declared_columns(spark, jobs) -> None:
+    read = InputToRead("before", BY_KEY, "", (), (0, 3), DECLARED)
+    rows = read_input(spark, read)
+    assert (rows.count(), rows.schema.simpleString()) == (0, "struct<value:string,key:bigint>")
+
+
+def test_a_result_of_the_epoch_before_has_the_declared_columns_in_their_order(spark, jobs, rows, written) -> None:
+    read = dataclasses.replace(jobs.read("before", written(), key_groups=(0, 7)), declared_schema=DECLARED)
+    assert read_input(spark, read).columns == ["value", "key"]
+    assert digest_of(read_input(spark, read).select("key", "value")) == digest_of(rows)
+
+
+def test_a_result_of_the_epoch_before_without_rows_has_the_declared_columns(spark, jobs, rows, written) -> None:
+    read = dataclasses.replace(jobs.read("before", written(rows.where("key < 0"))), declared_schema=DECLARED)
+    assert (read_input(spark, read).count(), read_input(spark, read).columns) == (0, ["value", "key"])
+
+
+@pytest.mark.parametrize(
+    "declared", ["value STRING", "value STRING, key INT", "value STRING, Key BIGINT", "value STRING, key BIGINT, n INT"]
+)
+def test_a_result_with_other_columns_than_declared_is_refused_with_both(spark, jobs, written, declared) -> None:
+    read = dataclasses.replace(jobs.read("before", written()), declared_schema=declared)
+    shown = r"declared with the schema value string.*, but the result of numbers of the epoch before has key bigint, "
+    with pytest.raises(Misconfigured, match=f"the input 'before' is {shown}value string: correct previous"):
+        read_input(spark, read)
+
+
+@pytest.mark.parametrize("declared", ["value STRINGS", "value", "("])
+def test_a_schema_that_is_none_is_refused(spark, declared) -> None:
+    with pytest.raises(Misconfigured, match="the schema of the input 'before' is not one: expected a Spark DDL string"):
+        read_input(spark, InputToRead("before", BY_KEY, "", (), None, declared))
+
+
+def test_a_declared_schema_is_compared_without_nullability_at_any_depth(spark, jobs, written) -> None:
+    rows = spark.sql("select 1L key, array(struct(1 x)) nested, map('a', 1) m")
+    declared = "key BIGINT NOT NULL, nested ARRAY<STRUCT<x: INT>>, m MAP<STRING, INT>"
+    read = dataclasses.replace(jobs.read("before", written(rows)), declared_schema=declared)
+    assert read_input(spark, read).count() == 1
