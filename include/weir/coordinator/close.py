@@ -229,7 +229,10 @@ def _to_announce(session: Session, run: str, sink: str, max_tries: int) -> int |
     """The version that Airflow has not been told of: this attempt's, or that of a try since the last clear.
 
     Airflow hears of a version when the task instance succeeds; a try that was killed behind its commit has not said it.
+    The tries of a deleted DagRun (below 1) have.
     """
     last = last_publication(session, run, sink)
     publisher = None if last is None else session.get(AttemptRow, last.attempt)
-    return last.version if last is not None and publisher is not None and publisher.max_tries == max_tries else None
+    if last is None or publisher is None or publisher.try_number < 1:
+        return None
+    return last.version if publisher.max_tries == max_tries else None
