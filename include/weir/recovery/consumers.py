@@ -9,7 +9,7 @@ Invariant: each group of consumers is looked at once a decision, so that all-to-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
 from weir.recovery.plan import SHOWN
@@ -19,8 +19,6 @@ from weir.topology.regions import PartitionId, RegionId
 
 LaterReaders = Mapping[tuple[str, str], tuple[RegionState, ...]]
 """By stage and layout: regions of later runs whose newest commit was made of it, as they are now."""
-
-_CLOSE = (CLOSE,)
 
 
 @dataclass(slots=True)
@@ -46,6 +44,7 @@ class Readers:
         for run in ("", *state.earlier):
             self._enter_previous(run, readers)
         self._next_epoch = {partition: tuple(found) for partition, found in readers.items()}
+        self._closing = {run: (replace(CLOSE, run=run),) for run in ("", *state.earlier)}
 
     def _enter_previous(self, run: str, readers: dict[PartitionId, list[RegionId]]) -> None:
         before = self._state.predecessor_of(run)
@@ -61,16 +60,14 @@ class Readers:
         yield self._state.consumers(partition)
         if partition in self._next_epoch:
             yield self._next_epoch[partition]
-        if partition.run:
-            return
-        if (partition.stage, partition.layout) in self._later:
+        if partition.stage in self._state.topology_of(partition.run).sinks:
+            yield self._closing[partition.run]
+        if not partition.run and (partition.stage, partition.layout) in self._later:
             yield self._later[partition.stage, partition.layout]
-        if partition.stage in self._state.topology.sinks:
-            yield _CLOSE
 
     def outputs(self, region: RegionId) -> tuple[PartitionId, ...]:
         """What a region writes, nothing for one of a later run: what follows from that is decided in that run."""
-        is_known = region != CLOSE and (not region.run or region.run in self._state.earlier)
+        is_known = region.name != CLOSE.name and (not region.run or region.run in self._state.earlier)
         return self._state.outputs(region) if is_known else ()
 
     def state_of(self, region: RegionId) -> RegionState:

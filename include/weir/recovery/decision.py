@@ -14,7 +14,7 @@ from weir.errors import Fault, Loss
 from weir.recovery.backtrack import Backtracked, Occasion, backtrack
 from weir.recovery.consumers import Affected, LaterReaders, Readers, affected
 from weir.recovery.plan import Plan, Step, StepKind
-from weir.recovery.run_state import CLOSE, AttemptState, RunState
+from weir.recovery.run_state import CLOSE, AttemptState, RegionState, RunState
 from weir.results.partition_state import PartitionState
 from weir.topology.regions import PartitionId, RegionId
 
@@ -94,7 +94,8 @@ def _certain(state: RunState, failure: Failure, found: Backtracked) -> dict[Regi
         if region != failure.failed and not _is_coming(state, region)
     }
     if failure.failed is None:
-        rerun |= {each: _given_up(state, each) for each in (*state.region_ids(), CLOSE) if _has_failed(state, each)}
+        known = [state.region(each) for each in (*state.region_ids(), CLOSE)]
+        rerun |= {each.region: _given_up(each) for each in known if _has_failed(each)}
     is_full = state.topology.dataflow.failover is FailoverStrategy.FULL and (failure.failed is not None or found.causes)
     for region in state.region_ids() if is_full else ():
         if state.region(region).newest_state in _FINISHED and not state.region(region).at_work:
@@ -123,13 +124,12 @@ def _is_coming(state: RunState, region: RegionId) -> bool:
     return state.region(region).at_work or is_to_begin
 
 
-def _has_failed(state: RunState, region: RegionId) -> bool:
-    known = state.region(region)
+def _has_failed(known: RegionState) -> bool:
     return known.newest_state is AttemptState.FAILED and not known.at_work
 
 
-def _given_up(state: RunState, region: RegionId) -> str:
-    return f"try {state.region(region).newest_try} has failed for good"
+def _given_up(known: RegionState) -> str:
+    return f"try {known.newest_try} has failed for good"
 
 
 def _regions(
@@ -169,7 +169,7 @@ def _step(
         return Step(
             StepKind.SUSPENDED, region, known.newest_try, f"if the digest of {_named(depends_on)} changes", depends_on
         )
-    return Step(StepKind.SPARED, region, known.newest_try, _why_spared(state, known.newest_try, is_stale=is_stale))
+    return Step(StepKind.SPARED, region, known.newest_try, _why_spared(state, known, is_stale=is_stale))
 
 
 def _is_stale(state: RunState, readers: Readers, region: RegionId) -> bool:
@@ -180,9 +180,11 @@ def _named(regions: tuple[RegionId, ...]) -> str:
     return str(regions[0]) if len(regions) == 1 else f"{', '.join(map(str, regions[:-1]))} or {regions[-1]}"
 
 
-def _why_spared(state: RunState, newest_try: int, *, is_stale: bool) -> str:
-    if not newest_try:
+def _why_spared(state: RunState, known: RegionState, *, is_stale: bool) -> str:
+    if not known.newest_try:
         return "it has not begun"
+    if known.newest_state is AttemptState.FAILED:
+        return _given_up(known)
     if is_stale:
         return "its result is stale: whoever misses it says so, the closing task at the latest"
     if not _clears_consumers(state):
