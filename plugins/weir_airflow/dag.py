@@ -113,7 +113,8 @@ def dataflow_group(
 
     `extract >> dataflow_group(flow) >> notify`: what comes after the group starts when the run is closed and its
     sinks are published. The DAG's schedule has to give data intervals. To leave the whole group out, use a
-    ShortCircuitOperator before it: one region alone cannot be skipped. Raises Misconfigured.
+    ShortCircuitOperator before it: one region alone cannot be skipped. How tasks restart is said as to `dataflow_dag`.
+    Raises Misconfigured.
     """
     group = TaskGroup(group_id or flow.name, **group_kwargs)
     inherited = {**(group.dag.default_args or {}), **group.default_args}

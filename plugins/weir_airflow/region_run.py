@@ -96,6 +96,7 @@ def _without_result(
     """End a try that computes nothing, in Airflow's terms."""
     match outcome:
         case Exhausted():
+            _note(office, request.key, f"Weir: killed, not tried again. {outcome.reason}", tell)
             # Airflow asks no retry policy about this exception: the restart strategy has answered already.
             raise AirflowFailException(outcome.reason)
         case NotInRecord():
@@ -104,6 +105,14 @@ def _without_result(
             return {"note": outcome.note}
         case _:
             raise Internal(f"{request.key} cannot end with {type(outcome).__name__}")
+
+
+def _note(office: Office, key: TaskKey, note: str, tell: Callable[[str], None]) -> None:
+    """Leave a note at the task instance, which ends as it does also where that fails."""
+    try:
+        office.clearer.annotate(key, note)
+    except WeirError as error:
+        tell(f"No note was left at the task instance: {error}")
 
 
 def _compute(office: Office, engine: Engine, begun: Begun, tell: Callable[[str], None]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from airflow.sdk.definitions.retry_policy import (
 )
 
 from weir.coordinator.values import BeginRequest, TaskKey
-from weir.dataflow import Dataflow, sink, source
+from weir.dataflow import Dataflow, Stage, blocking, sink, source
 from weir.errors import Conflict, EngineLost, SuppressRestarts
 from weir.ledger.ledger import Ledger
 from weir.ledger.models import AttemptRow
@@ -221,3 +221,29 @@ def test_a_note_says_what_becomes_of_the_task_and_why():
     note = note_of(decision, decision.reason, labels)
     assert note == "Weir: application, tried again (owner=routes). fixed-delay: ValueError: bad row"
     assert len(note_of(decision, "x" * 5_000, labels)) == 1_000
+
+
+def test_a_task_whose_process_was_killed_too_often_fails_with_a_note(tries, monkeypatch, new_run, look):
+    """Airflow asks no policy then, so the begin that refuses to go on leaves the note."""
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from weir_airflow.declaration import Declaration
+    from weir_airflow.region_run import run_region
+
+    spark = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": 1}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_CONNECT_WEIR", json.dumps(spark))
+    monkeypatch.setenv("AIRFLOW__WEIR__RESTART_STRATEGY_TYPE", "none")
+    run_id = new_run("running", spring=("running", 2))
+    mouth = Stage("mouth", "m:mouth", [blocking("spring")])
+    flow = Dataflow("river", [source("spring", "m:spring"), mouth, sink("mouth", "sea")])
+    key = TaskKey("river", run_id, "spring", -1)
+    with Office.open() as office:
+        office.coordinator.begin(BeginRequest(key, 1, 999, "ti-1", flow, "", DAY, ""), office.clearer)
+    ti = SimpleNamespace(
+        dag_id="river", run_id=run_id, task_id="spring", map_index=-1, try_number=2, max_tries=999, id="ti-2"
+    )
+    run = SimpleNamespace(run_id=run_id, data_interval_start=DAY[0], data_interval_end=DAY[1], clear_number=0)
+    declared = Declaration(flow, Topology(flow), TaskRecovery(), "")
+    with pytest.raises(AirflowFailException, match=r"ended without a word .*suppressed by restart strategy none"):
+        run_region(declared, "spring", {"ti": ti, "dag_run": run, "params": {}}, print, print)
+    assert look.task(run_id, "spring")[2].startswith("Weir: killed, not tried again. the process of try 1 ended")
