@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Any, TypeVar
 
 from weir.errors import Misconfigured
 from weir.results.partition_state import PartitionState
 from weir.topology.regions import InputPartitions, PartitionId, PreviousInput, RegionId, Topology
+
+_Id = TypeVar("_Id", RegionId, PartitionId)
 
 CLOSE = RegionId("weir_close", 0)
 """The closing task: outside the topology, it needs every result of the run and reads those of the sinks."""
@@ -138,9 +141,9 @@ class RunState:
     """Regions of earlier runs that have never begun, and that Airflow calls finished."""
     _valid: dict[PartitionId, bool] = field(default_factory=dict, init=False, compare=False, repr=False)
     _holding: dict[int, bool] = field(default_factory=dict, init=False, compare=False, repr=False)
-    _awaited: dict[PartitionId, frozenset[RegionId]] = field(
-        default_factory=dict, init=False, compare=False, repr=False
-    )
+    _waits: dict[PartitionId, frozenset[RegionId]] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    _renamed: dict[tuple[str, int], Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     # The shape of the runs
 
@@ -182,8 +185,15 @@ class RunState:
         """The regions of the same run that read `partition`."""
         if not partition.run:
             return self.topology.consumers(partition)
-        found = self.topology_of(partition.run).consumers(replace(partition, run=""))
-        return tuple(replace(each, run=partition.run) for each in found)
+        return self._in_run(partition.run, self.topology_of(partition.run).consumers(replace(partition, run="")))
+
+    def _in_run(self, run: str, group: tuple[_Id, ...]) -> tuple[_Id, ...]:
+        """The same ids in another run: one object for one group, so that what is asked of groups is asked once."""
+        if (run, id(group)) not in self._renamed:
+            # The group itself is kept: the id of an object that is gone may come again.
+            self._renamed[run, id(group)] = (group, tuple(replace(each, run=run) for each in group))
+        renamed: tuple[_Id, ...] = self._renamed[run, id(group)][1]
+        return renamed
 
     def inputs_of(self, region: RegionId) -> tuple[PartitionId, ...]:
         """The partitions that `region` needs, of its own run and the one before; the closing task needs all."""
@@ -197,9 +207,7 @@ class RunState:
         local = replace(region, run="") if run else region
         own = topology.inputs(local)
         if run:
-            own = tuple(
-                replace(read, partitions=tuple(replace(each, run=run) for each in read.partitions)) for read in own
-            )
+            own = tuple(replace(read, partitions=self._in_run(run, read.partitions)) for read in own)
         return (*own, *(self._of_epoch_before(run, read) for read in topology.previous_inputs(local)))
 
     def _of_epoch_before(self, run: str, read: PreviousInput) -> InputPartitions:
@@ -220,8 +228,7 @@ class RunState:
                 f"dataflow that does not write it as {read.layout.id}: `weir run adopt {before}`, and clear that run, "
                 "so that it is made by the present dataflow"
             )
-        partitions = known.topology.partitions_of(read.producer, read.layout.id)
-        return tuple(replace(each, run=before) for each in partitions)
+        return self._in_run(before, known.topology.partitions_of(read.producer, read.layout.id))
 
     # What is valid
 
@@ -270,9 +277,9 @@ class RunState:
     def awaited_for(self, partition: PartitionId) -> frozenset[RegionId]:
         """The regions at work that `partition` waits for: its producer, or those of what it was made from."""
         self._derive_validity()
-        for each in self._in_order() if not self._awaited else ():
-            self._awaited[each] = self._derive_awaited(each)
-        return self._awaited.get(partition, frozenset())
+        for each in self._in_order() if not self._waits else ():
+            self._waits[each] = self._derive_awaited(each)
+        return self._waits.get(partition, frozenset())
 
     def _derive_awaited(self, partition: PartitionId) -> frozenset[RegionId]:
         producer = self.producer(partition)
@@ -285,7 +292,7 @@ class RunState:
             for reads in stale
             for read in reads.members
             if not self._still_holds(read)
-            for region in self._awaited.get(read.partition, ())
+            for region in self._waits.get(read.partition, ())
         )
 
     def _is_to_come(self, producer: RegionId) -> bool:
