@@ -1,7 +1,7 @@
 """Tests of several DAGs of the shared stack at once: what one waits for leaves the machine to the others.
 
 Invariant: the tests of one DAG run in their order, each in the state that the one before has left; each fails by its
-own error. Only those run that pytest was asked for.
+own error. Of a DAG that pytest was asked for one test, all run.
 
     AT_ONCE = AtOnce({"marks": {}, "clears": {"max_active_runs": 1}})   # arguments of flows/dags/ladder.py
 
@@ -28,6 +28,8 @@ class Driver(LadderStack):
 
     LOOK_SECONDS = 0.5  # many look at the same API
 
+    PATIENCE_SECONDS = 240.0
+
     def __init__(self, stack, shared, dag):
         own = _own(shared, dag)
         super().__init__(stack, own, dag)
@@ -53,6 +55,12 @@ class Driver(LadderStack):
             self.await_green(run_id)
         self.require_right()
         return {run.start[:10]: self.tries(run.run_id) for run in self.api.runs(self.dag) if run.run_id in run_ids}
+
+    def backfill(self, first, last, **how):
+        """Start a backfill of days, as soon as Airflow finds its database free; answers its id."""
+        made = []
+        self.wait(lambda: made.append(self.person.backfill(first, last, **how)) or made, "a backfill")
+        return made[0]
 
     def require_right(self):
         """What must be so at the end of all faults: every result is good, and what is published is what Python says."""
@@ -107,14 +115,14 @@ class AtOnce:
         return decorate
 
     def start(self, stack, control, items):
-        """Run those tests that are among pytest's items, the DAGs at once; answers their futures by name."""
+        """Run the tests of the DAGs that pytest's items are about, at once; answers their futures by name."""
         names = {item.originalname for item in items}
-        chosen = {dag: [step for name, step in steps.items() if name in names] for dag, steps in self._steps.items()}
-        dags = {dag: {**self.shapes[dag], "control": str(_own(control, dag))} for dag in chosen if chosen[dag]}
+        chosen = [dag for dag, steps in self._steps.items() if names & steps.keys()]
+        dags = {dag: {**self.shapes[dag], "control": str(_own(control, dag))} for dag in chosen}
         write_atomically(control, json.dumps({"dags": dags}))
-        futures = {step.__name__: Future() for dag in dags for step in chosen[dag]}
+        futures = {name: Future() for dag in dags for name in self._steps[dag]}
         for dag in dags:
-            work = (Driver(stack, control, dag), chosen[dag], futures)
+            work = (Driver(stack, control, dag), list(self._steps[dag].values()), futures)
             # A daemon: what still waits when the tests are interrupted must not hold up their end.
             threading.Thread(target=_run_in_order, args=work, name=dag, daemon=True).start()
         return futures

@@ -15,7 +15,6 @@ from weir.ledger.models import ResultRow
 from weir.store.published import published
 from weir.topology.regions import RegionId
 
-PATIENCE_SECONDS = 600.0
 FIRST_DAY = "20240101T000000Z"
 
 
@@ -24,6 +23,8 @@ class LadderStack(Field):
 
     LOOK_SECONDS = 0.2
     """Between two looks at what is waited for."""
+
+    PATIENCE_SECONDS = 600.0
 
     # The control file
 
@@ -154,8 +155,9 @@ class LadderStack(Field):
         (application,) = httpx.get(pages, trust_env=False, timeout=60).json()
         return httpx.get(f"{pages}/{application['id']}/{what}", trust_env=False, timeout=60).json()
 
-    def wait(self, condition, what: str, seconds: float = PATIENCE_SECONDS) -> None:
+    def wait(self, condition, what: str, seconds: float | None = None) -> None:
         """Wait for a condition, also while a component is on its way up again."""
+        seconds = self.PATIENCE_SECONDS if seconds is None else seconds
         deadline = time.monotonic() + seconds
         while not _holds(condition):
             if time.monotonic() > deadline:

@@ -2,7 +2,8 @@
 
 `dags` has by DAG what differs from the file's `parallelism`, `functions`, `restart`, `last_day` and `control`, and more
 arguments of `dataflow_dag`; all are the same dataflow under names of their own. With `running` the totals are those of
-an epoch and all before it.
+an epoch and all before it; with `copied` doubled reads a copy of numbers, in one region; `failover` and `consumers` are
+the dataflow's.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from airflow.sdk import get_parsing_context
 
-from weir.dataflow import Dataflow, Stage, blocking, previous, sink, source
+from weir.dataflow import Dataflow, Stage, blocking, cached, previous, sink, source
 from weir.recovery.restart import RestartStrategy
 from weir_airflow.dag import dataflow_dag
 
@@ -29,15 +30,15 @@ def ladder_dag(name: str, *, last_day: str | None, restart: dict[str, Any] | Non
     functions = {stage: f"ladder:{stage}" for stage in STAGES} | more.pop("functions", {})
     parameters = {"control": more.pop("control", str(control))}
     numbers = source("numbers", functions["numbers"], parallelism=parallelism["numbers"])
-    doubled = Stage(
-        "doubled", functions["doubled"], {"numbers": blocking(numbers, by="number")}, parallelism=parallelism["doubled"]
-    )
+    read = cached(numbers) if more.pop("copied", False) else blocking(numbers, by="number")
+    doubled = Stage("doubled", functions["doubled"], {"numbers": read}, parallelism=parallelism["doubled"])
     reads = {"doubled": blocking(doubled, by="bucket")}
     if more.pop("running", False):
         functions["totals"] = "ladder:running_totals"
         reads["before"] = previous("totals", by="bucket", schema="bucket BIGINT, numbers BIGINT, total BIGINT")
     totals = Stage("totals", functions["totals"], reads, parallelism=parallelism["totals"])
-    flow = Dataflow(name, [numbers, doubled, totals, sink(totals, "sums")], parameters=parameters)
+    rules = {rule: more.pop(rule) for rule in ("failover", "consumers") if rule in more}
+    flow = Dataflow(name, [numbers, doubled, totals, sink(totals, "sums")], parameters=parameters, **rules)
     usual = {"schedule": "@daily", "catchup": True, "max_active_runs": 2}
     return dataflow_dag(
         flow,

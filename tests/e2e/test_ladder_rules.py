@@ -1,0 +1,122 @@
+"""What a dataflow may choose: who restarts, who follows, and where a retry goes on; and `weir plan`, before it all.
+
+The tests of one DAG run in order, those of different DAGs at once (`at_once`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+from at_once import AtOnce
+
+from weir.cli.credentials import PERSON
+
+pytestmark = pytest.mark.e2e
+
+TWO = {"parallelism": {"numbers": 1, "totals": 1}}
+DAGS = {
+    "always": {**TWO, "consumers": "always"},
+    "full": {**TWO, "failover": "full"},
+    "planned": TWO,
+    "copied": {"parallelism": {"numbers": 1, "doubled": 1, "totals": 1}, "copied": True},
+}
+AT_ONCE = AtOnce(DAGS)
+FIRST = "2024-01-01"
+
+
+@pytest.fixture(scope="module")
+def outcomes(request, stack, control):
+    """The futures of this module's tests."""
+    return AT_ONCE.start(stack, control, [item for item in request.session.items if item.module is request.module])
+
+
+def again(driver, before):
+    driver.green()
+    return driver.again_by_day(before)[FIRST]
+
+
+@AT_ONCE.on("always")
+def test_consumers_always_run_again_behind_a_producer_and_equal_content_is_published_once(driver):
+    run_id = driver.start()
+    before = driver.green()
+    driver.person.clear(run_id, "numbers")
+    ran = again(driver, before)
+    assert ran.keys() == before[FIRST].keys()
+    assert {ran[task] for task in ran.keys() - {"weir_close"}} == {1}
+    assert [event["version"] for event in driver.api.asset_events("always.sums")] == [1]
+
+
+@AT_ONCE.on("full")
+def test_a_full_failover_runs_everything_again_that_has_begun(driver):
+    run_id = driver.start()
+    before = driver.green()
+    shutil.rmtree(driver.folder("doubled", 1))
+    driver.person.clear(run_id, "totals-sums")
+    ran = again(driver, before)
+    assert {task: n for task, n in ran.items() if task != "weir_close"} == {
+        "numbers": 1,
+        "doubled[0]": 1,
+        "doubled[1]": 1,
+        "totals-sums": 2,
+    }
+
+
+@AT_ONCE.on("planned")
+def test_a_plan_before_the_loss_is_what_runs_again_after_it(driver):
+    run_id = driver.start()
+    before = driver.green()
+    plan = planned(driver, "--fail", "totals", "--lost", "doubled[1]", "--lost", "numbers")
+    for stage, subtask in (("doubled", 1), ("numbers", 0)):
+        shutil.rmtree(driver.folder(stage, subtask))
+    driver.person.clear(run_id, "totals-sums")
+    ran = again(driver, before)
+    assert regions(plan, "rerun") == {"doubled[1]", "numbers[0]"}
+    assert regions(plan, "if_changed") == {"doubled[0]"}
+    assert ran == {"doubled[1]": 1, "numbers": 1, "totals-sums": 2}
+    assert planned(driver)["steps"] == [] or regions(planned(driver), "rerun") == set()
+
+
+@AT_ONCE.on("planned")
+def test_a_plan_is_carried_out_by_hand(driver):
+    before = driver.green()
+    shutil.rmtree(driver.folder("doubled", 0))
+    planned(driver, "--apply")
+    assert again(driver, before) == {"doubled[0]": 1}
+
+
+def planned(driver, *options):
+    """The answer of `weir plan` about the first day."""
+    stack = driver.stack
+    api = stack.url.replace("://", f"://{PERSON}:{stack.credentials.person_password}@")
+    done = subprocess.run(
+        [sys.executable, "-m", "weir.cli.main", "plan", f"{driver.dag}@20240101T000000Z", "--json", *options],
+        env={**os.environ, "WEIR_LEDGER": stack.ledger_url, "WEIR_STORE": stack.store_url, "WEIR_API": api},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def regions(plan, kind):
+    return {step["region"] for step in plan["steps"] if step["kind"] == kind}
+
+
+@AT_ONCE.on("copied")
+def test_a_killed_task_goes_on_from_the_copy_that_it_has_made(driver):
+    driver.hold("doubled")
+    driver.start()
+    pid = driver.await_reached("doubled")
+    driver.hold("numbers")  # whoever computes them again stays there
+    os.kill(pid, signal.SIGKILL)
+    driver.let_go("doubled")
+    tries = driver.green()[FIRST]
+    assert tries == {"numbers-doubled": 2, "totals-sums": 1, "weir_close": 1}
+    driver.let_go("numbers")
