@@ -69,7 +69,7 @@ class Person:
         return self._api._send("POST", "/api/v2/backfills", body)["id"]
 
     def end_backfill(self, backfill):
-        """Call a backfill complete whose runs are (Airflow notices within half a minute): it never starts them again."""
+        """Call a backfill complete before Airflow notices it (in half a minute): its runs are never started again."""
         self._api._send("PUT", f"/api/v2/backfills/{backfill}/cancel")
 
     def state_of(self, run_id):
