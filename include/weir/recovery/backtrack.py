@@ -72,18 +72,19 @@ def _names(state: RunState, partition: PartitionId) -> tuple[str, str, int, str]
 
 def backtrack(
     state: RunState,
-    failed: RegionId | None,
+    readers: Iterable[RegionId | None],
     losses: Mapping[PartitionId, Loss],
     intact: Set[PartitionId],
     occasion: Occasion = Occasion.LOSS,
+    told: RegionId | None = None,
 ) -> Backtracked:
-    """Walk back from `failed`, or from all of the run.
+    """Walk back from `readers`, of which None stands for all of the run.
 
     `losses` are all partitions known to be unavailable, `intact` those known to be there; inputs of what runs again
-    that are in neither are `unknown`. Raises BeyondHorizon.
+    that are in neither are `unknown`, but those of `told`, which has said what it misses. Raises BeyondHorizon.
     """
     walk = _Walk(state, losses, intact, occasion)
-    walk.back_from(failed)
+    walk.back_from(readers, told)
     return walk.found
 
 
@@ -97,15 +98,14 @@ class _Walk:
         self._seen: dict[tuple[int, bool], tuple[PartitionId, ...]] = {}
         self.found = Backtracked()
 
-    def back_from(self, failed: RegionId | None) -> None:
-        readers: list[RegionId | None] = [failed]
+    def back_from(self, first: Iterable[RegionId | None], told: RegionId | None) -> None:
+        started = list(first)
+        readers, asking = list(started), frozenset(started)
         while readers:
             reader = readers.pop()
-            is_first = reader == failed
-            if reader is not None and not is_first and self._state.region(reader).at_work:
+            if reader is not None and reader not in asking and self._state.region(reader).at_work:
                 continue  # its own attempt finds out what it misses
-            # What an attempt did not find it has told, all at once.
-            is_probed = not is_first or self._occasion is Occasion.QUESTION
+            is_probed = reader is None or reader != told
             for group in self._groups(reader):
                 if (id(group), is_probed) in self._seen:
                     continue
@@ -117,7 +117,7 @@ class _Walk:
         state = self._state
         groups: Iterable[tuple[PartitionId, ...]] = (
             (state.outputs(each) for each in state.region_ids())
-            if reader in (None, CLOSE)
+            if reader is None or reader == CLOSE
             else (read.partitions for read in state.inputs(reader))
         )
         yield from groups
@@ -129,12 +129,17 @@ class _Walk:
             producer = self._state.producer(partition)
             if producer in self.found.causes:
                 continue
-            loss = self._losses.get(partition) or known_loss(self._state, partition)
+            loss = self._loss(partition, reader)
             if loss is None or self._is_suspended(partition, loss):
                 self._spare(partition, producer, loss, reader, is_probed=is_probed)
             elif not self._is_to_begin(producer):
                 self.found.causes[producer] = Lost(loss, reader)
                 yield producer
+
+    def _loss(self, partition: PartitionId, reader: RegionId | None) -> Loss | None:
+        result = self._state.results.get(partition)
+        is_seen = result is None or self._is_worth_probing(result, reader)
+        return (self._losses.get(partition) if is_seen else None) or known_loss(self._state, partition)
 
     def _is_to_begin(self, producer: RegionId) -> bool:
         """Whether nothing is missed of a region: a person asks before it has begun.

@@ -67,20 +67,25 @@ class Readers:
 
     def outputs(self, region: RegionId) -> tuple[PartitionId, ...]:
         """What a region writes, nothing for one of a later run: what follows from that is decided in that run."""
-        is_known = region.name != CLOSE.name and (not region.run or region.run in self._state.earlier)
-        return self._state.outputs(region) if is_known else ()
+        return self._state.outputs(region) if region.name != CLOSE.name and self.is_known(region) else ()
+
+    def is_known(self, region: RegionId) -> bool:
+        """Whether what the region reads is known: not that of a later run, nor the closing task of an earlier one."""
+        return not region.run or (region.run in self._state.earlier and region.name != CLOSE.name)
 
     def state_of(self, region: RegionId) -> RegionState:
         """How a region stands, also one of a later run."""
         return self._later_states.get(region) or self._state.region(region)
 
 
-def affected(state: RunState, rerun: Set[RegionId], readers: Readers) -> Affected:
-    """What `rerun` entails, and may entail with all that is at work; only of what has begun and is finished."""
+def affected(
+    state: RunState, rerun: Set[RegionId], readers: Readers, possible: Set[RegionId] = frozenset()
+) -> Affected:
+    """What `rerun` entails, and may entail with what is `possible` or at work; only of what has begun and finished."""
     found = Affected()
     _follow_always(state, rerun, readers, found)
     at_work = [region for region, known in state.regions.items() if known.at_work and region not in rerun]
-    _follow_changes([*rerun, *at_work, *found.always], rerun, readers, found)
+    _follow_changes([*rerun, *at_work, *found.always, *possible], rerun, readers, found)
     return found
 
 

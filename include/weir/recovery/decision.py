@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from weir.dataflow.failover import FailoverStrategy
 from weir.errors import Fault, Loss
-from weir.recovery.backtrack import Backtracked, Occasion, backtrack
+from weir.recovery.backtrack import Backtracked, Lost, Occasion, backtrack
 from weir.recovery.consumers import Affected, LaterReaders, Readers, affected
 from weir.recovery.plan import Plan, Step, StepKind
 from weir.recovery.run_state import CLOSE, AttemptState, RegionState, RunState
@@ -49,27 +49,23 @@ class Failure:
     later: LaterReaders = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Found:
+    """What is known by now. `possible` are producers of what is lost, and is needed only if a reader runs again."""
+
+    back: Backtracked
+    rerun: dict[RegionId, str]
+    behind: Affected
+    possible: dict[RegionId, Lost] = field(default_factory=dict)
+
+
 def decide(state: RunState, failure: Failure) -> Plan | NeedsProbe:
     """Decide what becomes of each region. Raises BeyondHorizon, and Misconfigured as RunState does."""
-    found = Backtracked()
-    if failure.occasion is not Occasion.FAILURE:
-        found = backtrack(state, failure.failed, failure.losses, failure.intact, failure.occasion)
-    if found.unknown:
-        return NeedsProbe(frozenset(found.unknown))
     readers = Readers(state, failure.later)
-    rerun = _certain(state, failure, found)
-    restarted = rerun.keys() | {each for each in (failure.failed,) if each not in (None, CLOSE)}
-    behind = affected(state, restarted, readers) if _clears_consumers(state) else Affected()
-    rerun |= {
-        each: f"{producer} runs again, and what reads it always restarts with it"
-        for each, producer in behind.always.items()
-        if each != failure.failed
-    }
-    steps = tuple(
-        _step(state, readers, found, behind, rerun, each)
-        for each in _regions(state, rerun, found, behind)
-        if each != failure.failed
-    )
+    found = _closure(state, failure, readers)
+    if isinstance(found, NeedsProbe):
+        return found
+    steps = tuple(_step(state, readers, found, each) for each in _regions(state, found) if each != failure.failed)
     dataflow = state.topology.dataflow
     return Plan(
         failure.failed,
@@ -78,8 +74,52 @@ def decide(state: RunState, failure: Failure) -> Plan | NeedsProbe:
         state.run,
         dataflow.failover.value,
         dataflow.consumers.value,
-        _held_back(state, failure, found, rerun.keys()),
+        _held_back(state, failure, found),
     )
+
+
+def _closure(state: RunState, failure: Failure, readers: Readers) -> _Found | NeedsProbe:
+    """Back to producers and forward to consumers, until nothing is added: what restarts reads its inputs again."""
+    also: set[RegionId] = set()
+    possible: dict[RegionId, Lost] = {}
+    while True:
+        back = _walked_back(state, failure, also)
+        if back.unknown:
+            return NeedsProbe(frozenset(back.unknown))
+        rerun = _certain(state, failure, back)
+        restarted = rerun.keys() | {each for each in (failure.failed,) if each not in (None, CLOSE)}
+        behind = affected(state, restarted, readers, possible.keys()) if _clears_consumers(state) else Affected()
+        rerun |= {
+            each: f"{producer} runs again, and what reads it always restarts with it"
+            for each, producer in behind.always.items()
+            if each != failure.failed
+        }
+        more = {each for each in rerun.keys() - back.causes.keys() - also if readers.is_known(each)}
+        if more:
+            also |= more
+            continue
+        perhaps = _perhaps(state, failure, behind, readers)
+        if perhaps.unknown and failure.occasion is Occasion.QUESTION:
+            return NeedsProbe(frozenset(perhaps.unknown))
+        new = perhaps.causes.keys() - rerun.keys() - back.causes.keys() - possible.keys() - {failure.failed}
+        new = {each for each in new if not _is_coming(state, each)}
+        if not new:
+            return _Found(back, rerun, behind, possible)
+        possible |= {each: perhaps.causes[each] for each in new}
+
+
+def _walked_back(state: RunState, failure: Failure, also: Set[RegionId]) -> Backtracked:
+    first: list[RegionId | None] = [*also]
+    if failure.occasion is not Occasion.FAILURE:
+        first.append(failure.failed)
+    told = failure.failed if failure.occasion is Occasion.LOSS else None
+    return backtrack(state, first, failure.losses, failure.intact, failure.occasion, told)
+
+
+def _perhaps(state: RunState, failure: Failure, behind: Affected, readers: Readers) -> Backtracked:
+    """What those miss that may run again: a person is told of what is not known, too."""
+    first = [each for each in behind.maybe if readers.is_known(each)]
+    return backtrack(state, first, failure.losses, failure.intact, Occasion.QUESTION)
 
 
 def _clears_consumers(state: RunState) -> bool:
@@ -132,44 +172,45 @@ def _given_up(known: RegionState) -> str:
     return f"try {known.newest_try} has failed for good"
 
 
-def _regions(
-    state: RunState, rerun: Mapping[RegionId, str], found: Backtracked, behind: Affected
-) -> tuple[RegionId, ...]:
+def _regions(state: RunState, found: _Found) -> tuple[RegionId, ...]:
     """All regions of the run, and of others those that something becomes of; the closing task if it has begun."""
     own = state.region_ids()
     closing = (CLOSE,) if state.region(CLOSE).newest_try else ()
-    others = {each for each in (*rerun, *found.causes, *found.suspended, *behind.maybe) if each.run}
+    named = (*found.rerun, *found.back.causes, *found.back.suspended, *found.behind.maybe, *found.possible)
+    others = {each for each in named if each.run}
     earlier = sorted(each for each in others if each.run < state.run)
     return (*earlier, *own, *closing, *sorted(others - set(earlier)))
 
 
-def _step(
-    state: RunState,
-    readers: Readers,
-    found: Backtracked,
-    behind: Affected,
-    rerun: Mapping[RegionId, str],
-    region: RegionId,
-) -> Step:
+def _step(state: RunState, readers: Readers, found: _Found, region: RegionId) -> Step:
     known = readers.state_of(region)
-    if region in rerun:
-        return Step(StepKind.RERUN, region, known.newest_try, rerun[region])
-    if region in found.causes:
-        return Step(StepKind.JOINED, region, known.newest_try, str(found.causes[region]))
+    if region in found.rerun:
+        return Step(StepKind.RERUN, region, known.newest_try, found.rerun[region])
+    if region in found.back.causes:
+        return Step(StepKind.JOINED, region, known.newest_try, str(found.back.causes[region]))
     if known.at_work:
         reason = "it is at work; what it commits is compared with what was read"
         return Step(StepKind.JOINED, region, known.newest_try, reason)
-    is_stale = region in found.suspended or _is_stale(state, readers, region)
-    if region in behind.maybe:
-        depends_on = behind.depends_on(region)
+    is_stale = region in found.back.suspended or _is_stale(state, readers, region)
+    reasons, depends_on = _conditions(found, region)
+    if depends_on:
         kind = StepKind.SUSPENDED if is_stale else StepKind.IF_CHANGED
-        return Step(kind, region, known.newest_try, f"if the digest of {_named(depends_on)} changes", depends_on)
-    if region in found.suspended:
-        depends_on = tuple(sorted(found.suspended[region]))
-        return Step(
-            StepKind.SUSPENDED, region, known.newest_try, f"if the digest of {_named(depends_on)} changes", depends_on
-        )
+        return Step(kind, region, known.newest_try, "; or ".join(reasons), depends_on)
     return Step(StepKind.SPARED, region, known.newest_try, _why_spared(state, known, is_stale=is_stale))
+
+
+def _conditions(found: _Found, region: RegionId) -> tuple[list[str], tuple[RegionId, ...]]:
+    """What would make a region run again, in words, and the regions that it depends on."""
+    changing: tuple[RegionId, ...] = ()
+    if region in found.behind.maybe:
+        changing = found.behind.depends_on(region)
+    elif region in found.back.suspended:
+        changing = tuple(sorted(found.back.suspended[region]))
+    reasons = [f"if the digest of {_named(changing)} changes"] if changing else []
+    lost = found.possible.get(region)
+    if lost is None or lost.reader is None:
+        return reasons, changing
+    return [*reasons, f"if {lost.reader} runs again, which misses {lost.loss}"], (*changing, lost.reader)
 
 
 def _is_stale(state: RunState, readers: Readers, region: RegionId) -> bool:
@@ -192,9 +233,9 @@ def _why_spared(state: RunState, known: RegionState, *, is_stale: bool) -> str:
     return "nothing it reads is made again"
 
 
-def _held_back(state: RunState, failure: Failure, found: Backtracked, rerun: Set[RegionId]) -> str:
+def _held_back(state: RunState, failure: Failure, found: _Found) -> str:
     """Why a person is to be asked first; empty if nobody is."""
-    missed = [lost.loss for region, lost in found.causes.items() if region in rerun]
+    missed = [lost.loss for region, lost in found.back.causes.items() if region in found.rerun]
     if missed and not _clears_consumers(state):
         return "failover is individual: Weir clears nothing by itself"
     lost = sum(loss.fault in _OF_A_PROBE and not _was_released(state, loss) for loss in missed)
