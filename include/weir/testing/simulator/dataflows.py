@@ -28,10 +28,12 @@ class Scene:
     natures: dict[str, Nature]
     is_patient: bool
     """Whether the restart strategy gives a task any number of tries."""
+    largest_plan: float = 1.0
 
     def __str__(self) -> str:
         tries = "any" if self.is_patient else "three"
-        first = f"dataflow failover={self.flow.failover.value} consumers={self.flow.consumers.value} tries={tries}"
+        recovery = f"failover={self.flow.failover.value} consumers={self.flow.consumers.value}"
+        first = f"dataflow {recovery} tries={tries} largest_plan={self.largest_plan:g}"
         stages = [stage for stage in self.flow.stages if stage.kind is not StageKind.SINK]
         return "\n".join([first, *(_described(stage, self.natures[stage.name]) for stage in stages)])
 
@@ -43,17 +45,19 @@ def random_scene(random: Random) -> Scene:
         for number in range(random.randint(3, 5)):
             stages.append(_random_stage(random, f"s{number}", stages))
         natures = {stage.name: _random_nature(random, stage) for stage in stages}
+        failover = random.choices(list(FailoverStrategy), [7, 2, 1])[0]
+        consumers = random.choices(list(Consumers), [4, 1])[0]
         try:
-            flow = _flow(stages)
+            flow = _flow(stages, failover, consumers)
         except Misconfigured:
             continue  # two tasks that would wait for each other
-        return Scene(flow, natures, is_patient=random.random() < 0.8)
+        return Scene(flow, natures, random.random() < 0.8, random.choice([1.0, 1.0, 0.5]))
 
 
 def _flow(
     stages: list[Stage],
-    failover: FailoverStrategy = FailoverStrategy.REGION,
-    consumers: Consumers = Consumers.IF_CHANGED,
+    failover: FailoverStrategy,
+    consumers: Consumers,
 ) -> Dataflow:
     read = {exchange.stage for stage in stages for exchange in stage.exchanges.values()}
     sinks = [sink(stage, f"set_{stage.name}") for stage in stages if stage.name not in read]
@@ -71,7 +75,8 @@ def _random_stage(random: Random, name: str, before: list[Stage]) -> Stage:
     others = [stage for stage in before if stage is not first]
     read = [first, *random.sample(others, k=min(len(others), random.choice([0, 0, 1, 1, 2])))]
     parallelism = random.choice([1, 1, 2, 2, 3])
-    return Stage(name, f"simulated:{name}", [_boundary(random, each, parallelism) for each in read], parallelism)
+    exchanges = [_boundary(random, each, parallelism) for each in read]
+    return Stage(name, f"simulated:{name}", exchanges, parallelism, deterministic=random.random() > 0.08)
 
 
 def _boundary(random: Random, producer: Stage, parallelism: int) -> Exchange:
@@ -114,7 +119,7 @@ def scene_from_text(lines: Iterable[str]) -> Scene:
         exchanges = [_exchange_from_text(each) for each in reads.split(", ")] if reads != "source" else []
         stages.append(_stage_from_text(name, int(parallelism[1:]), exchanges, more))
     flow = _flow(stages, FailoverStrategy(said["failover"]), Consumers(said["consumers"]))
-    return Scene(flow, natures, is_patient=said["tries"] == "any")
+    return Scene(flow, natures, said["tries"] == "any", float(said["largest_plan"]))
 
 
 def _stage_from_text(name: str, parallelism: int, exchanges: list[Exchange], more: list[str]) -> Stage:

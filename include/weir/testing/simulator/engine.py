@@ -45,44 +45,49 @@ def content_of(stage: str, subtask: int, nature: Nature, own: object, read: Sequ
     return hashlib.sha256(json.dumps([stage, subtask, own, told]).encode()).hexdigest()
 
 
-class SimulatedEngine(FakeEngine):
-    """Computes regions. `world` says what a source reads now."""
+class SimulatedEngine:
+    """Computes regions, several at once. `world` says what a source reads now."""
 
     def __init__(self, store: Store, world: Mapping[str, int], natures: Mapping[str, Nature]) -> None:
-        super().__init__(store, world)
         self.natures = natures
         self.made: dict[str, Made] = {}
-        self._now = Made()
-        self._attempt = ""
+        self._store, self._world = store, world
 
     def run(self, job: RegionJob, during: Callable[[], None] = lambda: None) -> RegionReport:
         """Read all inputs, call `during`, then write all outputs. Raises StageFailed."""
-        self._attempt = job.attempt
-        self.made[job.attempt] = self._now = Made()
+        self.made[job.attempt] = Made()
         try:
-            return super().run(job, during)
+            return _Computation(self._store, self._world, self, job.attempt).run(job, during)
         except (WeirError, OSError, ValueError) as error:
             raise StageFailed(f"cannot read or write: {error}") from error
+
+
+class _Computation(FakeEngine):
+    """One attempt's."""
+
+    def __init__(self, store: Store, world: Mapping[str, int], engine: SimulatedEngine, attempt: str) -> None:
+        super().__init__(store, world)
+        self._engine, self._attempt, self._made = engine, attempt, engine.made[attempt]
 
     def _content(self, stage: StageToRun, contents: Mapping[str, str]) -> str:
         read = [contents[name] for name in stage.pipelined.values()]
         read += [self._read(file) for each in stage.inputs for part in each.partitions for file in part.files]
-        nature = self.natures.get(stage.name, Nature.FINE)
+        nature = self._engine.natures.get(stage.name, Nature.FINE)
         own = self._world.get(stage.name, 0) if stage.is_source else None
-        self._now.own[stage.name] = self._attempt if nature is Nature.MOODY else own
+        self._made.own[stage.name] = self._attempt if nature is Nature.MOODY else own
         if stage.function == "":
             (content,) = read
         else:
-            content = content_of(stage.name, stage.subtask, nature, self._now.own[stage.name], read)
-        self._now.contents[stage.name] = content
+            content = content_of(stage.name, stage.subtask, nature, self._made.own[stage.name], read)
+        self._made.contents[stage.name] = content
         return content
 
     def _resumed(self, stage: StageToRun) -> str:
         content = super()._resumed(stage)
         if stage.resume is not None:
             # Whatever that attempt had made it of, it is made of now.
-            self._now.own |= self.made[stage.resume.attempt].own
-        self._now.contents[stage.name] = content
+            self._made.own |= self._engine.made[stage.resume.attempt].own
+        self._made.contents[stage.name] = content
         return content
 
     def _read(self, spark_path: str) -> str:

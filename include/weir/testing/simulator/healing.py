@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from weir.coordinator.asking import Question, ask, carry_out_by_hand
 from weir.dataflow import Dataflow, Stage
-from weir.ledger.runs import epoch_of
+from weir.ledger.runs import epoch_of, runs_of
 from weir.recovery.run_state import CLOSE
 from weir.store.probe import MANIFEST
 from weir.store.published import published
@@ -25,11 +26,17 @@ from weir.testing.simulator.world import World
 
 MOST_TRIES: Final = 400
 
+MOST_WORDS: Final = 12
+"""How often a person may be needed: with failover="individual" for each loss that comes to light."""
+
 NEEDS_A_PERSON: Final = ("was skipped in Airflow", "but Airflow calls")
 """What is said of a task that a person has marked."""
 
 AT_FIRST: Final = ("cannot be used: expected a folder",)
 """What is said where the store cannot be used at the very first begin: its URL may be wrong."""
+
+HELD_BACK: Final = "nothing was restarted: "
+"""What is said where a person has to carry the plan out."""
 
 OUT_OF_TRIES: Final = ("allows no further one", "recovery is suppressed by")
 
@@ -57,16 +64,40 @@ def _end_faults(world: World) -> None:
 
 def _run_until_well(world: World) -> None:
     """Run all that may run; then a person clears what only a person can clear, and so on."""
-    for _ in range(5):
+    for _ in range(MOST_WORDS):
         _run_until_quiet(world)
         ill = [task for task in world.airflow.tasks.values() if task.state != "success"]
         if not ill:
             return
         stuck = [task for task in ill if task.state in ("failed", "skipped")]
         require("all_heals_without_a_person", _unneeded(world, stuck or ill))
+        if any(HELD_BACK in _said(task) for task in stuck):
+            _apply_plans(world)
+            _clear_what_was_marked(world)
         for task in stuck:
-            world.airflow.clear_by_hand(task.key.run_id, task.key.task_id, task.key.map_index)
+            if HELD_BACK not in _said(task):
+                world.airflow.clear_by_hand(task.key.run_id, task.key.task_id, task.key.map_index)
     raise Broken("all_heals_in_the_end", f"a person has cleared again and again: {world.airflow.states()}")
+
+
+def _said(task: FakeTask) -> str:
+    return task.notes[-1] if task.notes else ""
+
+
+def _apply_plans(world: World) -> None:
+    """As `weir plan RUN --apply` does."""
+    with world.ledger.transaction() as session:
+        runs = [row.id for row in runs_of(session) if row.pinned is not None]
+    for run in runs:
+        carry_out_by_hand(world.services, ask(world.services, Question(run)))
+    world.airflow.upkeep()
+
+
+def _clear_what_was_marked(world: World) -> None:
+    """A plan that a person asks for leaves out what never began; whoever marked it a success knows that it did not."""
+    for task in world.airflow.tasks.values():
+        if task.key in world.airflow.marked and task.state == "success" and not task.runs:
+            world.airflow.clear_by_hand(task.key.run_id, task.key.task_id, task.key.map_index)
 
 
 def _run_until_quiet(world: World) -> None:
@@ -83,13 +114,10 @@ def _run_until_quiet(world: World) -> None:
 
 def _unneeded(world: World, stuck: list[FakeTask]) -> Iterator[str]:
     for task in stuck:
-        said = task.notes[-1] if task.notes else ""
+        said = _said(task)
         was_marked = task.key in world.airflow.marked
-        needs = (
-            AT_FIRST
-            + (NEEDS_A_PERSON if world.airflow.marked else ())
-            + (() if world.scene.is_patient else OUT_OF_TRIES)
-        )
+        by_marks = NEEDS_A_PERSON if world.airflow.marked else ()
+        needs = (HELD_BACK, *AT_FIRST, *by_marks, *(() if world.scene.is_patient else OUT_OF_TRIES))
         if not was_marked and not any(text in said for text in needs):
             yield f"{task.key.task_id}[{task.key.map_index}] of {task.key.run_id} is {task.state}: {said}"
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from weir.dataflow.failover import FailoverStrategy
 from weir.recovery.run_state import CLOSE
 from weir.testing.simulator.engine import Nature, content_of
-from weir.testing.simulator.sight import Clear, Failover, Partition, Read, Result
+from weir.testing.simulator.plans import a_plan_names_what_must_run_again, what_is_spared_is_not_cleared
+from weir.testing.simulator.sight import Clear, Partition, Read, Result
 from weir.topology.regions import RegionId
 
 if TYPE_CHECKING:
@@ -55,6 +57,16 @@ def results_of_a_region_are_of_one_attempt(witness: Witness) -> Iterator[str]:
             yield f"the current results of {region} are those of {', '.join(sorted(attempts))}"
 
 
+def a_commit_has_read_nothing_damaged(witness: Witness) -> Iterator[str]:
+    """Invariant 3: what was found damaged before the commit is not trusted."""
+    sight = witness.sight
+    for row in sight.new_commits:
+        read = {(each.partition, each.attempt): each for each in sight.reads[row.id]}
+        for result in sight.results.values():
+            if result.fault == "damaged" and (result.partition, result.attempt) in read:
+                yield f"{row.id} of {row.region} has committed, but {_shown(result)} was found damaged"
+
+
 def a_commit_was_made_from_what_is_current(witness: Witness) -> Iterator[str]:
     """Invariant 3."""
     sight = witness.sight
@@ -63,6 +75,8 @@ def a_commit_was_made_from_what_is_current(witness: Witness) -> Iterator[str]:
             found = sight.current.get(read.partition)
             if found is None or found.digest != read.digest or found.state == "quarantined":
                 yield f"{row.id} of {row.region} has committed, but read {_short(read)} and {_shown(found)} is current"
+            elif found.attempt != read.attempt and witness.restarts_consumers(read.partition.id.stage):
+                yield f"{row.id} of {row.region} read {_short(read)}, but {found.attempt} is, and it always restarts"
 
 
 def nobody_reads_what_is_not_finished_and_valid(witness: Witness) -> Iterator[str]:
@@ -113,80 +127,25 @@ def a_clear_has_a_cause(witness: Witness) -> Iterator[str]:
     for clear in witness.sight.new_clears:
         if clear.failover is None and not _reads_something_else(witness, clear):
             yield f"{clear.region}[{clear.subtask}] is to be cleared after try {clear.expected_try}: {clear.reason}"
+        if clear.failover is None and witness.strategy is FailoverStrategy.INDIVIDUAL:
+            yield f"Weir clears {clear.region}[{clear.subtask}] by itself, though failover is individual"
 
 
 def _reads_something_else(witness: Witness, clear: Clear) -> bool:
     sight = witness.sight
     run, region = clear.whose
     committed = sight.committed(run, region)
-    if committed is None:
-        return False
-    reads = sight.reads[committed.id]
-    if region == CLOSE:
-        return any(_differs(witness, read) or _was_lost(witness, read) for read in reads)
-    return any(_differs(witness, read) for read in reads)
+    reads = () if committed is None else sight.reads[committed.id]
+    # The closing task runs again, too, where the very files that it had published are gone.
+    return any(_differs(witness, read, is_same_wanted=region == CLOSE) for read in reads)
 
 
-def _differs(witness: Witness, read: Read) -> bool:
+def _differs(witness: Witness, read: Read, *, is_same_wanted: bool) -> bool:
     found = witness.sight.current.get(read.partition)
-    return found is None or found.digest != read.digest
-
-
-def _was_lost(witness: Witness, read: Read) -> bool:
-    """Whether the very files that were published are gone."""
-    found = witness.sight.current.get(read.partition)
-    return found is not None and found.attempt != read.attempt
-
-
-def a_plan_names_what_must_run_again(witness: Witness) -> Iterator[str]:
-    """Invariant 5."""
-    for failover in witness.sight.new_failovers:
-        kinds = {step["region"]: step["kind"] for step in failover.steps()}
-        required = _required(witness, failover, kinds)
-        for region in required:
-            is_known = kinds.get(str(region)) in (RERUN, JOINED)
-            if not is_known and not witness.sight.is_at_work(failover.run, region):
-                yield f"{region} must run again, but the plan of failover {failover.id} says {kinds.get(str(region))}"
-            joins = kinds.get(str(region)) == JOINED
-            if joins and not witness.sight.is_at_work(failover.run, region):
-                yield f"failover {failover.id} joins the repair of {region}, where nobody is at work"
-        allowed = {str(region) for region in required}
-        for name, kind in kinds.items():
-            if kind == RERUN and name not in allowed:
-                yield f"the plan of failover {failover.id} re-runs {name}, which need not"
-
-
-def what_is_spared_is_not_cleared(witness: Witness) -> Iterator[str]:
-    """Invariant 5: a failover clears what its plan says will re-run, all of it, and nothing else."""
-    sight = witness.sight
-    for failover in sight.new_failovers:
-        wanted = {step["region"] for step in failover.steps() if step["kind"] == RERUN}
-        owed = {f"{row.region}[{row.subtask}]" for row in sight.owed() if row.run == failover.run}
-        own = {f"{row.region}[{row.subtask}]" for row in sight.new_clears if row.failover == failover.id}
-        if not own <= wanted or not wanted <= owed:
-            yield f"failover {failover.id} is to re-run {sorted(wanted)}, and owes the clears of {sorted(owed)}"
-
-
-RERUN: Final = "will re-run"
-JOINED: Final = "is under repair already"
-
-
-def _required(witness: Witness, failover: Failover, kinds: dict[str, str]) -> list[RegionId]:
-    """The producers of what is not there or not valid, and theirs; a region at work finds out itself."""
-    sight, topology = witness.sight, witness.topology
-    failed = RegionId(failover.region, failover.subtask)
-    found: list[RegionId] = []
-    open_regions = [failed]
-    while open_regions:
-        region = open_regions.pop()
-        if region != failed and kinds.get(str(region)) == JOINED:
-            continue
-        for partition in witness.inputs_of(region):
-            producer = topology.producer(partition)
-            if not sight.is_good(Partition(failover.run, partition)) and producer not in found:
-                found.append(producer)
-                open_regions.append(producer)
-    return found
+    if found is None or found.digest != read.digest:
+        return True
+    is_same_wanted = is_same_wanted or witness.restarts_consumers(read.partition.id.stage)
+    return is_same_wanted and found.attempt != read.attempt
 
 
 def _short(read: Read) -> str:
@@ -202,6 +161,7 @@ AFTER_EACH_TRANSACTION: Final[tuple[Callable[[Witness], Iterator[str]], ...]] = 
     a_fenced_attempt_changes_nothing,
     results_of_a_region_are_of_one_attempt,
     a_commit_was_made_from_what_is_current,
+    a_commit_has_read_nothing_damaged,
     nobody_reads_what_is_not_finished_and_valid,
     a_valid_result_is_what_its_inputs_give,
     a_clear_has_a_cause,

@@ -93,6 +93,7 @@ class Failover(NamedTuple):
     run: str
     region: str
     subtask: int
+    kind: str
     plan: str
 
     def steps(self) -> list[dict[str, Any]]:
@@ -227,6 +228,10 @@ class Sight:
         ended = max((row.try_number for row in tries if row.state in ("committed", "adopted", "failed")), default=0)
         owed = [row for row in self.clears.values() if row.whose == (run, region) and not row.is_void]
         return any(row.expected_try >= ended for row in owed)
+
+    def regions(self) -> set[tuple[str, RegionId]]:
+        """The regions that have begun, each with its run."""
+        return {row.whose for row in self.attempts.values()}
 
     def owed(self) -> list[Clear]:
         """The clears that Airflow has not been seen to follow."""

@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from weir.dataflow.failover import Consumers, FailoverStrategy
 from weir.recovery.run_state import CLOSE
 from weir.sinks.pointer import pointer_from_json
 from weir.testing.simulator.engine import SimulatedEngine
@@ -68,6 +69,16 @@ class Witness:
         partitions = [Partition(run, each) for each in self.topology.partitions_of(sink, layout.id)]
         is_whole = all(self.sight.is_good(each) for each in partitions)
         return frozenset(self.sight.current[each].folder for each in partitions) if is_whole else frozenset()
+
+    @property
+    def strategy(self) -> FailoverStrategy:
+        """Which regions a failure restarts."""
+        return self.topology.dataflow.failover
+
+    def restarts_consumers(self, stage: str) -> bool:
+        """Whether consumers of `stage` restart with it whatever it gives."""
+        flow = self.topology.dataflow
+        return flow.consumers is Consumers.ALWAYS or not flow.stage(stage).deterministic
 
     # The store
 

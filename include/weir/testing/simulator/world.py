@@ -11,6 +11,7 @@ from typing import Final
 
 from weir.coordinator.services import Services
 from weir.recovery.restart import ExponentialDelay
+from weir.recovery.settings import RecoverySettings
 from weir.store.store import Store
 from weir.testing.dag import FakeTask
 from weir.testing.simulator.airflow import Api, SimulatedAirflow, Unexpected
@@ -39,8 +40,13 @@ class World:
         self.ledger = SimulatedLedger(self._deepen, self._step, self._observe)
         numbers = count(1)
         services = Services(
-            self.ledger, self.store, lambda: self.airflow.time, lambda: uuid.UUID(int=next(numbers) << 80)
+            self.ledger,
+            self.store,
+            lambda: self.airflow.time,
+            lambda: uuid.UUID(int=next(numbers) << 80),
+            RecoverySettings(largest_plan=scene.largest_plan),
         )
+        self.services = services
         self.topology = Topology(scene.flow)
         self.engine = SimulatedEngine(self.store, self.content, scene.natures)
         self.airflow = SimulatedAirflow(services, self.engine, scene.flow)
