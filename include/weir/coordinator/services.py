@@ -7,11 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from sqlalchemy import select
+
 from weir.ledger.ledger import Ledger
 from weir.ledger.models import DataflowRow
 from weir.ledger.runs import Run
 from weir.recovery.settings import RecoverySettings
 from weir.store.store import Store
+
+_STORE_ID = select(DataflowRow.__table__.c.store_id).limit(1)
 
 
 def _now() -> datetime:
@@ -35,7 +39,7 @@ class Services:
         Raises Retryable if the store is not the one that the ledger knows.
         """
         with self.ledger.transaction() as session:
-            known = session.query(DataflowRow.store_id).limit(1).scalar()
+            known = session.scalar(_STORE_ID)
         if known is None:
             return str(self.store.initialise())
         self.store.check_marker(known)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from enum import Enum
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from weir.ledger.models import AttemptRow, OwedClearRow
@@ -19,6 +19,18 @@ from weir.recovery.run_state import AttemptState
 from weir.topology.regions import RegionId
 
 LIVE = (AttemptState.RUNNING.value, AttemptState.WAITING.value)
+
+
+# Built once: to build a statement costs more than to carry it out.
+_OF_REGION = (
+    select(AttemptRow)
+    .where(
+        AttemptRow.run == bindparam("run"),
+        AttemptRow.region == bindparam("region"),
+        AttemptRow.subtask == bindparam("subtask"),
+    )
+    .order_by(AttemptRow.try_number)
+)
 
 
 class Origin(Enum):
@@ -34,12 +46,7 @@ class Origin(Enum):
 
 def attempts_of(session: Session, run: str, region: RegionId) -> list[AttemptRow]:
     """All attempts of `region`, oldest try first."""
-    query = (
-        select(AttemptRow)
-        .where(AttemptRow.run == run, AttemptRow.region == region.name, AttemptRow.subtask == region.subtask)
-        .order_by(AttemptRow.try_number)
-    )
-    return list(session.scalars(query))
+    return list(session.scalars(_OF_REGION, {"run": run, "region": region.name, "subtask": region.subtask}))
 
 
 def newest_attempts(session: Session, run: str) -> dict[RegionId, list[AttemptRow]]:

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from weir.ledger.models import AttemptRow, OwedClearRow
 from weir.ledger.runs import Run
 from weir.recovery.run_state import CLOSE
 from weir.topology.regions import RegionId
+
+_OPEN = select(OwedClearRow).where(OwedClearRow.settled_at.is_(None)).order_by(OwedClearRow.id)
+_OPEN_OF = _OPEN.where(OwedClearRow.dataflow == bindparam("dataflow"))
+"""Built once: every task asks this when it begins, and most often there is nothing."""
 
 
 def owe_clear(
@@ -72,8 +76,9 @@ def task_of(session: Session, run: Run, region: RegionId) -> tuple[str, int]:
 
 def open_clears(session: Session, dataflow: str | None = None) -> list[OwedClearRow]:
     """What is still owed, oldest first."""
-    query = select(OwedClearRow).where(OwedClearRow.settled_at.is_(None)).order_by(OwedClearRow.id)
-    return list(session.scalars(query if dataflow is None else query.where(OwedClearRow.dataflow == dataflow)))
+    if dataflow is None:
+        return list(session.scalars(_OPEN))
+    return list(session.scalars(_OPEN_OF, {"dataflow": dataflow}))
 
 
 def clears_of_run(session: Session, run: str) -> list[OwedClearRow]:

@@ -9,17 +9,32 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
-from weir.ledger.models import AttemptRow, ConsumptionRow, ReadSetRow
+from weir.ledger.models import AttemptRow, ConsumptionRow, ReadSetRow, ResultRow
 from weir.recovery.run_state import AttemptState, ReadResult, ReadSet
 from weir.results.manifest import InputRead
 from weir.topology.regions import PartitionId, RegionId
 
 _Key = tuple[str, str, str, str]
+_Members = tuple[tuple[int, str, str], ...]
+
+_known_members: dict[str, _Members] = {}
+_MOST_KNOWN = 1000
+
+# Columns of tables rather than objects: these are read several times an attempt, and cost a tenth.
+_READ, _RESULT, _SET = ConsumptionRow.__table__.c, ResultRow.__table__.c, ReadSetRow.__table__.c
+_COLUMNS = (_READ.attempt, _READ.run, _READ.stage, _READ.layout, _READ.read_set)
+_OF_ATTEMPT = select(*_COLUMNS).where(_READ.attempt == bindparam("attempt")).order_by(_READ.argument)
+_OF_CURRENT = (
+    select(*_COLUMNS)
+    .where(_READ.attempt.in_(select(_RESULT.attempt).where(_RESULT.run == bindparam("run"), _RESULT.is_current)))
+    .order_by(_READ.attempt, _READ.argument)
+)
 
 
 def record_reads(session: Session, attempt: str, reads: Iterable[InputRead]) -> None:
@@ -42,38 +57,50 @@ def _known_set(session: Session, members: list[list[object]]) -> str:
     return name
 
 
-def reads_by_attempt(session: Session, run: str, current: str = "") -> dict[str, list[ReadSet]]:
-    """What each attempt of `run` was made from; partitions of the run `current` have ids without a run."""
-    found: dict[str, list[ReadSet]] = defaultdict(list)
+def reads_of_current(session: Session, run: str, current: str = "") -> dict[str, list[ReadSet]]:
+    """What the attempts whose results are current in `run` were made from.
+
+    Partitions of the run `current` have ids without a run.
+    """
+    session.flush()
+    rows = session.execute(_OF_CURRENT, {"run": run}).all()
+    members = _members_of(session, {row.read_set for row in rows})
     shared: dict[tuple[str, str, str, str], ReadSet] = {}
-    query = (
-        select(ConsumptionRow, ReadSetRow.members)
-        .join(AttemptRow, AttemptRow.id == ConsumptionRow.attempt)
-        .join(ReadSetRow, ReadSetRow.id == ConsumptionRow.read_set)
-        .where(AttemptRow.run == run)
-    )
-    for row, members in session.execute(query):
+    found: dict[str, list[ReadSet]] = defaultdict(list)
+    for row in rows:
         key = (row.read_set, row.run, row.stage, row.layout)
         if key not in shared:
-            shared[key] = ReadSet(tuple(_members(row, members, current)))
+            shared[key] = ReadSet(tuple(_results_read(row, members[row.read_set], current)))
         found[row.attempt].append(shared[key])
     return found
 
 
 def reads_of(session: Session, attempt: str, current: str = "") -> tuple[ReadResult, ...]:
     """What `attempt` was made from; partitions of the run `current` have ids without a run."""
-    query = (
-        select(ConsumptionRow, ReadSetRow.members)
-        .join(ReadSetRow, ReadSetRow.id == ConsumptionRow.read_set)
-        .where(ConsumptionRow.attempt == attempt)
-    )
-    return tuple(read for row, members in session.execute(query) for read in _members(row, members, current))
+    session.flush()
+    rows = session.execute(_OF_ATTEMPT, {"attempt": attempt}).all()
+    members = _members_of(session, {row.read_set for row in rows})
+    return tuple(read for row in rows for read in _results_read(row, members[row.read_set], current))
 
 
-def _members(row: ConsumptionRow, members: list[list[object]], current: str) -> Iterator[ReadResult]:
+def _members_of(session: Session, names: set[str]) -> Mapping[str, _Members]:
+    """The members of read sets. A set is named by its content, so whoever has read one need not read it again."""
+    unknown = names - _known_members.keys()
+    if unknown:
+        if len(_known_members) > _MOST_KNOWN:
+            _known_members.clear()
+            unknown = names
+        for name, members in session.execute(select(_SET.id, _SET.members).where(_SET.id.in_(unknown))):
+            _known_members[name] = tuple(
+                (int(subtask), str(attempt), str(digest)) for subtask, attempt, digest in members
+            )
+    return _known_members
+
+
+def _results_read(row: Any, members: _Members, current: str) -> Iterator[ReadResult]:
     run = "" if row.run == current else row.run
     for subtask, attempt, digest in members:
-        yield ReadResult(PartitionId(row.stage, int(str(subtask)), row.layout, run), str(attempt), str(digest))
+        yield ReadResult(PartitionId(row.stage, subtask, row.layout, run), attempt, digest)
 
 
 def readers_in_other_runs(session: Session, run: str, stage: str, layout: str) -> list[AttemptRow]:

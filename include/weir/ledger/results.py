@@ -9,17 +9,33 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import bindparam, delete, insert, select, update
 from sqlalchemy.orm import Session
 
 from weir.errors import Fault, Loss
-from weir.ledger.models import LeaseRow, ResultRow
+from weir.ledger.models import LeaseRow, ResultRow, Table
 from weir.recovery.run_state import CurrentResult
 from weir.results.partition_state import PartitionState
 from weir.topology.regions import PartitionId
 
 LEASE = timedelta(hours=1)
 """How long a reader's claim lasts if it is not renewed; longer than any wait between two signs of life."""
+
+
+# Built once: to build a statement costs more than to carry it out.
+_CURRENT = select(ResultRow).where(
+    ResultRow.run == bindparam("run"),
+    ResultRow.stage == bindparam("stage"),
+    ResultRow.subtask == bindparam("subtask"),
+    ResultRow.layout == bindparam("layout"),
+    ResultRow.is_current,
+)
+_DAMAGED = select(ResultRow.attempt).where(
+    ResultRow.attempt.in_(bindparam("attempts", expanding=True)), ResultRow.fault == Fault.DAMAGED.value
+)
+_LEASES = Table.metadata.tables[LeaseRow.__tablename__]
+_TAKE_LEASES = insert(_LEASES)
+_DROP_LEASES = delete(_LEASES).where(_LEASES.c.holder == bindparam("of"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +79,8 @@ def replace_results(session: Session, run: str, attempt: str, results: Iterable[
 
 
 def _supersede(session: Session, run: str, partition: PartitionId, attempt: str, now: datetime) -> None:
-    old = session.scalar(
-        select(ResultRow).where(
-            ResultRow.run == run,
-            ResultRow.stage == partition.stage,
-            ResultRow.subtask == partition.subtask,
-            ResultRow.layout == partition.layout,
-            ResultRow.is_current,
-        )
-    )
+    key = {"run": run, "stage": partition.stage, "subtask": partition.subtask, "layout": partition.layout}
+    old = session.scalar(_CURRENT, key)
     if old is None:
         return
     old.is_current = False
@@ -125,15 +134,15 @@ def record_found(session: Session, results: Iterable[CurrentResult], now: dateti
 
 def damaged_attempts(session: Session, attempts: Iterable[str]) -> frozenset[str]:
     """Those of `attempts` of whose results bytes were found damaged, whether they are current or not."""
-    query = select(ResultRow.attempt).where(
-        ResultRow.attempt.in_(set(attempts)), ResultRow.fault == Fault.DAMAGED.value
-    )
-    return frozenset(session.scalars(query))
+    asked = set(attempts)
+    return frozenset(session.scalars(_DAMAGED, {"attempts": list(asked)})) if asked else frozenset()
 
 
 def take_leases(session: Session, results: Iterable[CurrentResult], holder: str, now: datetime) -> None:
     """Claim results for a reader."""
-    session.add_all(LeaseRow(result=result.result, holder=holder, expires_at=now + LEASE) for result in results)
+    leases = [{"result": result.result, "holder": holder, "expires_at": now + LEASE} for result in results]
+    if leases:
+        session.execute(_TAKE_LEASES, leases)
 
 
 def renew_leases(session: Session, holder: str, now: datetime) -> None:
@@ -143,4 +152,5 @@ def renew_leases(session: Session, holder: str, now: datetime) -> None:
 
 def drop_leases(session: Session, holder: str) -> None:
     """End the claims of `holder`."""
-    session.execute(delete(LeaseRow).where(LeaseRow.holder == holder))
+    session.flush()
+    session.execute(_DROP_LEASES, {"of": holder})

@@ -4,19 +4,48 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection
-from dataclasses import replace
+from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
-from weir.ledger.attempts import newest_attempts
 from weir.ledger.models import AttemptRow, OwedClearRow, ResultRow, RunRow
-from weir.ledger.owed import clears_of_run
-from weir.ledger.reads import reads_by_attempt
+from weir.ledger.reads import reads_of_current
 from weir.ledger.runs import Run, run_key, topology_of
 from weir.recovery.run_state import AttemptState, CurrentResult, EarlierRun, ReadSet, RegionState, RunState
 from weir.results.partition_state import PartitionState
 from weir.topology.regions import PartitionId, RegionId, Topology
+
+# Columns of tables rather than objects: a state is read several times an attempt, and costs a fifth.
+_RESULT, _ATTEMPT, _CLEAR = ResultRow.__table__.c, AttemptRow.__table__.c, OwedClearRow.__table__.c
+_CURRENT_RESULTS = (
+    select(
+        _RESULT.id,
+        _RESULT.stage,
+        _RESULT.subtask,
+        _RESULT.layout,
+        _RESULT.attempt,
+        _ATTEMPT.try_number,
+        _RESULT.state,
+        _RESULT.folder,
+        _RESULT.manifest_sha256,
+        _RESULT.digest,
+        _RESULT.rows,
+        _RESULT.bytes,
+        _RESULT.made_from,
+        _RESULT.fault,
+    )
+    .join(AttemptRow.__table__, _ATTEMPT.id == _RESULT.attempt)
+    .where(_RESULT.run == bindparam("run"), _RESULT.is_current)
+)
+_ATTEMPTS = (
+    select(_ATTEMPT.region, _ATTEMPT.subtask, _ATTEMPT.try_number, _ATTEMPT.state)
+    .where(_ATTEMPT.run == bindparam("run"))
+    .order_by(_ATTEMPT.try_number)
+)
+_CLEARS = select(_CLEAR.region, _CLEAR.subtask, _CLEAR.expected_try, _CLEAR.found_try, _CLEAR.is_void).where(
+    _CLEAR.run == bindparam("run")
+)
 
 ENDED = (AttemptState.COMMITTED.value, AttemptState.ADOPTED.value, AttemptState.FAILED.value)
 
@@ -59,25 +88,21 @@ def _oldest_open(session: Session, run: Run) -> tuple[str, ...]:
 
 
 def _results(session: Session, run: str, current: str) -> dict[PartitionId, CurrentResult]:
-    reads = reads_by_attempt(session, run, current)
-    query = (
-        select(ResultRow, AttemptRow.try_number)
-        .join(AttemptRow, AttemptRow.id == ResultRow.attempt)
-        .where(ResultRow.run == run, ResultRow.is_current)
-    )
+    reads = reads_of_current(session, run, current)
+    shown = "" if run == current else run
     results = {}
-    for row, try_number in session.execute(query):
-        partition = PartitionId(row.stage, row.subtask, row.layout, "" if run == current else run)
-        results[partition] = _current(row, try_number, partition, tuple(reads[row.attempt]))
+    for row in session.execute(_CURRENT_RESULTS, {"run": run}):
+        partition = PartitionId(row.stage, row.subtask, row.layout, shown)
+        results[partition] = _current(row, partition, tuple(reads.get(row.attempt, ())))
     return results
 
 
-def _current(row: ResultRow, try_number: int, partition: PartitionId, reads: tuple[ReadSet, ...]) -> CurrentResult:
+def _current(row: Any, partition: PartitionId, reads: tuple[ReadSet, ...]) -> CurrentResult:
     return CurrentResult(
         partition,
         row.id,
         row.attempt,
-        try_number,
+        row.try_number,
         PartitionState(row.state),
         row.folder,
         row.manifest_sha256,
@@ -92,17 +117,19 @@ def _current(row: ResultRow, try_number: int, partition: PartitionId, reads: tup
 
 def _regions(session: Session, run: str, current: str) -> dict[RegionId, RegionState]:
     shown = "" if run == current else run
-    repairs: dict[RegionId, list[OwedClearRow]] = defaultdict(list)
-    for owed in clears_of_run(session, run):
-        repairs[RegionId(owed.region, owed.subtask, shown)].append(owed)
-    attempts = {replace(region, run=shown): rows for region, rows in newest_attempts(session, run).items()}
+    repairs: dict[RegionId, list[Any]] = defaultdict(list)
+    for clear in session.execute(_CLEARS, {"run": run}):
+        repairs[RegionId(clear.region, clear.subtask, shown)].append(clear)
+    attempts: dict[RegionId, list[Any]] = defaultdict(list)
+    for attempt in session.execute(_ATTEMPTS, {"run": run}):
+        attempts[RegionId(attempt.region, attempt.subtask, shown)].append(attempt)
     return {
         region: _region(region, attempts.get(region, []), repairs.get(region, []))
         for region in attempts.keys() | repairs.keys()
     }
 
 
-def _region(region: RegionId, attempts: list[AttemptRow], repairs: list[OwedClearRow]) -> RegionState:
+def _region(region: RegionId, attempts: list[Any], repairs: list[Any]) -> RegionState:
     newest = attempts[-1] if attempts else None
     found = [row.found_try or 0 for row in repairs if row.is_void]
     return RegionState(

@@ -61,8 +61,13 @@ def in_time(order: Callable[[], R], seconds: float) -> R:
 
 
 def in_parallel(ask: Callable[[A], R], questions: Iterable[A], workers: int) -> list[R]:
-    """Ask all questions, and answer in their order; the first error is raised at once, and leaves the rest unasked."""
+    """Ask all questions, and answer in their order; the first error is raised at once, and leaves the rest unasked.
+
+    With one worker that is the caller: for what answers at once, or sees to its time limits itself.
+    """
     asked = list(questions)
+    if workers == 1:
+        return [ask(each) for each in asked]
     numbers: SimpleQueue[int] = SimpleQueue()
     for number in range(len(asked)):
         numbers.put(number)

@@ -22,7 +22,6 @@ from weir.store.segments import sha256_of
 from weir.store.store import Store
 
 MANIFEST = "manifest.json"
-_WORKERS = 16
 
 KeyGroups = tuple[int, int] | None
 """An inclusive range of key groups; None means all."""
@@ -127,14 +126,14 @@ def _is_finding(answer: Manifest | Finding) -> bool:
 
 def _look_at_all(store: Store, refs: list[PartitionRef]) -> list[Manifest | Finding]:
     """Look at all manifests at once, then at the files of all of them at once: a request may take a while."""
-    answers = in_parallel(partial(_look_at_manifest, store), refs, _WORKERS)
+    answers = in_parallel(partial(_look_at_manifest, store), refs, store.workers)
     files = [
         (number, f"{ref.folder}/{file.name}", file)
         for number, (ref, manifest) in enumerate(zip(refs, answers, strict=True))
         if isinstance(manifest, Manifest)
         for file in manifest.files
     ]
-    findings = in_parallel(lambda each: _look_at_file(store, *each[1:]), files, _WORKERS)
+    findings = in_parallel(lambda each: _look_at_file(store, *each[1:]), files, store.workers)
     for (number, *_), finding in zip(files, findings, strict=True):
         if finding and isinstance(answers[number], Manifest):
             answers[number] = finding
@@ -160,7 +159,7 @@ def _look_at_file(store: Store, path: str, file: DataFile) -> Finding | None:
 
 
 def _compare_all(store: Store, parts: list[_Part]) -> list[Finding | None]:
-    return in_parallel(lambda part: _compare(store, *part[1:]), parts, _WORKERS)
+    return in_parallel(lambda part: _compare(store, *part[1:]), parts, store.workers)
 
 
 def _compare(store: Store, path: str, file: DataFile, segment: Segment) -> Finding | None:

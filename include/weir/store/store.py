@@ -35,6 +35,10 @@ LEAST_ROOM = 16 * 2**20
 """Bytes. With less than that a disk is full: it is not worth while to begin to compute."""
 
 
+WORKERS = 16
+"""How many requests are made at once of files that do not say."""
+
+
 _MAKE_ROOM = "Make room there, and the task goes on by itself; nothing is marked lost"
 
 
@@ -59,6 +63,11 @@ class Store:
     def url(self) -> str:
         """The root, with its scheme and without a slash at the end."""
         return self.files.url
+
+    @property
+    def workers(self) -> int:
+        """How many requests at once are worth while."""
+        return getattr(self.files, "workers", WORKERS)
 
     def spark_url(self, path: str) -> str:
         """Spell the path as Spark and Hadoop do."""
