@@ -64,7 +64,9 @@ def compare_and_clear(
 def start_queued(session: Session, dag_id: str, run_id: str, *, user_name: str = "weir") -> str:
     """Set a queued run running, whatever `max_active_runs` says; answer the state found, or `missing`.
 
-    A run that waits for this one would hold its place among the active runs for ever.
+    A run that waits for this one would hold its place among the active runs for ever. It would wait for ever, too, for
+    one that is finished although something of it has been cleared: without row locks (SQLite), a scheduler that had
+    just looked at that run calls it finished over the clear.
     """
     _lock_runs(session, dag_id, {run_id})
     query = select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
@@ -72,12 +74,19 @@ def start_queued(session: Session, dag_id: str, run_id: str, *, user_name: str =
     if dag_run is None:
         return MISSING
     found = str(dag_run.state)
-    if dag_run.state == DagRunState.QUEUED:
+    if dag_run.state == DagRunState.QUEUED or _is_stranded(session, dag_run):
         dag_run.state = DagRunState.RUNNING
         dag_run.start_date = datetime.now(UTC)
         session.add(Log(event="weir_start", owner=user_name, dag_id=dag_id, run_id=run_id))
         session.flush()
     return found
+
+
+def _is_stranded(session: Session, dag_run: DagRun) -> bool:
+    cleared = select(TaskInstance.id).where(
+        TaskInstance.dag_id == dag_run.dag_id, TaskInstance.run_id == dag_run.run_id, TaskInstance.state.is_(None)
+    )
+    return dag_run.state in State.finished_dr_states and session.scalar(cleared.limit(1)) is not None
 
 
 def annotate(session: Session, item: ClearItem, note: str) -> None:

@@ -185,3 +185,15 @@ def test_only_a_queued_run_is_started(new_run, look, river):
         found = [start_queued(session, "river", run_id) for run_id in (queued, failed, "no such run")]
     assert found == ["queued", "failed", "missing"]
     assert (look.run(queued), look.run(failed)) == ("running", "failed")
+
+
+@pytest.mark.parametrize("state", ["success", "failed"])
+def test_a_finished_run_of_which_something_was_cleared_is_started(new_run, look, river, state):
+    from airflow.utils.session import create_session
+
+    from weir_airflow.compare_and_clear import start_queued
+
+    run_id = new_run(state, spring=(None, 1))
+    with create_session() as session:
+        assert start_queued(session, "river", run_id) == state
+    assert look.run(run_id) == "running"
