@@ -77,13 +77,15 @@ def backtrack(
     intact: Set[PartitionId],
     occasion: Occasion = Occasion.LOSS,
     told: RegionId | None = None,
+    restarted: Set[RegionId] = frozenset(),
 ) -> Backtracked:
     """Walk back from `readers`, of which None stands for all of the run.
 
     `losses` are all partitions known to be unavailable, `intact` those known to be there; inputs of what runs again
-    that are in neither are `unknown`, but those of `told`, which has said what it misses. Raises BeyondHorizon.
+    that are in neither are `unknown`, but those of `told`, which has said what it misses, and what `restarted` regions
+    make anew. Raises BeyondHorizon.
     """
-    walk = _Walk(state, losses, intact, occasion)
+    walk = _Walk(state, losses, intact, occasion, restarted)
     walk.back_from(readers, told)
     return walk.found
 
@@ -92,9 +94,15 @@ class _Walk:
     """One decision: each group of partitions is looked at once, however many regions read it."""
 
     def __init__(
-        self, state: RunState, losses: Mapping[PartitionId, Loss], intact: Set[PartitionId], occasion: Occasion
+        self,
+        state: RunState,
+        losses: Mapping[PartitionId, Loss],
+        intact: Set[PartitionId],
+        occasion: Occasion,
+        restarted: Set[RegionId],
     ) -> None:
-        self._state, self._losses, self._intact, self._occasion = state, losses, intact, occasion
+        self._state, self._losses, self._intact = state, losses, intact
+        self._occasion, self._restarted = occasion, restarted
         self._seen: dict[tuple[int, bool], tuple[PartitionId, ...]] = {}
         self.found = Backtracked()
 
@@ -166,7 +174,7 @@ class _Walk:
     ) -> None:
         if loss is not None:
             self.found.suspended[producer] = self._state.awaited_for(partition)
-        is_asked = is_probed and partition not in self._intact
+        is_asked = is_probed and partition not in self._intact and producer not in self._restarted
         if is_asked and self._is_worth_probing(self._state.results[partition], reader):
             self.found.unknown.add(partition)
 

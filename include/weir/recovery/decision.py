@@ -84,7 +84,8 @@ def _closure(state: RunState, failure: Failure, readers: Readers) -> _Found | Ne
     possible: dict[RegionId, Lost] = {}
     while True:
         back = _walked_back(state, failure, also)
-        if back.unknown:
+        # An attempt that failed otherwise has nobody to ask the store for it; what is gone, its consumers will tell.
+        if back.unknown and failure.occasion is not Occasion.FAILURE:
             return NeedsProbe(frozenset(back.unknown))
         rerun = _certain(state, failure, back)
         restarted = rerun.keys() | {each for each in (failure.failed,) if each not in (None, CLOSE)}
@@ -113,7 +114,7 @@ def _walked_back(state: RunState, failure: Failure, also: Set[RegionId]) -> Back
     if failure.occasion is not Occasion.FAILURE:
         first.append(failure.failed)
     told = failure.failed if failure.occasion is Occasion.LOSS else None
-    return backtrack(state, first, failure.losses, failure.intact, failure.occasion, told)
+    return backtrack(state, first, failure.losses, failure.intact, failure.occasion, told, also)
 
 
 def _perhaps(state: RunState, failure: Failure, behind: Affected, readers: Readers) -> Backtracked:
