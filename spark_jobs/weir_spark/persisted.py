@@ -21,11 +21,17 @@ class Persisted:
         """Let Spark keep the rows from when they are first computed.
 
         All sessions of a server share what they persist, plan by plan, also with those of killed attempts and edited
-        functions: a condition that is always true, and that names the attempt, makes the plan this attempt's own.
+        functions: a condition that is always true, and that names the attempt, makes the plan this attempt's own. And
+        Spark Connect resolves a plan at each use, with another seed of `rand()` or `uuid()`, so that it would not be
+        the one that was persisted: a view holds it as it was resolved once.
         """
-        own = rows.where(F.lit(f"weir {self.attempt}") != F.lit(""))
-        self.kept[stage] = own.persist()
+        view = self._view(stage)
+        rows.where(F.lit(f"weir {self.attempt}") != F.lit("")).createOrReplaceTempView(view)
+        self.kept[stage] = rows.sparkSession.table(view).persist()
         return self.kept[stage]
+
+    def _view(self, stage: str) -> str:
+        return f"weir_{stage}_{self.attempt}".replace("-", "_")
 
     def __enter__(self) -> Persisted:
         return self
@@ -34,5 +40,6 @@ class Persisted:
         for stage, rows in self.kept.items():
             try:
                 rows.unpersist(blocking=True)
+                rows.sparkSession.catalog.dropTempView(self._view(stage))
             except Exception as error:  # noqa: BLE001  # the server may be gone, and what failed before counts more
                 self.say(f"Spark may still keep rows of {stage}: {type(error).__name__}: {str(error)[:200]}")

@@ -13,7 +13,7 @@ import pytest
 
 from weir.errors import Misconfigured
 from weir.results.codec import region_job_to_json, stage_copy_from_json
-from weir.results.layout import PLAIN, Layout
+from weir.results.layout import Layout
 from weir_spark import region
 from weir_spark.digest import digest_of
 from weir_spark.persisted import Persisted
@@ -51,6 +51,10 @@ def numbers(ctx):
 
 def wide(ctx, numbers):
     return _observed(ctx, "wide", numbers.withColumn("more", F.col("key") + 1))
+
+
+def chance(ctx):
+    return _observed(ctx, "chance", ctx.spark.sql("select id % 7 key, uuid() text from range(100)"))
 
 
 def report(ctx, wide):
@@ -247,10 +251,10 @@ def persisting(new_job, jobs, pipeline, seen):
     """A region whose first stage is persisted, and read by two others."""
     module = pipeline(PIPELINE)
 
-    def make(last="report", output=PLAIN):
+    def make(last="report", first="numbers"):
         return jobs.region(
-            jobs.stage("numbers", f"{module}:numbers", is_source=True, is_persisted=True),
-            jobs.stage("one", f"{module}:report", jobs.output("one", output), pipelined={"wide": "numbers"}),
+            jobs.stage("numbers", f"{module}:{first}", is_source=True, is_persisted=True),
+            jobs.stage("one", f"{module}:report", jobs.output("one"), pipelined={"wide": "numbers"}),
             jobs.stage("two", f"{module}:{last}", jobs.output("two"), pipelined={"wide": "numbers"}),
             parameters={"seen": seen.folder},
         )
@@ -297,6 +301,13 @@ def test_a_persisted_stage_is_computed_once_for_all_its_readers_and_let_go(run, 
     assert seen() == {"numbers": 100}
     assert len({output.digest for output in report.outputs}) == 1
     assert kept() == []
+
+
+def test_rows_that_spark_makes_by_chance_are_the_same_for_all_readers_of_a_persisted_stage(run, persisting, seen):
+    """Spark Connect resolves a plan at each use, and `uuid()` in SQL gets another seed each time."""
+    report = run(persisting(first="chance"))
+    assert seen() == {"chance": 100}
+    assert len({output.digest for output in report.outputs}) == 1
 
 
 def test_what_is_persisted_is_let_go_when_the_attempt_fails(run, persisting, kept) -> None:

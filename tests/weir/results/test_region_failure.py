@@ -1,6 +1,16 @@
 import pytest
 
-from weir.errors import Conflict, DiskFull, EngineLost, Fenced, Internal, Misconfigured, Retryable, SuppressRestarts
+from weir.errors import (
+    Conflict,
+    DiskFull,
+    EngineLost,
+    Fenced,
+    InputUnreadable,
+    Internal,
+    Misconfigured,
+    Retryable,
+    SuppressRestarts,
+)
 from weir.recovery.classify import FailureClass, classify
 from weir.results.region_failure import JobFailed, error_of, failure_of
 
@@ -16,7 +26,9 @@ class AnalysisException(Exception):
         return self.condition
 
 
-@pytest.mark.parametrize("kind", [Retryable, DiskFull, EngineLost, Misconfigured, Fenced, Conflict, Internal])
+@pytest.mark.parametrize(
+    "kind", [Retryable, DiskFull, EngineLost, InputUnreadable, Misconfigured, Fenced, Conflict, Internal]
+)
 def test_an_error_of_weir_is_the_same_in_the_task_as_in_its_job(kind):
     raised = error_of(failure_of(kind("why"), "t0001-a"))
     assert (type(raised), str(raised)) == (kind, "why")
