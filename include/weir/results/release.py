@@ -5,15 +5,15 @@ Invariant: a partition is named only while every region that holds one of its co
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterator
-from itertools import chain, repeat
+from itertools import accumulate, chain, repeat
 
 from weir.errors import Internal
 from weir.recovery.failover import JobPartition
-from weir.topology.graph import JobGraph, Regions
+from weir.topology.graph import JobGraph, Regions, Wiring
 
-_GroupKey = tuple[int, int]
-"""An exchange, by its place, and one of its groups."""
+_UNKNOWN = -1
 
 
 class RegionRelease:
@@ -23,16 +23,23 @@ class RegionRelease:
         self._graph = graph
         self._regions = regions
         self._stage_of = graph.stage_of
+        sizes = (wiring.size for wiring in graph.exchanges)
+        self._first_group = list(accumulate(sizes, initial=0))
+        """Groups are numbered through, exchange by exchange: the first of each, and how many there are."""
         self._reads = [
-            [(place, graph.exchanges[place]) for place in reads if graph.exchanges[place].edge.type.re_consumable]
+            [
+                (self._first_group[place], graph.exchanges[place])
+                for place in reads
+                if graph.exchanges[place].edge.type.re_consumable
+            ]
             for reads in graph.reads
         ]
-        """The exchanges that each stage reads from the store, by place."""
+        """The exchanges that each stage reads from the store, each with its first group."""
         self._is_finished = bytearray(graph.size)
         self._left = [len(members) for members in regions.members]
         """How many subtasks of each region are not finished."""
-        self._waits_for: dict[_GroupKey, int] = {}
-        """How many unfinished regions consume a group: kept from when it first matters."""
+        self._waits_for = [_UNKNOWN] * self._first_group[-1]
+        """How many unfinished regions consume each group: counted when it first matters."""
 
     def unfinished(self, vertex: int) -> None:
         """Note that a subtask is to run again."""
@@ -43,8 +50,7 @@ class RegionRelease:
             return
         if not self._left[region]:
             for group in self._groups_read(region):
-                if group in self._waits_for:
-                    self._waits_for[group] += 1
+                self._waits_for[group] += self._waits_for[group] != _UNKNOWN
         self._is_finished[vertex] = False
         self._left[region] += 1
 
@@ -64,8 +70,8 @@ class RegionRelease:
             return ()
         released = []
         for group in self._groups_read(region):
-            waits_for = self._waits_for.get(group)
-            if waits_for is None:
+            waits_for = self._waits_for[group]
+            if waits_for == _UNKNOWN:
                 waits_for = self._waits_for[group] = self._consumers_left(group)
             elif left_before:
                 waits_for = self._waits_for[group] = waits_for - 1
@@ -76,28 +82,32 @@ class RegionRelease:
     def _foreign(self, vertex: int) -> Internal:
         return Internal(f"there is no vertex {vertex}: the graph has the vertices 0 to {self._graph.size - 1} only")
 
-    def _groups_read(self, region: int) -> Collection[_GroupKey]:
+    def _groups_read(self, region: int) -> Collection[int]:
         members = self._regions.members[region]
         if len(members) == 1:
             # Most regions of a batch job are one subtask: nothing to divide, and no group twice.
             vertex = members[0]
             reads = self._reads[self._stage_of[vertex]]
-            return [(place, wiring.group_of_consumer(vertex)) for place, wiring in reads] if reads else ()
+            return [first + wiring.group_of_consumer(vertex) for first, wiring in reads] if reads else ()
         return {
-            (place, group)
+            first + group
             for stage, vertices in self._graph.by_stage(members)
-            for place, wiring in self._reads[stage]
+            for first, wiring in self._reads[stage]
             for group in wiring.groups_of_consumers(vertices)
         }
 
-    def _consumers_left(self, group: _GroupKey) -> int:
+    def _consumers_left(self, group: int) -> int:
         """Count the regions that consume a group and are not finished."""
-        place, number = group
-        consumers = self._graph.exchanges[place].group(number).consumers
+        _, wiring, number = self._place_of(group)
+        consumers = wiring.group(number).consumers
         return sum(1 for region in set(self._regions.of[consumers.start : consumers.stop]) if self._left[region])
 
-    def _partitions(self, group: _GroupKey) -> Iterator[JobPartition]:
-        place, number = group
-        wiring = self._graph.exchanges[place]
+    def _partitions(self, group: int) -> Iterator[JobPartition]:
+        place, wiring, number = self._place_of(group)
         producers, first = wiring.group(number).producers, wiring.producers.start
         return map(JobPartition, repeat(place), range(producers.start - first, producers.stop - first))
+
+    def _place_of(self, group: int) -> tuple[int, Wiring, int]:
+        """The exchange of a group, by place and itself, and the group's number in it."""
+        place = bisect_right(self._first_group, group) - 1
+        return place, self._graph.exchanges[place], group - self._first_group[place]
