@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from itertools import chain
 
 from weir.recovery.plan import SHOWN
 from weir.recovery.run_state import CLOSE, RegionState, RunState
@@ -30,7 +30,12 @@ class Affected:
 
     def depends_on(self, region: RegionId) -> tuple[RegionId, ...]:
         """The first regions whose change would make `region` run again."""
-        return tuple(islice(dict.fromkeys(chain.from_iterable(self.maybe[region])), SHOWN))
+        found: dict[RegionId, None] = {}
+        for producer in chain.from_iterable(self.maybe[region]):
+            found[producer] = None
+            if len(found) == SHOWN:
+                break
+        return tuple(found)
 
 
 class Readers:
