@@ -77,7 +77,12 @@ def commit(services: Services, begun: Begun, report: RegionReport, clearer: Clea
     current = [after.results[result.partition] for result in results]
     by_partition = {result.partition: manifest for result, manifest in zip(results, manifests, strict=True)}
     summary = {"attempt": begun.attempt.id, **summary_of(current, by_partition), "seconds": dict(report.metrics)}
-    return Committed(summary, owed)
+    return Committed({**summary, **_resumed(report)}, owed)
+
+
+def _resumed(report: RegionReport) -> dict[str, list[str]]:
+    """Behind which stages the attempt resumed, if it did."""
+    return {"resumed": list(report.resumed)} if report.resumed else {}
 
 
 def _enter(
@@ -97,7 +102,7 @@ def _enter(
     replace_results(session, begun.run.id, begun.attempt.id, marked, services.now())
     record_reads(session, begun.attempt.id, begun.reads)
     end(row, AttemptState.COMMITTED, services.now())
-    row.metrics = dict(report.metrics)
+    row.metrics = {**report.metrics, **_resumed(report)}
     drop_leases(session, begun.attempt.id)
     session.flush()
     owed = owe_clears(session, services, begun, before, marked)

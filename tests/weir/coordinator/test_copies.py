@@ -8,6 +8,7 @@ import pytest
 from weir.dataflow import Dataflow, Stage, blocking, cached, pipelined, sink, source
 from weir.dataflow.digest_rule import digest
 from weir.errors import DiskFull, Retryable
+from weir.ledger.models import AttemptRow
 from weir.results.codec import stage_copy_from_json
 from weir.store.published import published
 from weir.testing.airflow import Killed
@@ -93,6 +94,18 @@ def test_a_run_without_faults_computes_each_stage_once_and_leaves_a_copy_of_each
 def test_a_retry_computes_only_what_lies_behind_the_last_copy(cached_world, fault):
     assert run(cached_world, getattr(cached_world.faults, fault)) == [*ALL, "report", "delays"]
     assert len(copies_of(cached_world, "wide")) == len(copies_of(cached_world, "clean")) == 1
+
+
+def test_the_ledger_and_the_task_say_behind_which_stages_an_attempt_resumed(cached_world):
+    committed = []
+    commit = cached_world.airflow.coordinator.commit
+    cached_world.airflow.coordinator.commit = lambda *given: committed.append(commit(*given)) or committed[-1]
+    run(cached_world, cached_world.faults.of_the_application)
+    [summary] = [each.summary for each in committed if "resumed" in each.summary]
+    assert summary["resumed"] == ["wide"]
+    with cached_world.ledger.transaction() as session:
+        row = session.get(AttemptRow, summary["attempt"])
+        assert (row.try_number, row.metrics["resumed"]) == (2, ["wide"])
 
 
 def test_a_third_try_resumes_from_the_first_ones_copy(cached_world):
