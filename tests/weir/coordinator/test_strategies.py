@@ -171,6 +171,26 @@ def test_individual_clears_nothing_and_a_person_carries_the_plan_out(scene):
     assert found.states() == {"success"}
 
 
+def test_individual_leaves_consumers_of_changed_content_and_the_closing_task_names_them(scene):
+    found = scene(parallelism=2, failover="individual")
+    found.world.content["weather"] = "other"
+    found.airflow.clear_by_hand(found.run, "weather")
+    found.airflow.run_until_quiet()
+    assert found.again() == {"weather[0]": 1}
+    found.airflow.clear_by_hand(found.run, "weir_close")
+    found.airflow.run_until_quiet()
+    task = found.airflow.task(found.run, "weir_close")
+    assert task.state == "failed"
+    assert "joined[0]" in task.notes[-1]
+    assert carry_out_by_hand(found.services, ask(found.services, Question(found.run))) == 4
+    settle(found.services, found.airflow)
+    found.airflow.run_until_quiet()
+    assert found.again() == {
+        "weather[0]": 1, "joined[0]": 1, "joined[1]": 1, "report-delays[0]": 1, "weir_close[0]": 2,
+    }  # fmt: skip
+    assert found.states() == {"success"}
+
+
 # consumers
 
 
