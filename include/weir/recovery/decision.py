@@ -241,7 +241,8 @@ def _held_back(state: RunState, failure: Failure, found: _Found) -> str:
         return "failover is individual: Weir clears nothing by itself"
     lost = sum(loss.fault in _OF_A_PROBE and not _was_released(state, loss) for loss in missed)
     regions = sum(len(state.region_ids(each)) for each in ("", *state.earlier))
-    if failure.largest >= 1 or lost < SMALLEST_HELD_BACK or lost <= failure.largest * regions:
+    is_few = lost < SMALLEST_HELD_BACK or lost <= failure.largest * regions
+    if is_few or failure.largest >= 1 or state.topology.dataflow.failover is FailoverStrategy.FULL:
         return ""
     return (
         f"the results of {lost} of {regions} regions are lost at once, more than the share of {failure.largest:g} that "

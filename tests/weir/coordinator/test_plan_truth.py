@@ -14,7 +14,7 @@ from sqlalchemy import select
 from weir.coordinator.asking import Question, ask
 from weir.coordinator.coordinator import Coordinator
 from weir.coordinator.services import Services
-from weir.dataflow import Dataflow, Stage, blocking, sink, source
+from weir.dataflow import Dataflow, Stage, blocking, previous, sink, source
 from weir.ledger.models import ResultRow
 from weir.recovery.plan import StepKind
 from weir.recovery.settings import RecoverySettings
@@ -136,3 +136,78 @@ def lost_sinks(drawn, lost):
     topology = ask(drawn.services, Question(drawn.run)).run.topology
     sinks = [name.partition("[") for name in lost if name.partition("[")[0] in topology.sinks]
     return {str(topology.region_of(stage, int(rest.rstrip("]")))) for stage, _, rest in sinks}
+
+
+# Across runs
+
+
+class Epochs:
+    """Three days of a dataflow that reads its own result of the day before."""
+
+    def __init__(self, world):
+        flow = Dataflow(
+            "ladder",
+            [
+                source("raw", "m:raw"),
+                Stage("sums", "m:sums", [blocking("raw"), previous("sums", schema="k bigint")]),
+                Stage("report", "m:report", [blocking("sums")]),
+                sink("report", "delays"),
+            ],
+        )
+        self.world = world
+        self.airflow = FakeAirflow(world.services, world.airflow.engine, flow)
+        self.services = Services(world.ledger, world.store, now=self.airflow.now)
+        self.airflow.services, self.airflow.coordinator = self.services, Coordinator(self.services)
+        self.runs = [self.airflow.dag_run(day) for day in (1, 2, 3)]
+        self.airflow.run_until_quiet()
+        self.before = {run: self.airflow.executed(run) for run in self.runs}
+
+    def plan(self, day, fail):
+        return ask(self.services, Question(self.runs[day - 1], fail)).plan
+
+    def executed(self):
+        return {
+            (day, name)
+            for day, run in enumerate(self.runs, 1)
+            for name in Counter(self.airflow.executed(run)) - Counter(self.before[run])
+        }
+
+
+@pytest.fixture
+def epochs(world):
+    return Epochs(world)
+
+
+def said(plan, day, *kinds):
+    """The regions of some kinds, with the day that they are of."""
+    return {
+        (int(step.region.run[-10:-8]) if step.region.run else day, f"{step.region.name}[{step.region.subtask}]")
+        for step in plan.steps
+        if step.kind in kinds
+    }
+
+
+def test_a_loss_in_the_epoch_before_is_planned_and_carried_out_there(epochs):
+    with epochs.world.ledger.transaction() as session:
+        rows = select(ResultRow.folder).where(ResultRow.stage == "sums", ResultRow.run.like("%20130101%"))
+        for folder in session.scalars(rows):
+            shutil.rmtree(epochs.world.folder / "store" / folder)
+    plan = epochs.plan(2, "sums")
+    assert said(plan, 2, StepKind.RERUN) == {(1, "sums[0]")}
+    epochs.airflow.clear_by_hand(epochs.runs[1], "sums")
+    epochs.airflow.run_until_quiet()
+    assert epochs.executed() == {(1, "sums[0]"), (2, "sums[0]")}
+
+
+def test_what_a_change_may_do_to_later_epochs_is_planned_one_by_one(epochs):
+    """Each plan names the next epoch; what its commit does to the one behind is said by its own plan."""
+    plan = epochs.plan(1, "raw")
+    assert said(plan, 1, StepKind.IF_CHANGED) == {
+        (1, "sums[0]"), (1, "report-delays[0]"), (1, "weir_close[0]"), (2, "sums[0]"),
+    }  # fmt: skip
+    assert (3, "sums[0]") in said(epochs.plan(2, "raw"), 2, StepKind.IF_CHANGED)
+    epochs.world.content["raw"] = "other"
+    epochs.airflow.clear_by_hand(epochs.runs[0], "raw")
+    epochs.airflow.run_until_quiet()
+    everywhere = {(day, name) for day in (1, 2, 3) for name in ("sums[0]", "report-delays[0]", "weir_close[0]")}
+    assert epochs.executed() == everywhere | {(1, "raw[0]")}

@@ -199,6 +199,8 @@ def test_what_was_never_made_or_what_follows_from_one_loss_waits_for_nobody():
     plan = decided(state, failed="joined[0]", lost=[("weather", 0)], largest=0.5)
     assert len(plan.of(StepKind.RERUN)) > 4
     assert plan.held_back == ""
+    everything = [("a", i) for i in range(8)]
+    assert decided(whole_run(wide(failover="full")), "b-out[0]", everything, largest=0.5).held_back == ""
     state = replace(whole_run(wide()), results={})
     assert decide(state, Failure(RegionId("b-out", 0), {}, largest=0.5)).held_back == ""
 
