@@ -56,12 +56,6 @@ class Driver(LadderStack):
         self.require_right()
         return {run.start[:10]: self.tries(run.run_id) for run in self.api.runs(self.dag) if run.run_id in run_ids}
 
-    def backfill(self, first, last, **how):
-        """Start a backfill of days, as soon as Airflow finds its database free; answers its id."""
-        made = []
-        self.wait(lambda: made.append(self.person.backfill(first, last, **how)) or made, "a backfill")
-        return made[0]
-
     def require_right(self):
         """What must be so at the end of all faults: every result is good, and what is published is what Python says."""
         for view in self.runs():

@@ -12,6 +12,7 @@ from weir.cli.credentials import PERSON, SERVICE
 from weir.cli.stack import Stack
 from weir.ledger.ledger import Ledger
 from weir.store.store import Store
+from weir.testing.postgres import running_postgres
 
 FLOWS = Path(__file__).parents[1] / "flows"
 
@@ -25,12 +26,20 @@ def control(tmp_path_factory):
 
 
 @pytest.fixture(scope="package")
-def stack(stack_request, control):
-    """The local stack of all tests that leave it whole; it starts when the first of them asks for it (20 s)."""
-    environment = {"WEIR_LADDER": str(control), "PYTHONPATH": str(FLOWS)}
-    # Tasks that are held, and those that wait for them, each take a place.
-    with Stack(stack_request(FLOWS / "dags", environment=environment, parallelism=12)) as started:
-        yield started
+def stack(stack_request, control, tmp_path_factory):
+    """The local stack of all tests that leave it whole; it starts when the first of them asks for it.
+
+    Airflow is on PostgreSQL: on SQLite, requests fail half way when several DAGs are at work.
+    """
+    with running_postgres(tmp_path_factory.mktemp("postgres")) as database:
+        environment = {
+            "WEIR_LADDER": str(control),
+            "PYTHONPATH": str(FLOWS),
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database.url("airflow"),
+        }
+        # Tasks that are held, and those that wait for them, each take a place.
+        with Stack(stack_request(FLOWS / "dags", environment=environment, parallelism=12)) as started:
+            yield started
 
 
 @pytest.fixture(scope="package")

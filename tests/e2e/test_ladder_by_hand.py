@@ -186,7 +186,6 @@ def publishes_nothing_until_cleared(driver, state):
     run_id = held(driver, "doubled", 2)
     processes = [driver.await_reached("doubled", subtask) for subtask in (0, 1)]
     driver.person.mark_run(run_id, state)
-    # Not before: on SQLite a scheduler that has just looked at the run would call it finished after its clear.
     driver.wait(lambda: not any(map(psutil.pid_exists, processes)), "the end of what ran")
     driver.let_go("doubled")
     assert driver.api.asset_events(f"{driver.dag}.sums") == []
@@ -219,7 +218,7 @@ def test_a_dag_run_deleted_and_made_anew_under_the_same_id_has_the_epoch(driver)
 def backfilled(driver, first, last, **how):
     """Backfill days and wait for them; the tries by day, and what has run again."""
     before = {run.start[:10]: driver.tries(run.run_id) for run in driver.api.runs(driver.dag)}
-    backfill = driver.backfill(first, last, **how)
+    backfill = driver.person.backfill(first, last, **how)
     tries = driver.green()
     driver.person.end_backfill(backfill)
     return tries, driver.again_by_day(before)

@@ -61,7 +61,7 @@ def lose(driver, day):
 @AT_ONCE.on("alone")
 def test_a_backfill_backwards_starts_the_run_before_that_is_queued_behind_it(driver):
     driver.api.unpause(driver.dag)
-    driver.backfill(FIRST, THIRD, run_backwards=True, max_active_runs=1)
+    driver.person.backfill(FIRST, THIRD, run_backwards=True, max_active_runs=1)
     assert driver.green() == dict.fromkeys(DAYS, dict.fromkeys(ALL, 1))
     assert driver.chain(epoch(THIRD)) == [epoch(day) for day in DAYS]
 
