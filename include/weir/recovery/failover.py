@@ -95,17 +95,17 @@ def _members(regions: Regions, chosen: Set[int]) -> list[int]:
     return sorted(chain.from_iterable(map(regions.members.__getitem__, chosen)))
 
 
-def _by_exchange(missing: Set[JobPartition], lost: JobPartition | None) -> dict[int, list[int]]:
-    gone: dict[int, list[int]] = {}
+def _by_exchange(missing: Set[JobPartition], lost: JobPartition | None) -> dict[int, set[int]]:
+    gone: dict[int, set[int]] = {}
     for partition in missing | {lost} if lost else missing:
-        gone.setdefault(partition.exchange, []).append(partition.subtask)
+        gone.setdefault(partition.exchange, set()).add(partition.subtask)
     return gone
 
 
 class _Search:
     """One decision: a breadth-first search over regions that visits each group once a direction."""
 
-    def __init__(self, graph: JobGraph, regions: Regions, gone: dict[int, list[int]], *, forward: bool) -> None:
+    def __init__(self, graph: JobGraph, regions: Regions, gone: dict[int, set[int]], *, forward: bool) -> None:
         self._graph = graph
         self._regions = regions
         self._gone = gone
@@ -163,8 +163,14 @@ class _Search:
             if not wiring.edge.type.re_consumable:
                 yield writer, self._regions_of(producers)
                 continue
-            gone = (wiring.producers[subtask] for subtask in self._gone[place])
-            yield writer, [self._regions.of[vertex] for vertex in gone if vertex in producers]
+            yield writer, [self._regions.of[vertex] for vertex in self._gone_among(place, producers)]
+
+    def _gone_among(self, place: int, producers: range) -> Iterator[int]:
+        """Which of a group's partitions are gone: it costs the fewer of both, so that all groups cost the exchange."""
+        first, gone = self._graph.exchanges[place].producers.start, self._gone[place]
+        if len(gone) < len(producers):
+            return (first + subtask for subtask in gone if first + subtask in producers)
+        return (vertex for vertex in producers if vertex - first in gone)
 
     def _regions_of(self, vertices: range) -> Sequence[int]:
         return self._regions.of[vertices.start : vertices.stop]

@@ -105,6 +105,20 @@ def test_edges_of_an_all_to_all_exchange_are_never_walked():
     assert tasks_to_restart(graph, regions, size, missing=lost) == (7, *range(size, 2 * size))
 
 
+def test_as_many_losses_as_groups_are_not_multiplied():
+    """100,000 groups by 100,000 losses would take hours."""
+    size = 100_000
+    graph = JobGraph(
+        [JobVertex("a", size), JobVertex("b", size), JobVertex("c", 1)],
+        [
+            JobEdge("a", "b", Pattern.POINTWISE, PartitionType.BLOCKING),
+            JobEdge("b", "c", Pattern.ALL_TO_ALL, PartitionType.BLOCKING),
+        ],
+    )
+    everything = frozenset(JobPartition(exchange, subtask) for exchange in (0, 1) for subtask in range(size))
+    assert len(tasks_to_restart(graph, pipelined_regions(graph), 2 * size, missing=everything)) == graph.size
+
+
 FOUR = Job(4, "1 B 2", "2 B 3", "1 B 4")
 
 

@@ -1,3 +1,6 @@
+import pytest
+
+from weir.errors import Internal
 from weir.recovery.failover import JobPartition
 from weir.results.release import RegionRelease
 from weir.topology.graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, pipelined_regions
@@ -44,3 +47,22 @@ def test_a_pipelined_partition_is_not_released_here():
     release = view(1, 1, edges=[(0, P, 1)])
     release.finished(0)
     assert release.finished(1) == ()
+
+
+def test_a_subtask_of_another_graph_is_refused():
+    release = view(1, 1, edges=[(0, B, 1)])
+    for told in (release.finished, release.unfinished):
+        with pytest.raises(Internal, match="no vertex 2: the graph has the vertices 0 to 1"):
+            told(2)
+
+
+def test_what_was_never_finished_may_be_unfinished():
+    release = view(1, 1, edges=[(0, B, 1)])
+    release.unfinished(1)
+    assert release.finished(1) == (JobPartition(0, 0),)
+
+
+def test_releasing_the_inputs_of_many_costs_no_more_than_their_number():
+    """100,000 by 100,000 edges would take hours: it is done in the time that a test has, or not at all."""
+    release = view(100_000, 100_000, edges=[(0, B, 1)])
+    assert [len(release.finished(100_000 + i)) for i in range(100_000)][-2:] == [0, 100_000]
