@@ -38,7 +38,8 @@ def stack(stack_request, control, tmp_path_factory):
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database.url("airflow"),
         }
         # Tasks that are held, and those that wait for them, each take a place.
-        with Stack(stack_request(FLOWS / "dags", environment=environment, parallelism=12)) as started:
+        dags = (FLOWS / "dags", FLOWS / "braid_dags")
+        with Stack(stack_request(*dags, environment=environment, parallelism=12)) as started:
             yield started
 
 

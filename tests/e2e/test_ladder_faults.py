@@ -1,36 +1,31 @@
 """Losses, damage, kills and changes on a running stack: exactly the right task instances run again.
 
-One stack and one DagRun for all: each test leaves the run green.
+One DagRun for all: each test leaves it green.
 """
 
 import json
 import os
 import shutil
 import signal
-from pathlib import Path
 
 import psutil
 import pytest
 from ladder_stack import LadderStack
 
-from weir.cli.stack import Stack
+from weir.cli.files import write_atomically
 
 pytestmark = pytest.mark.e2e
 
-FLOWS = Path(__file__).parents[1] / "flows"
-
 
 @pytest.fixture(scope="module")
-def ladder(stack_request, tmp_path_factory):
-    """The stack, with the small dataflow beside the project's own DAGs."""
-    control = tmp_path_factory.mktemp("ladder") / "control.json"
-    control.write_text("{}")
-    environment = {"WEIR_LADDER": str(control), "PYTHONPATH": str(FLOWS)}
-    with Stack(stack_request(FLOWS / "dags", environment=environment)) as stack:
-        ladder = LadderStack(stack, control)
-        ladder.wait(lambda: ladder.api.has_dag("ladder"), "the DAG ladder")
-        ladder.api.unpause("ladder")
-        yield ladder
+def ladder(stack, control):
+    """The shared stack, with the small dataflow beside the project's own DAGs."""
+    write_atomically(control, json.dumps({"dags": {"ladder": {}}}))
+    ladder = LadderStack(stack, control)
+    ladder.wait(lambda: ladder.api.has_dag("ladder"), "the DAG ladder")
+    ladder.api.unpause("ladder")
+    yield ladder
+    ladder.close()
 
 
 @pytest.fixture

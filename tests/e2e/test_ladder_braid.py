@@ -1,33 +1,26 @@
 """Strands that read each other index by index, on a running stack: strand 3 failing or backtracking holds no other.
 
-One stack and one DagRun for all; the tests run in order, and each leaves the run green.
+One DagRun for all; the tests run in order, and each leaves it green.
 """
 
 import shutil
-from pathlib import Path
 
 import pytest
 from ladder_stack import LadderStack
 
-from weir.cli.stack import Stack
-
 pytestmark = pytest.mark.e2e
 
-FLOWS = Path(__file__).parents[1] / "flows"
 ALL = {f"{task}[{strand}]" for task in ("numbers", "doubled") for strand in range(4)} | {"totals-sums", "weir_close"}
 
 
 @pytest.fixture(scope="module")
-def braid(stack_request, tmp_path_factory):
-    """The stack, with the braided dataflow beside the project's own DAGs."""
-    control = tmp_path_factory.mktemp("braid") / "control.json"
-    control.write_text("{}")
-    environment = {"WEIR_LADDER": str(control), "PYTHONPATH": str(FLOWS)}
-    with Stack(stack_request(FLOWS / "braid_dags", environment=environment)) as stack:
-        braid = LadderStack(stack, control, "braid")
-        braid.wait(lambda: braid.api.has_dag("braid"), "the DAG braid")
-        yield braid
-        braid.close()
+def braid(stack, control):
+    """The shared stack, and its braided dataflow."""
+    control.write_text('{"dags": {}}')
+    braid = LadderStack(stack, control, "braid")
+    braid.wait(lambda: braid.api.has_dag("braid"), "the DAG braid")
+    yield braid
+    braid.close()
 
 
 def test_a_strand_that_fails_again_and_again_holds_no_other(braid):
