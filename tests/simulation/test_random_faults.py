@@ -1,6 +1,7 @@
-"""Random losses, damage, kills, clears, full disks, changing sources, on a real ledger and store: the outcome is right.
+"""Random losses, damage, kills, clears, full disks, changing sources, on real files and PostgreSQL: the outcome is right.
 
-A failure prints its seed: run `./weir test tests/simulation -k "[SEED]"` to see it again.
+The simulator (test_simulator.py) has many more seeds and faults, in memory; here files, databases and their time limits
+are real. A failure prints its seed: run `./weir test tests/simulation -k "[SEED]"` to see it again.
 """
 
 import errno
@@ -123,12 +124,12 @@ class Chaos:
         self.world.airflow.reachable = not self.world.airflow.reachable
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(4))
 def test_after_any_faults_the_outcome_is_that_of_a_run_without(tmp_path, seed):
     check_any_faults(tmp_path, seed)
 
 
-@pytest.mark.parametrize("seed", range(20, 22))
+@pytest.mark.parametrize("seed", range(20, 21))
 def test_after_any_faults_on_postgresql_too(tmp_path, seed, empty_postgres_ledger):
     check_any_faults(tmp_path, seed, empty_postgres_ledger)
 

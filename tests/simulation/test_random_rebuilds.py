@@ -41,7 +41,7 @@ class LosingChaos(faults.Chaos):
             adopt(self.world.services, RUN)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_after_lost_ledgers_and_adoptions_the_outcome_is_that_of_a_run_without(tmp_path, seed):
     check_lost_ledgers_and_adoptions(tmp_path, seed)
 
@@ -71,7 +71,7 @@ def check_lost_ledgers_and_adoptions(tmp_path, seed, empty_ledger=None):
     assert faults.outcome(world) == faults.outcome(calm)
 
 
-@pytest.mark.parametrize("seed", range(8, 16))
+@pytest.mark.parametrize("seed", range(8, 11))
 def test_closing_a_run_heals_what_a_lost_ledger_had_owed(tmp_path, seed):
     """Nothing is cleared but the closing task, and the sources, whose changes only a person can know."""
     world = faults.new_world(tmp_path / "faulty")
