@@ -107,10 +107,9 @@ def row_hash(schema: StructType, rule: DigestRule = PLAIN_RULE) -> str:
     _check_rule(schema, rule)
     fields = [field for field in schema.fields if field.name not in rule.ignore]
     values = [f"{_ROWS}.{quoted(field.name)}" for field in fields]
-    counted = [_rounded(value, field, rule) for value, field in zip(values, fields, strict=True)]
-    types = [(field.dataType, f"column {field.name}") for field in fields]
+    counted = [_counted(value, field, rule) for value, field in zip(values, fields, strict=True)]
     # Where all columns are left out, the number of rows still counts.
-    return f"xxhash64({', '.join([*_bits(values), *_values(counted, types)]) or '0L'})"
+    return f"xxhash64({', '.join([*_bits(values), *counted]) or '0L'})"
 
 
 def schema_fingerprint(schema: StructType) -> str:
@@ -153,12 +152,17 @@ def _check_rule(schema: StructType, rule: DigestRule) -> None:
             )
 
 
-def _rounded(value: str, field: StructField, rule: DigestRule) -> str:
-    """Whole numbers have no places to round."""
+def _counted(value: str, field: StructField, rule: DigestRule) -> str:
+    """What of a column's value counts; whole numbers have no places to round.
+
+    Rounding a double takes a decimal, so that it is called once, and never gives a negative zero.
+    """
     places, kind = rule.round.get(field.name), field.dataType
-    if places is None or not isinstance(kind, (FloatType, DoubleType, DecimalType)):
-        return value
-    return f"round({value}, {places})"
+    if places is not None and isinstance(kind, (FloatType, DoubleType)):
+        return f"if(isnan({value}), {kind.simpleString()}('NaN'), round({value}, {places}))"
+    if places is not None and isinstance(kind, DecimalType):
+        return f"round({value}, {places})"
+    return _canonical(value, kind, f"column {field.name}", 0)
 
 
 def _measures(schema: StructType, rule: DigestRule) -> tuple[Column, ...]:
@@ -174,15 +178,11 @@ def _measures(schema: StructType, rule: DigestRule) -> tuple[Column, ...]:
 
 def _flagged(values: Sequence[str], types: Sequence[tuple[DataType, str]], depth: int = 0) -> list[str]:
     """The numbers of null bits, one for 63 values, and then the values in their canonical forms."""
-    return [*_bits(values), *_values(values, types, depth)]
+    return [*_bits(values), *(_canonical(value, *kind, depth) for value, kind in zip(values, types, strict=True))]
 
 
 def _bits(values: Sequence[str]) -> list[str]:
     return [_null_bits(values[first : first + _BITS]) for first in range(0, len(values), _BITS)]
-
-
-def _values(values: Sequence[str], types: Sequence[tuple[DataType, str]], depth: int = 0) -> list[str]:
-    return [_canonical(value, *kind, depth) for value, kind in zip(values, types, strict=True)]
 
 
 def _null_bits(values: Sequence[str]) -> str:
