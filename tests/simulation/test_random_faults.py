@@ -1,7 +1,7 @@
-"""Random losses, damage, kills, clears, full disks, changing sources, on real files and PostgreSQL: the outcome is right.
+"""Random losses, damage, kills, clears, full disks, changing sources, on real files and PostgreSQL: it comes out right.
 
-The simulator (test_simulator.py) has many more seeds and faults, in memory; here files, databases and their time limits
-are real. A failure prints its seed: run `./weir test tests/simulation -k "[SEED]"` to see it again.
+The simulator (test_simulator.py) has many more seeds and faults, in memory; here files, databases and time limits are
+real. A failure prints its seed: run `./weir test tests/simulation -k "[SEED]"` to see it again.
 """
 
 import errno

@@ -42,7 +42,7 @@ def random_scene(random: Random) -> Scene:
     """Three to five stages, one or two of them sources, of parallelism 1 to 3; what nobody reads is published."""
     while True:
         stages: list[Stage] = []
-        for number in range(random.randint(3, 5)):
+        for number in range(random.choice([3, 3, 4, 5])):
             stages.append(_random_stage(random, f"s{number}", stages))
         natures = {stage.name: _random_nature(random, stage) for stage in stages}
         failover = random.choices(list(FailoverStrategy), [7, 2, 1])[0]
@@ -66,7 +66,7 @@ def _flow(
 
 def _random_stage(random: Random, name: str, before: list[Stage]) -> Stage:
     if not before or (len(before) == 1 and random.random() < 0.4):
-        parallelism = random.choice([1, 1, 2, 2, 3])
+        parallelism = random.choice([1, 1, 1, 2, 2, 3])
         return source(name, f"simulated:{name}", parallelism=parallelism, resolve=random.choice([None, SLICES]))
     first = before[-1] if random.random() < 0.7 else random.choice(before)
     if random.random() < 0.2:
@@ -74,7 +74,7 @@ def _random_stage(random: Random, name: str, before: list[Stage]) -> Stage:
         return Stage(name, f"simulated:{name}", [join(first)], parallelism=first.parallelism)
     others = [stage for stage in before if stage is not first]
     read = [first, *random.sample(others, k=min(len(others), random.choice([0, 0, 1, 1, 2])))]
-    parallelism = random.choice([1, 1, 2, 2, 3])
+    parallelism = random.choice([1, 1, 1, 2, 2, 3])
     exchanges = [_boundary(random, each, parallelism) for each in read]
     return Stage(name, f"simulated:{name}", exchanges, parallelism, deterministic=random.random() > 0.08)
 

@@ -10,12 +10,16 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from weir.errors import WeirError
 from weir.results.region_job import RegionJob, RegionReport, StageToRun
 from weir.store.store import Store
-from weir.testing.engine import FakeEngine
+from weir.testing.engine import TAIL, FakeEngine
 from weir.testing.simulator.process import StageFailed
+
+SIZE: Final = 64 + TAIL
+"""Bytes of each data file."""
 
 
 class Nature(Enum):

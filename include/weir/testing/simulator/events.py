@@ -64,7 +64,7 @@ _WEIGHTS: Final = {
     Verb.RESUME: 7,
     Verb.LOSE: 3,
     Verb.WAIT: 1,
-    Verb.RUN: 2,
+    Verb.RUN: 1,
     Verb.RECREATE: 1,
     Verb.CLEAR: 4,
     Verb.CLEAR_DOWN: 2,
@@ -111,9 +111,9 @@ class Event:
 
 
 def random_events(random: Random) -> tuple[Event, ...]:
-    """A schedule of 15 to 40 events."""
+    """A schedule of 15 to 35 events."""
     verbs, weights = list(_WEIGHTS), list(_WEIGHTS.values())
-    return tuple(_event(random, verb) for verb in random.choices(verbs, weights, k=random.randint(15, 40)))
+    return tuple(_event(random, verb) for verb in random.choices(verbs, weights, k=random.randint(15, 35)))
 
 
 def _event(random: Random, verb: Verb) -> Event:

@@ -67,7 +67,8 @@ def _missed(witness: Witness, failover: Failover, kinds: dict[RegionId, str]) ->
             continue
         for partition in witness.inputs_of(region):
             producer = topology.producer(partition)
-            is_good = sight.is_good(Partition(failover.run, partition))
+            whole = Partition(failover.run, partition)
+            is_good = sight.is_good(whole) or (sight.is_valid(whole) and witness.is_back(sight.current[whole]))
             is_to_begin = failover.kind == BY_HAND and (failover.run, producer) not in sight.regions()
             if producer in found or is_good or is_to_begin or _is_suspended(witness, failover.run, partition):
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -55,6 +56,7 @@ def _chunks(seeds: Iterable[int]) -> Iterator[tuple[int, ...]]:
 
 
 def _simulated(seeds: tuple[int, ...]) -> tuple[int, list[Found]]:
+    gc.set_threshold(100_000, 20, 100)  # a simulation makes much that lives as long as it does
     findings = []
     for seed in seeds:
         finding = simulate(*scene_and_events(seed))

@@ -6,15 +6,15 @@ Invariant: the first thing that is wrong ends the simulation, by Broken.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from weir.dataflow.failover import Consumers, FailoverStrategy
 from weir.recovery.run_state import CLOSE
 from weir.sinks.pointer import pointer_from_json
-from weir.testing.simulator.engine import SimulatedEngine
+from weir.testing.simulator.engine import SIZE, SimulatedEngine
 from weir.testing.simulator.invariants import AFTER_EACH_TRANSACTION
-from weir.testing.simulator.sight import Partition, Sight
+from weir.testing.simulator.sight import Partition, Result, Sight
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 
@@ -29,10 +29,13 @@ class Broken(BaseException):
 class Witness:
     """Sees all that happens in one simulation, and remembers what the invariants need."""
 
-    def __init__(self, connection: sqlite3.Connection, topology: Topology, engine: SimulatedEngine) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, topology: Topology, engine: SimulatedEngine, files: Mapping[str, bytes]
+    ) -> None:
         self.sight, self.topology, self.engine = Sight(connection), topology, engine
         self.committed_tries: dict[tuple[Any, ...], str] = {}
         self.created: set[str] = set()
+        self._files = files
         self._standing: dict[tuple[str, str], frozenset[str]] = {}
         self._publishable: dict[tuple[str, str, frozenset[str]], int] = {}
         self._published: dict[str, frozenset[str]] = {}
@@ -79,6 +82,13 @@ class Witness:
         """Whether consumers of `stage` restart with it whatever it gives."""
         flow = self.topology.dataflow
         return flow.consumers is Consumers.ALWAYS or not flow.stage(stage).deterministic
+
+    def is_back(self, result: Result | None) -> bool:
+        """Whether a result that was missing is there again, as whoever probes it finds."""
+        if result is None or result.state != "lost" or result.fault == "damaged":
+            return False
+        whole = len(self._files.get(f"{result.folder}/part-0.bin", b"")) == SIZE
+        return whole and f"{result.folder}/manifest.json" in self._files
 
     # The store
 

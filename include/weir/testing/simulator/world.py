@@ -51,7 +51,7 @@ class World:
         self.engine = SimulatedEngine(self.store, self.content, scene.natures)
         self.airflow = SimulatedAirflow(services, self.engine, scene.flow)
         self.airflow.strategy = PATIENT if scene.is_patient else self.airflow.strategy
-        self.witness = Witness(self.ledger.connection, self.topology, self.engine)
+        self.witness = Witness(self.ledger.connection, self.topology, self.engine, self.files.data)
         self.suspended: list[Process] = []
         self.runs = [self.airflow.dag_run(1)]
         self.changed: set[str] = set()
