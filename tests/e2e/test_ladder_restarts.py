@@ -1,0 +1,85 @@
+"""Whether a task that fails, or whose process is killed, is tried again; and what it leaves for people to read."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+from at_once import AtOnce
+
+from weir.ledger.models import AttemptRow, RunRow
+
+pytestmark = pytest.mark.e2e
+
+OFTEN = {
+    "restart-strategy.type": "fixed-delay",
+    "restart-strategy.fixed-delay.attempts": 50,
+    "restart-strategy.fixed-delay.delay": "1 s",
+}
+ONE = {"parallelism": {"numbers": 1, "doubled": 1, "totals": 1}, "failure_enrichers": ["ladder_labels:team"]}
+DAGS = {
+    "failing": {**ONE, "restart": {**OFTEN, "restart-strategy.maximum-per-task-failures": 1}},
+    "killed": {**ONE, "restart": {**OFTEN, "restart-strategy.maximum-total-task-failures": 1}},
+}
+AT_ONCE = AtOnce(DAGS)
+
+
+@pytest.fixture(scope="module")
+def outcomes(request, stack, control):
+    """The futures of this module's tests."""
+    return AT_ONCE.start(stack, control, [item for item in request.session.items if item.module is request.module])
+
+
+def note_of(driver, run_id, task):
+    return next(each.note for each in driver.api.task_instances(driver.dag, run_id) if str(each) == task)
+
+
+def clear_failed(driver, run_id, task):
+    """Clear a task and what it has kept from running, once the scheduler is through with the run."""
+    driver.wait(lambda: driver.person.state_of(run_id) == "failed", f"{run_id} to fail")
+    driver.person.clear(run_id, task, include_downstream=True)
+
+
+def labels_of(driver, region):
+    with driver.ledger.transaction() as session:
+        run = session.query(RunRow.id).filter_by(dataflow=driver.dag).scalar()
+        rows = session.query(AttemptRow).filter_by(run=run, region=region).order_by(AttemptRow.try_number)
+        return [row.labels for row in rows]
+
+
+@AT_ONCE.on("failing")
+def test_a_task_fails_for_good_at_its_limit_and_a_clear_gives_it_a_new_one(driver):
+    fail = driver.control.parent / "fail-totals"
+    fail.touch()
+    run_id = driver.start()
+    driver.await_state(run_id, "totals-sums", "failed")
+    assert driver.tries(run_id)["totals-sums"] == 2
+    note = note_of(driver, run_id, "totals-sums")
+    assert note.startswith("Weir: application, not tried again (team=those of totals-sums). recovery is suppressed by ")
+    assert "maximum-per-task-failures is 1, and the task has failed 2 times" in note
+    assert "fails on purpose" in note
+    labels = {"type": "application", "exception": "ValueError", "team": "those of totals-sums"}
+    assert labels_of(driver, "totals-sums") == [labels, labels]
+    fail.unlink()
+    clear_failed(driver, run_id, "totals-sums")
+    driver.green(run_id)
+
+
+@AT_ONCE.on("killed")
+def test_kills_of_several_tasks_count_together_for_the_limit_of_the_run(driver):
+    for stage in ("numbers", "doubled"):
+        driver.hold(stage)
+    run_id = driver.start()
+    os.kill(driver.await_reached("numbers"), signal.SIGKILL)
+    driver.wait(lambda: driver.tries(run_id)["numbers"] == 2, "another try of numbers")
+    driver.let_go("numbers")
+    os.kill(driver.await_reached("doubled"), signal.SIGKILL)
+    driver.await_state(run_id, "doubled", "failed")
+    assert driver.tries(run_id)["doubled"] == 2
+    note = note_of(driver, run_id, "doubled")
+    assert note.startswith("Weir: killed, not tried again. ")
+    assert "maximum-total-task-failures is 1" in note
+    driver.let_go("doubled")
+    clear_failed(driver, run_id, "doubled")
+    driver.green(run_id)
