@@ -61,7 +61,7 @@ def test_a_stage_that_gives_other_content_of_equal_inputs_is_called_not_determin
 def test_what_all_subtasks_read_is_written_down_once(green):
     with green.ledger.transaction() as session:
         sets = [row.members for row in session.scalars(select(ReadSetRow))]
-    # joined[0] and [1] read clean and weather; totals[0], [1] and routes read joined; report reads totals, routes; close
+    # joined reads clean and weather, totals and routes read joined, report reads totals and routes; then close.
     assert len(sets) == len({str(members) for members in sets}) == 6
 
 
