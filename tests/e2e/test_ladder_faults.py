@@ -155,7 +155,7 @@ def test_the_loss_of_the_spark_server_in_the_middle_costs_no_restart_of_the_stra
     ladder.await_green(run_id)
     assert ladder.totals() == expected(ladder)
     since = [failure for try_number, _, failure in ladder.attempts("doubled", 0) if try_number > before["doubled[0]"]]
-    assert set(since) == {"environment", None}
+    assert set(since) == {"engine", None}
 
 
 def test_a_run_keeps_its_parallelism_when_the_dag_file_changes(green):
