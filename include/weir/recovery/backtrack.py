@@ -140,7 +140,7 @@ class _Walk:
             loss = self._loss(partition, reader)
             if loss is None or self._is_suspended(partition, loss):
                 self._spare(partition, producer, loss, reader, is_probed=is_probed)
-            elif not self._is_to_begin(producer):
+            elif not self._is_to_begin(partition, producer):
                 self.found.causes[producer] = Lost(loss, reader)
                 yield producer
 
@@ -149,12 +149,14 @@ class _Walk:
         is_seen = result is None or self._is_worth_probing(result, reader)
         return (self._losses.get(partition) if is_seen else None) or known_loss(self._state, partition)
 
-    def _is_to_begin(self, producer: RegionId) -> bool:
+    def _is_to_begin(self, partition: PartitionId, producer: RegionId) -> bool:
         """Whether nothing is missed of a region: a person asks before it has begun.
 
-        Where an attempt misses it, Airflow believes that it has been a success.
+        Where an attempt misses it, or a reader has begun, Airflow believes that it has been a success.
         """
-        return self._occasion is Occasion.QUESTION and not producer.run and not self._state.region(producer).newest_try
+        if self._occasion is not Occasion.QUESTION or producer.run or self._state.region(producer).newest_try:
+            return False
+        return not any(self._state.region(each).newest_try for each in self._state.consumers(partition))
 
     def _is_suspended(self, partition: PartitionId, loss: Loss) -> bool:
         """Whether a result is right again if what is at work comes out as it was."""

@@ -191,6 +191,22 @@ def test_individual_leaves_consumers_of_changed_content_and_the_closing_task_nam
     assert found.states() == {"success"}
 
 
+def test_a_person_carries_out_what_began_never_because_it_was_marked_success(world):
+    airflow = world.airflow = FakeAirflow(world.services, world.airflow.engine, fan(2, failover="individual"))
+    services = world.services = airflow.services = Services(world.ledger, world.store, now=airflow.now)
+    airflow.coordinator = type(airflow.coordinator)(services)
+    run = airflow.dag_run()
+    airflow.task(run, "weather").state = "success"
+    airflow.run_until_quiet()
+    assert {airflow.task(run, "joined", index).state for index in (0, 1)} == {"failed"}
+    answer = ask(services, Question("ladder@20130101T000000Z"))
+    assert [str(step.region) for step in answer.plan.of(StepKind.RERUN)] == ["weather[0]", "joined[0]", "joined[1]"]
+    assert carry_out_by_hand(services, answer) == 3
+    settle(services, airflow)
+    airflow.run_until_quiet()
+    assert set(airflow.states().values()) == {"success"}
+
+
 # consumers
 
 
