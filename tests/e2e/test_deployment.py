@@ -211,7 +211,7 @@ def test_a_killed_driver_costs_one_try_and_no_restart_of_the_strategy(engine):
     send(record("driver", pid), signal.SIGKILL)
     engine.let_go("doubled")
     assert after(engine, run_id, before) == {"doubled[0]": 2}
-    assert engine.failures_since("doubled", 0, before["doubled[0]"]) == ["environment", None]
+    assert engine.failures_since("doubled", 0, before["doubled[0]"]) == ["engine", None]
 
 
 @by_submit
