@@ -229,7 +229,7 @@ def test_a_driver_that_was_told_to_stop_never_begins(engine, new_job, store, tmp
     assert not (tmp_path / "driver.json").exists()
 
 
-def test_a_driver_that_is_killed_is_the_environment_s_failure(engine, new_job, driver):
+def test_a_driver_that_is_killed_is_the_engine_s_failure(engine, new_job, driver):
     job, errors = new_job("waiting"), []
 
     def run():
