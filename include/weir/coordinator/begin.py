@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -17,6 +17,7 @@ from weir.coordinator.takeover import enter
 from weir.coordinator.values import Adopted, Awaiting, BeginRequest, Begun, Exhausted, InputFiles, NotInRecord
 from weir.ledger.attempts import Origin, attempts_of, end
 from weir.ledger.models import AttemptRow
+from weir.ledger.results import NewResult
 from weir.ledger.snapshot import committed_attempt, run_state
 from weir.recovery.run_state import AttemptState, CurrentResult, RunState
 from weir.results.manifest import Manifest
@@ -104,7 +105,9 @@ def _candidate(session: Session, registered: Registered) -> tuple[RunState, Atte
     return state, committed if good else None
 
 
-def summary_of(results: list[CurrentResult], manifests: Mapping[PartitionId, Manifest]) -> dict[str, Any]:
+def summary_of(
+    results: Sequence[CurrentResult | NewResult], manifests: Mapping[PartitionId, Manifest]
+) -> dict[str, Any]:
     """What Airflow's UI shows of a region's results: rows and bytes, as a whole and a partition."""
     return {
         "rows": sum(result.rows for result in results),

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from weir.coordinator.begin import summary_of
@@ -36,6 +37,8 @@ from weir.results.partition_state import PartitionState
 from weir.results.region_job import OutputReport, RegionReport
 from weir.store.probe import probe
 from weir.topology.regions import PartitionId, RegionId
+
+_LINEAGE = select(DataflowRow.__table__.c.lineage).where(DataflowRow.__table__.c.name == bindparam("dataflow"))
 
 
 def check_inputs(services: Services, begun: Begun) -> None:
@@ -71,12 +74,11 @@ def commit(services: Services, begun: Begun, report: RegionReport, clearer: Clea
     results = [_write(services, output, manifest) for output, manifest in zip(report.outputs, manifests, strict=True)]
     _require_all_outputs(begun, results)
     require_equal_schemas(services, begun, results, clearer)
-    after, owed = services.ledger.perform(
+    owed = services.ledger.perform(
         begun.run.dataflow.name, lambda session: _enter(session, services, begun, report, results)
     )
-    current = [after.results[result.partition] for result in results]
     by_partition = {result.partition: manifest for result, manifest in zip(results, manifests, strict=True)}
-    summary = {"attempt": begun.attempt.id, **summary_of(current, by_partition), "seconds": dict(report.metrics)}
+    summary = {"attempt": begun.attempt.id, **summary_of(results, by_partition), "seconds": dict(report.metrics)}
     return Committed({**summary, **_resumed(report)}, owed)
 
 
@@ -87,15 +89,15 @@ def _resumed(report: RegionReport) -> dict[str, list[str]]:
 
 def _enter(
     session: Session, services: Services, begun: Begun, report: RegionReport, results: Sequence[NewResult]
-) -> tuple[RunState, int]:
-    """The run after the commit, and how many clears it owes.
+) -> int:
+    """Enter the commit; answers how many clears it owes.
 
     Where the connection broke, this may be the second time: what the first owed is in the ledger, so one is said.
     """
-    present = session.get(AttemptRow, begun.attempt.id)
-    if present is not None and present.state == AttemptState.COMMITTED.value:
-        return run_state(session, begun.run, begun.topology), 1
-    row = require_newest(session, begun.run, begun.attempt.region, begun.attempt.id)
+    tries = attempts_of(session, begun.run.id, begun.attempt.region)
+    if any(each.id == begun.attempt.id and each.state == AttemptState.COMMITTED.value for each in tries):
+        return 1
+    row = _newest(session, begun.run, begun.attempt.region, begun.attempt.id, tries)
     before = run_state(session, begun.run, begun.topology)
     require_unchanged(session, before, begun.reads, begun.attempt.region)
     marked = [_compared(before, result) for result in results]
@@ -106,9 +108,8 @@ def _enter(
     drop_leases(session, begun.attempt.id)
     session.flush()
     owed = owe_clears(session, services, begun, before, marked)
-    after = run_state(session, begun.run, begun.topology)
-    note_whether_closed(session, services, begun.run.id, after)
-    return after, owed
+    note_whether_closed(session, services, begun.run, begun.topology)
+    return owed
 
 
 def _compared(before: RunState, result: NewResult) -> NewResult:
@@ -122,10 +123,14 @@ def _compared(before: RunState, result: NewResult) -> NewResult:
 
 def require_newest(session: Session, run: Run, region: RegionId, attempt: str) -> AttemptRow:
     """The attempt's row, if it may still commit. Raises Fenced."""
-    newest = next(reversed(attempts_of(session, run.id, region)), None)
+    return _newest(session, run, region, attempt, attempts_of(session, run.id, region))
+
+
+def _newest(session: Session, run: Run, region: RegionId, attempt: str, tries: Sequence[AttemptRow]) -> AttemptRow:
+    newest = next(reversed(tries), None)
     if newest is None:
         raise Fenced(f"attempt {attempt} of {region} may not commit: the ledger, built again, does not know it")
-    lineage = session.get_one(DataflowRow, run.dataflow.name).lineage
+    lineage = session.connection().execute(_LINEAGE, {"dataflow": run.dataflow.name}).scalar_one()
     if newest.id != attempt or newest.state != AttemptState.RUNNING.value:
         raise Fenced(
             f"attempt {attempt} of {region} may not commit: {newest.id} is {newest.state}. Nothing was changed"

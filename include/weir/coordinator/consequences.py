@@ -15,12 +15,12 @@ from weir.ledger.models import RunRow
 from weir.ledger.owed import owe_clear
 from weir.ledger.reads import readers_in_other_runs, reads_of
 from weir.ledger.results import NewResult
-from weir.ledger.runs import run_by_id
-from weir.ledger.snapshot import committed_attempt, newest_try
+from weir.ledger.runs import Run, mark_closed, run_by_id
+from weir.ledger.snapshot import committed_attempt, newest_try, run_state
 from weir.recovery.run_state import CLOSE, RunState
 from weir.recovery.staleness import Replacement, clears_consumers, reasons, stale_consumers
 from weir.results.partition_state import PartitionState
-from weir.topology.regions import PartitionId, RegionId
+from weir.topology.regions import PartitionId, RegionId, Topology
 
 Replaced = Mapping[PartitionId, Replacement]
 
@@ -82,9 +82,12 @@ def _in_other_runs(session: Session, services: Services, begun: Begun, replaced:
     return len(stale)
 
 
-def note_whether_closed(session: Session, services: Services, run: str, after: RunState) -> None:
+def note_whether_closed(session: Session, services: Services, run: Run, topology: Topology) -> None:
     """Write down whether all is valid that a closed run has: what reads it later need not look at it again."""
-    row = session.get_one(RunRow, run)
-    is_whole = all(after.is_valid(each) for region in after.region_ids() for each in after.outputs(region))
-    is_closed = is_whole and committed_attempt(session, run, CLOSE) is not None
-    row.closed_at = (row.closed_at or services.now()) if is_closed else None
+    session.flush()
+    is_closed = committed_attempt(session, run.id, CLOSE) is not None and _is_whole(run_state(session, run, topology))
+    mark_closed(session, run.id, services.now() if is_closed else None)
+
+
+def _is_whole(state: RunState) -> bool:
+    return all(state.is_valid(each) for region in state.region_ids() for each in state.outputs(region))

@@ -49,10 +49,10 @@ def gather(services: Services, registered: Registered, clearer: Clearer) -> Gath
     producer was skipped or no longer exists, and Conflict if the inputs never hold still.
     """
     store_id, region = services.store_id(), registered.attempt.region
-    _record_lost_outputs(services, registered, store_id)
+    seen = _with_lost_outputs(services, registered, store_id)
     void: frozenset[RegionId] = frozenset()
     for _ in range(ROUNDS):
-        state = _present(services, registered, void)
+        state, seen = seen or _present(services, registered, void), None
         inputs = sort_inputs(state, region)
         probed = probe_partitions(services, store_id, state, inputs.to_probe)
         if inputs.awaited and not (inputs.losses or probed.losses):
@@ -74,17 +74,21 @@ def _present(services: Services, registered: Registered, void: frozenset[RegionI
         return replace(run_state(session, registered.run, registered.topology), void=void)
 
 
-def _record_lost_outputs(services: Services, registered: Registered, store_id: str) -> None:
-    """Look at what the region had committed before: a published file that is gone must be published anew."""
+def _with_lost_outputs(services: Services, registered: Registered, store_id: str) -> RunState | None:
+    """Look at what the region had committed before: a published file that is gone must be published anew.
+
+    The run as it was when it was looked at; None where something was found lost.
+    """
     region = registered.attempt.region
-    if region == CLOSE:
-        return
     state = _present(services, registered)
-    own = [each for each in registered.topology.outputs(region) if _is_finished(state, each)]
-    losses = probe_partitions(services, store_id, state, own).losses
-    if losses:
-        with services.ledger.transaction(registered.run.dataflow.name) as session:
-            record_losses(session, losses.values(), services.now())
+    outputs = () if region == CLOSE else registered.topology.outputs(region)
+    own = [each for each in outputs if _is_finished(state, each)]
+    losses = probe_partitions(services, store_id, state, own).losses if own else {}
+    if not losses:
+        return state
+    with services.ledger.transaction(registered.run.dataflow.name) as session:
+        record_losses(session, losses.values(), services.now())
+    return None
 
 
 def _is_finished(state: RunState, partition: PartitionId) -> bool:

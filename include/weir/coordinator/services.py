@@ -7,15 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from sqlalchemy import select
-
 from weir.ledger.ledger import Ledger
-from weir.ledger.models import DataflowRow
 from weir.ledger.runs import Run
 from weir.recovery.settings import RecoverySettings
 from weir.store.store import Store
-
-_STORE_ID = select(DataflowRow.__table__.c.store_id).limit(1)
 
 
 def _now() -> datetime:
@@ -38,12 +33,11 @@ class Services:
         Only the very first run makes the marker: a disk that is not mounted looks like an empty folder.
         Raises Retryable if the store is not the one that the ledger knows.
         """
-        with self.ledger.transaction() as session:
-            known = session.scalar(_STORE_ID)
+        known = self.ledger.store_id()
         if known is None:
             return str(self.store.initialise())
         self.store.check_marker(known)
-        return str(known)
+        return known
 
     def attempt_id(self, try_number: int) -> str:
         """A new attempt's id; no file name is ever used by two."""

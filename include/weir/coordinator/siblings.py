@@ -22,6 +22,8 @@ from weir.topology.regions import PartitionId, RegionId
 
 def require_equal_schemas(services: Services, begun: Begun, results: Sequence[NewResult], clearer: Clearer) -> None:
     """Raise Misconfigured if a sibling that is not about to run again has other columns than these results."""
+    if not any(_has_siblings(begun, result.partition) for result in results):
+        return
     with services.ledger.transaction() as session:
         state = run_state(session, begun.run, begun.topology)
         unlike = {other: result for result in results for other in _unlike(state, result)}
@@ -37,6 +39,10 @@ def require_equal_schemas(services: Services, begun: Begun, results: Sequence[Ne
             f"stage {one.partition.stage} has made these. Clear the whole stage {one.partition.stage}, so that all of "
             "its subtasks run again with the present one. Nothing was committed"
         )
+
+
+def _has_siblings(begun: Begun, partition: PartitionId) -> bool:
+    return len(begun.topology.partitions_of(partition.stage, partition.layout)) > 1
 
 
 def _unlike(state: RunState, result: NewResult) -> list[PartitionId]:

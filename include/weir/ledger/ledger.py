@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TypeVar
 
-from sqlalchemy import URL, Engine, inspect, text
+from sqlalchemy import URL, Engine, inspect, select, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.orm import Session
@@ -42,6 +42,8 @@ ATTEMPTS = 3
 
 T = TypeVar("T")
 
+_STORE_ID = select(DataflowRow.__table__.c.store_id).limit(1)
+
 
 class Ledger:
     """A database with Weir's tables, at the revision that this code knows."""
@@ -49,6 +51,7 @@ class Ledger:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._is_server = engine.dialect.name != "sqlite"
+        self._store_id: str | None = None
 
     @classmethod
     def open(cls, url: str) -> Ledger:
@@ -85,6 +88,13 @@ class Ledger:
                 return work(session)
         with self.transaction(dataflow) as session:
             return work(session)
+
+    def store_id(self) -> str | None:
+        """The id of the store that the first begin found, which never changes; None before. Raises Retryable."""
+        if self._store_id is None:
+            with self.transaction() as session:
+                self._store_id = session.scalar(_STORE_ID)
+        return self._store_id
 
     def _begun(self, dataflow: str | None) -> Session:
         def begin() -> Session:

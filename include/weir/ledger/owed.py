@@ -15,6 +15,7 @@ from weir.ledger.runs import Run
 from weir.recovery.run_state import CLOSE
 from weir.topology.regions import RegionId
 
+_ANY_OPEN = select(OwedClearRow.__table__.c.id).where(OwedClearRow.__table__.c.settled_at.is_(None)).limit(1)
 _OPEN = select(OwedClearRow).where(OwedClearRow.settled_at.is_(None)).order_by(OwedClearRow.id)
 _OPEN_OF = _OPEN.where(OwedClearRow.dataflow == bindparam("dataflow"))
 """Built once: every task asks this when it begins, and most often there is nothing."""
@@ -76,6 +77,8 @@ def task_of(session: Session, run: Run, region: RegionId) -> tuple[str, int]:
 
 def open_clears(session: Session, dataflow: str | None = None) -> list[OwedClearRow]:
     """What is still owed, oldest first."""
+    if session.connection().execute(_ANY_OPEN).first() is None:
+        return []
     if dataflow is None:
         return list(session.scalars(_OPEN))
     return list(session.scalars(_OPEN_OF, {"dataflow": dataflow}))

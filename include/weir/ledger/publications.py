@@ -7,21 +7,22 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import func, select
+from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
 from weir.ledger.models import PublicationRow
 
+_LAST = (
+    select(PublicationRow)
+    .where(PublicationRow.run == bindparam("run"), PublicationRow.sink == bindparam("sink"))
+    .order_by(PublicationRow.version.desc())
+    .limit(1)
+)
+
 
 def last_publication(session: Session, run: str, sink: str) -> PublicationRow | None:
     """The newest version of `sink`, complete or not."""
-    query = (
-        select(PublicationRow)
-        .where(PublicationRow.run == run, PublicationRow.sink == sink)
-        .order_by(PublicationRow.version.desc())
-        .limit(1)
-    )
-    return session.scalar(query)
+    return session.scalar(_LAST, {"run": run, "sink": sink})
 
 
 def next_version(session: Session, run: str, sink: str) -> int:

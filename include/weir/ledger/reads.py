@@ -9,13 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import bindparam, insert, select
 from sqlalchemy.orm import Session
 
-from weir.ledger.models import AttemptRow, ConsumptionRow, ReadSetRow, ResultRow
+from weir.ledger.models import AttemptRow, ConsumptionRow, ReadSetRow, ResultRow, Table
 from weir.recovery.run_state import AttemptState, ReadResult, ReadSet
 from weir.results.manifest import InputRead
 from weir.topology.regions import PartitionId, RegionId
@@ -36,25 +35,36 @@ _OF_CURRENT = (
     .order_by(_READ.attempt, _READ.argument)
 )
 
+_TABLES = Table.metadata.tables
+_NEW_READ, _NEW_SET = insert(_TABLES[ConsumptionRow.__tablename__]), insert(_TABLES[ReadSetRow.__tablename__])
+_SETS = select(_SET.id, _SET.members).where(_SET.id.in_(bindparam("names", expanding=True)))
+_KNOWN_SETS = select(_SET.id).where(_SET.id.in_(bindparam("names", expanding=True)))
+
 
 def record_reads(session: Session, attempt: str, reads: Iterable[InputRead]) -> None:
     """Write down what `attempt` was made from."""
     inputs: dict[_Key, list[list[object]]] = defaultdict(list)
     for read in reads:
         inputs[read.argument, read.run, read.stage, read.layout].append([read.subtask, read.attempt, read.digest])
-    for (argument, run, stage, layout), members in inputs.items():
-        name = _known_set(session, sorted(members, key=str))
-        session.add(
-            ConsumptionRow(attempt=attempt, argument=argument, run=run, stage=stage, layout=layout, read_set=name)
-        )
+    if not inputs:
+        return
+    session.flush()
+    for members in inputs.values():
+        members.sort(key=str)
+    names = {key: _name_of(members) for key, members in inputs.items()}
+    known = set(session.connection().scalars(_KNOWN_SETS, {"names": list(names.values())}))
+    new = {name: inputs[key] for key, name in names.items() if name not in known}
+    if new:
+        session.connection().execute(_NEW_SET, [{"id": name, "members": members} for name, members in new.items()])
+    rows = [
+        {"attempt": attempt, "argument": argument, "run": run, "stage": stage, "layout": layout, "read_set": name}
+        for (argument, run, stage, layout), name in names.items()
+    ]
+    session.connection().execute(_NEW_READ, rows)
 
 
-def _known_set(session: Session, members: list[list[object]]) -> str:
-    name = hashlib.sha256(json.dumps(members, separators=(",", ":")).encode()).hexdigest()
-    if session.get(ReadSetRow, name) is None:
-        session.add(ReadSetRow(id=name, members=members))
-        session.flush()
-    return name
+def _name_of(members: list[list[object]]) -> str:
+    return hashlib.sha256(json.dumps(members, separators=(",", ":")).encode()).hexdigest()
 
 
 def reads_of_current(session: Session, run: str, current: str = "") -> dict[str, list[ReadSet]]:
@@ -63,24 +73,24 @@ def reads_of_current(session: Session, run: str, current: str = "") -> dict[str,
     Partitions of the run `current` have ids without a run.
     """
     session.flush()
-    rows = session.execute(_OF_CURRENT, {"run": run}).all()
-    members = _members_of(session, {row.read_set for row in rows})
-    shared: dict[tuple[str, str, str, str], ReadSet] = {}
+    rows = session.connection().execute(_OF_CURRENT, {"run": run}).all()
+    members = _members_of(session, {row[-1] for row in rows})
+    shared: dict[_Key, ReadSet] = {}
     found: dict[str, list[ReadSet]] = defaultdict(list)
-    for row in rows:
-        key = (row.read_set, row.run, row.stage, row.layout)
+    for attempt, *source, name in rows:
+        key = (*source, name)
         if key not in shared:
-            shared[key] = ReadSet(tuple(_results_read(row, members[row.read_set], current)))
-        found[row.attempt].append(shared[key])
+            shared[key] = ReadSet(tuple(_results_read(source, members[name], current)))
+        found[attempt].append(shared[key])
     return found
 
 
 def reads_of(session: Session, attempt: str, current: str = "") -> tuple[ReadResult, ...]:
     """What `attempt` was made from; partitions of the run `current` have ids without a run."""
     session.flush()
-    rows = session.execute(_OF_ATTEMPT, {"attempt": attempt}).all()
-    members = _members_of(session, {row.read_set for row in rows})
-    return tuple(read for row in rows for read in _results_read(row, members[row.read_set], current))
+    rows = session.connection().execute(_OF_ATTEMPT, {"attempt": attempt}).all()
+    members = _members_of(session, {row[-1] for row in rows})
+    return tuple(read for _, *source, name in rows for read in _results_read(source, members[name], current))
 
 
 def _members_of(session: Session, names: set[str]) -> Mapping[str, _Members]:
@@ -90,17 +100,19 @@ def _members_of(session: Session, names: set[str]) -> Mapping[str, _Members]:
         if len(_known_members) > _MOST_KNOWN:
             _known_members.clear()
             unknown = names
-        for name, members in session.execute(select(_SET.id, _SET.members).where(_SET.id.in_(unknown))):
+        for name, members in session.connection().execute(_SETS, {"names": list(unknown)}):
             _known_members[name] = tuple(
                 (int(subtask), str(attempt), str(digest)) for subtask, attempt, digest in members
             )
     return _known_members
 
 
-def _results_read(row: Any, members: _Members, current: str) -> Iterator[ReadResult]:
-    run = "" if row.run == current else row.run
+def _results_read(source: Sequence[str], members: _Members, current: str) -> Iterator[ReadResult]:
+    """`source` is (run, stage, layout)."""
+    run, stage, layout = source
+    shown = "" if run == current else run
     for subtask, attempt, digest in members:
-        yield ReadResult(PartitionId(row.stage, subtask, row.layout, run), attempt, digest)
+        yield ReadResult(PartitionId(stage, subtask, layout, shown), attempt, digest)
 
 
 def readers_in_other_runs(session: Session, run: str, stage: str, layout: str) -> list[AttemptRow]:

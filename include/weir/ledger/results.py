@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy import bindparam, delete, insert, select, update
 from sqlalchemy.orm import Session
@@ -35,6 +36,7 @@ _DAMAGED = select(ResultRow.attempt).where(
 )
 _LEASES = Table.metadata.tables[LeaseRow.__tablename__]
 _TAKE_LEASES = insert(_LEASES)
+_NEW_RESULTS = insert(Table.metadata.tables[ResultRow.__tablename__])
 _DROP_LEASES = delete(_LEASES).where(_LEASES.c.holder == bindparam("of"))
 
 
@@ -54,39 +56,40 @@ class NewResult:
 
 def replace_results(session: Session, run: str, attempt: str, results: Iterable[NewResult], now: datetime) -> None:
     """Make the results of `attempt` the current ones."""
-    for new in results:
-        _supersede(session, run, new.partition, attempt, now)
-        session.add(
-            ResultRow(
-                run=run,
-                stage=new.partition.stage,
-                subtask=new.partition.subtask,
-                layout=new.partition.layout,
-                attempt=attempt,
-                is_current=True,
-                state=PartitionState.FINISHED.value,
-                state_at=now,
-                folder=new.folder,
-                manifest_sha256=new.manifest_sha256,
-                digest=new.digest,
-                rows=new.rows,
-                bytes=new.bytes,
-                made_from=new.made_from,
-                differs_from=new.differs_from,
-            )
-        )
+    new = [_columns(run, attempt, each, now) for each in results]
+    for columns in new:
+        old = session.scalar(_CURRENT, {name: columns[name] for name in ("run", "stage", "subtask", "layout")})
+        if old is not None:
+            _supersede(old, attempt, now)
     session.flush()
+    if new:
+        session.connection().execute(_NEW_RESULTS, new)
 
 
-def _supersede(session: Session, run: str, partition: PartitionId, attempt: str, now: datetime) -> None:
-    key = {"run": run, "stage": partition.stage, "subtask": partition.subtask, "layout": partition.layout}
-    old = session.scalar(_CURRENT, key)
-    if old is None:
-        return
+def _columns(run: str, attempt: str, new: NewResult, now: datetime) -> dict[str, Any]:
+    return {
+        "run": run,
+        "stage": new.partition.stage,
+        "subtask": new.partition.subtask,
+        "layout": new.partition.layout,
+        "attempt": attempt,
+        "is_current": True,
+        "state": PartitionState.FINISHED.value,
+        "state_at": now,
+        "folder": new.folder,
+        "manifest_sha256": new.manifest_sha256,
+        "digest": new.digest,
+        "rows": new.rows,
+        "bytes": new.bytes,
+        "made_from": new.made_from,
+        "differs_from": new.differs_from,
+    }
+
+
+def _supersede(old: ResultRow, attempt: str, now: datetime) -> None:
     old.is_current = False
     if old.state != PartitionState.FINISHED.value:
         old.state, old.state_at, old.state_reason = PartitionState.SUPERSEDED.value, now, f"made again by {attempt}"
-    session.flush()
 
 
 def supersede_all(session: Session, run: str, reason: str, now: datetime) -> int:

@@ -12,14 +12,21 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, cast
 
-from sqlalchemy import func, select
+from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.orm import Session
 
 from weir.dataflow import Dataflow
 from weir.errors import Misconfigured, Retryable
 from weir.ledger.deleted_runs import set_aside
-from weir.ledger.models import DataflowRow, RunRow
+from weir.ledger.models import DataflowRow, RunRow, Table
 from weir.topology.regions import Topology
+
+_OF_EPOCH = select(RunRow).where(RunRow.dataflow == bindparam("dataflow"), RunRow.epoch == bindparam("epoch"))
+_RUNS = Table.metadata.tables[RunRow.__tablename__]
+_MARK = update(_RUNS).where(_RUNS.c.id == bindparam("run")).values(closed_at=bindparam("now"))
+_CLOSE, _REOPEN = _MARK.where(_RUNS.c.closed_at.is_(None)), _MARK.where(_RUNS.c.closed_at.is_not(None))
+_DATAFLOW = select(DataflowRow).where(DataflowRow.name == bindparam("dataflow"))
+"""Built once: every task asks this when it begins."""
 
 SHOWN = 20
 """How many known runs an error names."""
@@ -104,7 +111,7 @@ def dataflow_of(run: str) -> str:
 
 def ensure_dataflow(session: Session, name: str, store_id: str) -> DataflowRow:
     """The row of dataflow `name`, made at its first begin. Raises Retryable if the results live in another store."""
-    row = session.get(DataflowRow, name)
+    row = session.scalar(_DATAFLOW, {"dataflow": name})
     if row is None:
         row = DataflowRow(name=name, lineage=1, store_id=store_id)
         session.add(row)
@@ -124,7 +131,7 @@ def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[Ru
     """
     dataflow = ensure_dataflow(session, new.dataflow.name, new.store_id)
     epoch = epoch_of(new.interval[0])
-    row = session.scalar(select(RunRow).where(RunRow.dataflow == dataflow.name, RunRow.epoch == epoch))
+    row = session.scalar(_OF_EPOCH, {"dataflow": dataflow.name, "epoch": epoch})
     if row is None:
         row = _row(new, epoch, (new.dag_id, new.run_id, new.interval), now)
         session.add(row)
@@ -222,6 +229,11 @@ def named_run(session: Session, name: str) -> RunRow:
     listed = ", ".join(f"{row.id} ({row.run_id})" for row in known[-SHOWN:]) or "none at all"
     more = f", and {len(known) - SHOWN} more, which `weir runs` lists" if len(known) > SHOWN else ""
     raise Misconfigured(f"the ledger knows no run {name}; it knows {listed}{more}")
+
+
+def mark_closed(session: Session, run: str, now: datetime | None) -> None:
+    """Write down that all of `run` is valid since `now`, unless it is since longer; None: that it is not."""
+    session.connection().execute(_REOPEN if now is None else _CLOSE, {"run": run, "now": now})
 
 
 def forget_pin(session: Session, run: str) -> None:

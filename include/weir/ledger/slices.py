@@ -5,15 +5,19 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from weir.ledger.models import SourceSliceRow
 
+_SLICES = select(SourceSliceRow.slices).where(
+    SourceSliceRow.run == bindparam("run"), SourceSliceRow.stage == bindparam("stage")
+)
+
 
 def slices_of(session: Session, run: str, stage: str) -> list[Any] | None:
     """One value a subtask; None if nobody has resolved them yet."""
-    row = session.get(SourceSliceRow, (run, stage))
-    return None if row is None else row.slices
+    return session.scalar(_SLICES, {"run": run, "stage": stage})
 
 
 def fix_slices(session: Session, run: str, stage: str, slices: list[Any], attempt: str, now: datetime) -> list[Any]:

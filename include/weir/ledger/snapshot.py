@@ -46,6 +46,17 @@ _ATTEMPTS = (
 _CLEARS = select(_CLEAR.region, _CLEAR.subtask, _CLEAR.expected_try, _CLEAR.found_try, _CLEAR.is_void).where(
     _CLEAR.run == bindparam("run")
 )
+_COMMITTED = (
+    select(AttemptRow)
+    .where(
+        AttemptRow.run == bindparam("run"),
+        AttemptRow.region == bindparam("region"),
+        AttemptRow.subtask == bindparam("subtask"),
+        AttemptRow.state == AttemptState.COMMITTED.value,
+    )
+    .order_by(AttemptRow.try_number.desc())
+    .limit(1)
+)
 
 ENDED = (AttemptState.COMMITTED.value, AttemptState.ADOPTED.value, AttemptState.FAILED.value)
 
@@ -56,6 +67,7 @@ def run_state(session: Session, run: Run, topology: Topology | None = None, incl
     Of these the one before it, all back to the oldest that is not closed, and all back to the earliest of `include`.
     """
     own = topology or run.topology
+    session.flush()
     results = _results(session, run.id, run.id)
     regions = _regions(session, run.id, run.id)
     before = run.predecessor_run if own.reads_previous else None
@@ -91,7 +103,7 @@ def _results(session: Session, run: str, current: str) -> dict[PartitionId, Curr
     reads = reads_of_current(session, run, current)
     shown = "" if run == current else run
     results = {}
-    for row in session.execute(_CURRENT_RESULTS, {"run": run}):
+    for row in session.connection().execute(_CURRENT_RESULTS, {"run": run}):
         partition = PartitionId(row.stage, row.subtask, row.layout, shown)
         results[partition] = _current(row, partition, tuple(reads.get(row.attempt, ())))
     return results
@@ -117,44 +129,34 @@ def _current(row: Any, partition: PartitionId, reads: tuple[ReadSet, ...]) -> Cu
 
 def _regions(session: Session, run: str, current: str) -> dict[RegionId, RegionState]:
     shown = "" if run == current else run
-    repairs: dict[RegionId, list[Any]] = defaultdict(list)
-    for clear in session.execute(_CLEARS, {"run": run}):
-        repairs[RegionId(clear.region, clear.subtask, shown)].append(clear)
-    attempts: dict[RegionId, list[Any]] = defaultdict(list)
-    for attempt in session.execute(_ATTEMPTS, {"run": run}):
-        attempts[RegionId(attempt.region, attempt.subtask, shown)].append(attempt)
+    connection = session.connection()
+    repairs: dict[tuple[str, int], list[Any]] = defaultdict(list)
+    for name, subtask, *clear in connection.execute(_CLEARS, {"run": run}):
+        repairs[name, subtask].append(clear)
+    attempts: dict[tuple[str, int], list[Any]] = defaultdict(list)
+    for name, subtask, *attempt in connection.execute(_ATTEMPTS, {"run": run}):
+        attempts[name, subtask].append(attempt)
+    regions = (RegionId(*each, shown) for each in attempts.keys() | repairs.keys())
     return {
-        region: _region(region, attempts.get(region, []), repairs.get(region, []))
-        for region in attempts.keys() | repairs.keys()
+        each: _region(each, attempts[each.name, each.subtask], repairs[each.name, each.subtask]) for each in regions
     }
 
 
 def _region(region: RegionId, attempts: list[Any], repairs: list[Any]) -> RegionState:
-    newest = attempts[-1] if attempts else None
-    found = [row.found_try or 0 for row in repairs if row.is_void]
+    """`attempts` are (try number, state), oldest first; `repairs` are (expected try, found try, whether it is void)."""
+    newest, state = attempts[-1] if attempts else (0, None)
     return RegionState(
         region,
-        max([newest.try_number if newest else 0, *found]),
-        AttemptState(newest.state) if newest else None,
-        max((row.try_number for row in attempts if row.state in ENDED), default=0),
-        max((row.expected_try for row in repairs if not row.is_void), default=None),
+        max([newest, *(found or 0 for _, found, is_void in repairs if is_void)]),
+        AttemptState(state) if state else None,
+        max((number for number, ended in attempts if ended in ENDED), default=0),
+        max((expected for expected, _, is_void in repairs if not is_void), default=None),
     )
 
 
 def committed_attempt(session: Session, run: str, region: RegionId) -> AttemptRow | None:
     """The newest committed attempt of `region`: the one whose results are current."""
-    query = (
-        select(AttemptRow)
-        .where(
-            AttemptRow.run == run,
-            AttemptRow.region == region.name,
-            AttemptRow.subtask == region.subtask,
-            AttemptRow.state == AttemptState.COMMITTED.value,
-        )
-        .order_by(AttemptRow.try_number.desc())
-        .limit(1)
-    )
-    return session.scalar(query)
+    return session.scalar(_COMMITTED, {"run": run, "region": region.name, "subtask": region.subtask})
 
 
 def newest_try(session: Session, run: str, region: RegionId) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import TypeVar
 
 from weir.errors import Fault, Loss
@@ -149,6 +149,12 @@ def _look_at_manifest(store: Store, ref: PartitionRef) -> Manifest | Finding:
     found = hashlib.sha256(data).hexdigest()
     if found != ref.manifest_sha256:
         return Finding(Fault.DAMAGED, f"the manifest {path}: expected SHA-256 {ref.manifest_sha256}, found {found}")
+    return _manifest_of(data)
+
+
+@lru_cache(maxsize=128)
+def _manifest_of(data: bytes) -> Manifest:
+    """A manifest is asked for several times an attempt, and what it says follows from its bytes."""
     return manifest_from_json(data)
 
 

@@ -5,7 +5,7 @@ Invariant: what a process says counts for Airflow only while its try is the one 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from enum import Enum
 from typing import Any
@@ -56,6 +56,7 @@ class SimulatedAirflow(FakeAirflow):
         self.late: list[tuple[list[ClearItem], str]] = []
         self.process: Process | None = None
         self.started = 0
+        self.on_answer: Callable[[list[ClearAnswer]], None] = lambda _answers: None
         self.marked: set[TaskKey] = set()
 
     # Processes
@@ -198,9 +199,11 @@ class SimulatedAirflow(FakeAirflow):
     def _clear_now(self, wanted: Sequence[ClearItem], note: str) -> list[ClearAnswer]:
         was, self.api = self.api, Api.UP
         try:
-            return super().clear(wanted, note)
+            answers = super().clear(wanted, note)
         finally:
             self.api = was
+        self.on_answer(answers)
+        return answers
 
     def _step(self, refusal: str) -> None:
         if self.process is not None:

@@ -39,10 +39,10 @@ class Scene:
 
 
 def random_scene(random: Random) -> Scene:
-    """Three to five stages, one or two of them sources, of parallelism 1 to 3; what nobody reads is published."""
+    """Three or four stages, one or two of them sources, of parallelism 1 to 3; what nobody reads is published."""
     while True:
         stages: list[Stage] = []
-        for number in range(random.choice([3, 3, 4, 5])):
+        for number in range(random.choice([3, 3, 3, 4])):
             stages.append(_random_stage(random, f"s{number}", stages))
         natures = {stage.name: _random_nature(random, stage) for stage in stages}
         failover = random.choices(list(FailoverStrategy), [7, 2, 1])[0]

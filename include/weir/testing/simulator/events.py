@@ -111,9 +111,9 @@ class Event:
 
 
 def random_events(random: Random) -> tuple[Event, ...]:
-    """A schedule of 15 to 35 events."""
+    """A schedule of 12 to 25 events."""
     verbs, weights = list(_WEIGHTS), list(_WEIGHTS.values())
-    return tuple(_event(random, verb) for verb in random.choices(verbs, weights, k=random.randint(15, 35)))
+    return tuple(_event(random, verb) for verb in random.choices(verbs, weights, k=random.randint(12, 25)))
 
 
 def _event(random: Random, verb: Verb) -> Event:

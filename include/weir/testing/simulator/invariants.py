@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from weir.dataflow.failover import FailoverStrategy
 from weir.recovery.run_state import CLOSE
+from weir.testing.simulator.clears import (
+    a_clear_is_settled_when_airflow_has_followed,
+    a_commit_owes_what_follows_from_it,
+)
 from weir.testing.simulator.engine import Nature, content_of
 from weir.testing.simulator.plans import a_plan_names_what_must_run_again, what_is_spared_is_not_cleared
 from weir.testing.simulator.sight import Clear, Partition, Read, Result
@@ -142,10 +146,7 @@ def _reads_something_else(witness: Witness, clear: Clear) -> bool:
 
 def _differs(witness: Witness, read: Read, *, is_same_wanted: bool) -> bool:
     found = witness.sight.current.get(read.partition)
-    if found is None or found.digest != read.digest:
-        return True
-    is_same_wanted = is_same_wanted or witness.restarts_consumers(read.partition.id.stage)
-    return is_same_wanted and found.attempt != read.attempt
+    return found is None or witness.is_other(read, found) or (is_same_wanted and found.attempt != read.attempt)
 
 
 def _short(read: Read) -> str:
@@ -165,6 +166,8 @@ AFTER_EACH_TRANSACTION: Final[tuple[Callable[[Witness], Iterator[str]], ...]] = 
     nobody_reads_what_is_not_finished_and_valid,
     a_valid_result_is_what_its_inputs_give,
     a_clear_has_a_cause,
+    a_commit_owes_what_follows_from_it,
+    a_clear_is_settled_when_airflow_has_followed,
     a_plan_names_what_must_run_again,
     what_is_spared_is_not_cleared,
 )

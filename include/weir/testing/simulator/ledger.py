@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
@@ -28,10 +28,16 @@ class SimulatedLedger(Ledger):
         self, enter: Callable[[int], None], step: Callable[[Exception], None], observe: Callable[[], None]
     ) -> None:
         super().__init__(_engine())
-        self.connection: sqlite3.Connection = self._engine.raw_connection().driver_connection  # type: ignore[assignment]
+        self._bound = _connection()
+        self.connection: sqlite3.Connection = self._bound.connection.driver_connection  # type: ignore[assignment]
         self.connection.deserialize(_empty())
         self.connection.execute("PRAGMA foreign_keys=ON")
         self._enter_depth, self._step, self._observe = enter, step, observe
+
+    def _begun(self, dataflow: str | None) -> Session:
+        """All transactions of one process: no connection is fetched and given back for each."""
+        del dataflow  # it begins with the lock of all of the database
+        return Session(self._bound, expire_on_commit=False)
 
     @contextmanager
     def transaction(self, dataflow: str | None = None) -> Iterator[Session]:
@@ -49,6 +55,11 @@ class SimulatedLedger(Ledger):
 
 
 @cache
+def _connection() -> Connection:
+    return _engine().connect()
+
+
+@cache
 def _engine() -> Engine:
     """One for all simulations: it keeps the statements that it has compiled."""
     engine = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
@@ -62,7 +73,7 @@ def _let_us_begin(connection: Any, _record: Any) -> None:
 
 
 def _begin(connection: Any) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+    connection.connection.driver_connection.execute("BEGIN IMMEDIATE")
 
 
 @cache

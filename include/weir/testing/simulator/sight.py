@@ -72,6 +72,7 @@ class Clear(NamedTuple):
     run: str
     region: str
     subtask: int
+    run_id: str
     task_id: str
     map_index: int
     expected_try: int
@@ -133,6 +134,7 @@ class Sight:
         self.new_commits: list[Attempt] = []
         self.new_results: list[Result] = []
         self.new_clears: list[Clear] = []
+        self.newly_settled: list[Clear] = []
         self.new_failovers: list[Failover] = []
         self.new_leases: list[Lease] = []
         self.results_changed = False
@@ -170,6 +172,7 @@ class Sight:
     def _look_at_others(self) -> None:
         clears = {row.id: row for row in map(Clear._make, self._rows(Clear, "owed_clear"))}
         self.new_clears = [row for row in clears.values() if row.id not in self.clears]
+        self.newly_settled = [row for row in self.owed() if clears.get(row.id, row).settled_at is not None]
         self.clears = clears
         last = max(self.failovers, default=0)
         self.new_failovers = list(map(Failover._make, self._rows(Failover, "failover", f"WHERE id > {last}")))

@@ -9,12 +9,13 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from weir.coordinator.clearing import ClearAnswer
 from weir.dataflow.failover import Consumers, FailoverStrategy
 from weir.recovery.run_state import CLOSE
 from weir.sinks.pointer import pointer_from_json
 from weir.testing.simulator.engine import SIZE, SimulatedEngine
 from weir.testing.simulator.invariants import AFTER_EACH_TRANSACTION
-from weir.testing.simulator.sight import Partition, Result, Sight
+from weir.testing.simulator.sight import Partition, Read, Result, Sight
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 
@@ -35,6 +36,8 @@ class Witness:
         self.sight, self.topology, self.engine = Sight(connection), topology, engine
         self.committed_tries: dict[tuple[Any, ...], str] = {}
         self.created: set[str] = set()
+        self.answers: dict[tuple[str, str, int], list[ClearAnswer]] = {}
+        self.made_anew: set[str] = set()
         self._files = files
         self._standing: dict[tuple[str, str], frozenset[str]] = {}
         self._publishable: dict[tuple[str, str, frozenset[str]], int] = {}
@@ -82,6 +85,18 @@ class Witness:
         """Whether consumers of `stage` restart with it whatever it gives."""
         flow = self.topology.dataflow
         return flow.consumers is Consumers.ALWAYS or not flow.stage(stage).deterministic
+
+    def is_other(self, read: Read, found: Result) -> bool:
+        """Whether a result is not what was read, as far as whoever read it is concerned."""
+        if found.digest != read.digest:
+            return True
+        return found.attempt != read.attempt and self.restarts_consumers(read.partition.id.stage)
+
+    def answered(self, answers: Iterable[ClearAnswer]) -> None:
+        """Airflow has answered whoever wants task instances cleared."""
+        for each in answers:
+            item = each.item
+            self.answers.setdefault((item.run_id, item.task_id, item.map_index), []).append(each)
 
     def is_back(self, result: Result | None) -> bool:
         """Whether a result that was missing is there again, as whoever probes it finds."""

@@ -9,6 +9,7 @@ import uuid
 from itertools import count
 from typing import Final
 
+from weir.coordinator.clearing import ClearAnswer
 from weir.coordinator.services import Services
 from weir.recovery.restart import ExponentialDelay
 from weir.recovery.settings import RecoverySettings
@@ -50,6 +51,7 @@ class World:
         self.topology = Topology(scene.flow)
         self.engine = SimulatedEngine(self.store, self.content, scene.natures)
         self.airflow = SimulatedAirflow(services, self.engine, scene.flow)
+        self.airflow.on_answer = self._answered
         self.airflow.strategy = PATIENT if scene.is_patient else self.airflow.strategy
         self.witness = Witness(self.ledger.connection, self.topology, self.engine, self.files.data)
         self.suspended: list[Process] = []
@@ -73,6 +75,9 @@ class World:
 
     def _changed(self, how: str, path: str, data: bytes) -> None:
         self.witness.changed(how, path, data)
+
+    def _answered(self, answers: list[ClearAnswer]) -> None:
+        self.witness.answered(answers)
 
     def run(self, process: Process, fate: Fate) -> None:
         """Let a process go on until it is over or suspended."""
@@ -128,7 +133,9 @@ class World:
 
     def recreate(self, event: Event) -> None:
         """A run is deleted and made anew."""
-        self.airflow.recreate(self.runs[event.number % len(self.runs)])
+        run = self.runs[event.number % len(self.runs)]
+        self.witness.made_anew.add(run)
+        self.airflow.recreate(run)
 
     def _task(self, event: Event) -> FakeTask:
         tasks = sorted(

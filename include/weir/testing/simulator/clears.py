@@ -1,0 +1,85 @@
+"""What must hold of owed clears (DESIGN 9, invariants 3 and 7).
+
+Invariant: whether Airflow followed is worked out here from what the fake Airflow answered, not from what was recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from weir.coordinator.clearing import MISSING, ClearAnswer
+from weir.dataflow.failover import FailoverStrategy
+from weir.recovery.run_state import CLOSE
+from weir.testing.simulator.sight import Attempt, Clear, Partition, Read
+from weir.topology.regions import RegionId
+
+if TYPE_CHECKING:
+    from weir.testing.simulator.witness import Witness
+
+ENDED: Final = ("committed", "adopted", "failed")
+NOTHING_TO_CLEAR: Final = (MISSING, "removed", "skipped")
+AT_REST: Final = (*NOTHING_TO_CLEAR, "success", "failed", "upstream_failed")
+
+
+def a_commit_owes_what_follows_from_it(witness: Witness) -> Iterator[str]:
+    """In its own transaction: the clear of each finished consumer that had read something else."""
+    sight = witness.sight
+    if witness.strategy is FailoverStrategy.INDIVIDUAL:
+        return
+    for row in sight.new_commits:
+        owed = {each.whose for each in sight.owed()}
+        for consumer in _consumers(witness, row):
+            read = _read_something_else(witness, row, consumer)
+            if read is not None and (row.run, consumer) not in owed:
+                yield f"{row.id} of {row.region} has committed; {consumer} read {read.attempt}, and is not cleared"
+
+
+def _consumers(witness: Witness, row: Attempt) -> set[RegionId]:
+    region = row.whose[1]
+    outputs = () if region == CLOSE else witness.topology.outputs(region)
+    found = {consumer for partition in outputs for consumer in witness.topology.consumers(partition)}
+    return found | ({CLOSE} if any(each.stage in witness.topology.sinks for each in outputs) else set())
+
+
+def _read_something_else(witness: Witness, row: Attempt, consumer: RegionId) -> Read | None:
+    """The first result of the region of `row` that the consumer read, and that is another one now."""
+    sight = witness.sight
+    for read in sight.reads.get(_made_by(witness, row.run, consumer), ()):
+        found = sight.current.get(read.partition)
+        if found is not None and found.attempt == row.id and witness.is_other(read, found):
+            return read
+    return None
+
+
+def _made_by(witness: Witness, run: str, consumer: RegionId) -> str:
+    """The attempt that made what a region has now."""
+    if consumer == CLOSE:
+        committed = witness.sight.committed(run, CLOSE)
+        return "" if committed is None else committed.id
+    found = witness.sight.current.get(Partition(run, witness.topology.outputs(consumer)[0]))
+    return "" if found is None else found.attempt
+
+
+def a_clear_is_settled_when_airflow_has_followed(witness: Witness) -> Iterator[str]:
+    """Not before Airflow said that it has cleared, or that a try which does what is owed has begun or is to come."""
+    for clear in witness.sight.newly_settled:
+        if clear.run_id in witness.made_anew:
+            continue  # what was owed of the DagRun before is dropped
+        answers = witness.answers.get((clear.run_id, clear.task_id, clear.map_index), ())
+        if not any(_follows(witness, clear, answer) for answer in answers):
+            told = ", ".join(f"{each.state} at try {each.try_number}" for each in answers) or "nothing"
+            yield f"the clear of {clear.region}[{clear.subtask}] after try {clear.expected_try} is settled: {told}"
+
+
+def _follows(witness: Witness, clear: Clear, answer: ClearAnswer) -> bool:
+    if answer.cleared or answer.state in NOTHING_TO_CLEAR:
+        return answer.item.expected_try == clear.expected_try
+    tries = [row for row in witness.sight.attempts.values() if row.whose == clear.whose]
+    if answer.try_number > clear.expected_try:
+        return answer.state not in AT_REST or any(row.try_number > clear.expected_try for row in tries)
+    if answer.state in AT_REST:
+        return False
+    return answer.try_number < clear.expected_try or not any(
+        row.try_number == clear.expected_try and row.state in ENDED for row in tries
+    )
