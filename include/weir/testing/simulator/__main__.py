@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
     swept = sweep(range(first, first + seeds), processes=asked.processes, most=asked.most)
     for found in swept.findings:
         _say(report_of(found.seed, found.finding, shrink=not asked.raw))
-    _say(f"{swept.seeds} seeds from {first}: {len(swept.findings)} broke an invariant, in {swept.seconds:.0f} s")
+    _say(f"# {swept.seeds} seeds from {first}: {len(swept.findings)} broke an invariant, in {swept.seconds:.0f} s")
     return min(len(swept.findings), 100)
 
 

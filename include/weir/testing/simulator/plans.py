@@ -69,12 +69,23 @@ def _missed(witness: Witness, failover: Failover, kinds: dict[RegionId, str]) ->
             producer = topology.producer(partition)
             whole = Partition(failover.run, partition)
             is_good = sight.is_good(whole) or (sight.is_valid(whole) and witness.is_back(sight.current[whole]))
-            is_to_begin = failover.kind == BY_HAND and (failover.run, producer) not in sight.regions()
-            if producer in found or is_good or is_to_begin or _is_suspended(witness, failover.run, partition):
+            if (
+                producer in found
+                or is_good
+                or _is_to_begin(witness, failover, partition)
+                or _is_suspended(witness, failover.run, partition)
+            ):
                 continue
             found[producer] = None
             open_regions.append(producer)
     return found
+
+
+def _is_to_begin(witness: Witness, failover: Failover, partition: PartitionId) -> bool:
+    """Whether a person asks before the producer has begun, and none of its readers has begun without it."""
+    known, topology = witness.sight.regions(), witness.topology
+    begun = [topology.producer(partition), *topology.consumers(partition)]
+    return failover.kind == BY_HAND and not any((failover.run, each) in known for each in begun)
 
 
 def _is_suspended(witness: Witness, run: str, partition: PartitionId) -> bool:
