@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordinator.clearing import Clearer
 from weir.coordinator.commit import require_newest, require_unchanged
+from weir.coordinator.consequences import note_whether_closed
 from weir.coordinator.gathering import Gathered, gather
 from weir.coordinator.inputs import Part, require_intact
 from weir.coordinator.registration import Registered
@@ -21,7 +22,7 @@ from weir.coordinator.takeover import enter
 from weir.coordinator.values import Awaiting, BeginRequest, Exhausted, NotInRecord, Published
 from weir.errors import Conflict
 from weir.ledger.attempts import end
-from weir.ledger.models import AttemptRow, RunRow
+from weir.ledger.models import AttemptRow
 from weir.ledger.publications import begin_publication, complete_publications, last_publication, next_version
 from weir.ledger.reads import record_reads
 from weir.ledger.results import drop_leases, results_in
@@ -212,7 +213,8 @@ def _complete(
         record_reads(session, attempt.id, reads)
         end(row, AttemptState.COMMITTED, services.now())
         drop_leases(session, attempt.id)
-        session.get_one(RunRow, run.id).closed_at = services.now()
+        # A result may have changed since all of them were found valid, and others may be stale by now.
+        note_whether_closed(session, services, run, registered.topology)
         versions = {sink.sink: _to_announce(session, run.id, sink.sink, row.max_tries) for sink in sinks}
     summary = {
         sink.sink: {

@@ -15,7 +15,7 @@ from weir.ledger.models import RunRow
 from weir.ledger.owed import owe_clear
 from weir.ledger.reads import readers_in_other_runs, reads_of
 from weir.ledger.results import NewResult
-from weir.ledger.runs import Run, mark_closed, run_by_id
+from weir.ledger.runs import Run, has_later, mark_closed, run_by_id
 from weir.ledger.snapshot import committed_attempt, newest_try, run_state
 from weir.recovery.run_state import CLOSE, RunState
 from weir.recovery.staleness import Replacement, clears_consumers, reasons, stale_consumers
@@ -65,7 +65,8 @@ def _in_other_runs(session: Session, services: Services, begun: Begun, replaced:
     """Later epochs read over `previous`: the next one begins anew, and what follows from that is its own commit's."""
     run, topology = begun.run, begun.topology
     stale: dict[tuple[str, RegionId], str] = {}
-    for stage, layout in {(each.stage, each.layout) for each in replaced} if topology.reads_previous else ():
+    # Not this run's topology knows: a later run may be pinned to one that reads it, and this one to one from before.
+    for stage, layout in {(each.stage, each.layout) for each in replaced} if has_later(session, run) else ():
         for reader in readers_in_other_runs(session, run.id, stage, layout):
             newest = committed_attempt(session, reader.run, RegionId(reader.region, reader.subtask))
             if newest is None or newest.id != reader.id:

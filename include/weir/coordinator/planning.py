@@ -16,7 +16,7 @@ from weir.errors import Conflict, Fault, Loss
 from weir.ledger.costs import costs_of
 from weir.ledger.findings import not_deterministic_regions
 from weir.ledger.reads import readers_in_other_runs
-from weir.ledger.runs import Run, run_by_id
+from weir.ledger.runs import Run, has_later, run_by_id
 from weir.ledger.snapshot import committed_attempt, run_state
 from weir.recovery.backtrack import known_loss
 from weir.recovery.consumers import LaterReaders
@@ -111,10 +111,11 @@ def _later_readers(session: Session, run: Run) -> LaterReaders:
     found: dict[tuple[str, str], tuple[RegionState, ...]] = {}
     states: dict[str, RunState] = {}
     topology = run.topology
+    # Not this run's topology knows who reads it: a later run may be pinned to another one.
     read_later = {
-        (read.producer, read.layout.id)
-        for region in (topology.region_ids() if topology.reads_previous else ())
-        for read in topology.previous_inputs(region)
+        (partition.stage, partition.layout)
+        for region in (topology.region_ids() if has_later(session, run) else ())
+        for partition in topology.outputs(region)
     }
     for stage, layout in read_later:
         readers = []

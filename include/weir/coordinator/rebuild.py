@@ -192,7 +192,9 @@ def _run(
         for candidate in chosen.values()
         for partition, stored in candidate.results.items()
     }
-    notes = [*epoch.notes, *restore_attempts(session, row, topology, found, chosen)]
+    # Those of a DagRun that was deleted have the tries of the one in its place: they are out of the way for good.
+    own = [each for each in found if each.attempt not in record.abandoned]
+    notes = [*epoch.notes, *restore_attempts(session, row, topology, own, chosen)]
     restore_results(session, row.id, chosen.values(), now)
     notes += _restore_slices(session, row.id, topology, [each for each in found if each.attempt not in refused], now)
     restore_publications(session, row, epoch.pointers)

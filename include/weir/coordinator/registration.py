@@ -17,7 +17,7 @@ from weir.coordinator.run_records import write_record
 from weir.coordinator.services import Services, region_folder
 from weir.coordinator.values import Attempt, Awaiting, BeginRequest, Exhausted, NotInRecord, SparkWork, TaskKey
 from weir.errors import Fenced
-from weir.ledger.attempts import Origin, attempts_of, end, origin_of
+from weir.ledger.attempts import Origin, attempts_ever_of, end, origin_of
 from weir.ledger.deleted_runs import is_another_life
 from weir.ledger.models import AttemptRow
 from weir.ledger.runs import NewRun, Run, own_epoch
@@ -89,8 +89,9 @@ def _not_in_record(run: Run, request: BeginRequest) -> str:
 def _enter(
     session: Session, services: Services, request: BeginRequest, run: Run, topology: Topology, region: RegionId
 ) -> Registered | Awaiting | Exhausted:
-    earlier = attempts_of(session, run.id, region)
-    row = _resumed(earlier, request, region)
+    ever = attempts_ever_of(session, run.id, region)
+    row = _resumed(ever, request, region)
+    earlier = [each for each in ever if each.try_number > 0]
     older = [each for each in earlier if each is not row]
     origin = (
         Origin(row.origin)

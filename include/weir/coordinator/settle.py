@@ -66,8 +66,10 @@ def _record(services: Services, row: OwedClearRow, answer: ClearAnswer) -> Settl
             fresh.outcome, fresh.found_try = outcome, answer.try_number
             fresh.settled_at = services.now() if settlement.is_settled else None
             fresh.expected_try = answer.try_number if settlement is Settlement.UNSEEN else fresh.expected_try
-            # What that try does by itself is no repair: nobody is to wait for a newer one.
-            fresh.is_void = settlement is Settlement.UNFINISHED and answer.try_number == row.expected_try
+            # What that try does by itself is no repair: nobody is to wait for a newer one. Without a state it has been
+            # cleared already, and a newer one comes.
+            is_itself = answer.try_number == row.expected_try and answer.state is not None
+            fresh.is_void = settlement is Settlement.UNFINISHED and is_itself
     return Settled(TaskKey(row.dag_id, row.run_id, row.task_id, row.map_index), settlement, outcome, row.reason)
 
 

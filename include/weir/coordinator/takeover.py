@@ -14,7 +14,7 @@ from weir.coordinator.registration import OfAnotherLife, Registered, region_of_t
 from weir.coordinator.services import Services
 from weir.coordinator.values import Awaiting, BeginRequest, Exhausted, NotInRecord
 from weir.errors import Misconfigured
-from weir.ledger.attempts import attempts_of
+from weir.ledger.attempts import attempts_ever_of
 from weir.ledger.deleted_runs import is_another_life, set_aside
 from weir.ledger.models import RunRow
 from weir.ledger.runs import EpochOwned, epoch_of, run_key
@@ -74,4 +74,4 @@ def _is_in_the_way(session: Session, row: RunRow, request: BeginRequest) -> bool
     if row.run_id != request.key.run_id or row.dag_id != request.key.dag_id:
         return True
     region = region_of_task(row.task_prefix, request.key)
-    return is_another_life(attempts_of(session, row.id, region), request.try_number, request.ti_id)
+    return is_another_life(attempts_ever_of(session, row.id, region), request.try_number, request.ti_id)

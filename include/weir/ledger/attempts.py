@@ -45,14 +45,20 @@ class Origin(Enum):
 
 
 def attempts_of(session: Session, run: str, region: RegionId) -> list[AttemptRow]:
-    """All attempts of `region`, oldest try first."""
+    """All attempts of `region`, oldest try first; not those of DagRuns that were deleted, which have tries below 1."""
+    return [row for row in attempts_ever_of(session, run, region) if row.try_number > 0]
+
+
+def attempts_ever_of(session: Session, run: str, region: RegionId) -> list[AttemptRow]:
+    """All attempts of `region`, also those of DagRuns that were deleted; oldest first."""
     return list(session.scalars(_OF_REGION, {"run": run, "region": region.name, "subtask": region.subtask}))
 
 
 def newest_attempts(session: Session, run: str) -> dict[RegionId, list[AttemptRow]]:
-    """All attempts of a run by region, oldest try first."""
+    """All attempts of a run by region, oldest try first; not those of DagRuns that were deleted."""
     found: dict[RegionId, list[AttemptRow]] = {}
-    for row in session.scalars(select(AttemptRow).where(AttemptRow.run == run).order_by(AttemptRow.try_number)):
+    query = select(AttemptRow).where(AttemptRow.run == run, AttemptRow.try_number > 0).order_by(AttemptRow.try_number)
+    for row in session.scalars(query):
         found.setdefault(RegionId(row.region, row.subtask), []).append(row)
     return found
 

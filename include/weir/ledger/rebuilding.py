@@ -214,9 +214,10 @@ def restore_publications(session: Session, run: RunRow, pointers: Iterable[Point
         _restore_publication(session, run.id, pointer)
     if not every:
         return
-    closing = max((pointer.attempt for pointer in every), key=_try_number)
-    at = max(datetime.fromisoformat(pointer.published_at) for pointer in every)
-    if session.scalar(_attempt(run.id, CLOSE, _try_number(closing))) is None:
+    # Not that of the highest try: a DagRun that was deleted may have had more than the one in its place.
+    at, closing = max((datetime.fromisoformat(pointer.published_at), pointer.attempt) for pointer in every)
+    is_new = session.get(AttemptRow, closing) is None
+    if is_new and session.scalar(_attempt(run.id, CLOSE, _try_number(closing))) is None:
         session.add(_rebuilt(run, CLOSE, closing, -1, _try_number(closing), 0, at, AttemptState.COMMITTED))
         session.flush()
         visible = {pointer.sink: pointer for pointer in every}

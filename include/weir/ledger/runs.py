@@ -200,6 +200,12 @@ def run_by_id(session: Session, run: str, like: Topology | None = None) -> Run:
     return _run(row, session.get_one(DataflowRow, row.dataflow).lineage, like)
 
 
+def has_later(session: Session, run: Run) -> bool:
+    """Whether the dataflow has an epoch after that of `run`."""
+    query = select(RunRow.id).where(RunRow.dataflow == run.dataflow.name, RunRow.epoch > run.epoch).limit(1)
+    return session.scalar(query) is not None
+
+
 def topology_of(pinned: Mapping[str, Any]) -> Topology:
     """The topology that a run is pinned to; made once a process for each that there is."""
     return _topology(json.dumps(pinned, sort_keys=True))

@@ -1,4 +1,7 @@
-"""A run as the ledger knows it. Invariant: decisions see one instant, read in one transaction, never a mixture."""
+"""A run as the ledger knows it. Invariant: decisions see one instant, read in one transaction, never a mixture.
+
+Attempts of DagRuns that were deleted (tries below 1) are history: for a decision they have never been.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ _CURRENT_RESULTS = (
 )
 _ATTEMPTS = (
     select(_ATTEMPT.region, _ATTEMPT.subtask, _ATTEMPT.try_number, _ATTEMPT.state)
-    .where(_ATTEMPT.run == bindparam("run"))
+    .where(_ATTEMPT.run == bindparam("run"), _ATTEMPT.try_number > 0)
     .order_by(_ATTEMPT.try_number)
 )
 _CLEARS = select(_CLEAR.region, _CLEAR.subtask, _CLEAR.expected_try, _CLEAR.found_try, _CLEAR.is_void).where(
@@ -53,6 +56,7 @@ _COMMITTED = (
         AttemptRow.region == bindparam("region"),
         AttemptRow.subtask == bindparam("subtask"),
         AttemptRow.state == AttemptState.COMMITTED.value,
+        AttemptRow.try_number > 0,
     )
     .order_by(AttemptRow.try_number.desc())
     .limit(1)
@@ -64,7 +68,8 @@ ENDED = (AttemptState.COMMITTED.value, AttemptState.ADOPTED.value, AttemptState.
 def run_state(session: Session, run: Run, topology: Topology | None = None, include: Collection[str] = ()) -> RunState:
     """The present state of `run`, and of those before it that its `previous` exchanges reach.
 
-    Of these the one before it, all back to the oldest that is not closed, and all back to the earliest of `include`.
+    Of these the one before it, all back to the one before the oldest that is not closed, and all back to the earliest
+    of `include`.
     """
     own = topology or run.topology
     session.flush()
@@ -78,7 +83,8 @@ def run_state(session: Session, run: Run, topology: Topology | None = None, incl
         earlier[reaching] = found
         results |= _results(session, reaching, run.id)
         regions |= _regions(session, reaching, run.id)
-        is_wanted = any(each < reaching for each in (*include, *oldest_open))
+        # What an open run has read may have changed since: the one before it is looked at, too.
+        is_wanted = any(each <= reaching for each in oldest_open) or any(each < reaching for each in include)
         reaching = found.predecessor if is_wanted and found.topology.reads_previous else None
     return RunState(run.id, own, results, regions, before, earlier)
 
@@ -162,6 +168,9 @@ def committed_attempt(session: Session, run: str, region: RegionId) -> AttemptRo
 def newest_try(session: Session, run: str, region: RegionId) -> int:
     """The number of the newest try of `region` that is registered; 0 where there is none."""
     query = select(func.max(AttemptRow.try_number)).where(
-        AttemptRow.run == run, AttemptRow.region == region.name, AttemptRow.subtask == region.subtask
+        AttemptRow.run == run,
+        AttemptRow.region == region.name,
+        AttemptRow.subtask == region.subtask,
+        AttemptRow.try_number > 0,
     )
     return session.scalar(query) or 0

@@ -6,17 +6,20 @@ from collections import Counter
 import pytest
 from sqlalchemy import select
 
+from weir.coordinator import close
+from weir.coordinator.adopt import adopt
 from weir.coordinator.rebuild import rebuild
 from weir.dataflow import Dataflow, Stage, blocking, previous, sink, source
 from weir.ledger.models import ConsumptionRow, ResultRow, RunRow
 from weir.ledger.runs import run_by_id
 from weir.ledger.snapshot import run_state
 from weir.store.published import published
+from weir.testing.airflow import Killed
 
 EPOCHS = ("20130101T000000Z", "20130102T000000Z", "20130103T000000Z")
 
 
-def history(parallelism=2):
+def history(parallelism=2, **more):
     """A day's rows and the history so far make the history."""
     return Dataflow(
         "ladder",
@@ -30,6 +33,7 @@ def history(parallelism=2):
             ),
             sink("history", "known"),
         ],
+        **more,
     )
 
 
@@ -210,3 +214,132 @@ def test_a_ledger_that_is_built_again_knows_what_was_read_of_earlier_epochs(thre
     again = executed(three, three.runs) - before
     assert {task for task in again if not task.startswith("03")} == set()
     assert everything_is_valid(three)
+
+
+def step(world, run, task, index=-1):
+    world.airflow.step(world.airflow.task(run, task, index))
+
+
+def test_nobody_reads_what_was_made_of_an_earlier_epoch_that_has_changed_since(three):
+    three.content["day"] = "corrected"
+    three.airflow.clear_by_hand(three.runs[0], "day")
+    step(three, three.runs[0], "day")
+    for index in (0, 1):
+        step(three, three.runs[0], "history-known", index)
+    step(three, three.runs[0], "weir_close")  # the first day is closed, the second is to follow
+    three.airflow.clear_by_hand(three.runs[2], "history-known", 0)
+    step(three, three.runs[2], "history-known", 0)
+    assert three.airflow.task(three.runs[2], "history-known", 0).state == "up_for_reschedule"
+    three.airflow.run_until_quiet()
+    assert everything_is_valid(three)
+
+
+def test_where_weir_clears_nothing_what_is_stale_two_epochs_ago_is_an_error(days):
+    days.airflow.deploy(history(failover="individual"))
+    runs = [days.airflow.dag_run(day) for day in (1, 2, 3)]
+    days.airflow.run_until_quiet()
+    days.content["day"] = "corrected"
+    for task, index in (("day", -1), ("history-known", 0), ("history-known", 1), ("weir_close", -1)):
+        days.airflow.clear_by_hand(runs[0], task, index)
+        days.airflow.run_until_quiet()
+    days.airflow.clear_by_hand(runs[2], "history-known", 0)
+    days.airflow.run_until_quiet()
+    task = days.airflow.task(runs[2], "history-known", 0)
+    assert task.state == "failed"
+    assert "failover is individual" in task.notes[-1]
+
+
+def test_a_change_is_followed_where_the_earlier_run_does_not_know_that_it_is_read(days):
+    def flow(**more):
+        return Dataflow(
+            "ladder",
+            [
+                source("day", "pipelines.ladder:day"),
+                Stage("history", "pipelines.ladder:history", {"day": blocking("day", by="k")}, parallelism=2),
+                Stage(
+                    "other", "pipelines.ladder:other", {"history": blocking("history", by="k"), **more}, parallelism=2
+                ),
+                sink("history", "known"),
+                sink("other", "others"),
+            ],
+        )
+
+    days.airflow.deploy(flow())
+    first = days.airflow.dag_run(1)
+    days.airflow.run_until_quiet()
+    days.airflow.deploy(flow(before=previous("history", by="k", schema="k bigint")))
+    days.airflow.dag_run(2)
+    days.airflow.run_until_quiet()
+    days.content["day"] = "corrected"
+    days.airflow.clear_by_hand(first, "day")
+    days.airflow.run_until_quiet()
+    assert everything_is_valid(days)
+
+
+def killed_half_way(world):
+    """The first day, of whose history one subtask is there and the other one was killed."""
+
+    def kill(_key):
+        raise Killed
+
+    first = world.airflow.dag_run(1)
+    step(world, first, "day")
+    for _ in range(2):
+        world.airflow.clear_by_hand(first, "history-known", 0)
+        step(world, first, "history-known", 0)
+    world.airflow.during = kill
+    step(world, first, "history-known", 1)
+    world.airflow.during = lambda _key: None
+    return first
+
+
+def waits_for_long(world, run):
+    """Let one task look for its inputs many times; it has one try only."""
+    step(world, run, "day")
+    for _ in range(25):
+        step(world, run, "history-known", 0)
+    task = world.airflow.task(run, "history-known", 0)
+    return task.state == "up_for_reschedule"
+
+
+def test_an_epoch_waits_for_an_earlier_one_whose_dag_run_was_deleted_and_made_anew(days):
+    days.airflow.delete(killed_half_way(days))
+    anew = days.airflow.dag_run(1, kind="manual")
+    step(days, anew, "day")
+    second = days.airflow.dag_run(2)
+    assert waits_for_long(days, second)
+    assert days.airflow.task(second, "history-known", 0).try_number == 1
+    days.airflow.run_until_quiet()
+    assert everything_is_valid(days)
+
+
+def test_an_epoch_waits_for_an_earlier_one_that_was_adopted_and_cleared(days):
+    first = killed_half_way(days)
+    adopt(days.services, f"ladder@{EPOCHS[0]}")
+    days.airflow.task(first, "history-known", 1).state = "failed"
+    days.airflow.clear_run_by_hand(first)
+    step(days, first, "day")
+    assert waits_for_long(days, days.airflow.dag_run(2))
+    days.airflow.run_until_quiet()
+    assert everything_is_valid(days)
+
+
+def test_a_run_of_which_something_became_stale_while_it_was_published_is_not_closed(days, monkeypatch):
+    first = days.airflow.dag_run(1)
+    while days.airflow.states()[f"{first}/history-known[1]"] != "success":
+        days.airflow.step(days.airflow._ready())
+    publish = close._create
+
+    def after_a_change(services, pointer):
+        days.content["day"] = "corrected"
+        days.airflow.clear_by_hand(first, "day")
+        step(days, first, "day")
+        publish(services, pointer)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(close, "_create", after_a_change)
+        step(days, first, "weir_close")
+    with days.ledger.transaction() as session:
+        assert session.get_one(RunRow, f"ladder@{EPOCHS[0]}").closed_at is None
+    days.airflow.run_until_quiet()
+    assert everything_is_valid(days)

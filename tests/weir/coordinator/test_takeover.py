@@ -1,11 +1,13 @@
 """A DagRun that was deleted in Airflow and made anew: the new one has the epoch, as if it were the first."""
 
 import pytest
+from sqlalchemy import select
 
 from weir.coordinator.adopt import adopt
+from weir.coordinator.rebuild import rebuild
 from weir.errors import Fenced, Misconfigured
 from weir.ledger.deleted_runs import set_aside
-from weir.ledger.models import AttemptRow
+from weir.ledger.models import AttemptRow, ResultRow
 from weir.ledger.runs import runs_of
 from weir.store.published import published
 
@@ -136,3 +138,46 @@ def test_tries_of_deleted_dag_runs_keep_their_order(world, green):
         after = {row.id: row.try_number for row in session.query(AttemptRow)}
     assert max(after.values()) == 0
     assert sorted(before, key=before.get) == sorted(before, key=after.get)
+
+
+@pytest.mark.parametrize("kind", ["scheduled", "manual"])
+def test_the_failures_of_a_deleted_dag_run_do_not_count(world, kind):
+    def fail(key):
+        if key.task_id == "weather":
+            raise ValueError("no luck")
+
+    world.airflow.during = fail
+    run = world.airflow.dag_run()
+    world.airflow.run_until_quiet()
+    tries_before = len(world.airflow.task(run, "weather").runs)
+    world.airflow.delete(run)
+    anew = world.airflow.dag_run(kind=kind)
+    world.airflow.run_until_quiet()
+    assert tries_before > 1
+    assert len(world.airflow.task(anew, "weather").runs) >= tries_before
+
+
+def current(world):
+    with world.ledger.transaction() as session:
+        rows = session.scalars(select(ResultRow).where(ResultRow.is_current))
+        return {(row.stage, row.subtask, row.layout): (row.attempt, row.digest) for row in rows}
+
+
+@pytest.mark.parametrize("kind", ["scheduled", "manual"])
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_ledger_that_is_built_again_knows_whose_results_count(world, green, kind, is_lost):
+    world.airflow.clear_by_hand(green, "joined", 1)
+    world.airflow.run_until_quiet()
+    world.airflow.delete(green)
+    world.content["raw"] = "changed"
+    anew = made_anew(world, kind)
+    before = current(world)
+    if is_lost:
+        world.lose_ledger()
+    (rebuilt,) = rebuild(world.services)
+    assert [each.missing for each in rebuilt.runs] == [()]
+    assert current(world) == before
+    world.airflow.clear_by_hand(anew, "weir_close")
+    world.airflow.run_until_quiet()
+    assert version(world) == 2
+    assert world.airflow.task(anew, "weir_close").state == "success"
