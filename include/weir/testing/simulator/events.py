@@ -83,8 +83,13 @@ _WEIGHTS: Final = {
 
 _STRIKES: Final = {Strike.NONE: 60, Strike.KILL: 14, Strike.SUSPEND: 14, Strike.REFUSE: 9, Strike.FAIL: 5}
 
-_MOST_STEPS: Final = 45
+_MOST_STEPS: Final = 32
 """About as many as an attempt has at which it can be struck."""
+
+_MISHAPS: Final = (Verb.DAMAGE, Verb.DAMAGE, Verb.CLEAR, Verb.CHANGE)
+
+_OVERLAPS: Final = 0.4
+"""How many schedules have one process that stands still while others run and its inputs come to harm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +118,21 @@ class Event:
 def random_events(random: Random) -> tuple[Event, ...]:
     """A schedule of 12 to 25 events."""
     verbs, weights = list(_WEIGHTS), list(_WEIGHTS.values())
-    return tuple(_event(random, verb) for verb in random.choices(verbs, weights, k=random.randint(12, 25)))
+    events = [_event(random, verb) for verb in random.choices(verbs, weights, k=random.randint(12, 25))]
+    if random.random() < _OVERLAPS:
+        overlap, at = _overlap(random), random.randrange(len(events) // 2)
+        events[at : at + len(overlap)] = overlap
+    return tuple(events)
+
+
+def _overlap(random: Random) -> list[Event]:
+    """Steps, one of which is suspended; a mishap, and steps of others; then it goes on."""
+    steps = [Event(Verb.STEP, random.randrange(100)) for _ in range(random.randint(3, 7))]
+    steps[random.randrange(len(steps) - 1)] = Event(
+        Verb.STEP, random.randrange(100), fate=Fate(Strike.SUSPEND, random.randint(3, _MOST_STEPS))
+    )
+    others = [Event(Verb.STEP, random.randrange(100)) for _ in range(random.randint(1, 3))]
+    return [*steps, _event(random, random.choice(_MISHAPS)), *others, Event(Verb.RESUME)]
 
 
 def _event(random: Random, verb: Verb) -> Event:

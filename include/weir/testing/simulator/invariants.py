@@ -83,6 +83,13 @@ def a_commit_was_made_from_what_is_current(witness: Witness) -> Iterator[str]:
                 yield f"{row.id} of {row.region} read {_short(read)}, but {found.attempt} is, and it always restarts"
 
 
+def what_is_called_lost_was_harmed(witness: Witness) -> Iterator[str]:
+    """Invariant 5: what a store that is away, or an answer that is out of date, seems to miss is not made again."""
+    for result in witness.sight.newly_lost:
+        if result.fault != "stale" and result.folder not in witness.harmed:
+            yield f"{_shown(result)} is called lost ({result.fault}), and nothing has happened to it"
+
+
 def nobody_reads_what_is_not_finished_and_valid(witness: Witness) -> Iterator[str]:
     """Invariant 3: what a begin claims to read is so at that instant."""
     sight = witness.sight
@@ -164,6 +171,7 @@ AFTER_EACH_TRANSACTION: Final[tuple[Callable[[Witness], Iterator[str]], ...]] = 
     a_commit_was_made_from_what_is_current,
     a_commit_has_read_nothing_damaged,
     nobody_reads_what_is_not_finished_and_valid,
+    what_is_called_lost_was_harmed,
     a_valid_result_is_what_its_inputs_give,
     a_clear_has_a_cause,
     a_commit_owes_what_follows_from_it,

@@ -133,6 +133,7 @@ class Sight:
         self.before: dict[str, Attempt] = self.attempts
         self.new_commits: list[Attempt] = []
         self.new_results: list[Result] = []
+        self.newly_lost: list[Result] = []
         self.new_clears: list[Clear] = []
         self.newly_settled: list[Clear] = []
         self.new_failovers: list[Failover] = []
@@ -165,6 +166,12 @@ class Sight:
         self.results_changed = found != self.results
         self.new_results = [row for row in found.values() if row.id not in self.results]
         if self.results_changed:
+            known = self.results
+            self.newly_lost = [
+                row
+                for row in found.values()
+                if row.state == "lost" and row.id in known and known[row.id].state != "lost"
+            ]
             self.results = found
             self.current = {row.partition: row for row in found.values() if row.is_current}
             self._valid = {}
@@ -235,6 +242,10 @@ class Sight:
     def regions(self) -> set[tuple[str, RegionId]]:
         """The regions that have begun, each with its run."""
         return {row.whose for row in self.attempts.values()}
+
+    def claimed(self) -> set[str]:
+        """The folders that somebody has a claim on."""
+        return {self.results[row.result].folder for row in self.leases.values()}
 
     def owed(self) -> list[Clear]:
         """The clears that Airflow has not been seen to follow."""

@@ -36,6 +36,7 @@ class Witness:
         self.sight, self.topology, self.engine = Sight(connection), topology, engine
         self.committed_tries: dict[tuple[Any, ...], str] = {}
         self.created: set[str] = set()
+        self.harmed: set[str] = set()
         self.answers: dict[tuple[str, str, int], list[ClearAnswer]] = {}
         self.made_anew: set[str] = set()
         self._files = files

@@ -185,7 +185,9 @@ class World:
         folders = sorted(result.folder for result in self.witness.sight.current.values())
         if not folders:
             return
-        folder = folders[event.number % len(folders)]
+        claimed = sorted(self.witness.sight.claimed()) if event.number % 2 else []
+        folder = (claimed or folders)[event.number % len(claimed or folders)]
+        self.witness.harmed.add(folder)
         file, manifest = f"{folder}/part-0.bin", f"{folder}/manifest.json"
         for path in {"folder": (file, manifest), "manifest": (manifest,)}.get(event.how, (file,)):
             self._damage(path, event)
