@@ -19,7 +19,7 @@ from weir.coordinator.consequences import note_whether_closed, owe_clears
 from weir.coordinator.copies import require_whole_copies
 from weir.coordinator.inputs import Part, require_intact
 from weir.coordinator.services import Services
-from weir.coordinator.siblings import require_equal_schemas
+from weir.coordinator.siblings import require_equal_schemas, require_none_since
 from weir.coordinator.values import Begun, Committed
 from weir.errors import Conflict, Fault, Fenced, Internal, ResultUnavailable
 from weir.ledger.attempts import attempts_of, end
@@ -73,9 +73,9 @@ def commit(services: Services, begun: Begun, report: RegionReport, clearer: Clea
     manifests = [_manifest(services, begun, report, output) for output in report.outputs]
     results = [_write(services, output, manifest) for output, manifest in zip(report.outputs, manifests, strict=True)]
     _require_all_outputs(begun, results)
-    require_equal_schemas(services, begun, results, clearer)
+    unlike = require_equal_schemas(services, begun, results, clearer)
     owed = services.ledger.perform(
-        begun.run.dataflow.name, lambda session: _enter(session, services, begun, report, results)
+        begun.run.dataflow.name, lambda session: _enter(session, services, begun, report, results, unlike)
     )
     by_partition = {result.partition: manifest for result, manifest in zip(results, manifests, strict=True)}
     summary = {"attempt": begun.attempt.id, **summary_of(results, by_partition), "seconds": dict(report.metrics)}
@@ -88,7 +88,12 @@ def _resumed(report: RegionReport) -> dict[str, list[str]]:
 
 
 def _enter(
-    session: Session, services: Services, begun: Begun, report: RegionReport, results: Sequence[NewResult]
+    session: Session,
+    services: Services,
+    begun: Begun,
+    report: RegionReport,
+    results: Sequence[NewResult],
+    unlike: frozenset[str],
 ) -> int:
     """Enter the commit; answers how many clears it owes.
 
@@ -100,6 +105,7 @@ def _enter(
     row = _newest(session, begun.run, begun.attempt.region, begun.attempt.id, tries)
     before = run_state(session, begun.run, begun.topology)
     require_unchanged(session, before, begun.reads, begun.attempt.region)
+    require_none_since(before, results, unlike)
     marked = [_compared(before, result) for result in results]
     replace_results(session, begun.run.id, begun.attempt.id, marked, services.now())
     record_reads(session, begun.attempt.id, begun.reads)

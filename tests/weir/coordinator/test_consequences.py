@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 from sqlalchemy import select
 
+from weir.coordinator import commit
 from weir.errors import Fault, Loss
 from weir.ledger.models import OwedClearRow, ReadSetRow, ResultRow
 from weir.ledger.results import record_losses
@@ -116,3 +117,38 @@ def test_what_was_read_of_damaged_bytes_is_not_committed_and_what_only_went_away
 
 def _fields(loss):
     return loss.run, loss.stage, loss.subtask, loss.layout, loss.attempt
+
+
+def test_a_subtask_whose_process_is_about_to_end_has_its_columns(world):
+    run = world.airflow.dag_run()
+
+    def another_version_meanwhile(key):
+        world.airflow.after_commit = lambda _key: None
+        world.content["schema of clean"] = "other"
+        world.airflow.step(world.airflow.task(run, key.task_id, 1))
+
+    world.airflow.after_commit = another_version_meanwhile
+    world.airflow.step(world.airflow.task(run, "raw-clean", 0))
+    late = world.airflow.task(run, "raw-clean", 1)
+    assert late.state == "failed"
+    assert "Clear the whole stage clean" in late.notes[-1]
+
+
+def test_of_two_subtasks_that_commit_other_columns_at_once_one_begins_anew(world, monkeypatch):
+    run = world.airflow.dag_run()
+    compare = commit.require_equal_schemas
+
+    def and_the_other_one_is_faster(*arguments):
+        unlike = compare(*arguments)
+        monkeypatch.setattr(commit, "require_equal_schemas", compare)
+        world.content["schema of clean"] = "other"
+        world.airflow.step(world.airflow.task(run, "raw-clean", 1))
+        del world.content["schema of clean"]
+        return unlike
+
+    monkeypatch.setattr(commit, "require_equal_schemas", and_the_other_one_is_faster)
+    late = world.airflow.task(run, "raw-clean", 0)
+    world.airflow.step(late)
+    assert late.state == "up_for_retry"
+    world.airflow.step(late)
+    assert "Clear the whole stage clean" in late.notes[-1]
