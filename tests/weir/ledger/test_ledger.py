@@ -58,6 +58,12 @@ def enter_run(ledger):
         )
 
 
+def test_the_store_of_a_ledger_is_known_from_the_first_begin_on(ledger):
+    assert ledger.store_id() is None
+    enter_run(ledger)
+    assert ledger.store_id() == "s"
+
+
 def attempt(number, subtask=0):
     return AttemptRow(
         id=f"t{number:04d}-{subtask:012d}",
