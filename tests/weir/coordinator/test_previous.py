@@ -343,3 +343,16 @@ def test_a_run_of_which_something_became_stale_while_it_was_published_is_not_clo
         assert session.get_one(RunRow, f"ladder@{EPOCHS[0]}").closed_at is None
     days.airflow.run_until_quiet()
     assert everything_is_valid(days)
+
+
+def test_a_run_that_has_lost_everything_is_held_back_however_many_whole_ones_are_before_it(days):
+    days.airflow.deploy(history(parallelism=4))
+    runs = [days.airflow.dag_run(day) for day in (1, 2, 3)]
+    days.airflow.run_until_quiet()
+    for stage in ("day", "history", "known"):
+        lose(days, 3, stage)
+    days.airflow.clear_by_hand(runs[2], "weir_close")
+    days.airflow.run_until_quiet()
+    task = days.airflow.task(runs[2], "weir_close")
+    assert task.state == "failed"
+    assert "--apply" in task.notes[-1]
