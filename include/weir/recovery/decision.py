@@ -240,8 +240,8 @@ def _held_back(state: RunState, failure: Failure, found: _Found) -> str:
     if missed and not _clears_consumers(state):
         return "failover is individual: Weir clears nothing by itself"
     lost = sum(loss.fault in _OF_A_PROBE and not _was_released(state, loss) for loss in missed)
-    # Of the runs that have lost something: earlier ones that are whole say nothing of a store.
-    runs = {region.run for region in found.back.causes if region in found.rerun}
+    # Of this run and those that have lost something: earlier ones that are whole say nothing of a store.
+    runs = {"", *(region.run for region in found.back.causes if region in found.rerun)}
     regions = sum(len(state.region_ids(each)) for each in runs)
     is_few = lost < SMALLEST_HELD_BACK or lost <= failure.largest * regions
     if is_few or failure.largest >= 1 or state.topology.dataflow.failover is FailoverStrategy.FULL:
