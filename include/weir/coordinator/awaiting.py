@@ -135,7 +135,8 @@ def _void(session: Session, services: Services, asked: _Asked, answer: ClearAnsw
     if any(row.settled_at is None for row in owed):
         return False
     attempts = attempts_of(session, run.id, local)
-    is_newer = any(row.try_number > answer.try_number for row in attempts)
+    # One that has ended is no sign of it: a DagRun that is made anew counts its tries from 1 again.
+    is_newer = any(row.try_number > answer.try_number and row.state in LIVE for row in attempts)
     if is_newer or not run_state(session, run).region(local).at_work:
         return False  # a newer try has begun, or the work has ended, since the run was looked at
     for row in attempts:

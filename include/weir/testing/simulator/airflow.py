@@ -6,6 +6,7 @@ Invariant: what a process says counts for Airflow only while its try is the one 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from enum import Enum
 from typing import Any
@@ -56,6 +57,7 @@ class SimulatedAirflow(FakeAirflow):
         self.late: list[tuple[list[ClearItem], str]] = []
         self.process: Process | None = None
         self.started = 0
+        self.lives: dict[str, int] = {}
         self.on_answer: Callable[[list[ClearAnswer]], None] = lambda _answers: None
         self.marked: set[TaskKey] = set()
 
@@ -239,4 +241,10 @@ class SimulatedAirflow(FakeAirflow):
             del self.tasks[key]
             self.owners.pop(key, None)
         self.clear_numbers.pop(run_id, None)
+        self.lives[run_id] = self.lives.get(run_id, 0) + 1
         self._verify_integrity(run_id)
+
+    def request(self, task: FakeTask) -> BeginRequest:
+        """As Airflow does: no task instance of a run that was made anew has the id of an earlier one."""
+        asked = super().request(task)
+        return replace(asked, ti_id=f"ti-{self.lives.get(task.key.run_id, 0)}-{task.try_number}")

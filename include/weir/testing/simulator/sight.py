@@ -225,8 +225,9 @@ class Sight:
         return found is not None and found.state == "finished" and self.is_valid(partition)
 
     def committed(self, run: str, region: RegionId) -> Attempt | None:
-        """The newest attempt of a region that has committed."""
-        tries = [row for row in self.attempts.values() if row.whose == (run, region) and row.state == "committed"]
+        """The newest attempt of a region that has committed; those of a DagRun that is no more have tries below 1."""
+        own = [row for row in self.attempts.values() if row.whose == (run, region) and row.try_number > 0]
+        tries = [row for row in own if row.state == "committed"]
         return max(tries, key=lambda row: row.try_number, default=None)
 
     def is_at_work(self, run: str, region: RegionId) -> bool:
@@ -241,7 +242,7 @@ class Sight:
 
     def regions(self) -> set[tuple[str, RegionId]]:
         """The regions that have begun, each with its run."""
-        return {row.whose for row in self.attempts.values()}
+        return {row.whose for row in self.attempts.values() if row.try_number > 0}
 
     def claimed(self) -> set[str]:
         """The folders that somebody has a claim on."""
