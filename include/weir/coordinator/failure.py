@@ -115,7 +115,9 @@ def _end(
     decision = from_budget(services, attempts, FailureClass.BACKTRACK, plan.summary())
     if plan.held_back:
         record_failover(session, run, plan, services.now(), FailoverKind.HELD_BACK, row)
-        decision = FailureDecision(Action.FAIL, 0, _to_a_person(run, plan), row.id, FailureClass.BACKTRACK)
+        # Also what is answered where this answer is lost, and somebody asks again.
+        row.error = _to_a_person(run, plan)
+        decision = FailureDecision(Action.FAIL, 0, row.error, row.id, FailureClass.BACKTRACK)
     if decision.action is Action.FAIL:
         row.state = AttemptState.FAILED.value
         return decision

@@ -156,7 +156,8 @@ class _Walk:
         """
         if self._occasion is not Occasion.QUESTION or producer.run or self._state.region(producer).newest_try:
             return False
-        return not any(self._state.region(each).newest_try for each in self._state.consumers(partition))
+        readers = (*self._state.consumers(partition), CLOSE)
+        return not any(self._state.region(each).newest_try for each in readers)
 
     def _is_suspended(self, partition: PartitionId, loss: Loss) -> bool:
         """Whether a result is right again if what is at work comes out as it was."""

@@ -73,9 +73,9 @@ def _run_until_well(world: World) -> None:
         require("all_heals_without_a_person", _unneeded(world, stuck or ill))
         if any(HELD_BACK in _said(task) for task in stuck):
             _apply_plans(world)
-            _clear_what_was_marked(world)
         for task in stuck:
-            if HELD_BACK not in _said(task):
+            # Weir clears nothing that is skipped: it would be skipped again.
+            if task.state == "skipped" or HELD_BACK not in _said(task):
                 world.airflow.clear_by_hand(task.key.run_id, task.key.task_id, task.key.map_index)
     raise Broken("all_heals_in_the_end", f"a person has cleared again and again: {world.airflow.states()}")
 
@@ -91,13 +91,6 @@ def _apply_plans(world: World) -> None:
     for run in runs:
         carry_out_by_hand(world.services, ask(world.services, Question(run)))
     world.airflow.upkeep()
-
-
-def _clear_what_was_marked(world: World) -> None:
-    """A plan that a person asks for leaves out what never began; whoever marked it a success knows that it did not."""
-    for task in world.airflow.tasks.values():
-        if task.key in world.airflow.marked and task.state == "success" and not task.runs:
-            world.airflow.clear_by_hand(task.key.run_id, task.key.task_id, task.key.map_index)
 
 
 def _run_until_quiet(world: World) -> None:

@@ -84,7 +84,7 @@ def _missed(witness: Witness, failover: Failover, kinds: dict[RegionId, str]) ->
 def _is_to_begin(witness: Witness, failover: Failover, partition: PartitionId) -> bool:
     """Whether a person asks before the producer has begun, and none of its readers has begun without it."""
     known, topology = witness.sight.regions(), witness.topology
-    begun = [topology.producer(partition), *topology.consumers(partition)]
+    begun = [topology.producer(partition), *topology.consumers(partition), CLOSE]
     return failover.kind == BY_HAND and not any((failover.run, each) in known for each in begun)
 
 
