@@ -13,10 +13,10 @@ from weir.coordinator.services import Services
 from weir.coordinator.values import Begun
 from weir.ledger.models import RunRow
 from weir.ledger.owed import owe_clear
-from weir.ledger.reads import readers_in_other_runs, reads_of
+from weir.ledger.reads import reads_of
 from weir.ledger.results import NewResult
 from weir.ledger.runs import Run, has_later, mark_closed, run_by_id
-from weir.ledger.snapshot import committed_attempt, newest_try, run_state
+from weir.ledger.snapshot import committed_attempt, newest_try, readers_in_other_runs, run_state
 from weir.recovery.run_state import CLOSE, RunState
 from weir.recovery.staleness import Replacement, clears_consumers, reasons, stale_consumers
 from weir.results.partition_state import PartitionState
@@ -68,9 +68,6 @@ def _in_other_runs(session: Session, services: Services, begun: Begun, replaced:
     # Not this run's topology knows: a later run may be pinned to one that reads it, and this one to one from before.
     for stage, layout in {(each.stage, each.layout) for each in replaced} if has_later(session, run) else ():
         for reader in readers_in_other_runs(session, run.id, stage, layout):
-            newest = committed_attempt(session, reader.run, RegionId(reader.region, reader.subtask))
-            if newest is None or newest.id != reader.id:
-                continue  # it has read something else since
             read = [each for each in reads_of(session, reader.id, run.id) if not each.partition.run]
             for reason in reasons(topology, read, replaced):
                 stale[reader.run, RegionId(reader.region, reader.subtask)] = reason

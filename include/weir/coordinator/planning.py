@@ -15,9 +15,8 @@ from weir.coordinator.services import Services
 from weir.errors import Conflict, Fault, Loss
 from weir.ledger.costs import costs_of
 from weir.ledger.findings import not_deterministic_regions
-from weir.ledger.reads import readers_in_other_runs
 from weir.ledger.runs import Run, has_later, run_by_id
-from weir.ledger.snapshot import committed_attempt, run_state
+from weir.ledger.snapshot import readers_in_other_runs, run_state
 from weir.recovery.backtrack import known_loss
 from weir.recovery.consumers import LaterReaders
 from weir.recovery.decision import Failure, NeedsProbe, decide
@@ -121,9 +120,6 @@ def _later_readers(session: Session, run: Run) -> LaterReaders:
         readers = []
         for row in readers_in_other_runs(session, run.id, stage, layout):
             region = RegionId(row.region, row.subtask)
-            newest = committed_attempt(session, row.run, region)
-            if newest is None or newest.id != row.id:
-                continue  # it has read something else since
             if row.run not in states:
                 states[row.run] = run_state(session, run_by_id(session, row.run, topology))
             readers.append(replace(states[row.run].region(region), region=replace(region, run=row.run)))

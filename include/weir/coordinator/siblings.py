@@ -17,7 +17,7 @@ from weir.ledger.results import NewResult
 from weir.ledger.snapshot import run_state
 from weir.recovery.run_state import RunState
 from weir.results.schemas import other_schemas
-from weir.topology.regions import PartitionId, RegionId
+from weir.topology.regions import PartitionId
 
 
 def require_equal_schemas(
@@ -73,10 +73,6 @@ def _unlike(state: RunState, result: NewResult) -> list[PartitionId]:
     siblings = {
         each: state.results[each].digest
         for each in state.topology.partitions_of(result.partition.stage, result.partition.layout)
-        if each != result.partition and each in state.results and not _is_at_work(state, state.producer(each))
+        if each != result.partition and each in state.results and not state.region(state.producer(each)).at_work
     }
     return list(other_schemas(siblings, result.digest))
-
-
-def _is_at_work(state: RunState, region: RegionId) -> bool:
-    return state.region(region).at_work

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from sqlalchemy import bindparam, insert, select
 from sqlalchemy.orm import Session
 
-from weir.ledger.models import AttemptRow, ConsumptionRow, ReadSetRow, ResultRow, Table
-from weir.recovery.run_state import AttemptState, ReadResult, ReadSet
+from weir.ledger.models import ConsumptionRow, ReadSetRow, ResultRow, Table
+from weir.recovery.run_state import ReadResult, ReadSet
 from weir.results.manifest import InputRead
-from weir.topology.regions import PartitionId, RegionId
+from weir.topology.regions import PartitionId
 
 _Key = tuple[str, str, str, str]
 _Members = tuple[tuple[int, str, str], ...]
@@ -113,21 +113,3 @@ def _results_read(source: Sequence[str], members: _Members, current: str) -> Ite
     shown = "" if run == current else run
     for subtask, attempt, digest in members:
         yield ReadResult(PartitionId(stage, subtask, layout, shown), attempt, digest)
-
-
-def readers_in_other_runs(session: Session, run: str, stage: str, layout: str) -> list[AttemptRow]:
-    """The newest committed attempts of regions of other runs that read a result of `run`, oldest epoch first."""
-    query = (
-        select(AttemptRow)
-        .join(ConsumptionRow, ConsumptionRow.attempt == AttemptRow.id)
-        .where(
-            ConsumptionRow.run == run,
-            ConsumptionRow.stage == stage,
-            ConsumptionRow.layout == layout,
-            AttemptRow.run != run,
-            AttemptRow.state == AttemptState.COMMITTED.value,
-        )
-        .order_by(AttemptRow.run, AttemptRow.try_number)
-    )
-    newest = {(row.run, RegionId(row.region, row.subtask)): row for row in session.scalars(query)}
-    return list(newest.values())

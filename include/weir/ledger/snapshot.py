@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
-from weir.ledger.models import AttemptRow, OwedClearRow, ResultRow, RunRow
+from weir.ledger.models import AttemptRow, ConsumptionRow, OwedClearRow, ResultRow, RunRow
 from weir.ledger.reads import reads_of_current
 from weir.ledger.runs import Run, run_key, topology_of
 from weir.recovery.run_state import AttemptState, CurrentResult, EarlierRun, ReadSet, RegionState, RunState
@@ -163,6 +163,28 @@ def _region(region: RegionId, attempts: list[Any], repairs: list[Any]) -> Region
 def committed_attempt(session: Session, run: str, region: RegionId) -> AttemptRow | None:
     """The newest committed attempt of `region`: the one whose results are current."""
     return session.scalar(_COMMITTED, {"run": run, "region": region.name, "subtask": region.subtask})
+
+
+def readers_in_other_runs(session: Session, run: str, stage: str, layout: str) -> list[AttemptRow]:
+    """The attempts, of regions of other runs, that read a result of `run` and have committed last; oldest epoch first.
+
+    A region that has read something else since is not among them.
+    """
+    query = (
+        select(AttemptRow)
+        .join(ConsumptionRow, ConsumptionRow.attempt == AttemptRow.id)
+        .where(
+            ConsumptionRow.run == run,
+            ConsumptionRow.stage == stage,
+            ConsumptionRow.layout == layout,
+            AttemptRow.run != run,
+            AttemptRow.state == AttemptState.COMMITTED.value,
+        )
+        .order_by(AttemptRow.run, AttemptRow.try_number)
+    )
+    readers = {(row.run, RegionId(row.region, row.subtask)): row for row in session.scalars(query)}
+    newest = {whose: committed_attempt(session, *whose) for whose in readers}
+    return [row for whose, row in readers.items() if (last := newest[whose]) is not None and last.id == row.id]
 
 
 def newest_try(session: Session, run: str, region: RegionId) -> int:

@@ -15,6 +15,7 @@ from weir.recovery.backtrack import Backtracked, Lost, Occasion, backtrack
 from weir.recovery.consumers import Affected, LaterReaders, Readers, affected
 from weir.recovery.plan import Plan, Step, StepKind
 from weir.recovery.run_state import CLOSE, AttemptState, RegionState, RunState
+from weir.recovery.staleness import clears_consumers
 from weir.results.partition_state import PartitionState
 from weir.topology.regions import PartitionId, RegionId
 
@@ -89,7 +90,9 @@ def _closure(state: RunState, failure: Failure, readers: Readers) -> _Found | Ne
             return NeedsProbe(frozenset(back.unknown))
         rerun = _certain(state, failure, back)
         restarted = rerun.keys() | {each for each in (failure.failed,) if each not in (None, CLOSE)}
-        behind = affected(state, restarted, readers, possible.keys()) if _clears_consumers(state) else Affected()
+        behind = (
+            affected(state, restarted, readers, possible.keys()) if clears_consumers(state.topology) else Affected()
+        )
         rerun |= {
             each: f"{producer} runs again, and what reads it always restarts with it"
             for each, producer in behind.always.items()
@@ -103,7 +106,7 @@ def _closure(state: RunState, failure: Failure, readers: Readers) -> _Found | Ne
         if perhaps.unknown and failure.occasion is Occasion.QUESTION:
             return NeedsProbe(frozenset(perhaps.unknown))
         new = perhaps.causes.keys() - rerun.keys() - back.causes.keys() - possible.keys() - {failure.failed}
-        new = {each for each in new if not _is_coming(state, each)}
+        new = {each for each in new if not state.is_coming(each)}
         if not new:
             return _Found(back, rerun, behind, possible)
         possible |= {each: perhaps.causes[each] for each in new}
@@ -123,16 +126,12 @@ def _perhaps(state: RunState, failure: Failure, behind: Affected, readers: Reade
     return backtrack(state, first, failure.losses, failure.intact, Occasion.QUESTION)
 
 
-def _clears_consumers(state: RunState) -> bool:
-    return state.topology.dataflow.failover is not FailoverStrategy.INDIVIDUAL
-
-
 def _certain(state: RunState, failure: Failure, found: Backtracked) -> dict[RegionId, str]:
     """What runs again whatever anybody commits, with the reason."""
     rerun = {
         region: str(lost)
         for region, lost in found.causes.items()
-        if region != failure.failed and not _is_coming(state, region)
+        if region != failure.failed and not state.is_coming(region)
     }
     if failure.failed is None:
         known = [state.region(each) for each in (*state.region_ids(), CLOSE)]
@@ -149,7 +148,7 @@ def _certain(state: RunState, failure: Failure, found: Backtracked) -> dict[Regi
 def _close_again(state: RunState, failure: Failure, found: Backtracked) -> dict[RegionId, str]:
     """The closing task runs again where published files are gone."""
     has_closed = state.region(CLOSE).newest_state in _FINISHED and not state.region(CLOSE).at_work
-    if failure.failed == CLOSE or not has_closed or not _clears_consumers(state):
+    if failure.failed == CLOSE or not has_closed or not clears_consumers(state.topology):
         return {}
     gone = [
         lost.loss
@@ -157,12 +156,6 @@ def _close_again(state: RunState, failure: Failure, found: Backtracked) -> dict[
         if lost.loss.stage in state.topology.sinks and lost.loss.fault in _OF_A_PROBE and lost.loss.run == state.run
     ]
     return {CLOSE: f"the published files of {gone[0].stage}[{gone[0].subtask}] are gone"} if gone else {}
-
-
-def _is_coming(state: RunState, region: RegionId) -> bool:
-    """Whether a region is at work, or is one of an earlier run that has not begun."""
-    is_to_begin = bool(region.run) and not state.region(region).newest_try and region not in state.void
-    return state.region(region).at_work or is_to_begin
 
 
 def _has_failed(known: RegionState) -> bool:
@@ -229,7 +222,7 @@ def _why_spared(state: RunState, known: RegionState, *, is_stale: bool) -> str:
         return _given_up(known)
     if is_stale:
         return "its result is stale: whoever misses it says so, the closing task at the latest"
-    if not _clears_consumers(state):
+    if not clears_consumers(state.topology):
         return "failover is individual: Weir clears nothing by itself"
     return "nothing it reads is made again"
 
@@ -237,7 +230,7 @@ def _why_spared(state: RunState, known: RegionState, *, is_stale: bool) -> str:
 def _held_back(state: RunState, failure: Failure, found: _Found) -> str:
     """Why a person is to be asked first; empty if nobody is."""
     missed = [lost.loss for region, lost in found.back.causes.items() if region in found.rerun]
-    if missed and not _clears_consumers(state):
+    if missed and not clears_consumers(state.topology):
         return "failover is individual: Weir clears nothing by itself"
     lost = sum(loss.fault in _OF_A_PROBE and not _was_released(state, loss) for loss in missed)
     # Of this run and those that have lost something: earlier ones that are whole say nothing of a store.

@@ -32,10 +32,7 @@ class ReadResult:
 
 @dataclass(frozen=True, slots=True)
 class ReadSet:
-    """The partitions of one input that an attempt read; all readers of the same ones share one object.
-
-    So what is asked of a set is answered once, however many subtasks read it.
-    """
+    """The partitions of one input; all attempts that read the same share one object, of which all is asked once."""
 
     members: tuple[ReadResult, ...]
 
@@ -283,7 +280,7 @@ class RunState:
 
     def _derive_awaited(self, partition: PartitionId) -> frozenset[RegionId]:
         producer = self.producer(partition)
-        if self.region(producer).at_work or self._is_to_come(producer):
+        if self.is_coming(producer):
             return frozenset({producer})
         result = self.results.get(partition)
         stale = () if result is None else (reads for reads in result.reads if not self._holds(reads))
@@ -295,6 +292,7 @@ class RunState:
             for region in self._waits.get(read.partition, ())
         )
 
-    def _is_to_come(self, producer: RegionId) -> bool:
-        """Whether a region of an earlier run has not begun yet; in its own run Airflow's order sees to that."""
-        return bool(producer.run) and not self.region(producer).newest_try and producer not in self.void
+    def is_coming(self, region: RegionId) -> bool:
+        """Whether a region is at work, or has yet to begin in an earlier run: Airflow orders those of one run only."""
+        known = self.region(region)
+        return known.at_work or bool(region.run and not known.newest_try and region not in self.void)
