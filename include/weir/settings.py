@@ -8,14 +8,17 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from weir.errors import Misconfigured
 from weir.recovery.settings import RecoverySettings
+from weir.results.life_settings import LifeSettings
 from weir.store.local import is_local
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+T = TypeVar("T")
 
 STORE_CONNECTION = "weir_store"
 LEDGER_CONNECTION = "weir_ledger"
@@ -28,7 +31,8 @@ class Settings:
     """URLs of store and ledger, the ids of the connections to Spark and to Airflow's API, and the store's options.
 
     `ledger` may hold a password: show `shown_url(settings.ledger)`. `store_options` are those of the store's fsspec
-    file system, with secrets among them. `recovery` is what the deployment says of restarts and budgets.
+    file system, with secrets among them. `recovery` is what the deployment says of restarts and budgets, `life` of how
+    long results stay.
     """
 
     store: str
@@ -37,6 +41,7 @@ class Settings:
     api_conn_id: str
     store_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     recovery: RecoverySettings = field(default_factory=RecoverySettings)
+    life: LifeSettings = field(default_factory=LifeSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +91,8 @@ def read_settings(
         spark_conn_id=value("spark_conn_id") or "spark_connect_weir",
         api_conn_id=value("api_conn_id") or "weir_api",
         store_options=options,
-        recovery=_recovery(found, section or {}),
+        recovery=_of_section(RecoverySettings.from_options, found, section or {}),
+        life=_of_section(LifeSettings.from_options, found, section or {}),
     )
 
 
@@ -119,12 +125,12 @@ def shown_url(url: str) -> str:
     return f"{scheme}{separator}{login}{':***' if colon else ''}{at}{host}{slash}{path}"
 
 
-def _recovery(environ: Mapping[str, str], section: Mapping[str, Any]) -> RecoverySettings:
+def _of_section(read: Callable[[Mapping[str, Any]], T], environ: Mapping[str, str], section: Mapping[str, Any]) -> T:
     """As for the rest, the environment goes before the section."""
     prefix = "WEIR_"
     own = {name.removeprefix(prefix).lower(): value for name, value in environ.items() if name.startswith(prefix)}
     try:
-        return RecoverySettings.from_options({**section, **own})
+        return read({**section, **own})
     except Misconfigured as error:
         raise Misconfigured(f"the section [weir] of airflow.cfg, or the environment in its place: {error}") from error
 

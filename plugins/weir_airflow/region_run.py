@@ -23,7 +23,7 @@ from weir_airflow.patience import Outcome, awaited
 from weir_airflow.renewal import renewed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from airflow.sdk import Connection, Context
 
@@ -71,6 +71,7 @@ def run_close(declared: Declaration, context: Context, tell: Callable[[str], Non
         for sink, version in outcome.versions.items():
             tell(f"Sink {sink}: {'unchanged' if version is None else f'version {version} is published'}")
         announce(context, declared.flow.name, epoch_of(request.interval[0]), outcome.versions)
+        _release(office, declared.flow.name, tell)
         return dict(outcome.summary)
 
 
@@ -126,7 +127,20 @@ def _compute(office: Office, engine: Engine, begun: Begun, tell: Callable[[str],
     committed = office.coordinator.commit(begun, report, office.clearer)
     if committed.owed:
         _settle(office, begun.run.dataflow.name, tell)
+    _release(office, begun.run.dataflow.name, tell, committed.touched)
     return dict(committed.summary)
+
+
+def _release(office: Office, dataflow: str, tell: Callable[[str], None], runs: Sequence[str] | None = None) -> None:
+    """Release what nobody needs. This task does not depend on it: where it fails, upkeep does it."""
+    try:
+        deleted = office.coordinator.release(dataflow, runs)
+    except WeirError as error:
+        tell(f"What nobody needs any more is still there: {error}")
+        return
+    if deleted:
+        size = sum(each.bytes for each in deleted)
+        tell(f"Released {len(deleted)} result partition(s) that nobody needs any more: {size} bytes")
 
 
 @contextmanager

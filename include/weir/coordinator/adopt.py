@@ -15,9 +15,10 @@ from sqlalchemy.orm import Session
 from weir.coordinator.run_records import write_record
 from weir.coordinator.services import Services
 from weir.ledger.attempts import LIVE, end
+from weir.ledger.leases import drop_leases
 from weir.ledger.models import AttemptRow, RunRow
 from weir.ledger.owed import clears_of_run
-from weir.ledger.results import drop_leases, supersede_all
+from weir.ledger.results import supersede_all
 from weir.ledger.runs import forget_pin, named_run
 from weir.ledger.slices import forget_slices
 from weir.recovery.run_state import AttemptState

@@ -22,10 +22,11 @@ from weir.coordinator.takeover import enter
 from weir.coordinator.values import Awaiting, BeginRequest, Exhausted, NotInRecord, Published
 from weir.errors import Conflict
 from weir.ledger.attempts import end
+from weir.ledger.leases import drop_leases
 from weir.ledger.models import AttemptRow
 from weir.ledger.publications import begin_publication, complete_publications, last_publication, next_version
 from weir.ledger.reads import record_reads
-from weir.ledger.results import drop_leases, results_in
+from weir.ledger.results import results_in
 from weir.ledger.snapshot import run_state
 from weir.recovery.run_state import CLOSE, AttemptState, RunState
 from weir.results.manifest import InputRead, Manifest
@@ -116,9 +117,9 @@ def _decide(
         require_unchanged(session, state, reads, CLOSE)
         for sink in sinks:
             version = max(next_version(session, run.id, sink.sink), highest[sink.sink] + 1)
-            path = pointer_path(run.dataflow.name, sink.sink, run.epoch, version)
-            begin_publication(session, run.id, sink.sink, version, attempt.id, _digest(sink), path)
-            pointers.append(_pointer(services, registered, state, sink, version))
+            pointer = _pointer(services, registered, state, sink, version)
+            begin_publication(session, run.id, sink.sink, version, attempt.id, _digest(sink), pointer)
+            pointers.append(pointer)
     return pointers
 
 

@@ -23,9 +23,10 @@ from weir.coordinator.siblings import require_equal_schemas, require_none_since
 from weir.coordinator.values import Begun, Committed
 from weir.errors import Conflict, Fault, Fenced, Internal, ResultUnavailable
 from weir.ledger.attempts import attempts_of, end
+from weir.ledger.leases import drop_leases
 from weir.ledger.models import AttemptRow, DataflowRow
 from weir.ledger.reads import record_reads
-from weir.ledger.results import NewResult, damaged_attempts, drop_leases, replace_results
+from weir.ledger.results import NewResult, damaged_attempts, replace_results
 from weir.ledger.runs import Run
 from weir.ledger.snapshot import run_state
 from weir.recovery.run_state import AttemptState, RunState
@@ -79,7 +80,13 @@ def commit(services: Services, begun: Begun, report: RegionReport, clearer: Clea
     )
     by_partition = {result.partition: manifest for result, manifest in zip(results, manifests, strict=True)}
     summary = {"attempt": begun.attempt.id, **summary_of(results, by_partition), "seconds": dict(report.metrics)}
-    return Committed({**summary, **_resumed(report)}, owed)
+    return Committed({**summary, **_resumed(report)}, owed, _touched(begun))
+
+
+def _touched(begun: Begun) -> tuple[str, ...]:
+    """Its own run, and the one before where that was read."""
+    before = begun.run.predecessor_run if begun.topology.reads_previous else None
+    return (begun.run.id,) if before is None else (begun.run.id, before)
 
 
 def _resumed(report: RegionReport) -> dict[str, list[str]]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from weir.coordinator import amendment, begin, close, commit, failure, settle
 from weir.coordinator.clearing import Clearer
+from weir.coordinator.release import Deleted, delete_released, release
 from weir.coordinator.services import Services
 from weir.coordinator.values import (
     Action,
@@ -22,7 +23,7 @@ from weir.coordinator.values import (
     Settled,
     TaskKey,
 )
-from weir.ledger.results import renew_leases
+from weir.ledger.leases import renew_leases
 from weir.ledger.runs import dataflow_of
 from weir.recovery.restart import RestartStrategy
 from weir.results.region_job import RegionReport
@@ -70,6 +71,12 @@ class Coordinator:
     def label(self, dataflow: str, attempt: str, labels: Mapping[str, str]) -> dict[str, str]:
         """Add labels to a booked failure; answers all that it has. Raises Retryable."""
         return amendment.label(self._services, dataflow, attempt, labels)
+
+    def release(self, dataflow: str, runs: Iterable[str] | None = None) -> tuple[Deleted, ...]:
+        """Release what nobody needs any more, in `runs` or in all, and delete its bytes. Raises Retryable."""
+        touched = None if runs is None else tuple(runs)
+        release(self._services, dataflow, touched)
+        return delete_released(self._services, dataflow, touched)
 
     def settle(self, clearer: Clearer, dataflow: str | None = None) -> list[Settled]:
         """Carry out owed clears. Raises Retryable or Misconfigured."""

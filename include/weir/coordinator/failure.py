@@ -20,8 +20,9 @@ from weir.coordinator.verdict import UNREGISTERED_DELAY, already_ended, book, fr
 from weir.errors import Conflict, DiskFull, ResultUnavailable, Retryable
 from weir.ledger.attempts import LIVE, attempts_of, end
 from weir.ledger.failovers import FailoverKind, record_failover
+from weir.ledger.leases import drop_leases
 from weir.ledger.models import AttemptRow, RunRow
-from weir.ledger.results import drop_leases, record_losses
+from weir.ledger.results import record_losses
 from weir.ledger.runs import Run, run_by_id
 from weir.recovery.classify import FailureClass, classify
 from weir.recovery.decision import Failure

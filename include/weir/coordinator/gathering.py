@@ -19,8 +19,9 @@ from weir.coordinator.services import Services
 from weir.coordinator.values import Awaiting
 from weir.errors import Conflict, Fenced, Loss, ResultUnavailable
 from weir.ledger.attempts import attempts_of
+from weir.ledger.leases import take_leases
 from weir.ledger.models import AttemptRow
-from weir.ledger.results import record_found, record_losses, take_leases
+from weir.ledger.results import record_found, record_losses
 from weir.ledger.snapshot import run_state
 from weir.recovery.run_state import CLOSE, AttemptState, RunState
 from weir.results.manifest import Manifest
@@ -112,7 +113,7 @@ def _answer(
             return ResultUnavailable(losses)
         if inputs.awaited:
             return _wait(row, inputs.awaited, registered)
-        take_leases(session, [present.results[each] for each in probed.manifests], registered.attempt.id, now)
+        take_leases(session, [present.results[each].result for each in probed.manifests], registered.attempt.id, now)
         return Gathered(present, probed.manifests)
 
 

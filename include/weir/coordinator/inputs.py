@@ -35,7 +35,7 @@ def sort_inputs(state: RunState, region: RegionId) -> Sorted:
     """What the ledger alone says about the inputs of `region`."""
     to_probe, awaited, losses = set(), {}, {}
     for partition in state.inputs_of(region):
-        loss = known_loss(state, partition)
+        loss = known_loss(state, partition, region)
         waits_for = state.awaited_for(partition)
         if loss is None and state.results[partition].state is PartitionState.FINISHED:
             to_probe.add(partition)
@@ -46,6 +46,7 @@ def sort_inputs(state: RunState, region: RegionId) -> Sorted:
         else:
             to_probe.add(partition)
     if region == CLOSE:
+        # Of a released one it needs to know only that it was right.
         to_probe = {each for each in to_probe if _is_worth_probing(state, each)}
     return Sorted(frozenset(to_probe), awaited, losses)
 

@@ -20,8 +20,9 @@ from weir.ledger.snapshot import readers_in_other_runs, run_state
 from weir.recovery.backtrack import known_loss
 from weir.recovery.consumers import LaterReaders
 from weir.recovery.decision import Failure, NeedsProbe, decide
+from weir.recovery.horizon import BeyondHorizon
 from weir.recovery.plan import Plan
-from weir.recovery.run_state import BeyondHorizon, RegionState, RunState
+from weir.recovery.run_state import RegionState, RunState
 from weir.topology.regions import PartitionId, RegionId
 
 ROUNDS = 20

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from weir.ledger.ledger import Ledger
 from weir.ledger.runs import Run
 from weir.recovery.settings import RecoverySettings
+from weir.results.life_settings import LifeSettings
 from weir.store.store import Store
 
 
@@ -26,6 +27,7 @@ class Services:
     now: Callable[[], datetime] = _now
     new_uuid: Callable[[], uuid.UUID] = uuid.uuid4
     recovery: RecoverySettings = field(default_factory=RecoverySettings)
+    life: LifeSettings = field(default_factory=LifeSettings)
 
     def store_id(self) -> str:
         """The id of the store that is mounted now.

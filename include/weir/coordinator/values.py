@@ -114,10 +114,14 @@ class Adopted:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The results are current. `summary` is for Airflow's UI; `owed` clears follow from what has changed."""
+    """The results are current. `summary` is for Airflow's UI; `owed` clears follow from what has changed.
+
+    In the `touched` runs there may be results that nobody needs any more: its own, and the one that it has read.
+    """
 
     summary: dict[str, Any]
     owed: int
+    touched: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from weir.coordinator.budgets import patience, restart_answer, spent
 from weir.coordinator.services import Services
 from weir.coordinator.values import Action, FailureDecision
 from weir.ledger.attempts import LIVE, attempts_of, end
+from weir.ledger.leases import drop_leases
 from weir.ledger.models import AttemptRow
-from weir.ledger.results import drop_leases
 from weir.recovery.classify import FailureClass, hopeless_cause
 from weir.recovery.labels import built_in_labels
 from weir.recovery.restart import RestartStrategy

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from weir.dataflow.codec import stage_from_json, stage_to_json
 from weir.dataflow.failover import Consumers, FailoverStrategy
+from weir.dataflow.keep import Keep, size_from_text, time_from_text
 from weir.dataflow.stage import Stage
 from weir.dataflow.validation import sound_stages
 from weir.errors import Misconfigured
@@ -19,6 +20,9 @@ VERSION = 2
 
 _READ = (1, VERSION)
 
+_LIFE = ("keep", "keep_failed", "keep_published", "quota")
+"""What a dataflow may say of the life of its results."""
+
 
 @dataclass(frozen=True, slots=True)
 class Dataflow:
@@ -27,6 +31,9 @@ class Dataflow:
     `max_parallelism` is the number of key groups of every stage that does not say its own; `parameters` are JSON
     values that each stage finds in its context. `failover` says which regions a failure restarts ("region", "full",
     "individual") and `consumers` when those that read what was made again do ("if_changed", "always").
+    `keep` says how long intermediate results stay that nobody needs ("2 runs", "end_of_run", "on_consumed", "7 days"),
+    `keep_failed` those of a run that never closed, `keep_published` published versions ("forever", "90 days"), and
+    `quota` how many bytes the dataflow may have at rest ("500 GB"); None leaves each to the deployment.
     Raises Misconfigured, which lists what to write instead.
     """
 
@@ -36,6 +43,10 @@ class Dataflow:
     parameters: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     failover: FailoverStrategy = field(default=FailoverStrategy.REGION, kw_only=True)
     consumers: Consumers = field(default=Consumers.IF_CHANGED, kw_only=True)
+    keep: str | None = field(default=None, kw_only=True)
+    keep_failed: str | None = field(default=None, kw_only=True)
+    keep_published: str | None = field(default=None, kw_only=True)
+    quota: str | None = field(default=None, kw_only=True)
 
     if TYPE_CHECKING:
         # Texts are taken, enums are kept: a dataclass's own annotations cannot say that of one field.
@@ -48,13 +59,30 @@ class Dataflow:
             parameters: Mapping[str, Any] = ...,
             failover: FailoverStrategy | str = FailoverStrategy.REGION,
             consumers: Consumers | str = Consumers.IF_CHANGED,
+            keep: str | None = None,
+            keep_failed: str | None = None,
+            keep_published: str | None = None,
+            quota: str | None = None,
         ) -> None: ...
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "failover", _choice(self.name, "failover", self.failover, FailoverStrategy))
         object.__setattr__(self, "consumers", _choice(self.name, "consumers", self.consumers, Consumers))
+        self._check_life()
         object.__setattr__(self, "parameters", _as_json(self.name, self.parameters))
         object.__setattr__(self, "stages", sound_stages(self.name, self.max_parallelism, tuple(self.stages)))
+
+    def _check_life(self) -> None:
+        try:
+            if self.keep is not None:
+                Keep.from_text(self.keep)
+            for what in ("keep_failed", "keep_published"):
+                if getattr(self, what) is not None:
+                    time_from_text(what, getattr(self, what))
+            if self.quota is not None:
+                size_from_text("quota", self.quota)
+        except Misconfigured as error:
+            raise Misconfigured(f"dataflow {self.name!r}: {error}") from error
 
     def stage(self, name: str) -> Stage:
         """Return the stage of that name. Raises Misconfigured where there is none."""
@@ -78,6 +106,7 @@ class Dataflow:
             "parameters": _as_json(self.name, self.parameters),
             "failover": self.failover.value,
             "consumers": self.consumers.value,
+            **{each: getattr(self, each) for each in _LIFE if getattr(self, each) is not None},
             "stages": [stage_to_json(stage) for stage in self.stages],
         }
 
@@ -98,6 +127,7 @@ class Dataflow:
             parameters=document["parameters"],
             failover=document.get("failover", FailoverStrategy.REGION),
             consumers=document.get("consumers", Consumers.IF_CHANGED),
+            **{each: document.get(each) for each in _LIFE},
         )
 
 

@@ -6,63 +6,23 @@ so that no code path can break them. Times are UTC.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
     JSON,
-    BigInteger,
     Boolean,
-    DateTime,
-    Dialect,
     ForeignKey,
     Index,
     Integer,
     String,
     Text,
-    TypeDecorator,
     UniqueConstraint,
     text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-
-class UtcDateTime(TypeDecorator[datetime]):
-    """An aware datetime in UTC: SQLite forgets zones, and PostgreSQL answers in the server's."""
-
-    impl = DateTime(timezone=True)
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002 - SQLAlchemy's signature
-        """Store in UTC."""
-        return None if value is None else value.astimezone(UTC)
-
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002 - SQLAlchemy's signature
-        """Give the zone back."""
-        if value is None:
-            return None
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-
-
-class Prose(TypeDecorator[str]):
-    """Text from anywhere: what no database can hold of it (NUL, half of a surrogate pair) is replaced."""
-
-    impl = Text
-    cache_ok = True
-
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002 - SQLAlchemy's signature
-        """Replace."""
-        if value is None:
-            return None
-        return value.replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
-
-
-LARGE = BigInteger().with_variant(Integer, "sqlite")
-"""Above two billion; SQLite's integers have no size."""
-
-
-ADDRESS = Text().with_variant(String(250), "sqlite")
-"""Of any length: a Spark master may be a list of hosts. SQLite's texts have no length."""
+from weir.ledger.columns import ADDRESS, LARGE, Prose, UtcDateTime
 
 
 class Table(DeclarativeBase):
@@ -82,7 +42,11 @@ class DataflowRow(Table):
 
 
 class RunRow(Table):
-    """The run that owns an epoch, pinned to the dataflow that its first attempt saw (empty: to be pinned anew)."""
+    """The run that owns an epoch, pinned to the dataflow that its first attempt saw (empty: to be pinned anew).
+
+    `released_at` is since when all is released that ever will be, `deleted_at` since when Airflow has no such run, and
+    `expired_at` since when its manifests and records are gone too.
+    """
 
     __tablename__ = "run"
     __table_args__ = (UniqueConstraint("dataflow", "epoch"), Index("run_in_airflow", "dag_id", "run_id"))
@@ -99,6 +63,9 @@ class RunRow(Table):
     predecessor: Mapped[str | None] = mapped_column(String(32))
     created_at: Mapped[datetime]
     closed_at: Mapped[datetime | None]
+    released_at: Mapped[datetime | None]
+    deleted_at: Mapped[datetime | None]
+    expired_at: Mapped[datetime | None]
 
 
 class AttemptRow(Table):
@@ -137,7 +104,8 @@ class ResultRow(Table):
     """A result partition of one attempt, and where it stands in its life.
 
     `made_from` is a fingerprint of all that it was made from; `differs_from` the attempt that made something else from
-    the same; `fault` the value of the Fault that was found in it.
+    the same; `fault` the value of the Fault that was found in it. `deleted_at` is since when its data files are gone,
+    `verified_at` when all of its bytes were last compared.
     """
 
     __tablename__ = "result"
@@ -172,6 +140,20 @@ class ResultRow(Table):
     made_from: Mapped[str | None] = mapped_column(String(64))
     differs_from: Mapped[str | None] = mapped_column(String(40))
     fault: Mapped[str | None] = mapped_column(String(20))
+    deleted_at: Mapped[datetime | None]
+    verified_at: Mapped[datetime | None]
+
+
+class ResultEventRow(Table):
+    """A move in the life of a result after it was finished: what it became, when and why."""
+
+    __tablename__ = "result_event"
+    __table_args__ = (Index("events_of_result", "result"),)
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    result: Mapped[int] = mapped_column(ForeignKey("result.id"))
+    state: Mapped[str] = mapped_column(String(20))
+    at: Mapped[datetime]
+    reason: Mapped[str] = mapped_column(Prose, default="")
 
 
 class ReadSetRow(Table):
@@ -257,9 +239,10 @@ class OwedClearRow(Table):
 
 
 class LeaseRow(Table):
-    """A reader's claim on a result: it is not released before the lease ends."""
+    """A reader's claim on a result: it is not released before the lease ends, by the database's clock."""
 
     __tablename__ = "lease"
+    __table_args__ = (Index("leases_of_result", "result"), Index("leases_of_holder", "holder"))
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     result: Mapped[int] = mapped_column(ForeignKey("result.id"))
     holder: Mapped[str] = mapped_column(String(120))
@@ -267,7 +250,10 @@ class LeaseRow(Table):
 
 
 class PublicationRow(Table):
-    """A version of a published data set; the highest completed version of an epoch is what readers see."""
+    """A version of a published data set; the highest completed version of an epoch is what readers see.
+
+    `folders` are those of its partitions; `expired_at` is since when its pointer is gone.
+    """
 
     __tablename__ = "publication"
     __table_args__ = (UniqueConstraint("run", "sink", "version"),)
@@ -279,3 +265,14 @@ class PublicationRow(Table):
     digest: Mapped[str] = mapped_column(Text)
     pointer: Mapped[str] = mapped_column(String(500))
     published_at: Mapped[datetime | None]
+    folders: Mapped[list[Any] | None]
+    expired_at: Mapped[datetime | None]
+
+
+class HousekeepingRow(Table):
+    """When a job of upkeep was last done; `scope` is a dataflow, or empty."""
+
+    __tablename__ = "housekeeping"
+    job: Mapped[str] = mapped_column(String(40), primary_key=True)
+    scope: Mapped[str] = mapped_column(String(60), primary_key=True)
+    done_at: Mapped[datetime]

@@ -72,7 +72,7 @@ def _overview(session: Session, row: RunRow) -> RunOverview:
 
 def _counts(state: RunState) -> tuple[int, int, int]:
     written = [outputs for region in state.topology.region_ids() if (outputs := state.topology.outputs(region))]
-    valid = sum(all(state.is_good(each) for each in outputs) for outputs in written)
+    valid = sum(all(state.is_done(each) for each in outputs) for outputs in written)
     stale = sum(
         all(each in state.results for each in outputs) and not all(state.is_valid(each) for each in outputs)
         for outputs in written

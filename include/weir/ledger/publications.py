@@ -10,7 +10,8 @@ from datetime import datetime
 from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
-from weir.ledger.models import PublicationRow
+from weir.ledger.models import PublicationRow, RunRow
+from weir.sinks.pointer import Pointer, pointer_path
 
 _LAST = (
     select(PublicationRow)
@@ -34,10 +35,16 @@ def next_version(session: Session, run: str, sink: str) -> int:
 
 
 def begin_publication(
-    session: Session, run: str, sink: str, version: int, attempt: str, digest: str, pointer: str
+    session: Session, run: str, sink: str, version: int, attempt: str, digest: str, pointer: Pointer
 ) -> None:
-    """Write down that a version is about to be published."""
-    session.add(PublicationRow(run=run, sink=sink, version=version, attempt=attempt, digest=digest, pointer=pointer))
+    """Write down that a version is about to be published, and of which folders."""
+    path = pointer_path(pointer.dataflow, sink, pointer.epoch, version)
+    folders = [each.folder for each in pointer.partitions]
+    row = PublicationRow(
+        run=run, sink=sink, version=version, attempt=attempt, digest=digest, pointer=path, folders=folders
+    )
+    session.add(row)
+    session.get_one(RunRow, run).released_at = None
 
 
 def complete_publications(session: Session, run: str, attempt: str, now: datetime) -> None:

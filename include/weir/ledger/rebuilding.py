@@ -166,6 +166,7 @@ def restore_results(session: Session, run: str, chosen: Iterable[Candidate], now
         }
         for row in known.values():
             row.is_current, row.state, row.state_at, row.state_reason = True, PartitionState.FINISHED.value, now, ""
+            row.fault, row.deleted_at = None, None
         session.flush()
         new = [
             NewResult(
@@ -237,6 +238,7 @@ def _restore_publication(session: Session, run: str, pointer: Pointer) -> None:
     row.digest = "|".join(partition.digest for partition in pointer.partitions)
     row.pointer = pointer_path(pointer.dataflow, pointer.sink, pointer.epoch, pointer.version)
     row.published_at = datetime.fromisoformat(pointer.published_at)
+    row.folders = [partition.folder for partition in pointer.partitions]
 
 
 def _published_reads(run: str, pointer: Pointer) -> Iterable[InputRead]:

@@ -7,21 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import bindparam, delete, insert, select, update
+from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.orm import Session
 
 from weir.errors import Fault, Loss
-from weir.ledger.models import LeaseRow, ResultRow, Table
+from weir.ledger.models import ResultRow, RunRow, Table
+from weir.ledger.moves import move
 from weir.recovery.run_state import CurrentResult
 from weir.results.partition_state import PartitionState
 from weir.topology.regions import PartitionId
-
-LEASE = timedelta(hours=1)
-"""How long a reader's claim lasts if it is not renewed; longer than any wait between two signs of life."""
-
 
 # Built once: to build a statement costs more than to carry it out.
 _CURRENT = select(ResultRow).where(
@@ -34,10 +31,9 @@ _CURRENT = select(ResultRow).where(
 _DAMAGED = select(ResultRow.attempt).where(
     ResultRow.attempt.in_(bindparam("attempts", expanding=True)), ResultRow.fault == Fault.DAMAGED.value
 )
-_LEASES = Table.metadata.tables[LeaseRow.__tablename__]
-_TAKE_LEASES = insert(_LEASES)
+_OUT_OF_USE = (PartitionState.LOST.value, PartitionState.QUARANTINED.value, PartitionState.RELEASED.value)
+_TOUCHED = update(RunRow.__table__).where(RunRow.__table__.c.id == bindparam("of")).values(released_at=None)  # type: ignore[arg-type]
 _NEW_RESULTS = insert(Table.metadata.tables[ResultRow.__tablename__])
-_DROP_LEASES = delete(_LEASES).where(_LEASES.c.holder == bindparam("of"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +56,9 @@ def replace_results(session: Session, run: str, attempt: str, results: Iterable[
     for columns in new:
         old = session.scalar(_CURRENT, {name: columns[name] for name in ("run", "stage", "subtask", "layout")})
         if old is not None:
-            _supersede(old, attempt, now)
+            _supersede(session, old, f"made again by {attempt}", now)
+    if new:
+        session.execute(_TOUCHED, {"of": run})
     session.flush()
     if new:
         session.connection().execute(_NEW_RESULTS, new)
@@ -86,17 +84,19 @@ def _columns(run: str, attempt: str, new: NewResult, now: datetime) -> dict[str,
     }
 
 
-def _supersede(old: ResultRow, attempt: str, now: datetime) -> None:
+def _supersede(session: Session, old: ResultRow, reason: str, now: datetime) -> None:
+    """One whose bytes are there stays finished: it is released when nobody reads it any more."""
     old.is_current = False
-    if old.state != PartitionState.FINISHED.value:
-        old.state, old.state_at, old.state_reason = PartitionState.SUPERSEDED.value, now, f"made again by {attempt}"
+    if old.state in _OUT_OF_USE:
+        move(session, old, PartitionState.SUPERSEDED, reason, now)
 
 
 def supersede_all(session: Session, run: str, reason: str, now: datetime) -> int:
     """Take all current results of `run` out of use; answers how many there were."""
     rows = list(session.scalars(select(ResultRow).where(ResultRow.run == run, ResultRow.is_current)))
     for row in rows:
-        row.is_current, row.state, row.state_at, row.state_reason = False, PartitionState.SUPERSEDED.value, now, reason
+        _supersede(session, row, reason, now)
+    session.execute(_TOUCHED, {"of": run})
     return len(rows)
 
 
@@ -108,22 +108,16 @@ def results_in(session: Session, run: str, folders: Iterable[str]) -> list[Resul
 def record_losses(session: Session, losses: Iterable[Loss], now: datetime) -> None:
     """Mark results lost, each for the attempt that was probed and no other."""
     for loss in losses:
-        session.execute(
-            update(ResultRow)
-            .where(
-                ResultRow.attempt == loss.attempt,
-                ResultRow.stage == loss.stage,
-                ResultRow.subtask == loss.subtask,
-                ResultRow.layout == loss.layout,
-                ResultRow.state == PartitionState.FINISHED.value,
-            )
-            .values(
-                state=PartitionState.LOST.value,
-                state_at=now,
-                state_reason=f"{loss.fault.value}: {loss.detail}",
-                fault=loss.fault.value,
-            )
+        query = select(ResultRow).where(
+            ResultRow.attempt == loss.attempt,
+            ResultRow.stage == loss.stage,
+            ResultRow.subtask == loss.subtask,
+            ResultRow.layout == loss.layout,
+            ResultRow.state == PartitionState.FINISHED.value,
         )
+        for row in session.scalars(query):
+            move(session, row, PartitionState.LOST, f"{loss.fault.value}: {loss.detail}", now)
+            row.fault = loss.fault.value
 
 
 def record_found(session: Session, results: Iterable[CurrentResult], now: datetime) -> None:
@@ -131,29 +125,12 @@ def record_found(session: Session, results: Iterable[CurrentResult], now: dateti
     for result in results:
         if result.state is PartitionState.LOST:
             row = session.get_one(ResultRow, result.result)
-            row.state, row.state_at, row.state_reason = PartitionState.FINISHED.value, now, "the files are back"
-            row.fault = None
+            if row.state == PartitionState.LOST.value:
+                move(session, row, PartitionState.FINISHED, "the files are back", now)
+                row.fault = None
 
 
 def damaged_attempts(session: Session, attempts: Iterable[str]) -> frozenset[str]:
     """Those of `attempts` of whose results bytes were found damaged, whether they are current or not."""
     asked = set(attempts)
     return frozenset(session.scalars(_DAMAGED, {"attempts": list(asked)})) if asked else frozenset()
-
-
-def take_leases(session: Session, results: Iterable[CurrentResult], holder: str, now: datetime) -> None:
-    """Claim results for a reader."""
-    leases = [{"result": result.result, "holder": holder, "expires_at": now + LEASE} for result in results]
-    if leases:
-        session.execute(_TAKE_LEASES, leases)
-
-
-def renew_leases(session: Session, holder: str, now: datetime) -> None:
-    """Claim for longer what `holder` reads."""
-    session.execute(update(LeaseRow).where(LeaseRow.holder == holder).values(expires_at=now + LEASE))
-
-
-def drop_leases(session: Session, holder: str) -> None:
-    """End the claims of `holder`."""
-    session.flush()
-    session.execute(_DROP_LEASES, {"of": holder})

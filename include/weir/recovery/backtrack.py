@@ -17,6 +17,9 @@ from weir.recovery.run_state import CLOSE, CurrentResult, RunState
 from weir.results.partition_state import PartitionState
 from weir.topology.regions import PartitionId, RegionId
 
+_SOMEBODY = RegionId("", 0)
+"""A reader that needs the bytes."""
+
 
 class Occasion(Enum):
     """Why a decision is asked for."""
@@ -49,11 +52,18 @@ class Backtracked:
     unknown: set[PartitionId] = field(default_factory=set)
 
 
-def known_loss(state: RunState, partition: PartitionId) -> Loss | None:
-    """What the ledger alone says against `partition`: never committed, stale, or released."""
+def known_loss(state: RunState, partition: PartitionId, reader: RegionId | None = _SOMEBODY) -> Loss | None:
+    """What the ledger alone says against `partition`: never committed, stale, or released.
+
+    To the closing task, and to the run as a whole (None), an intermediate result that was released is none.
+    """
     result = state.results.get(partition)
     if result is None:
         return Loss(*_names(state, partition), "", Fault.NEVER_COMMITTED, "its producer has committed nothing")
+    if result.state is PartitionState.QUARANTINED:
+        return Loss(
+            *_names(state, partition), result.attempt, Fault.STALE, "it is quarantined: its content is in doubt"
+        )
     if not state.is_valid(partition):
         return Loss(
             *_names(state, partition), result.attempt, Fault.STALE, "an input of its producer has changed since"
@@ -61,9 +71,14 @@ def known_loss(state: RunState, partition: PartitionId) -> Loss | None:
     if result.state is PartitionState.LOST and result.fault == Fault.DAMAGED.value:
         # A look at its sizes would not see it: whoever found it had compared the bytes.
         return Loss(*_names(state, partition), result.attempt, Fault.DAMAGED, "its bytes were found damaged")
-    if result.state is PartitionState.RELEASED:
+    if result.state is PartitionState.RELEASED and not _has_served(state, partition, reader):
         return Loss(*_names(state, partition), result.attempt, Fault.MISSING, "it was released")
     return None
+
+
+def _has_served(state: RunState, partition: PartitionId, reader: RegionId | None) -> bool:
+    """Whether a reader asks only that a result was right, not for its bytes."""
+    return reader in (None, CLOSE) and partition.stage not in state.topology_of(partition.run).sinks
 
 
 def _names(state: RunState, partition: PartitionId) -> tuple[str, str, int, str]:
@@ -147,7 +162,7 @@ class _Walk:
     def _loss(self, partition: PartitionId, reader: RegionId | None) -> Loss | None:
         result = self._state.results.get(partition)
         is_seen = result is None or self._is_worth_probing(result, reader)
-        return (self._losses.get(partition) if is_seen else None) or known_loss(self._state, partition)
+        return (self._losses.get(partition) if is_seen else None) or known_loss(self._state, partition, reader)
 
     def _is_to_begin(self, partition: PartitionId, producer: RegionId) -> bool:
         """Whether nothing is missed of a region: a person asks before it has begun.
@@ -183,5 +198,7 @@ class _Walk:
 
     def _is_worth_probing(self, result: CurrentResult, reader: RegionId | None) -> bool:
         """The closing task reads the sinks; of other results it asks the ledger, unless that has recorded a loss."""
+        if result.state is PartitionState.RELEASED:
+            return not _has_served(self._state, result.partition, reader)
         is_read = reader != CLOSE or result.partition.stage in self._state.topology.sinks
         return is_read or result.state is PartitionState.LOST

@@ -12,10 +12,13 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from weir.errors import Misconfigured
+from weir.recovery.horizon import BeyondHorizon
 from weir.results.partition_state import PartitionState
 from weir.topology.regions import InputPartitions, PartitionId, PreviousInput, RegionId, Topology
 
 _Id = TypeVar("_Id", RegionId, PartitionId)
+
+_DONE = (PartitionState.FINISHED, PartitionState.RELEASED)
 
 CLOSE = RegionId("weir_close", 0)
 """The closing task: outside the topology, it needs every result of the run and reads those of the sinks."""
@@ -112,14 +115,6 @@ class EarlierRun:
     has_begun: bool = True
 
 
-class BeyondHorizon(Exception):
-    """The decision needs to know of an earlier run that was not looked at: look at `run` too, and decide again."""
-
-    def __init__(self, run: str) -> None:
-        self.run = run
-        super().__init__(f"run {run} is not in the state that the decision was asked of")
-
-
 @dataclass(frozen=True, slots=True)
 class RunState:
     """A run as the ledger knows it at one instant, and those before it that its `previous` exchanges reach.
@@ -139,7 +134,6 @@ class RunState:
     _valid: dict[PartitionId, bool] = field(default_factory=dict, init=False, compare=False, repr=False)
     _holding: dict[int, bool] = field(default_factory=dict, init=False, compare=False, repr=False)
     _waits: dict[PartitionId, frozenset[RegionId]] = field(default_factory=dict, init=False, compare=False, repr=False)
-
     _renamed: dict[tuple[str, int], Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     # The shape of the runs
@@ -268,6 +262,10 @@ class RunState:
         """Whether `partition` is valid and not known to be gone."""
         result = self.results.get(partition)
         return result is not None and result.state is PartitionState.FINISHED and self.is_valid(partition)
+
+    def is_done(self, partition: PartitionId) -> bool:
+        """Whether `partition` is valid, and there or released: nobody has needed its bytes any more."""
+        return self.is_valid(partition) and self.results[partition].state in _DONE
 
     # Who is at work
 

@@ -177,6 +177,14 @@ class FakeAirflow:
             if isinstance(outcome, NotInRecord):
                 task.notes.append(outcome.note)
             self._settle()
+            self._release(outcome)
+
+    def _release(self, outcome: object) -> None:
+        """As the operators do behind a commit: of its own run, or of all where a run is closed."""
+        if isinstance(outcome, Published):
+            self.coordinator.release(self.flow.name)
+        elif isinstance(outcome, Committed):
+            self.coordinator.release(self.flow.name, outcome.touched)
 
     def _compute(self, task: FakeTask, begun: Begun) -> Committed:
         try:

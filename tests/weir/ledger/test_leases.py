@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
+from weir.ledger.leases import LEASE
 from weir.ledger.models import LeaseRow, ResultRow
-from weir.ledger.results import LEASE
 from weir.testing.airflow import Killed
 
 _spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[1] / "coordinator/conftest.py")

@@ -10,11 +10,11 @@ from weir.dataflow import Dataflow, Stage, blocking, pipelined, previous, sink, 
 from weir.errors import Fault, Loss, Misconfigured
 from weir.recovery.backtrack import Occasion
 from weir.recovery.decision import Failure, NeedsProbe, decide
+from weir.recovery.horizon import BeyondHorizon
 from weir.recovery.plan import Cost, Plan, StepKind
 from weir.recovery.run_state import (
     CLOSE,
     AttemptState,
-    BeyondHorizon,
     CurrentResult,
     EarlierRun,
     ReadResult,

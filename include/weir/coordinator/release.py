@@ -1,0 +1,170 @@
+"""Releasing results that nobody needs any more, and deleting their bytes (DESIGN 7).
+
+Invariant 4: a result is marked released in one transaction that sees its leases, publications and consumers; only then
+are its bytes deleted. Invariant 7: deleting may stop at any step, and whoever comes by goes on.
+
+What is deleted of a released result are its data files. Its manifest stays, and beside it a note says that it was
+released: so that a ledger that is built again does not take it for lost.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from weir.coordinator.services import Services
+from weir.ledger.lives import newest_dataflow_settings, run_life, runs_to_release
+from weir.ledger.models import ResultRow, RunRow
+from weir.ledger.moves import move
+from weir.ledger.runs import dataflow_of, run_by_id
+from weir.results.partition_state import PartitionState
+from weir.results.release_rule import Verdict, release_verdicts
+from weir.store.errors import AlreadyExists, NotFound
+from weir.store.hands import in_parallel
+from weir.store.probe import MANIFEST
+
+RELEASED_NOTE = "released.json"
+"""Beside the manifest of a result whose data files were deleted because nobody needed them."""
+
+_KEPT_FILES = frozenset({MANIFEST, RELEASED_NOTE})
+
+
+@dataclass(frozen=True, slots=True)
+class ResultLife:
+    """What has become of one stored result of a run, or would: released or kept, and why. `bytes` are its data."""
+
+    run: str
+    stage: str
+    subtask: int
+    layout: str
+    attempt: str
+    bytes: int
+    is_released: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """A result whose data files were deleted: how many bytes these had by the ledger, and why it was released."""
+
+    run: str
+    stage: str
+    subtask: int
+    layout: str
+    attempt: str
+    folder: str
+    bytes: int
+    reason: str
+
+
+def release(
+    services: Services,
+    dataflow: str,
+    runs: Iterable[str] | None = None,
+    *,
+    is_pressed: bool = False,
+    is_dry: bool = False,
+) -> tuple[ResultLife, ...]:
+    """Mark released what nobody needs, in `runs` or in all that may have any; answers what became of each result.
+
+    `is_pressed`: room is needed, so that policies keep nothing. A dry one marks nothing. Raises Retryable.
+    """
+    with services.ledger.transaction() as session:
+        wanted = runs_to_release(session, dataflow) if runs is None else list(runs)
+    return tuple(each for run in wanted for each in _release_run(services, run, is_pressed=is_pressed, is_dry=is_dry))
+
+
+def _release_run(services: Services, run: str, *, is_pressed: bool, is_dry: bool) -> list[ResultLife]:
+    now = services.now()
+    with services.ledger.transaction(None if is_dry else dataflow_of(run)) as session:
+        row = session.get(RunRow, run)
+        if row is None or row.pinned is None:
+            return []
+        settings = newest_dataflow_settings(session, row.dataflow, services.life)
+        life = run_life(session, run_by_id(session, run), settings, now)
+        verdicts = release_verdicts(life, settings, now, is_pressed=is_pressed)
+        if not is_dry:
+            _mark(session, services, row, verdicts)
+    return [_told(run, each) for each in verdicts]
+
+
+def _mark(session: Session, services: Services, row: RunRow, verdicts: Iterable[Verdict]) -> None:
+    is_all = row.closed_at is not None
+    for verdict in verdicts:
+        if verdict.is_released:
+            result = session.get_one(ResultRow, verdict.stored.result)
+            move(session, result, PartitionState.RELEASED, verdict.reason, services.now())
+        else:
+            is_all = is_all and verdict.is_lasting
+    if is_all:
+        row.released_at = services.now()
+
+
+def _told(run: str, verdict: Verdict) -> ResultLife:
+    stored = verdict.stored
+    return ResultLife(
+        run,
+        stored.partition.stage,
+        stored.partition.subtask,
+        stored.partition.layout,
+        stored.attempt,
+        stored.bytes,
+        verdict.is_released,
+        verdict.reason,
+    )
+
+
+def delete_released(services: Services, dataflow: str, runs: Iterable[str] | None = None) -> tuple[Deleted, ...]:
+    """Delete the data files of results that are marked released and not deleted yet. Raises Retryable."""
+    services.store_id()  # an unmounted disk looks as if all were deleted already
+    with services.ledger.transaction() as session:
+        pending = _pending(session, dataflow, runs)
+    in_parallel(lambda each: _delete_data(services, each), pending, services.store.workers)
+    if pending:
+        with services.ledger.transaction(dataflow) as session:
+            for each in pending:
+                _note_deleted(session, services, each)
+    return tuple(pending)
+
+
+def _pending(session: Session, dataflow: str, runs: Iterable[str] | None) -> list[Deleted]:
+    query = (
+        select(ResultRow)
+        .join(RunRow, RunRow.id == ResultRow.run)
+        .where(
+            RunRow.dataflow == dataflow,
+            ResultRow.state == PartitionState.RELEASED.value,
+            ResultRow.deleted_at.is_(None),
+        )
+        .order_by(ResultRow.id)
+    )
+    if runs is not None:
+        query = query.where(ResultRow.run.in_(list(runs)))
+    return [
+        Deleted(row.run, row.stage, row.subtask, row.layout, row.attempt, row.folder, row.bytes, row.state_reason)
+        for row in session.scalars(query)
+    ]
+
+
+def _delete_data(services: Services, deleted: Deleted) -> None:
+    """Delete what is beside the manifest; the note goes first, and tells whoever comes by what was begun."""
+    note = {"released_at": services.now().isoformat(), **asdict(deleted)}
+    with suppress(AlreadyExists):
+        services.store.create(f"{deleted.folder}/{RELEASED_NOTE}", json.dumps(note, indent=1, sort_keys=True).encode())
+    try:
+        names = [name for name, _ in services.store.list(deleted.folder) if name not in _KEPT_FILES]
+    except NotFound:
+        return
+    for name in names:
+        services.store.delete(f"{deleted.folder}/{name}")
+
+
+def _note_deleted(session: Session, services: Services, deleted: Deleted) -> None:
+    query = select(ResultRow).where(ResultRow.folder == deleted.folder, ResultRow.run == deleted.run)
+    for row in session.scalars(query):
+        row.deleted_at = services.now()

@@ -1,0 +1,103 @@
+"""What a deployment says about the life of results: Airflow's section [weir], read by whoever may.
+
+Invariant: an option that cannot be understood is refused, never ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from weir.dataflow.dataflow import Dataflow
+from weir.dataflow.keep import Keep, KeepUntil, size_from_text, time_from_text
+from weir.errors import Misconfigured
+
+_DAY = timedelta(days=1)
+_TWO_RUNS = Keep(KeepUntil.RUNS, runs=2)
+_TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class LifeSettings:
+    """How long what stays, where a dataflow says nothing of it; None is forever, or without a limit.
+
+    `keep_failed` is counted from the last thing that happened in a run that never closed; `expire_runs` likewise, of
+    all runs: then manifests and records go too. `orphan_age` is how old a file must be that nobody knows, before it is
+    deleted. Each hour `scrub_share` of all bytes is read again, and with `scrub_repair` what is found bad is made again
+    before somebody needs it. `quota` and `least_free` are in bytes.
+    """
+
+    keep: Keep = _TWO_RUNS
+    keep_failed: timedelta | None = 14 * _DAY
+    keep_published: timedelta | None = None
+    expire_runs: timedelta | None = 90 * _DAY
+    orphan_age: timedelta = _DAY
+    scrub_share: float = 1 / 168
+    scrub_repair: bool = True
+    quota: int | None = None
+    least_free: int = 16 * 2**20
+
+    @staticmethod
+    def from_options(options: Mapping[str, Any]) -> LifeSettings:
+        """Read the options of the section [weir]; those of other things, and empty ones, are passed over.
+
+        Raises Misconfigured.
+        """
+        given = {key.lower(): str(value).strip() for key, value in options.items() if str(value).strip()}
+        usual = LifeSettings()
+        orphan_age = _time(given, "orphan_age", usual.orphan_age)
+        if orphan_age is None:
+            raise Misconfigured('orphan_age is "forever": what nobody knows would stay for good; expected a time')
+        return LifeSettings(
+            Keep.from_text(given["keep"]) if "keep" in given else usual.keep,
+            _time(given, "keep_failed", usual.keep_failed),
+            _time(given, "keep_published", usual.keep_published),
+            _time(given, "expire_runs", usual.expire_runs),
+            orphan_age,
+            _share(given.get("scrub_share"), usual.scrub_share),
+            _flag(given.get("scrub_repair"), usual=usual.scrub_repair),
+            size_from_text("quota", given["quota"]) if "quota" in given else None,
+            size_from_text("least_free", given["least_free"]) if "least_free" in given else usual.least_free,
+        )
+
+    def of(self, dataflow: Dataflow) -> LifeSettings:
+        """What holds for a dataflow: its own word first."""
+        return LifeSettings(
+            self.keep if dataflow.keep is None else Keep.from_text(dataflow.keep),
+            _own("keep_failed", dataflow.keep_failed, self.keep_failed),
+            _own("keep_published", dataflow.keep_published, self.keep_published),
+            self.expire_runs,
+            self.orphan_age,
+            self.scrub_share,
+            self.scrub_repair,
+            self.quota if dataflow.quota is None else size_from_text("quota", dataflow.quota),
+            self.least_free,
+        )
+
+
+def _own(what: str, text: str | None, usual: timedelta | None) -> timedelta | None:
+    return usual if text is None else time_from_text(what, text)
+
+
+def _time(given: Mapping[str, str], what: str, usual: timedelta | None) -> timedelta | None:
+    return time_from_text(what, given[what]) if what in given else usual
+
+
+def _share(text: str | None, usual: float) -> float:
+    if text is None:
+        return usual
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise Misconfigured(f"scrub_share is {text!r}, expected a share of all bytes an hour, from 0 (never) to 1")
+    return share
+
+
+def _flag(text: str | None, *, usual: bool) -> bool:
+    if text is None or text.lower() in (*_TRUE, *_FALSE):
+        return usual if text is None else text.lower() in _TRUE
+    raise Misconfigured(f"scrub_repair is {text!r}, expected true or false")

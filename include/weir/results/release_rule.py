@@ -1,0 +1,158 @@
+"""Which results of a run nobody needs any more: Flink's region rule, counted per attempt, over scheduled runs.
+
+A result may go when every consumer region has committed a result made from its very attempt, or when its run is over.
+Policies only keep longer. Invariant 4: what a lease, a publication, or a consumer that is at work, has not run yet or
+is of an epoch to come may need is never named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from weir.dataflow.keep import KeepUntil, told_time
+from weir.recovery.run_state import RunState
+from weir.results.life_settings import LifeSettings
+from weir.topology.regions import PartitionId, RegionId
+
+QUIET = timedelta(hours=1)
+"""A closed run in which nothing has happened for so long is over, whatever was made again in it since."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResult:
+    """A finished result whose bytes are there: `result` is its number in the ledger, `attempt` who made it."""
+
+    result: int
+    partition: PartitionId
+    attempt: str
+    is_current: bool
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Why a result must stay; a lasting one stays until something else happens, whatever the time."""
+
+    reason: str
+    is_lasting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunLife:
+    """What the release of a run's results depends on, at one instant.
+
+    `pins` say why a result must stay, by its number. `needed_later` says of a stage which later epoch may read it over
+    `previous`. `closed_after` is how many runs of the dataflow have been closed after this one; None: it is not closed.
+    `is_last_word` says that the closing task has committed after all current results were made. `last_event` is when
+    something happened in it last.
+    """
+
+    state: RunState
+    stored: tuple[StoredResult, ...]
+    pins: Mapping[int, Pin]
+    needed_later: Mapping[str, str]
+    closed_at: datetime | None
+    closed_after: int | None
+    is_last_word: bool
+    last_event: datetime
+    is_deleted: bool = False
+    """Airflow has no such run any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of a stored result, and why; a lasting one is the same until something else happens."""
+
+    stored: StoredResult
+    is_released: bool
+    reason: str
+    is_lasting: bool = False
+
+
+def release_verdicts(
+    life: RunLife, settings: LifeSettings, now: datetime, *, is_pressed: bool = False
+) -> tuple[Verdict, ...]:
+    """Judge all stored results of a run. Where room is needed (`is_pressed`), policies do not keep any longer."""
+    judge = _Judge(life, settings, now, is_pressed)
+    return tuple(judge.verdict(each) for each in life.stored)
+
+
+class _Judge:
+    def __init__(self, life: RunLife, settings: LifeSettings, now: datetime, is_pressed: bool) -> None:  # noqa: FBT001
+        self._life, self._settings, self._now, self._is_pressed = life, settings, now, is_pressed
+        self._made_from: dict[RegionId, frozenset[tuple[PartitionId, str]]] = {}
+        self._over = self._why_over()
+        self._kept = self._why_kept()
+
+    def verdict(self, stored: StoredResult) -> Verdict:
+        pin = self._life.pins.get(stored.result)
+        if pin is not None:
+            return Verdict(stored, is_released=False, reason=pin.reason, is_lasting=pin.is_lasting)
+        free = self._why_given_up() if stored.is_current else "it was made again, and nobody reads the old one"
+        if free is not None:
+            return Verdict(stored, is_released=True, reason=free)
+        needed = self._life.needed_later.get(stored.partition.stage)
+        if needed is not None:
+            return Verdict(stored, is_released=False, reason=needed)
+        return self._by_use(stored)
+
+    def _by_use(self, stored: StoredResult) -> Verdict:
+        consumers = self._life.state.consumers(stored.partition)
+        unread = next((each for each in consumers if not self._has_consumed(each, stored)), None)
+        is_consumed = bool(consumers) and unread is None
+        if not is_consumed and self._over is None:
+            return Verdict(stored, is_released=False, reason=self._why_needed(unread))
+        if self._kept is not None and not (is_consumed and self._settings.keep.until is KeepUntil.CONSUMED):
+            return Verdict(stored, is_released=False, reason=self._kept)
+        why = "every consumer has committed a result made from it" if is_consumed else str(self._over)
+        return Verdict(stored, is_released=True, reason=why)
+
+    def _why_needed(self, unread: RegionId | None) -> str:
+        return "the run is not over" if unread is None else f"{unread} has not committed a result made from it"
+
+    def _has_consumed(self, consumer: RegionId, stored: StoredResult) -> bool:
+        """Whether a region has committed a result made from this very attempt, and is not to run again."""
+        if self._life.state.region(consumer).at_work:
+            return False
+        if consumer not in self._made_from:
+            self._made_from[consumer] = self._reads_of(consumer)
+        return (stored.partition, stored.attempt) in self._made_from[consumer]
+
+    def _reads_of(self, consumer: RegionId) -> frozenset[tuple[PartitionId, str]]:
+        state = self._life.state
+        output = next(iter(state.outputs(consumer)), None)
+        result = None if output is None else state.results.get(output)
+        reads = () if result is None else result.reads
+        return frozenset((read.partition, read.attempt) for each in reads for read in each.members)
+
+    def _why_over(self) -> str | None:
+        """Why the run is over: closed, nothing at work, and nothing made since that the closing task has not seen."""
+        life = self._life
+        if life.is_deleted:
+            return "Airflow has no such run any more"
+        if life.closed_at is None or any(life.state.region(each).at_work for each in life.state.region_ids()):
+            return None
+        is_quiet = life.last_event + QUIET <= self._now
+        return "its run is over" if life.is_last_word or is_quiet else None
+
+    def _why_given_up(self) -> str | None:
+        """Why a run that never closed is waited for no longer."""
+        limit = self._settings.keep_failed
+        if self._life.closed_at is not None or limit is None or self._life.last_event + limit > self._now:
+            return None
+        return f"its run never closed, and nothing has happened in it for {told_time(limit)}"
+
+    def _why_kept(self) -> str | None:
+        """Why the policy keeps what nobody needs."""
+        life, keep = self._life, self._settings.keep
+        if self._is_pressed or life.is_deleted:
+            return None
+        if self._over is None:
+            return "the run is not over"
+        if keep.until is KeepUntil.RUNS and life.closed_after is not None and life.closed_after < keep.runs:
+            return f"it is kept until {keep} have been closed after its own"
+        if keep.until is KeepUntil.TIME and life.closed_at is not None and life.closed_at + keep.time > self._now:
+            return f"it is kept for {keep} after its run was closed"
+        return None
