@@ -15,7 +15,7 @@ from weir.ledger.leases import leased
 from weir.ledger.models import AttemptRow, PublicationRow, ResultRow, RunRow
 from weir.ledger.runs import Run, run_by_id, topology_of
 from weir.ledger.snapshot import committed_attempt, run_state
-from weir.recovery.run_state import CLOSE
+from weir.recovery.run_state import CLOSE, AttemptState
 from weir.results.life_settings import LifeSettings
 from weir.results.partition_state import PartitionState
 from weir.results.release_rule import QUIET, Pin, RunLife, StoredResult
@@ -36,7 +36,7 @@ def run_life(session: Session, run: Run, settings: LifeSettings, now: datetime) 
         _closed_after(session, row),
         _is_last_word(session, run.id),
         last_event(session, row),
-        row.deleted_at is not None,
+        row.deleted_at is not None and row.deleted_at + settings.orphan_age <= now,
     )
 
 
@@ -114,11 +114,13 @@ def _needed_later(session: Session, row: RunRow, settings: LifeSettings, now: da
 
 
 def _is_over(session: Session, row: RunRow, settings: LifeSettings, now: datetime) -> bool:
-    if row.deleted_at is not None:
+    if row.deleted_at is not None and row.deleted_at + settings.orphan_age <= now:
         return True
     if row.closed_at is not None:
         state = run_state(session, run_by_id(session, row.id))
-        return not any(state.region(each).at_work for each in state.region_ids())
+        regions = [state.region(each) for each in state.region_ids()]
+        if not any(each.at_work or each.newest_state is AttemptState.FAILED for each in regions):
+            return True
     return settings.keep_failed is not None and last_event(session, row) + settings.keep_failed <= now
 
 

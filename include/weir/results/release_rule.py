@@ -1,8 +1,8 @@
 """Which results of a run nobody needs any more: Flink's region rule, counted per attempt, over scheduled runs.
 
 A result may go when every consumer region has committed a result made from its very attempt, or when its run is over.
-Policies only keep longer. Invariant 4: what a lease, a publication, or a consumer that is at work, has not run yet or
-is of an epoch to come may need is never named.
+Policies only keep longer. Invariant 4: what a lease, a publication, or a consumer may need that is at work, has not run
+yet, has failed, has to run again or is of an epoch to come is never named.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from weir.dataflow.keep import KeepUntil, told_time
-from weir.recovery.run_state import RunState
+from weir.recovery.run_state import CLOSE, AttemptState, RunState
 from weir.results.life_settings import LifeSettings
 from weir.topology.regions import PartitionId, RegionId
 
 QUIET = timedelta(hours=1)
-"""A closed run in which nothing has happened for so long is over, whatever was made again in it since."""
+"""A closed and valid run in which nothing has happened for so long is over, whatever was made again in it since."""
+
+_FINISHED = (AttemptState.COMMITTED, AttemptState.ADOPTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +92,14 @@ class _Judge:
         pin = self._life.pins.get(stored.result)
         if pin is not None:
             return Verdict(stored, is_released=False, reason=pin.reason, is_lasting=pin.is_lasting)
-        free = self._why_given_up() if stored.is_current else "it was made again, and nobody reads the old one"
-        if free is not None:
-            return Verdict(stored, is_released=True, reason=free)
+        if not stored.is_current:
+            return Verdict(stored, is_released=True, reason="it was made again, and nobody reads the old one")
         needed = self._life.needed_later.get(stored.partition.stage)
         if needed is not None:
             return Verdict(stored, is_released=False, reason=needed)
+        given_up = self._why_given_up()
+        if given_up is not None:
+            return Verdict(stored, is_released=True, reason=given_up)
         return self._by_use(stored)
 
     def _by_use(self, stored: StoredResult) -> Verdict:
@@ -114,11 +118,22 @@ class _Judge:
 
     def _has_consumed(self, consumer: RegionId, stored: StoredResult) -> bool:
         """Whether a region has committed a result made from this very attempt, and is not to run again."""
-        if self._life.state.region(consumer).at_work:
-            return False
         if consumer not in self._made_from:
-            self._made_from[consumer] = self._reads_of(consumer)
+            self._made_from[consumer] = self._reads_of(consumer) if self._is_finished(consumer) else frozenset()
         return (stored.partition, stored.attempt) in self._made_from[consumer]
+
+    def _is_finished(self, region: RegionId) -> bool:
+        """Whether nothing of a region has to be made again, as far as is known; released results count as made.
+
+        One that a failed try has followed, or that has not begun in a DagRun that was made anew, is not.
+        """
+        state = self._life.state
+        known = state.region(region)
+        return (
+            not known.at_work
+            and known.newest_state in _FINISHED
+            and all(state.is_done(each) for each in state.outputs(region))
+        )
 
     def _reads_of(self, consumer: RegionId) -> frozenset[tuple[PartitionId, str]]:
         state = self._life.state
@@ -128,21 +143,30 @@ class _Judge:
         return frozenset((read.partition, read.attempt) for each in reads for read in each.members)
 
     def _why_over(self) -> str | None:
-        """Why the run is over: closed, nothing at work, and nothing made since that the closing task has not seen."""
+        """Why the run is over: closed, nobody at work or failed, and all that was made since is as it was."""
         life = self._life
         if life.is_deleted:
             return "Airflow has no such run any more"
-        if life.closed_at is None or any(life.state.region(each).at_work for each in life.state.region_ids()):
+        if life.closed_at is None or any(self._is_open(each) for each in (*life.state.region_ids(), CLOSE)):
             return None
-        is_quiet = life.last_event + QUIET <= self._now
+        is_quiet = life.last_event + QUIET <= self._now and self._is_whole()
         return "its run is over" if life.is_last_word or is_quiet else None
 
+    def _is_open(self, region: RegionId) -> bool:
+        known = self._life.state.region(region)
+        return known.at_work or known.newest_state is AttemptState.FAILED
+
+    def _is_whole(self) -> bool:
+        state = self._life.state
+        return all(state.is_done(each) for region in state.region_ids() for each in state.outputs(region))
+
     def _why_given_up(self) -> str | None:
-        """Why a run that never closed is waited for no longer."""
+        """Why a run that is not over is waited for no longer."""
         limit = self._settings.keep_failed
-        if self._life.closed_at is not None or limit is None or self._life.last_event + limit > self._now:
+        if self._over is not None or limit is None or self._life.last_event + limit > self._now:
             return None
-        return f"its run never closed, and nothing has happened in it for {told_time(limit)}"
+        what = "never closed" if self._life.closed_at is None else "is not whole"
+        return f"its run {what}, and nothing has happened in it for {told_time(limit)}"
 
     def _why_kept(self) -> str | None:
         """Why the policy keeps what nobody needs."""
