@@ -17,6 +17,7 @@ FOREVER = "forever"
 _UNITS = {"minute": "minutes", "hour": "hours", "day": "days", "week": "weeks"}
 _AMOUNT = re.compile(r"(\d{1,6}) ?([a-z]+?)s?")
 _SIZES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_TOLD_SIZES = ("kB", "MB", "GB", "TB", "PB")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?i?)b?")
 
 KEEP_EXPECTED = '"on_consumed", "end_of_run", "2 runs" or a time such as "12 hours" or "7 days"'
@@ -92,6 +93,16 @@ def told_time(time: timedelta) -> str:
             count = seconds // size
             return f"{count} {unit}{'s' if count > 1 else ''}"
     return f"{seconds} seconds"
+
+
+def told_size(size: int) -> str:
+    """Spell a size as a person would: "812 bytes", "8.1 GB"."""
+    value, unit = float(size), ""
+    for larger in _TOLD_SIZES:
+        if value < 999.95:  # what would be rounded to 1000
+            break
+        value, unit = value / 1000, larger
+    return f"{value:,.1f} {unit}" if unit else f"{size} byte{'' if size == 1 else 's'}"
 
 
 def _time(plain: str) -> timedelta | None:
