@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -52,9 +53,10 @@ def nothing_left_running():
     deadline = time.monotonic() + 15
     while (left := _started_by_tests()) and time.monotonic() < deadline:
         time.sleep(0.2)
+    told = "".join(f"\n  {_told(process)}" for process in left)
     for process in left:
         process.kill()
-    assert not left, f"left running by the tests: {[(one.pid, one.name()) for one in left]}"
+    assert not left, f"left running by the tests:{told}"
 
 
 def _started_by_tests():
@@ -72,10 +74,33 @@ def _has_mark(process):
 
 def _counts(process):
     try:
-        is_trackers = "multiprocessing" in " ".join(process.cmdline())  # ends with this process
-        return process.status() != psutil.STATUS_ZOMBIE and not is_trackers
+        is_tracker = "multiprocessing.resource_tracker" in " ".join(process.cmdline())  # ends with this process
+        return process.status() != psutil.STATUS_ZOMBIE and not is_tracker
     except psutil.Error:
         return False
+
+
+def _told(process):
+    """What somebody who has only a log needs to find out which test has left a process, and why it has not ended."""
+    try:
+        with process.oneshot():
+            age = time.time() - process.create_time()
+            seconds = sum(process.cpu_times()[:2])
+            return (
+                f"{process.pid}, a child of {_name_of(process.parent())}, {process.status()}, started {age:.0f} s ago, "
+                f"{seconds:.1f} s of processor time, in {process.cwd()}: {shlex.join(process.cmdline())[:600]}"
+            )
+    except psutil.Error as error:
+        return f"{process.pid}, gone since: {error}"
+
+
+def _name_of(parent):
+    if parent is None:
+        return "nobody"
+    try:
+        return f"{parent.pid} ({shlex.join(parent.cmdline())[:100]})"
+    except psutil.Error:
+        return f"{parent.pid}"
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,10 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from weir.cli.airflow_api import AirflowApi
@@ -85,13 +87,24 @@ def test_stack_ends_when_the_process_that_started_it_is_killed(starting, eventua
     assert not stack.is_running()
 
 
-def test_what_a_killed_keeper_has_left_is_ended(starting):
+def test_what_a_killed_keeper_has_left_is_ended(starting, eventually):
     stack, starter = starting
     processes = stack.state.processes
     os.kill(stack.state.process("keeper").pid, signal.SIGKILL)
     _, said = starter.communicate(timeout=60)
     assert "the stack's keeper ended with status -9" in said
     assert not any(one.is_alive() for one in [*processes, *stack.state.processes])
+    eventually(lambda: not _at_work_in(stack.folder), 30)  # also what the keeper was about to start
+
+
+def _at_work_in(folder):
+    """All processes whose working directory is below a folder: each component has one of its own."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE and Path(process.cwd()).is_relative_to(folder):
+                found.append(process)
+    return found
 
 
 def _command_line(pid):

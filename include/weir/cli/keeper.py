@@ -75,7 +75,7 @@ class Keeper:
         try:
             self._clean_up()
             self._set(StackState(phase=Phase.STARTING, message="preparing", starts={}, ports=self._state.ports))
-            self._set(self._state.with_process(record(NAME, os.getpid())))
+            self._write_down(record(NAME, os.getpid()))
             self._start()
             self._watch()
             self._end(Phase.DOWN, "")
@@ -118,8 +118,7 @@ class Keeper:
         if program is None or self._must_stop():
             return
         self._set(replace(self._state, message="creating Airflow's database"))
-        running = program.start()
-        self._set(self._state.with_process(running))
+        running = program.start(self._write_down)
         status = self._exit_status(running)
         if self._must_stop():
             return
@@ -140,7 +139,7 @@ class Keeper:
         self._programs[program.name] = program
         self._set(replace(self._state, message=f"starting {program.name}"))
         self._started_at[program.name] = time.monotonic()
-        self._set(self._state.with_process(program.start()))
+        program.start(self._write_down)
 
     def _await(self, program: Program) -> None:
         while program.name not in self._state.ready and not self._must_stop():
@@ -215,6 +214,9 @@ class Keeper:
 
     def _log(self, name: str) -> Path:
         return self._folder / "logs" / f"{name}.log"
+
+    def _write_down(self, started: ProcessRecord) -> None:
+        self._set(self._state.with_process(started))
 
     def _set(self, state: StackState) -> None:
         if state != self._state:
