@@ -12,7 +12,15 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from weir.cli import chaos_commands, doctor, failover_commands, ledger_commands, plan_commands, stack_commands
+from weir.cli import (
+    chaos_commands,
+    doctor,
+    failover_commands,
+    gc_commands,
+    ledger_commands,
+    plan_commands,
+    stack_commands,
+)
 from weir.cli.project import project_root
 from weir.errors import WeirError
 
@@ -49,6 +57,7 @@ app.command()(ledger_commands.runs)
 app.command()(failover_commands.failovers)
 app.command()(plan_commands.plan)
 app.command()(failover_commands.why)
+app.command()(gc_commands.gc)
 app.add_typer(ledger_commands.run_app, name="run")
 app.add_typer(ledger_commands.ledger_app, name="ledger")
 

@@ -116,6 +116,14 @@ class Store:
             entries = self.files.entries(_checked(path))
         return sorted((name, size) for name, size in entries if size is not None)
 
+    def entries(self, path: str) -> tuple[tuple[str, int | None], ...]:
+        """List names and sizes of all that is directly in a folder, by name; the size of a folder is None.
+
+        Raises NotFound if there is definitely no such folder.
+        """
+        with self._meaning("list", path):
+            return tuple(sorted(self.files.entries(_checked(path)), key=lambda entry: entry[0]))
+
     def folders(self, path: str) -> list[str]:  # type: ignore[valid-type]  # `list` is the method above here
         """List the names of the folders directly in a folder. Raises NotFound if there is definitely no such folder."""
         with self._meaning("list", path):

@@ -1,0 +1,82 @@
+"""Upkeep: what is done every few minutes, or every hour, for all dataflows of the ledger.
+
+Invariant: what fails for one run or dataflow hinders no other, and is told when all others are done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from sqlalchemy import select
+
+from weir.coordinator.release import Deleted, delete_released, release
+from weir.coordinator.services import Services
+from weir.errors import Internal, Misconfigured, Retryable
+from weir.ledger.leases import drop_expired
+from weir.ledger.lives import runs_to_release
+from weir.ledger.models import DataflowRow
+
+_KINDS = (Retryable, Misconfigured)
+"""Kinds of error that say whether somebody has to do something."""
+
+
+@dataclass(slots=True)
+class Upkept:
+    """What a job of upkeep says of each dataflow, and where it has failed: by dataflow, or by run."""
+
+    done: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, Exception] = field(default_factory=dict)
+
+    @contextmanager
+    def trying(self, where: str) -> Iterator[None]:
+        """Write down what fails at `where`, whatever it is, and go on."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - the others have their turn, then it is raised
+            self.failed.setdefault(where, error)
+
+    def lines(self) -> list[str]:
+        """One line for each dataflow, then one for each failure."""
+        failed = [f"{where}: failed, {type(error).__name__}: {error}" for where, error in self.failed.items()]
+        return [*(f"{dataflow}: {said}" for dataflow, said in self.done.items()), *failed]
+
+    def require_whole(self) -> None:
+        """Raise what has failed: as one of its kind if all are of one, or Internal; the first is its cause."""
+        if not self.failed:
+            return
+        errors = list(self.failed.values())
+        told = "; ".join(f"{where}: {type(error).__name__}: {error}" for where, error in self.failed.items())
+        kind = next((each for each in _KINDS if all(isinstance(error, each) for error in errors)), Internal)
+        raise kind(f"Upkeep failed in {len(errors)} place(s), all else was done: {told}") from errors[0]
+
+
+def release_everywhere(services: Services) -> Upkept:
+    """Release what nobody needs any more, of all dataflows, and delete it; forget the leases that have ended."""
+    kept = Upkept()
+    for dataflow in _dataflows(services):
+        with kept.trying(dataflow):
+            kept.done[dataflow] = _release(services, dataflow, kept)
+    return kept
+
+
+def _release(services: Services, dataflow: str, kept: Upkept) -> str:
+    with services.ledger.transaction(dataflow) as session:
+        drop_expired(session, services.now())
+        runs = runs_to_release(session, dataflow)
+    for run in runs:
+        with kept.trying(run):
+            release(services, dataflow, [run])
+    return _told(delete_released(services, dataflow))
+
+
+def _told(deleted: tuple[Deleted, ...]) -> str:
+    if not deleted:
+        return "nothing to delete"
+    return f"{len(deleted)} result(s) deleted that nobody needs any more, {sum(each.bytes for each in deleted)} bytes"
+
+
+def _dataflows(services: Services) -> list[str]:
+    with services.ledger.transaction() as session:
+        return list(session.scalars(select(DataflowRow.name).order_by(DataflowRow.name)))

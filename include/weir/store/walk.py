@@ -1,0 +1,42 @@
+"""All files below a folder.
+
+Invariant: what vanishes while it is listed is left out, and a store that does not answer is an error, never a shorter
+list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from weir.store.errors import NotFound
+from weir.store.hands import in_parallel
+from weir.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file of a store, by its path from the root, and its size in bytes."""
+
+    path: str
+    bytes: int
+
+
+def files_below(store: Store, folders: Iterable[str]) -> tuple[FoundFile, ...]:
+    """List all files below folders, at any depth, by path. Raises Retryable."""
+    level = list(folders)
+    found: list[FoundFile] = []
+    while level:
+        listed = in_parallel(partial(_entries, store), level, store.workers)
+        below = [(f"{folder}/{name}", size) for folder, each in zip(level, listed, strict=True) for name, size in each]
+        found += [FoundFile(path, size) for path, size in below if size is not None]
+        level = [path for path, size in below if size is None]
+    return tuple(sorted(found, key=lambda each: each.path))
+
+
+def _entries(store: Store, folder: str) -> tuple[tuple[str, int | None], ...]:
+    try:
+        return store.entries(folder)
+    except NotFound:
+        return ()
