@@ -59,7 +59,8 @@ def why(
 
 def _tell_failover(story: FailoverStory) -> None:
     row, plan = story.row, story.plan
-    failed = f"{row.region}[{row.subtask}], attempt {row.attempt}" if row.region else "by a person"
+    asked = "by a person" if story.kind.value == "by hand" else "nothing had failed yet"
+    failed = f"{row.region}[{row.subtask}], attempt {row.attempt}" if row.region else asked
     incident = f", of incident {row.incident}" if row.incident else ""
     _say(f"{_at(row.decided_at)}  failover {row.id}{incident} ({story.kind.value}): {row.run}, {failed}")
     _say(f"  cause: {row.cause or 'none recorded'}")

@@ -117,7 +117,7 @@ def _gone(state: RunState, text: str) -> list[Loss]:
     ]
 
 
-def carry_out_by_hand(services: Services, answer: Answer) -> int:
+def carry_out_by_hand(services: Services, answer: Answer, kind: FailoverKind = FailoverKind.BY_HAND) -> int:
     """Owe the clears of a plan; answers how many. Raises Conflict if the run is not as it was when it was planned."""
     run = answer.run
     with services.ledger.transaction(run.dataflow.name) as session:
@@ -127,7 +127,7 @@ def carry_out_by_hand(services: Services, answer: Answer) -> int:
             raise Conflict(f"run {run.id} has changed since it was planned, and nothing was done: `weir plan {run.id}`")
         if not plan.of(StepKind.RERUN):
             return 0
-        carry_out(session, services, run, plan, FailoverKind.BY_HAND)
+        carry_out(session, services, run, plan, kind)
     return len(plan.of(StepKind.RERUN))
 
 

@@ -28,6 +28,8 @@ class FailoverKind(Enum):
     """A loss whose plan a person has to carry out."""
     BY_HAND = "by hand"
     """A person carried a plan out."""
+    SCRUB = "scrub"
+    """Something was found bad before anybody has missed it."""
 
 
 def record_failover(

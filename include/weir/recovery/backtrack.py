@@ -30,6 +30,8 @@ class Occasion(Enum):
     """An attempt failed for another reason: its inputs were there."""
     QUESTION = "question"
     """A person asks: nothing has happened yet."""
+    REPAIR = "repair"
+    """Bytes were found bad before anybody has missed them: they are to be made again, and nothing else is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ def backtrack(
     told: RegionId | None = None,
     restarted: Set[RegionId] = frozenset(),
 ) -> Backtracked:
-    """Walk back from `readers`, of which None stands for all of the run.
+    """Walk back from `readers`, of which None stands for all of the run, or for `losses` alone where they are repaired.
 
     `losses` are all partitions known to be unavailable, `intact` those known to be there; inputs of what runs again
     that are in neither are `unknown`, but those of `told`, which has said what it misses, and what `restarted` regions
@@ -138,6 +140,9 @@ class _Walk:
 
     def _groups(self, reader: RegionId | None) -> Iterator[tuple[PartitionId, ...]]:
         state = self._state
+        if reader is None and self._occasion is Occasion.REPAIR:
+            yield tuple(self._losses)
+            return
         groups: Iterable[tuple[PartitionId, ...]] = (
             (state.outputs(each) for each in state.region_ids())
             if reader is None or reader == CLOSE

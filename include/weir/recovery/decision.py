@@ -14,7 +14,7 @@ from weir.errors import Fault, Loss
 from weir.recovery.backtrack import Backtracked, Lost, Occasion, backtrack
 from weir.recovery.consumers import Affected, LaterReaders, Readers, affected
 from weir.recovery.plan import Plan, Step, StepKind
-from weir.recovery.run_state import CLOSE, AttemptState, RegionState, RunState
+from weir.recovery.run_state import CLOSE, AttemptState, CurrentResult, RegionState, RunState
 from weir.recovery.staleness import clears_consumers
 from weir.results.partition_state import PartitionState
 from weir.topology.regions import PartitionId, RegionId
@@ -38,7 +38,8 @@ class Failure:
     """What a decision is asked for: the region that failed (None: a person asks what the run misses), and why.
 
     `intact` are partitions known to be there; `largest` is the share of the run's regions that losses of one probe may
-    restart without a person's word (1: all).
+    restart without a person's word (1: all). `unpublished` says what is wrong with what the run has published, although
+    its results are right.
     """
 
     failed: RegionId | None
@@ -48,6 +49,7 @@ class Failure:
     cause: str = ""
     largest: float = 1.0
     later: LaterReaders = field(default_factory=dict)
+    unpublished: str = ""
 
 
 @dataclass(slots=True)
@@ -133,7 +135,7 @@ def _certain(state: RunState, failure: Failure, found: Backtracked) -> dict[Regi
         for region, lost in found.causes.items()
         if region != failure.failed and not state.is_coming(region)
     }
-    if failure.failed is None:
+    if failure.failed is None and failure.occasion is Occasion.QUESTION:
         known = [state.region(each) for each in (*state.region_ids(), CLOSE)]
         rerun |= {each.region: _given_up(each) for each in known if _has_failed(each)}
     is_full = state.topology.dataflow.failover is FailoverStrategy.FULL and (failure.failed is not None or found.causes)
@@ -146,16 +148,24 @@ def _certain(state: RunState, failure: Failure, found: Backtracked) -> dict[Regi
 
 
 def _close_again(state: RunState, failure: Failure, found: Backtracked) -> dict[RegionId, str]:
-    """The closing task runs again where published files are gone."""
+    """The closing task runs again where published files are gone, or are not what was published."""
     has_closed = state.region(CLOSE).newest_state in _FINISHED and not state.region(CLOSE).at_work
     if failure.failed == CLOSE or not has_closed or not clears_consumers(state.topology):
         return {}
     gone = [
         lost.loss
         for lost in found.causes.values()
-        if lost.loss.stage in state.topology.sinks and lost.loss.fault in _OF_A_PROBE and lost.loss.run == state.run
+        if lost.loss.stage in state.topology.sinks and lost.loss.run == state.run and _is_of_a_probe(state, lost.loss)
     ]
-    return {CLOSE: f"the published files of {gone[0].stage}[{gone[0].subtask}] are gone"} if gone else {}
+    if failure.unpublished or not gone:
+        return {CLOSE: failure.unpublished} if failure.unpublished else {}
+    return {CLOSE: f"the published files of {gone[0].stage}[{gone[0].subtask}] are gone"}
+
+
+def _is_of_a_probe(state: RunState, loss: Loss) -> bool:
+    """Whether somebody has looked at the files themselves: what is in quarantine is not what was published."""
+    result = _result(state, loss)
+    return loss.fault in _OF_A_PROBE or (result is not None and result.state is PartitionState.QUARANTINED)
 
 
 def _has_failed(known: RegionState) -> bool:
@@ -246,5 +256,10 @@ def _held_back(state: RunState, failure: Failure, found: _Found) -> str:
 
 
 def _was_released(state: RunState, loss: Loss) -> bool:
-    partition = PartitionId(loss.stage, loss.subtask, loss.layout, "" if loss.run == state.run else loss.run)
-    return partition in state.results and state.results[partition].state is PartitionState.RELEASED
+    result = _result(state, loss)
+    return result is not None and result.state is PartitionState.RELEASED
+
+
+def _result(state: RunState, loss: Loss) -> CurrentResult | None:
+    run = "" if loss.run == state.run else loss.run
+    return state.results.get(PartitionId(loss.stage, loss.subtask, loss.layout, run))

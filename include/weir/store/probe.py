@@ -57,9 +57,9 @@ def probe(store: Store, expected_store_id: str, refs: Sequence[PartitionRef]) ->
     Reads one manifest a partition and one tail a file. Raises Retryable if anything cannot be answered definitely.
     """
     unique = list(dict.fromkeys(refs))
-    answers = _asked_twice(store, expected_store_id, unique, partial(_look_at_all, store), _is_finding)
+    answers = asked_twice(store, expected_store_id, unique, partial(_look_at_all, store), _is_finding)
     return {
-        ref: _loss(ref, answer) if isinstance(answer, Finding) else answer
+        ref: loss_of(ref, answer) if isinstance(answer, Finding) else answer
         for ref, answer in zip(unique, answers, strict=True)
     }
 
@@ -73,7 +73,7 @@ def verify_segments(
     groups, and of every tail. Raises Retryable if anything cannot be answered definitely.
     """
     found = _broken(store, expected_store_id, [(folder, each.files, groups) for each, folder, groups in manifests])
-    return tuple(_loss(manifests[number][0], finding) for number, finding in found.items())
+    return tuple(loss_of(manifests[number][0], finding) for number, finding in found.items())
 
 
 def verify_files(store: Store, expected_store_id: str, folders: Mapping[str, Sequence[DataFile]]) -> dict[str, Finding]:
@@ -96,18 +96,21 @@ def _broken(
         for file in files
         for segment in _needed(file, key_groups)
     ]
-    answers = _asked_twice(store, store_id, parts, partial(_compare_all, store), lambda answer: answer is not None)
+    answers = asked_twice(store, store_id, parts, partial(_compare_all, store), lambda answer: answer is not None)
     found: dict[int, list[Finding]] = {}
     for (number, *_), answer in zip(parts, answers, strict=True):
         if answer is not None:
             found.setdefault(number, []).append(answer)
-    return {number: _worst(findings) for number, findings in found.items()}
+    return {number: worst_of(findings) for number, findings in found.items()}
 
 
-def _asked_twice(
+def asked_twice(
     store: Store, store_id: str, questions: list[A], ask_all: Callable[[list[A]], list[R]], is_loss: Callable[[R], bool]
 ) -> list[R]:
-    """Ask all questions, and ask those again whose answer is a loss, between two looks at the marker."""
+    """Ask all questions, and ask those again whose answer is a loss, between two looks at the marker.
+
+    Raises Retryable if anything cannot be answered definitely.
+    """
     store.check_marker(store_id)
     answers = ask_all(questions)
     doubtful = [number for number, answer in enumerate(answers) if is_loss(answer)]
@@ -161,7 +164,7 @@ def _manifest_of(data: bytes) -> Manifest:
 def _look_at_file(store: Store, path: str, file: DataFile) -> Finding | None:
     for tail in (segment for segment in file.segments if segment.is_tail):
         return _compare(store, path, file, tail)
-    return _size_differs(store, path, file)
+    return size_differs(store, path, file)
 
 
 def _compare_all(store: Store, parts: list[_Part]) -> list[Finding | None]:
@@ -176,10 +179,13 @@ def _compare(store: Store, path: str, file: DataFile, segment: Segment) -> Findi
     try:
         found = sha256_of(store, path, segment.offset, segment.length + segment.is_tail)
     except NotFound:
-        return _missing(path, file)
-    if found == segment.sha256:
-        return None
-    differs = _size_differs(store, path, file)
+        return missing(path, file)
+    return None if found == segment.sha256 else difference(store, path, file, segment, found)
+
+
+def difference(store: Store, path: str, file: DataFile, segment: Segment, found: str) -> Finding:
+    """Say what is wrong with a file, a segment of which has another SHA-256 than was recorded."""
+    differs = size_differs(store, path, file)
     if differs:
         return differs
     what = "indexes and footer" if segment.is_tail else "row group"
@@ -190,17 +196,19 @@ def _compare(store: Store, path: str, file: DataFile, segment: Segment) -> Findi
     )
 
 
-def _size_differs(store: Store, path: str, file: DataFile) -> Finding | None:
+def size_differs(store: Store, path: str, file: DataFile) -> Finding | None:
+    """Say whether a file is not there, or has another size than was recorded."""
     try:
         found = store.size(path)
     except NotFound:
-        return _missing(path, file)
+        return missing(path, file)
     if found == file.bytes:
         return None
     return Finding(Fault.MISSING, f"{path}: expected {file.bytes} bytes, found {found}")
 
 
-def _missing(path: str, file: DataFile) -> Finding:
+def missing(path: str, file: DataFile) -> Finding:
+    """Say that a file is not there."""
     return Finding(Fault.MISSING, f"{path}: expected {file.bytes} bytes, found no such file")
 
 
@@ -214,12 +222,14 @@ def _overlap(some: KeyGroups, others: KeyGroups) -> bool:
     return some is None or others is None or (some[0] <= others[1] and others[0] <= some[1])
 
 
-def _worst(findings: list[Finding]) -> Finding:
+def worst_of(findings: Sequence[Finding]) -> Finding:
+    """What stands for all that is wrong with one partition."""
     first = min(findings, key=lambda finding: finding.fault is not Fault.MISSING)
     distinct = len({finding.detail for finding in findings})
     more = f" (and {distinct - 1} more)" if distinct > 1 else ""
     return Finding(first.fault, first.detail + more)
 
 
-def _loss(whose: PartitionRef | Manifest, finding: Finding) -> Loss:
+def loss_of(whose: PartitionRef | Manifest, finding: Finding) -> Loss:
+    """What was found, as the loss of a partition."""
     return Loss(whose.run, whose.stage, whose.subtask, whose.layout, whose.attempt, finding.fault, finding.detail)

@@ -1,0 +1,116 @@
+"""Scrubbing: a share of all stored bytes is read again each hour, what was compared the longest time ago first.
+
+Invariant: no more than `scrub_share` of a dataflow's bytes an hour is read; what one hour leaves is saved up only for a
+result that is larger than that. So each byte has its turn, and a killed scrub costs its share but loses no finding.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import select
+
+from weir.coordinator.clearing import Clearer
+from weir.coordinator.repair import Repair, repair
+from weir.coordinator.services import Services
+from weir.coordinator.settle import settle
+from weir.coordinator.verify import Outcome, Verified, verify_results
+from weir.errors import Loss, WeirError
+from weir.ledger.models import DataflowRow, ResultRow
+from weir.ledger.verification import bytes_at_rest, longest_unverified, note_scrubbed_until, scrubbed_until
+
+_HOUR = timedelta(hours=1)
+
+BAD = frozenset({Outcome.LOST, Outcome.UNNEEDED, Outcome.OTHERWISE})
+
+
+@dataclass(frozen=True, slots=True)
+class Scrubbed:
+    """What was read of one dataflow, what was bad, and what follows for the runs that need it."""
+
+    dataflow: str
+    results: int
+    bytes: int
+    bad: tuple[Verified, ...] = ()
+    repairs: tuple[Repair, ...] = ()
+    is_settled: bool = True
+
+    def __str__(self) -> str:
+        """A few sentences."""
+        said = [f"{self.dataflow}: {self.results} result(s) read again, {self.bytes} bytes, {len(self.bad)} bad"]
+        said += [f"{each.outcome.value}: {each}" for each in self.bad]
+        said += [str(each) for each in self.repairs]
+        if not self.is_settled:
+            said.append("the clears are owed, and whoever comes by carries them out")
+        return "; ".join(said)
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubReport:
+    """What was scrubbed, by dataflow."""
+
+    dataflows: tuple[Scrubbed, ...]
+
+    def __str__(self) -> str:
+        """One line a dataflow."""
+        return "\n".join(map(str, self.dataflows)) or "no dataflow has anything to scrub"
+
+
+def scrub(services: Services, clearer: Clearer, now: datetime | None = None) -> ScrubReport:
+    """Scrub all dataflows, as far as their share of the time since the last scrub goes. Raises Retryable."""
+    with services.ledger.transaction() as session:
+        names = list(session.scalars(select(DataflowRow.name).order_by(DataflowRow.name)))
+    return ScrubReport(tuple(scrub_dataflow(services, clearer, name, now) for name in names))
+
+
+def scrub_dataflow(services: Services, clearer: Clearer, dataflow: str, now: datetime | None = None) -> Scrubbed:
+    """Scrub one dataflow; what is bad and needed is made again, if `scrub_repair` says so. Raises Retryable."""
+    wanted = _reserved(services, dataflow, now or services.now())
+    found = list(verify_results(services, wanted, "weir scrub"))
+    bad = tuple(each for each in found if each.outcome in BAD)
+    repairs = _repaired(services, bad) if services.life.scrub_repair else ()
+    read = [each for each in found if each.outcome is not Outcome.GONE]
+    is_settled = not any(each.owed for each in repairs) or _is_settled(services, clearer, dataflow)
+    return Scrubbed(dataflow, len(read), sum(each.bytes for each in read), bad, repairs, is_settled)
+
+
+def _reserved(services: Services, dataflow: str, now: datetime) -> Sequence[ResultRow]:
+    """What is to be read now; its bytes are counted as read, so that two at once do not read twice the share."""
+    services.store_id()  # an unmounted disk costs no share
+    with services.ledger.transaction(dataflow) as session:
+        an_hour = services.life.scrub_share * bytes_at_rest(session, dataflow)
+        if an_hour <= 0:
+            return ()
+        oldest = longest_unverified(session, dataflow)
+        until = scrubbed_until(session, dataflow) or now - _HOUR
+        allowed = min(an_hour * ((now - until) / _HOUR), max(an_hour, _size(oldest[0])))
+        wanted: list[ResultRow] = []
+        for row in oldest:
+            if _size(row) > allowed:
+                break
+            wanted.append(row)
+            allowed -= _size(row)
+        note_scrubbed_until(session, dataflow, now - _HOUR * (allowed / an_hour))
+    return wanted
+
+
+def _size(row: ResultRow) -> int:
+    return max(row.bytes, 1)
+
+
+def _repaired(services: Services, bad: Sequence[Verified]) -> tuple[Repair, ...]:
+    lost: dict[str, list[Loss]] = defaultdict(list)
+    for each in bad:
+        if each.outcome is Outcome.LOST and each.is_current and each.loss is not None:
+            lost[each.run].append(each.loss)
+    return tuple(repair(services, run, losses) for run, losses in lost.items())
+
+
+def _is_settled(services: Services, clearer: Clearer, dataflow: str) -> bool:
+    try:
+        return all(each.is_settled for each in settle(services, clearer, dataflow))
+    except WeirError:
+        return False  # they stay owed, and upkeep's next task tells why
