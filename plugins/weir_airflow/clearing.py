@@ -74,6 +74,10 @@ class EndpointClearer:
             return self._rest.start(dag_id, run_id)
         return str(response.json()["state"])
 
+    def exists(self, dag_id: str, run_id: str) -> bool | None:
+        """Whether Airflow has this DagRun, by public REST."""
+        return self._rest.exists(dag_id, run_id)
+
     def annotate(self, key: TaskKey, note: str) -> None:
         """Set the task instance's note, by public REST."""
         self._rest.annotate(key, note)
@@ -122,6 +126,12 @@ class RestClearer:
     def start(self, dag_id: str, run_id: str) -> str:
         """Answer the run's state: public REST cannot start a queued run."""
         return self._run_state(dag_id, run_id)
+
+    def exists(self, dag_id: str, run_id: str) -> bool | None:
+        """Whether Airflow has this DagRun; None where it does not know the DAG, or is not what it should be."""
+        if self._run_state(dag_id, run_id) != MISSING:
+            return True
+        return False if self._api.call("GET", path_of("api", "v2", "dags", dag_id)).is_success else None
 
     def annotate(self, key: TaskKey, note: str) -> None:
         """Set the task instance's note."""
@@ -181,6 +191,15 @@ class DbClearer:
 
         with create_session(scoped=False) as session:
             return start_queued(session, dag_id, run_id)
+
+    def exists(self, dag_id: str, run_id: str) -> bool | None:
+        """Whether Airflow has this DagRun; None where it does not know the DAG, either."""
+        from airflow.utils.session import create_session  # noqa: PLC0415
+
+        from weir_airflow.compare_and_clear import has_run  # noqa: PLC0415
+
+        with create_session(scoped=False) as session:
+            return has_run(session, dag_id, run_id)
 
     def annotate(self, key: TaskKey, note: str) -> None:
         """Set the task instance's note."""

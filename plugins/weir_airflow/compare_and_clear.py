@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
 from airflow.models.log import Log
 from airflow.models.taskinstance import TaskInstance, clear_task_instances
@@ -80,6 +81,13 @@ def start_queued(session: Session, dag_id: str, run_id: str, *, user_name: str =
         session.add(Log(event="weir_start", owner=user_name, dag_id=dag_id, run_id=run_id))
         session.flush()
     return found
+
+
+def has_run(session: Session, dag_id: str, run_id: str) -> bool | None:
+    """Whether there is such a run; None where the DAG is not known, either."""
+    if session.scalar(select(DagRun.id).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)) is not None:
+        return True
+    return None if session.get(DagModel, dag_id) is None else False
 
 
 def _is_stranded(session: Session, dag_run: DagRun) -> bool:

@@ -72,6 +72,12 @@ def test_every_clearer_can_leave_a_note(clearer, new_run, look):
     assert (look.task(run_id, "delta", 1)[2], look.task(run_id, "spring")[2]) == ("not in the record", "nor this")
 
 
+def test_every_clearer_tells_a_deleted_run_from_a_dag_that_nobody_knows(clearer, new_run):
+    there = new_run("success")
+    asked = [("river", there), ("river", "scheduled__1999-01-01T00:00:00+00:00"), ("no such dag", there)]
+    assert [clearer.exists(*each) for each in asked] == [True, False, None]
+
+
 def test_every_clearer_clears_nothing_when_nothing_is_wanted(clearer):
     assert clearer.clear([], "") == []
 

@@ -71,6 +71,13 @@ class AirflowApi:
         runs = [DagRun(run["dag_run_id"], run["state"], run["data_interval_start"] or "") for run in found]
         return sorted(runs, key=lambda run: run.start)
 
+    def has_run(self, dag_id: str, run_id: str) -> bool | None:
+        """Whether there is such a run; None where the DAG is not known, either."""
+        dag = f"/api/v2/dags/{quote(dag_id, safe='')}"
+        if self._is_there(f"{dag}/dagRuns/{quote(run_id, safe='')}"):
+            return True
+        return False if self._is_there(dag) else None
+
     def task_instances(self, dag_id: str, run_id: str = "~") -> list[TaskInstance]:
         """All task instances of a run, or of all runs, whatever their number."""
         path = f"/api/v2/dags/{quote(dag_id)}/dagRuns/{quote(run_id)}/taskInstances"
@@ -114,6 +121,17 @@ class AirflowApi:
     def start_run(self, dag_id: str, run_id: str) -> str:
         """Ask Weir's endpoint to set a queued run running; the state that it was found in."""
         return str(self._send("POST", f"/weir/dags/{quote(dag_id)}/start", {"run_id": run_id})["state"])
+
+    def _is_there(self, path: str) -> bool:
+        """Whether the path is not answered with a plain "not found"."""
+        try:
+            answer = self._client.get(path)
+        except httpx.HTTPError as error:
+            raise Retryable(f"Airflow did not answer GET {path}: {error!r}") from error
+        if answer.is_success or answer.status_code == httpx.codes.NOT_FOUND:
+            return answer.is_success
+        kind = Retryable if answer.is_server_error else Misconfigured
+        raise kind(f"Airflow answered GET {path} with {answer.status_code}: {answer.text[:500]}")
 
     def _send(self, method: str, path: str, body: Any = None, **query: Any) -> dict[str, Any]:
         try:

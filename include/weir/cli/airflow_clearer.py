@@ -45,6 +45,10 @@ class ApiClearer:
         """Set a queued run running; answer the state that it was found in."""
         return self._api.start_run(dag_id, run_id)
 
+    def exists(self, dag_id: str, run_id: str) -> bool | None:
+        """Whether Airflow has this DagRun; None where it does not know the DAG, either."""
+        return self._api.has_run(dag_id, run_id)
+
     def _ask(self, wanted: Sequence[ClearItem], note: str, *, is_dry_run: bool) -> list[ClearAnswer]:
         answers: dict[ClearItem, ClearAnswer] = {}
         for dag_id, group in groupby(sorted(wanted, key=lambda item: item.dag_id), key=lambda item: item.dag_id):

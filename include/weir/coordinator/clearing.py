@@ -49,3 +49,7 @@ class Clearer(Protocol):
     def start(self, dag_id: str, run_id: str) -> str:
         """Set a queued run running, whatever `max_active_runs` says; answer the state that it was found in."""
         ...
+
+    def exists(self, dag_id: str, run_id: str) -> bool | None:
+        """Whether Airflow has this DagRun; None where that is not known: it does not know the DAG, either."""
+        ...

@@ -47,9 +47,11 @@ class Kept:
 
 @dataclass(slots=True)
 class SweepReport:
-    """A sweep of one dataflow or of all. `to_release` are results that a dry sweep would release; `missing` finished
-    results whose files are not there; `unknown` what the ledger does not know and nobody deletes.
-    """  # noqa: D205 - three lists that belong together
+    """A sweep of one dataflow or of all.
+
+    `to_release` are results that a dry sweep would release; `expired` runs whose manifests and records go, too;
+    `missing` finished results whose files are not there; `unknown` what the ledger does not know, and nobody deletes.
+    """
 
     is_dry: bool = False
     is_full: bool = False
@@ -57,6 +59,7 @@ class SweepReport:
     deleted: list[Swept] = field(default_factory=list)
     kept: list[Kept] = field(default_factory=list)
     to_release: list[ResultLife] = field(default_factory=list)
+    expired: list[Kept] = field(default_factory=list)
     missing: list[Kept] = field(default_factory=list)
     unknown: list[Kept] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -84,6 +87,7 @@ class SweepReport:
             "deleted": [{**asdict(each), "kind": each.kind.value} for each in self.deleted],
             "kept": [asdict(each) for each in self.kept],
             "to_release": [asdict(each) for each in self.to_release],
+            "expired": [asdict(each) for each in self.expired],
             "missing": [asdict(each) for each in self.missing],
             "unknown": [asdict(each) for each in self.unknown],
             "notes": self.notes,
@@ -95,7 +99,8 @@ class SweepReport:
         parts = [f"{count} x {kind}, {size} bytes" for kind, count, size in self.deleted_by_kind()]
         what = f"{self.runs} run(s) swept; {said}: {'; '.join(parts) or 'nothing'}"
         kept = sum(each.bytes for each in self.kept)
-        more = [f"{len(self.missing)} finished result(s) miss files"] if self.missing else []
+        more = [f"{len(self.expired)} run(s) {'would expire' if self.is_dry else 'expired'}"] if self.expired else []
+        more += [f"{len(self.missing)} finished result(s) miss files"] if self.missing else []
         more += [f"{len(self.unknown)} thing(s) that the ledger does not know"] if self.unknown else []
         return "; ".join([what, f"kept: {kept} bytes", *more, *self.notes])
 

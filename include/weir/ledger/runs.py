@@ -135,11 +135,13 @@ def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[Ru
     if row is None:
         row = _row(new, epoch, (new.dag_id, new.run_id, new.interval), now)
         session.add(row)
-    if (row.dag_id, row.run_id) != (new.dag_id, new.run_id):
+    if (row.dag_id, row.run_id) == (new.dag_id, new.run_id):
+        row.deleted_at = None  # whoever begins is there
+    else:
         if row.pinned is not None:
             raise EpochOwned(row, new)
         # Freed of its record, or never begun: whoever begins first owns it.
-        row.dag_id, row.run_id = new.dag_id, new.run_id
+        row.dag_id, row.run_id, row.deleted_at = new.dag_id, new.run_id, None
         set_aside(session, row.id)
     if row.pinned is None:
         dataflow.first_epoch = min(dataflow.first_epoch or epoch, epoch)

@@ -51,23 +51,28 @@ def knowledge_of(
     settings: LifeSettings,
     now: datetime,
     copies: Iterable[tuple[str, str]],
-    pointed: Collection[str],
+    pointed: Mapping[str, Collection[str]],
     *,
     is_pressed: bool = False,
 ) -> RunKnowledge:
-    """What the ledger knows of a run. `copies` are stages and subtasks of which copies were found; `pointed` the
-    folders that pointers in the store name.
-    """  # noqa: D205 - two things that were found
+    """What the ledger knows of a run.
+
+    `copies` are stages and subtasks of which copies were found; `pointed` are the pointers that were found, by path,
+    and the folders that they name.
+    """
     row = session.get_one(RunRow, run)
     expired = is_expired(session, row)
     attempts = list(session.scalars(select(AttemptRow).where(AttemptRow.run == run)))
     given_up = _given_up(session, row, settings, attempts, now)
+    live = _pointers(session, run)
     kept = {} if expired else _copies(session, row, settings, now, set(copies), is_pressed=is_pressed)
     return RunKnowledge(
         _results(session, run, now),
         {each.id: _attempt(each, is_given_up=each.id in given_up) for each in attempts},
-        frozenset(pointed) | _published(session, run),
+        _published(session, run)
+        | {each for path, folders in pointed.items() if live.get(path, True) for each in folders},
         kept,
+        live,
         expired,
     )
 
@@ -81,7 +86,12 @@ def _results(session: Session, run: str, now: datetime) -> dict[str, KnownResult
     }
     return {
         row.folder: KnownResult(
-            PartitionState(row.state), row.is_current, row.bytes, row.state_reason, readers.get(row.id)
+            PartitionState(row.state),
+            row.is_current,
+            row.bytes,
+            row.state_reason,
+            readers.get(row.id),
+            row.deleted_at is not None,
         )
         for row in rows
     }
@@ -109,9 +119,21 @@ def _given_up(
     return silent - set(reading)
 
 
+def attempts_at_work(session: Session, run: RunRow, settings: LifeSettings, now: datetime) -> set[str]:
+    """The attempts of a run that are at work, or may be."""
+    attempts = list(session.scalars(select(AttemptRow).where(AttemptRow.run == run.id)))
+    at_work = {each.id for each in attempts if each.state in LIVE}
+    return at_work - _given_up(session, run, settings, attempts, now)
+
+
 def _published(session: Session, run: str) -> frozenset[str]:
     query = select(PublicationRow.folders).where(PublicationRow.run == run, PublicationRow.expired_at.is_(None))
     return frozenset(str(folder) for folders in session.scalars(query) for folder in folders or ())
+
+
+def _pointers(session: Session, run: str) -> dict[str, bool]:
+    query = select(PublicationRow.pointer, PublicationRow.expired_at).where(PublicationRow.run == run)
+    return {pointer: expired_at is None for pointer, expired_at in session.execute(query)}
 
 
 def _copies(
@@ -152,6 +174,18 @@ def _partition(topology: Topology, found: tuple[str, str]) -> PartitionId | None
 def settings_of(session: Session, dataflow: str, deployed: LifeSettings) -> LifeSettings:
     """The life settings of a dataflow."""
     return newest_dataflow_settings(session, dataflow, deployed)
+
+
+def note_deleted(session: Session, run: str, folders: Collection[str], now: datetime) -> None:
+    """Write down that the data of results are gone that are out of use."""
+    query = select(ResultRow).where(
+        ResultRow.run == run,
+        ResultRow.folder.in_(set(folders)),
+        ResultRow.state != PartitionState.FINISHED.value,
+        ResultRow.deleted_at.is_(None),
+    )
+    for row in session.scalars(query):
+        row.deleted_at = now
 
 
 def still_finished(session: Session, run: str, folders: Collection[str]) -> set[str]:

@@ -25,7 +25,8 @@ RUN_RECORD: Final = "_run.json"
 
 _NOTES: Final = frozenset({MANIFEST, RELEASED_NOTE})
 _RECORDS: Final = "_regions"
-_TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
+TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
+"""The names of files that are being created on a local disk."""
 _RESULT_DEPTH, _RECORD_DEPTH = 4, 4
 
 
@@ -78,13 +79,14 @@ class RunFolder:
 
 @dataclass(frozen=True, slots=True)
 class KnownResult:
-    """A result in the ledger; `reader` says who has a lease on it."""
+    """A result in the ledger; `reader` says who has a lease on it, `is_deleted` that its data are known to be gone."""
 
     state: PartitionState
     is_current: bool
     bytes: int
     reason: str
     reader: str | None = None
+    is_deleted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +106,15 @@ class RunKnowledge:
     """What the ledger knows of a run: results by folder, attempts by id, and folders of published versions.
 
     `copies` says of stages and subtasks why their copies are kept (None: they are not). In an expired run only what is
-    published is kept, and what is at work.
+    published is kept, and what is at work. `pointers` says of each version that was ever published, by the path of its
+    pointer, whether it still is.
     """
 
     results: Mapping[str, KnownResult]
     attempts: Mapping[str, KnownAttempt]
     published: Set[str]
     copies: Mapping[tuple[str, str], str | None]
+    pointers: Mapping[str, bool]
     is_expired: bool = False
 
 
@@ -144,7 +148,7 @@ def run_folder(root: str, files: Iterable[tuple[str, int]]) -> RunFolder:
         parts = path.removeprefix(f"{root}/").split("/")
         if parts == [RUN_RECORD]:
             has_record = True
-        elif _TEMPORARY.fullmatch(parts[-1]):
+        elif TEMPORARY.fullmatch(parts[-1]):
             temporary.append((path, size))
         elif (depth := _depth(parts)) is not None:
             folder = "/".join((root, *parts[:depth]))
@@ -262,6 +266,19 @@ def _newest_copies(folders: Iterable[AttemptFolder], known: RunKnowledge) -> fro
             key, candidate = (each.name, each.subtask), (attempt.try_number, each.path)
             newest[key] = max(newest.get(key, candidate), candidate)
     return frozenset(path for _, path in newest.values())
+
+
+def known_gone(known: RunKnowledge, there: Set[str]) -> frozenset[str]:
+    """The folders of results that are out of use and not `there` any more, which the ledger does not say yet."""
+    return frozenset(
+        path
+        for path, result in known.results.items()
+        if not result.is_deleted and path not in there and _is_out_of_use(result, is_expired=known.is_expired)
+    )
+
+
+def _is_out_of_use(result: KnownResult, *, is_expired: bool) -> bool:
+    return result.state is PartitionState.SUPERSEDED or (is_expired and result.state is not PartitionState.FINISHED)
 
 
 def may_have_strays(folder: AttemptFolder, expected_bytes: int) -> bool:

@@ -1,0 +1,45 @@
+"""Runs that were deleted in Airflow.
+
+Invariant: a run is taken for deleted only if Airflow says so and still knows its DAG; whoever begins in it, or an
+Airflow that knows it again, proves the contrary.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+
+from weir.coordinator.clearing import Clearer
+from weir.coordinator.services import Services
+from weir.errors import WeirError
+from weir.ledger.models import RunRow
+
+
+def note_deleted_runs(services: Services, dataflow: str, clearer: Clearer) -> list[str]:
+    """Ask Airflow for all runs that are not expired, and write down which it has no more; says what was found."""
+    query = select(RunRow).where(RunRow.dataflow == dataflow, RunRow.expired_at.is_(None)).order_by(RunRow.epoch)
+    with services.ledger.transaction() as session:
+        runs = list(session.scalars(query))
+    found: dict[str, bool] = {}
+    try:
+        for row in runs:
+            answer = clearer.exists(row.dag_id, row.run_id)
+            if answer is not None and answer is (row.deleted_at is not None):
+                found[row.id] = answer
+    except WeirError as error:
+        return [f"Airflow was not asked which runs of {dataflow} it has no more: {error}"]
+    return _note(services, dataflow, {row.id: row for row in runs}, found)
+
+
+def _note(services: Services, dataflow: str, seen: dict[str, RunRow], found: dict[str, bool]) -> list[str]:
+    if not found:
+        return []
+    said = []
+    with services.ledger.transaction(dataflow) as session:
+        for run, is_there in found.items():
+            row = session.get_one(RunRow, run)
+            if (row.dag_id, row.run_id) != (seen[run].dag_id, seen[run].run_id):
+                continue  # another DagRun has taken its epoch over meanwhile
+            row.deleted_at = None if is_there else services.now()
+            what = "is there again" if is_there else "was deleted: what is left of its results goes after orphan_age"
+            said.append(f"DagRun {row.run_id} of DAG {row.dag_id} ({run}) {what}")
+    return said

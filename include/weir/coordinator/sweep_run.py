@@ -1,0 +1,266 @@
+"""Sweeping the folder of one run: what nobody needs of it goes.
+
+Invariant 4: the store is listed first and the ledger read then, so that no file of an attempt at work is ever taken for
+nobody's. Invariant 7: each step may be the last, and the next sweep goes on: pointers go before the manifests that they
+name, and these before their data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from weir.coordinator.services import Services
+from weir.coordinator.sweep_report import Garbage, Kept, SweepReport, Swept
+from weir.errors import Misconfigured
+from weir.ledger.sweeping import knowledge_of, note_deleted, still_finished
+from weir.results.codec import manifest_from_json
+from weir.results.life_settings import LifeSettings
+from weir.results.orphans import (
+    MANIFEST,
+    TEMPORARY,
+    Fate,
+    Judgement,
+    Place,
+    RunFolder,
+    RunKnowledge,
+    is_short,
+    judge,
+    known_gone,
+    may_have_strays,
+    run_folder,
+    strays,
+)
+from weir.results.partition_state import PartitionState
+from weir.results.released_note import RELEASED_NOTE
+from weir.results.stage_copy import COPY_NAME
+from weir.sinks.pointer import pointer_from_json
+from weir.store.errors import NotFound
+from weir.store.hands import in_parallel
+from weir.store.walk import FoundFile, files_below
+
+SINKS = "_sinks"
+_POINTERS = (MANIFEST, COPY_NAME)
+"""What makes files a result or a copy: it goes before them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pointer:
+    """A pointer in the store; `folders` is None for one that cannot be read."""
+
+    path: str
+    bytes: int
+    folders: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """The folder of a run, and the pointers to its published versions."""
+
+    run: str
+    folder: RunFolder
+    pointers: tuple[_Pointer, ...]
+    temporary: tuple[FoundFile, ...]
+
+
+class RunSweep:
+    """Sweeps runs of one dataflow into one report. Files that nobody knows go when they are older than `floor`."""
+
+    def __init__(
+        self,
+        services: Services,
+        settings: LifeSettings,
+        report: SweepReport,
+        floor: timedelta,
+        *,
+        is_pressed: bool = False,
+    ) -> None:
+        self._services, self._settings, self._report, self._floor = services, settings, report, floor
+        self._is_pressed = is_pressed
+
+    def sweep(self, run: str) -> None:
+        """Remove what nobody needs of a run. Raises Retryable."""
+        listed = self._list(run)
+        known = self._know(listed)
+        self._sweep_pointers(listed, known)
+        self._compare(listed, known)
+        judged = judge(listed.folder, known)
+        gone = {each.folder.path for each in judged if self._carry_out(each, known)}
+        self._note_gone(listed.run, known, {each.folder.path for each in judged} - gone)
+        self.remove_temporary([*listed.folder.temporary, *((each.path, each.bytes) for each in listed.temporary)])
+        self._report.unknown += [Kept(path, size, "not a file of Weir's") for path, size in listed.folder.strange]
+        self._report.runs += 1
+
+    def remove_temporary(self, files: Iterable[tuple[str, int]]) -> None:
+        """Remove what creators left who were killed, once it is old."""
+        for path, size in files:
+            self.remove_file(path, size, "a write that was never finished")
+
+    # What is there, and what is known
+
+    def _list(self, run: str) -> _Listed:
+        dataflow, _, epoch = run.partition("@")
+        root = f"{dataflow}/{epoch}"
+        store = self._services.store
+        folder = run_folder(root, ((each.path, each.bytes) for each in files_below(store, [root])))
+        beside = files_below(store, [f"{SINKS}/{dataflow}/{sink}/{epoch}" for sink in self._sinks(dataflow)])
+        pointers = in_parallel(self._pointer, [each for each in beside if _is_pointer(each)], store.workers)
+        temporary = tuple(each for each in beside if TEMPORARY.fullmatch(each.path.rpartition("/")[2]))
+        return _Listed(run, folder, tuple(pointers), temporary)
+
+    def _sinks(self, dataflow: str) -> list[str]:
+        try:
+            return [name for name, size in self._services.store.entries(f"{SINKS}/{dataflow}") if size is None]
+        except NotFound:
+            return []
+
+    def _pointer(self, found: FoundFile) -> _Pointer:
+        try:
+            said = pointer_from_json(self._services.store.read(found.path))
+            return _Pointer(found.path, found.bytes, tuple(each.folder for each in said.partitions))
+        except NotFound:
+            return _Pointer(found.path, 0, ())
+        except (ValueError, TypeError, KeyError, Misconfigured):
+            return _Pointer(found.path, found.bytes, None)
+
+    def _know(self, listed: _Listed) -> RunKnowledge:
+        copies = {(each.name, each.subtask) for each in listed.folder.folders if each.place is Place.COPY}
+        with self._services.ledger.transaction() as session:
+            return knowledge_of(
+                session,
+                listed.run,
+                self._settings,
+                self._services.now(),
+                copies,
+                {each.path: each.folders or () for each in listed.pointers},
+                is_pressed=self._is_pressed,
+            )
+
+    def _sweep_pointers(self, listed: _Listed, known: RunKnowledge) -> None:
+        for each in listed.pointers:
+            is_live = known.pointers.get(each.path)
+            if is_live is None:
+                why = "the ledger does not know this version" if each.folders is not None else "it cannot be read"
+                self._report.unknown.append(Kept(each.path, each.bytes, why))
+            elif is_live:
+                self._report.kept.append(Kept(each.path, each.bytes, "the pointer to a published version"))
+            else:
+                self.remove_file(each.path, each.bytes, "its version is expired", Garbage.POINTER, is_aged=False)
+
+    def _compare(self, listed: _Listed, known: RunKnowledge) -> None:
+        """Name finished results whose files are not there; what was committed since the listing is looked at again."""
+        found = {each.path: each for each in listed.folder.folders}
+        finished = {path: each for path, each in known.results.items() if each.state is PartitionState.FINISHED}
+        short = [path for path, each in finished.items() if path not in found or is_short(found[path], each.bytes)]
+        if not short:
+            return
+        again = files_below(self._services.store, short)
+        self._services.store_id()
+        with self._services.ledger.transaction() as session:
+            still = still_finished(session, listed.run, short)
+        for path in sorted(still):
+            names = {
+                each.path.removeprefix(f"{path}/"): each.bytes for each in again if each.path.startswith(f"{path}/")
+            }
+            there = sum(size for name, size in names.items() if name not in (MANIFEST, RELEASED_NOTE))
+            expected = finished[path].bytes
+            if MANIFEST not in names or there < expected:
+                gone = f"{there} of {expected} bytes are there" + ("" if MANIFEST in names else ", and no manifest")
+                self._report.missing.append(Kept(path, expected - there, gone))
+
+    # What becomes of a folder
+
+    def _note_gone(self, run: str, known: RunKnowledge, there: set[str]) -> None:
+        gone = known_gone(known, there)
+        if self._report.is_dry or not gone:
+            return
+        self._services.store_id()  # of a disk that is not mounted all is gone
+        with self._services.ledger.transaction(run.partition("@")[0]) as session:
+            note_deleted(session, run, gone, self._services.now())
+
+    def _carry_out(self, judgement: Judgement, known: RunKnowledge) -> bool:
+        """Do what was judged; answers whether all of the folder went."""
+        folder, reason = judgement.folder, judgement.reason
+        is_young = judgement.is_aged and not self._is_old(judgement)
+        if judgement.fate is Fate.KEPT or is_young:
+            why = f"{reason}; it is not old enough yet" if is_young else reason
+            self._report.kept.append(Kept(folder.path, folder.bytes, why))
+            result = known.results.get(folder.path)
+            if result is not None and result.state is PartitionState.FINISHED:
+                self._remove_strays(judgement, result.bytes)
+            return False
+        is_emptied = judgement.fate is Fate.EMPTIED
+        if not self._report.is_dry:
+            self._empty(judgement) if is_emptied else self._remove(folder.path, folder.names)
+        size = folder.data_bytes if is_emptied else folder.bytes
+        self._report.deleted.append(Swept(_kind(judgement, known), folder.path, size, reason))
+        return not is_emptied
+
+    def _is_old(self, judgement: Judgement) -> bool:
+        """Whether nothing has happened to a folder for as long as the age floor says."""
+        before = self._services.now() - self._floor
+        if judgement.since is not None and judgement.since > before:
+            return False
+        paths = [f"{judgement.folder.path}/{name}" for name, _ in judgement.folder.files]
+        times = in_parallel(self._modified, paths, self._services.store.workers)
+        return all(at is None or at <= before for at in times)
+
+    def _modified(self, path: str) -> datetime | None:
+        try:
+            return self._services.store.modified(path)
+        except NotFound:
+            return None
+
+    def _remove(self, folder: str, names: Iterable[str]) -> None:
+        for name in _POINTERS:
+            if name in names:
+                self._services.store.delete(f"{folder}/{name}")
+        self._services.store.delete_folder(folder)
+
+    def _empty(self, judgement: Judgement) -> None:
+        for name, _ in judgement.folder.files:
+            if name not in (MANIFEST, RELEASED_NOTE):
+                self._services.store.delete(f"{judgement.folder.path}/{name}")
+
+    def _remove_strays(self, judgement: Judgement, expected: int) -> None:
+        """Remove files in the folder of a finished result that no manifest names."""
+        folder = judgement.folder
+        if not may_have_strays(folder, expected):
+            return
+        try:
+            manifest = manifest_from_json(self._services.store.read(f"{folder.path}/{MANIFEST}"))
+        except (NotFound, Misconfigured):
+            return  # whoever verifies tells of it
+        named = frozenset(file.name for file in manifest.files)
+        for name, size in strays(folder, named):
+            self.remove_file(f"{folder.path}/{name}", size, "no manifest names it")
+
+    def remove_file(
+        self, path: str, size: int, reason: str, kind: Garbage = Garbage.STRAY, *, is_aged: bool = True
+    ) -> None:
+        """Remove one file; one that is aged only once it is old."""
+        at = self._modified(path)
+        if at is None:
+            return
+        if is_aged and at > self._services.now() - self._floor:
+            self._report.kept.append(Kept(path, size, f"{reason}; it is not old enough yet"))
+            return
+        if not self._report.is_dry:
+            self._services.store.delete(path)
+        self._report.deleted.append(Swept(kind, path, size, reason))
+
+
+def _is_pointer(found: FoundFile) -> bool:
+    name = found.path.rpartition("/")[2]
+    return name.endswith(".json") and not name.startswith(".")
+
+
+def _kind(judgement: Judgement, known: RunKnowledge) -> Garbage:
+    if known.is_expired:
+        return Garbage.EXPIRED
+    if judgement.fate is Fate.EMPTIED:
+        return Garbage.RELEASED
+    if judgement.folder.place is Place.COPY:
+        return Garbage.COPY
+    return Garbage.SUPERSEDED if judgement.folder.path in known.results else Garbage.ABANDONED

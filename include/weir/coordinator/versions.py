@@ -1,0 +1,109 @@
+"""Expiring versions of what was published: replaced ones, and those that are older than they are kept.
+
+Invariant 6: the pointer goes first, then the ledger says so, and only then may the results go that it named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from weir.coordinator.services import Services
+from weir.coordinator.sweep_report import Garbage, Swept
+from weir.ledger.lives import last_event, newest_dataflow_settings
+from weir.ledger.models import PublicationRow, RunRow
+from weir.results.life_settings import LifeSettings
+from weir.sinks.expiry import Version, expired
+from weir.store.errors import NotFound
+
+
+@dataclass(frozen=True, slots=True)
+class _Expired:
+    publication: int
+    run: str
+    pointer: str
+    is_complete: bool
+    reason: str
+
+
+def expire_versions(
+    services: Services, dataflow: str, runs: Iterable[str] | None = None, *, is_dry: bool = False
+) -> list[Swept]:
+    """Delete the pointers to versions that nobody needs, of `runs` or of all; answers which. Raises Retryable."""
+    with services.ledger.transaction() as session:
+        found = _expired(session, services, dataflow, None if runs is None else set(runs))
+    if not found:
+        return []
+    services.store_id()
+    visible = {each.publication: _size(services, each) for each in found}
+    # A pointer that is there although nobody has said so is what readers see: that it was published is now known.
+    published = [each for each in found if not each.is_complete and visible[each.publication] is not None]
+    going = [each for each in found if each not in published]
+    if not is_dry:
+        for each in going:
+            services.store.delete(each.pointer)
+        services.store_id()  # of a disk that is not mounted all are gone
+        _note(services, dataflow, going, published)
+    return [
+        Swept(Garbage.POINTER, each.pointer, size, each.reason)
+        for each in going
+        if (size := visible[each.publication]) is not None
+    ]
+
+
+def _expired(session: Session, services: Services, dataflow: str, runs: set[str] | None) -> list[_Expired]:
+    query = (
+        select(PublicationRow)
+        .join(RunRow, RunRow.id == PublicationRow.run)
+        .where(RunRow.dataflow == dataflow, PublicationRow.expired_at.is_(None))
+        .order_by(PublicationRow.run, PublicationRow.sink, PublicationRow.version)
+    )
+    rows = [row for row in session.scalars(query) if runs is None or row.run in runs]
+    settings = newest_dataflow_settings(session, dataflow, services.life)
+    return [
+        each
+        for (run, _), group in groupby(rows, key=lambda row: (row.run, row.sink))
+        for each in _of_sink(session, services, session.get_one(RunRow, run), list(group), settings)
+    ]
+
+
+def _of_sink(
+    session: Session, services: Services, run: RunRow, rows: list[PublicationRow], settings: LifeSettings
+) -> list[_Expired]:
+    now = services.now()
+    why = expired(
+        [Version(row.version, row.published_at) for row in rows],
+        last_event(session, run),
+        now,
+        keep=settings.keep_published,
+        keep_failed=settings.keep_failed,
+        is_deleted=run.deleted_at is not None and run.deleted_at + settings.orphan_age <= now,
+    )
+    return [
+        _Expired(row.id, row.run, row.pointer, row.published_at is not None, why[row.version])
+        for row in rows
+        if row.version in why
+    ]
+
+
+def _size(services: Services, expired: _Expired) -> int | None:
+    try:
+        return services.store.size(expired.pointer)
+    except NotFound:
+        return None
+
+
+def _note(services: Services, dataflow: str, going: list[_Expired], published: list[_Expired]) -> None:
+    now = services.now()
+    with services.ledger.transaction(dataflow) as session:
+        for each in going:
+            row = session.get_one(PublicationRow, each.publication)
+            row.expired_at = row.expired_at or now
+            session.get_one(RunRow, each.run).released_at = None
+        for each in published:
+            row = session.get_one(PublicationRow, each.publication)
+            row.published_at = row.published_at or now
