@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self
+from typing import IO, TYPE_CHECKING, Self
 
 from weir.cli.airflow_environment import (
     API,
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 STOP_SECONDS = 40.0
 """A keeper needs 13 seconds for what it ends gently, and then kills."""
+LOCK_SECONDS = 5.0
+"""How long the lock of a keeper that is gone may be held by what it was about to start."""
 
 
 class Stack:
@@ -182,7 +184,8 @@ class Stack:
         lock = take_lock(self.folder)
         if lock is None and self.is_running():
             stop([one for one in self.state.processes if one.name == KEEPER], grace_seconds=0.0)
-            lock = take_lock(self.folder)
+        if lock is None:
+            lock = self._await_lock()
         if lock is None:
             raise Retryable(f"another process is starting or stopping the stack in {self.folder}: try again")
         with lock:
@@ -192,6 +195,13 @@ class Stack:
                 write_state(self.folder, StackState(processes=tuple(left), ports=state.ports))
         if left:
             raise Retryable(f"these processes do not end: {', '.join(f'{one.name} {one.pid}' for one in left)}")
+
+    def _await_lock(self) -> IO[str] | None:
+        """A keeper that was killed while it started a program leaves the lock to that for a moment."""
+        deadline = time.monotonic() + LOCK_SECONDS
+        while (lock := take_lock(self.folder)) is None and not self.is_running() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return lock
 
 
 def _await_end(goes_on: Callable[[], bool], seconds: float) -> None:
