@@ -25,6 +25,14 @@ class DiskFull(Retryable):
     """A disk is full: make room on it. What was half written is to be removed, and the task tries again by itself."""
 
 
+class StoreFull(DiskFull):
+    """The store's disk has filled up in the middle of a write: the attempt needs more room than there was."""
+
+
+class QuotaExceeded(DiskFull):
+    """A dataflow may not keep more than it has: let it keep less, or allow it more. The task tries again by itself."""
+
+
 class EngineLost(Retryable):
     """A Spark Connect server, a cluster or a driver went away, or does not answer: another one may be there soon."""
 

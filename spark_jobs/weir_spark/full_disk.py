@@ -6,7 +6,7 @@ TASK_WRITE_FAILED, and only the server's stack trace says why.
 
 from __future__ import annotations
 
-from weir.errors import DiskFull
+from weir.errors import DiskFull, StoreFull
 
 _SAID = ("No space left on device", "Disk quota exceeded", "There is not enough space on the disk")
 _CAUSE = "Caused by: "
@@ -22,7 +22,7 @@ def disk_full(error: Exception, region: str) -> DiskFull | None:
         return None
     cause = next(part for part in reversed(trace.split(_CAUSE)) if said in part)
     if _FILE_SYSTEMS in cause:
-        return DiskFull(
+        return StoreFull(
             f"region {region}: the store's disk is full ({said}). Make room there, and the task goes on by itself; "
             "nothing is marked lost"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -12,6 +13,7 @@ from weir.coordinator.gathering import Gathered, gather
 from weir.coordinator.inputs import probe_partitions
 from weir.coordinator.job import reads_of_job, region_job
 from weir.coordinator.registration import Registered
+from weir.coordinator.room import make_room
 from weir.coordinator.services import Services
 from weir.coordinator.takeover import enter
 from weir.coordinator.values import Adopted, Awaiting, BeginRequest, Begun, Exhausted, InputFiles, NotInRecord
@@ -29,8 +31,8 @@ def begin(
 ) -> Begun | Adopted | Awaiting | Exhausted | NotInRecord:
     """Start a try of a region.
 
-    Raises Fenced, ResultUnavailable with all losses of one probe, Misconfigured, Retryable (also DiskFull, before
-    anything is computed), or Conflict.
+    Raises Fenced, ResultUnavailable with all losses of one probe, Misconfigured, Retryable (also DiskFull and
+    QuotaExceeded, before anything is computed), or Conflict.
     """
     registered = enter(services, request, clearer)
     if not isinstance(registered, Registered):
@@ -41,18 +43,29 @@ def begin(
     gathered = gather(services, registered, clearer)
     if isinstance(gathered, Awaiting):
         return gathered
-    services.store.require_room()
-    return _begun(services, registered, gathered)
+    notes = make_room(services, registered, request.dataflow, _bytes_to_read(registered, gathered))
+    return _begun(services, registered, gathered, notes)
 
 
-def _begun(services: Services, registered: Registered, gathered: Gathered) -> Begun:
+def _bytes_to_read(registered: Registered, gathered: Gathered) -> int:
+    """About how many bytes the attempt reads: of each input the share of its key groups."""
+    total = 0.0
+    for read in gathered.state.inputs(registered.attempt.region):
+        groups = read.layout.max_parallelism
+        share = 1.0 if read.key_groups is None else (read.key_groups[1] - read.key_groups[0] + 1) / groups
+        total += share * sum(gathered.manifests[each].bytes for each in read.partitions)
+    return int(total)
+
+
+def _begun(services: Services, registered: Registered, gathered: Gathered, notes: Sequence[str]) -> Begun:
     state, manifests = gathered.state, gathered.manifests
     inputs = state.inputs(registered.attempt.region)
+    job = region_job(services, registered, state, manifests)
     return Begun(
         registered.attempt,
         registered.run,
         registered.topology,
-        region_job(services, registered, state, manifests),
+        replace(job, notes=(*notes, *job.notes)),
         reads_of_job(state, inputs, manifests),
         tuple(
             InputFiles(

@@ -18,6 +18,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.coordinator.services import Services
+from weir.errors import DiskFull
 from weir.ledger.lives import newest_dataflow_settings, run_life, runs_to_release
 from weir.ledger.models import ResultRow, RunRow
 from weir.ledger.moves import move
@@ -152,16 +153,34 @@ def _pending(session: Session, dataflow: str, runs: Iterable[str] | None) -> lis
 
 
 def _delete_data(services: Services, deleted: Deleted) -> None:
-    """Delete what is beside the manifest; the note goes first, and tells whoever comes by what was begun."""
-    note = {"released_at": services.now().isoformat(), **asdict(deleted)}
-    with suppress(AlreadyExists):
-        services.store.create(f"{deleted.folder}/{RELEASED_NOTE}", json.dumps(note, indent=1, sort_keys=True).encode())
+    """Delete what is beside the manifest; the note goes first, and tells whoever comes by what was begun.
+
+    Where the disk has no room for the note it is made by deleting: that must work just then. Should it end before the
+    note is written, and the ledger be lost as well, then one that is built again calls the result lost, not released.
+    """
+    is_noted = _is_noted(services, deleted)
     try:
         names = [name for name, _ in services.store.list(deleted.folder) if name not in _KEPT_FILES]
     except NotFound:
         return
     for name in names:
         services.store.delete(f"{deleted.folder}/{name}")
+    if not is_noted:
+        _write_note(services, deleted)
+
+
+def _is_noted(services: Services, deleted: Deleted) -> bool:
+    try:
+        _write_note(services, deleted)
+    except DiskFull:
+        return False
+    return True
+
+
+def _write_note(services: Services, deleted: Deleted) -> None:
+    note = {"released_at": services.now().isoformat(), **asdict(deleted)}
+    with suppress(AlreadyExists):
+        services.store.create(f"{deleted.folder}/{RELEASED_NOTE}", json.dumps(note, indent=1, sort_keys=True).encode())
 
 
 def _note_deleted(session: Session, services: Services, deleted: Deleted) -> None:

@@ -10,13 +10,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from weir.errors import Conflict, DiskFull, EngineLost, Fenced, InputUnreadable, Internal, Misconfigured, Retryable
+from weir.errors import (
+    Conflict,
+    DiskFull,
+    EngineLost,
+    Fenced,
+    InputUnreadable,
+    Internal,
+    Misconfigured,
+    Retryable,
+    StoreFull,
+)
 from weir.recovery.classify import FailureClass, classify
 
 _MESSAGE_CHARACTERS = 4_000
 _TRACEBACK_LINES = 25
 
-_KINDS = (Fenced, Conflict, Retryable, DiskFull, EngineLost, InputUnreadable, Misconfigured, Internal)
+_KINDS = (Fenced, Conflict, Retryable, DiskFull, StoreFull, EngineLost, InputUnreadable, Misconfigured, Internal)
 _OWN: Mapping[str, type[Exception]] = MappingProxyType({kind.__name__: kind for kind in _KINDS})
 
 

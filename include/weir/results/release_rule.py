@@ -87,6 +87,7 @@ class _Judge:
         self._made_from: dict[RegionId, frozenset[tuple[PartitionId, str]]] = {}
         self._over = self._why_over()
         self._kept = self._why_kept()
+        """What the policy says; where room is needed it is overruled, and told."""
 
     def verdict(self, stored: StoredResult) -> Verdict:
         pin = self._life.pins.get(stored.result)
@@ -108,10 +109,12 @@ class _Judge:
         is_consumed = bool(consumers) and unread is None
         if not is_consumed and self._over is None:
             return Verdict(stored, is_released=False, reason=self._why_needed(unread))
-        if self._kept is not None and not (is_consumed and self._settings.keep.until is KeepUntil.CONSUMED):
-            return Verdict(stored, is_released=False, reason=self._kept)
         why = "every consumer has committed a result made from it" if is_consumed else str(self._over)
-        return Verdict(stored, is_released=True, reason=why)
+        if self._kept is None or (is_consumed and self._settings.keep.until is KeepUntil.CONSUMED):
+            return Verdict(stored, is_released=True, reason=why)
+        if self._is_pressed:
+            return Verdict(stored, is_released=True, reason=f"{why}, and room was needed")
+        return Verdict(stored, is_released=False, reason=self._kept)
 
     def _why_needed(self, unread: RegionId | None) -> str:
         return "the run is not over" if unread is None else f"{unread} has not committed a result made from it"
@@ -171,7 +174,7 @@ class _Judge:
     def _why_kept(self) -> str | None:
         """Why the policy keeps what nobody needs."""
         life, keep = self._life, self._settings.keep
-        if self._is_pressed or life.is_deleted:
+        if life.is_deleted:
             return None
         if self._over is None:
             return "the run is not over"

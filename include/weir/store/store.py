@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NewType
 
-from weir.errors import DiskFull, Internal, Misconfigured, Retryable, is_out_of_room
+from weir.errors import Internal, Misconfigured, Retryable, StoreFull, is_out_of_room
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.files import Files, Room
 from weir.store.local import LocalFiles, is_local
@@ -32,7 +32,7 @@ S3_SECONDS = 60.0
 """How long a request to S3 is repeated; a server that is started again or is overloaded answers sooner than that."""
 
 LEAST_ROOM = 16 * 2**20
-"""Bytes. With less than that a disk is full: it is not worth while to begin to compute."""
+"""Bytes. With less than that a disk is full, whatever it is that has failed there."""
 
 
 WORKERS = 16
@@ -159,10 +159,10 @@ class Store:
             return self.files.room()
 
     def require_room(self) -> None:
-        """Make sure that it is worth while to begin to write. Raises DiskFull, and Retryable."""
+        """Make sure that a write need not have failed for want of room. Raises StoreFull, and Retryable."""
         room = self.room()
         if room is not None and (room.free_bytes < LEAST_ROOM or room.free_files == 0):
-            raise DiskFull(f"the disk of the store {self.url} is full: {room}. {_MAKE_ROOM}")
+            raise StoreFull(f"the disk of the store {self.url} is full: {room}. {_MAKE_ROOM}")
 
     def initialise(self) -> StoreId:
         """Write the marker if the store holds nothing yet, and answer its id.
@@ -245,7 +245,7 @@ class Store:
         except OSError:
             room = None
         found = "" if room is None else f", {room}"
-        return DiskFull(f"{failed}: the store's disk is full ({error.strerror}{found}). {_MAKE_ROOM}")
+        return StoreFull(f"{failed}: the store's disk is full ({error.strerror}{found}). {_MAKE_ROOM}")
 
 
 def _files_at(url: str, storage_options: Mapping[str, Any]) -> Files:

@@ -88,7 +88,8 @@ def test_nothing_is_marked_lost_and_what_was_half_written_is_removed(world, disk
     assert written
     assert not any(folder.exists() for folder in written)
     with world.ledger.transaction() as session:
-        assert set(session.scalars(select(ResultRow.state))) == {PartitionState.FINISHED.value}
+        states = set(session.scalars(select(ResultRow.state)))
+    assert states <= {PartitionState.FINISHED.value, PartitionState.RELEASED.value}  # released to make room
 
 
 def test_no_try_computes_anything_on_a_disk_that_is_full(world, disk):
