@@ -20,6 +20,7 @@ from weir.cli import (
     ledger_commands,
     plan_commands,
     stack_commands,
+    verify_commands,
 )
 from weir.cli.project import project_root
 from weir.errors import WeirError
@@ -58,6 +59,7 @@ app.command()(failover_commands.failovers)
 app.command()(plan_commands.plan)
 app.command()(failover_commands.why)
 app.command()(gc_commands.gc)
+app.command()(verify_commands.verify)
 app.add_typer(ledger_commands.run_app, name="run")
 app.add_typer(ledger_commands.ledger_app, name="ledger")
 

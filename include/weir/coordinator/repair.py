@@ -6,6 +6,7 @@ current is asked for. What was released, or made again meanwhile, is not.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -14,6 +15,8 @@ from weir.coordinator.asking import Answer, carry_out_by_hand
 from weir.coordinator.gathering import losses_by_partition
 from weir.coordinator.planning import plan_by_looking
 from weir.coordinator.services import Services
+from weir.coordinator.verify import Outcome, Verified
+from weir.coordinator.verify_records import Misfit
 from weir.errors import Conflict, Loss, Misconfigured
 from weir.ledger.failovers import FailoverKind, record_failover
 from weir.ledger.models import RunRow
@@ -45,6 +48,17 @@ class Repair:
     def __str__(self) -> str:
         """A sentence."""
         return f"{self.run} {self.answer.value}: {self.said}"
+
+
+def repaired(services: Services, found: Iterable[Verified], misfits: Iterable[Misfit] = ()) -> tuple[Repair, ...]:
+    """Have all runs made whole of which something current, or published, was found bad. Raises Retryable."""
+    lost: dict[str, list[Loss]] = defaultdict(list)
+    for each in found:
+        if each.outcome is Outcome.LOST and each.is_current and each.loss is not None:
+            lost[each.run].append(each.loss)
+    unpublished = {each.run: f"{each.path}: {each.detail}" for each in misfits if each.is_published}
+    runs = sorted(lost.keys() | unpublished.keys())
+    return tuple(repair(services, run, lost.get(run, ()), unpublished.get(run, "")) for run in runs)
 
 
 def repair(services: Services, run: str, losses: Iterable[Loss], unpublished: str = "") -> Repair:

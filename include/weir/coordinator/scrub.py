@@ -6,7 +6,6 @@ result that is larger than that. So each byte has its turn, and a killed scrub c
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,17 +13,16 @@ from datetime import datetime, timedelta
 from sqlalchemy import select
 
 from weir.coordinator.clearing import Clearer
-from weir.coordinator.repair import Repair, repair
+from weir.coordinator.repair import Repair, repaired
 from weir.coordinator.services import Services
 from weir.coordinator.settle import settle
-from weir.coordinator.verify import Outcome, Verified, verify_results
-from weir.errors import Loss, WeirError
+from weir.coordinator.verify import BAD, Outcome, Pages, Verified, verify_results
+from weir.coordinator.verify_records import Misfit, published_misfits
+from weir.errors import WeirError
 from weir.ledger.models import DataflowRow, ResultRow
 from weir.ledger.verification import bytes_at_rest, longest_unverified, note_scrubbed_until, scrubbed_until
 
 _HOUR = timedelta(hours=1)
-
-BAD = frozenset({Outcome.LOST, Outcome.UNNEEDED, Outcome.OTHERWISE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +33,7 @@ class Scrubbed:
     results: int
     bytes: int
     bad: tuple[Verified, ...] = ()
+    misfits: tuple[Misfit, ...] = ()
     repairs: tuple[Repair, ...] = ()
     is_settled: bool = True
 
@@ -42,7 +41,7 @@ class Scrubbed:
         """A few sentences."""
         said = [f"{self.dataflow}: {self.results} result(s) read again, {self.bytes} bytes, {len(self.bad)} bad"]
         said += [f"{each.outcome.value}: {each}" for each in self.bad]
-        said += [str(each) for each in self.repairs]
+        said += [str(each) for each in (*self.misfits, *self.repairs)]
         if not self.is_settled:
             said.append("the clears are owed, and whoever comes by carries them out")
         return "; ".join(said)
@@ -69,12 +68,13 @@ def scrub(services: Services, clearer: Clearer, now: datetime | None = None) -> 
 def scrub_dataflow(services: Services, clearer: Clearer, dataflow: str, now: datetime | None = None) -> Scrubbed:
     """Scrub one dataflow; what is bad and needed is made again, if `scrub_repair` says so. Raises Retryable."""
     wanted = _reserved(services, dataflow, now or services.now())
-    found = list(verify_results(services, wanted, "weir scrub"))
+    found = list(verify_results(services, wanted, "weir scrub", pages=Pages.NEW))
     bad = tuple(each for each in found if each.outcome in BAD)
-    repairs = _repaired(services, bad) if services.life.scrub_repair else ()
+    misfits = published_misfits(services, {each.run for each in found})
+    repairs = repaired(services, bad, misfits) if services.life.scrub_repair else ()
     read = [each for each in found if each.outcome is not Outcome.GONE]
     is_settled = not any(each.owed for each in repairs) or _is_settled(services, clearer, dataflow)
-    return Scrubbed(dataflow, len(read), sum(each.bytes for each in read), bad, repairs, is_settled)
+    return Scrubbed(dataflow, len(read), sum(each.bytes for each in read), bad, misfits, repairs, is_settled)
 
 
 def _reserved(services: Services, dataflow: str, now: datetime) -> Sequence[ResultRow]:
@@ -99,14 +99,6 @@ def _reserved(services: Services, dataflow: str, now: datetime) -> Sequence[Resu
 
 def _size(row: ResultRow) -> int:
     return max(row.bytes, 1)
-
-
-def _repaired(services: Services, bad: Sequence[Verified]) -> tuple[Repair, ...]:
-    lost: dict[str, list[Loss]] = defaultdict(list)
-    for each in bad:
-        if each.outcome is Outcome.LOST and each.is_current and each.loss is not None:
-            lost[each.run].append(each.loss)
-    return tuple(repair(services, run, losses) for run, losses in lost.items())
 
 
 def _is_settled(services: Services, clearer: Clearer, dataflow: str) -> bool:

@@ -31,6 +31,13 @@ _RESULTS_AT_ONCE, _BYTES_AT_ONCE = 200, 2 * 2**30
 """How much is read under one lease, and written down together: what was read before a process was killed counts."""
 
 
+class Pages(Enum):
+    """Of which results the checksums of pages are compared, which tell of damage from before the commit."""
+
+    ALL = "all"
+    NEW = "those that have never been verified"
+
+
 class Outcome(Enum):
     """What has been found of a result."""
 
@@ -45,6 +52,13 @@ class Outcome(Enum):
     """Its bytes are right, but the ledger says something else of it than its manifest."""
     GONE = "gone"
     """It was released or made again meanwhile: nothing is known of it, or needs to be."""
+
+
+VERIFIED = (PartitionState.FINISHED, PartitionState.LOST)
+"""The states of results that are worth reading again; of those that are lost, the bytes may be back."""
+
+BAD = frozenset({Outcome.LOST, Outcome.UNNEEDED, Outcome.OTHERWISE})
+"""The outcomes that are told of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +84,11 @@ class Verified:
 
 
 def verify_results(
-    services: Services, rows: Sequence[ResultRow], what: str, watch: Watch = lambda _bytes: None
+    services: Services,
+    rows: Sequence[ResultRow],
+    what: str,
+    watch: Watch = lambda _bytes: None,
+    pages: Pages = Pages.ALL,
 ) -> Iterator[Verified]:
     """Compare all bytes of results that the ledger calls finished or lost, and write down what is found, bit by bit.
 
@@ -82,7 +100,8 @@ def verify_results(
             numbers = [row.id for row in batch]
             with leased_reading(services, dataflow, numbers, reader(what)) as lease:
                 claimed = [row for row in batch if row.id in lease.results or row.state == PartitionState.LOST.value]
-                found = compare_results(services.store, store_id, [reference(row) for row in claimed], watch)
+                paged = {reference(row) for row in claimed if pages is Pages.ALL or row.verified_at is None}
+                found = compare_results(services.store, store_id, [reference(row) for row in claimed], watch, paged)
             yield from _written_down(services, dataflow, batch, found)
 
 

@@ -9,6 +9,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from weir.ledger.models import HousekeepingRow, ResultRow, RunRow
+from weir.ledger.runs import named_run, runs_of
 from weir.results.partition_state import PartitionState
 
 _SCRUBBED = "scrubbed until"
@@ -16,6 +17,12 @@ _SCRUBBED = "scrubbed until"
 
 _MOST = 10_000
 """How many results are looked at for the next ones."""
+
+
+def runs_named(session: Session, name: str | None) -> list[str]:
+    """The runs that a person means by a dataflow, a run, or nothing. Raises Misconfigured with what is known."""
+    known = runs_of(session, name) or ([] if name is None else [named_run(session, name)])
+    return [row.id for row in known]
 
 
 def results_to_verify(session: Session, runs: Collection[str], states: Iterable[PartitionState]) -> list[ResultRow]:

@@ -7,13 +7,14 @@ file is, only a few chunks of it are in memory.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from functools import partial
 
 from weir.errors import Fault, Loss
 from weir.results.manifest import DataFile, Manifest
 from weir.store.errors import NotFound
 from weir.store.hands import in_parallel
+from weir.store.pages import broken_page
 from weir.store.probe import Finding, PartitionRef, asked_twice, difference, loss_of, missing, probe, worst_of
 from weir.store.segments import chunks
 from weir.store.store import Store
@@ -21,34 +22,39 @@ from weir.store.store import Store
 Watch = Callable[[int], None]
 """Is told, from any thread, how many bytes more have been read."""
 
-_File = tuple[int, str, DataFile]
-"""The place of its result in the list, its path, and what is recorded of it."""
+_File = tuple[PartitionRef, str, DataFile]
+"""The result that it is of, its path, and what is recorded of it."""
 
 
 def compare_results(
-    store: Store, store_id: str, refs: Sequence[PartitionRef], watch: Watch
+    store: Store, store_id: str, refs: Sequence[PartitionRef], watch: Watch, paged: Set[PartitionRef] = frozenset()
 ) -> dict[PartitionRef, Manifest | Loss]:
     """Compare manifests, sizes, all segments and whole files with what was recorded; the manifest of what is right.
 
-    Raises Retryable if anything cannot be answered definitely.
+    Of `paged` the checksums of all pages, too. Raises Retryable if anything cannot be answered definitely.
     """
     answers = probe(store, store_id, refs)
-    whole = [(ref, found) for ref, found in answers.items() if isinstance(found, Manifest)]
     files = [
-        (number, f"{ref.folder}/{file.name}", file)
-        for number, (ref, manifest) in enumerate(whole)
+        (ref, f"{ref.folder}/{file.name}", file)
+        for ref, manifest in answers.items()
+        if isinstance(manifest, Manifest)
         for file in manifest.files
     ]
-    found = asked_twice(store, store_id, files, partial(_read_all, store, watch), lambda answer: answer is not None)
+    read_all = partial(_read_all, store, watch, paged)
+    found = asked_twice(store, store_id, files, read_all, lambda answer: answer is not None)
     findings: dict[PartitionRef, list[Finding]] = {}
-    for (number, *_), finding in zip(files, found, strict=True):
+    for (ref, *_), finding in zip(files, found, strict=True):
         if finding is not None:
-            findings.setdefault(whole[number][0], []).append(finding)
+            findings.setdefault(ref, []).append(finding)
     return answers | {ref: loss_of(ref, worst_of(each)) for ref, each in findings.items()}
 
 
-def _read_all(store: Store, watch: Watch, files: list[_File]) -> list[Finding | None]:
-    return in_parallel(lambda each: _read(store, watch, *each[1:]), files, store.workers)
+def _read_all(store: Store, watch: Watch, paged: Set[PartitionRef], files: list[_File]) -> list[Finding | None]:
+    def read(each: _File) -> Finding | None:
+        ref, path, file = each
+        return _read(store, watch, path, file) or (broken_page(store, path, file) if ref in paged else None)
+
+    return in_parallel(read, files, store.workers)
 
 
 def _read(store: Store, watch: Watch, path: str, file: DataFile) -> Finding | None:
