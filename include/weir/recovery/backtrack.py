@@ -166,8 +166,12 @@ class _Walk:
 
     def _loss(self, partition: PartitionId, reader: RegionId | None) -> Loss | None:
         result = self._state.results.get(partition)
-        is_seen = result is None or self._is_worth_probing(result, reader)
+        is_seen = result is None or self._is_named(result) or self._is_worth_probing(result, reader)
         return (self._losses.get(partition) if is_seen else None) or known_loss(self._state, partition, reader)
+
+    def _is_named(self, result: CurrentResult) -> bool:
+        """Whether a loss of it can only be a person's word: the store is not asked for what was released."""
+        return self._occasion is Occasion.QUESTION and result.state is PartitionState.RELEASED
 
     def _is_to_begin(self, partition: PartitionId, producer: RegionId) -> bool:
         """Whether nothing is missed of a region: a person asks before it has begun.

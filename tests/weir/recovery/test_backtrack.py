@@ -4,7 +4,7 @@ import pytest
 
 from weir.dataflow import Dataflow, Stage, blocking, pipelined, sink, source
 from weir.errors import Fault, Loss
-from weir.recovery.backtrack import known_loss
+from weir.recovery.backtrack import Occasion, known_loss
 from weir.recovery.decision import Failure, NeedsProbe, decide
 from weir.recovery.plan import Plan, StepKind
 from weir.recovery.run_state import CLOSE, AttemptState, CurrentResult, ReadResult, ReadSet, RegionState, RunState
@@ -28,6 +28,7 @@ TOPOLOGY = Topology(
 PARTITIONS = {(each.stage, each.subtask): each for region in TOPOLOGY.region_ids() for each in TOPOLOGY.outputs(region)}
 REGIONS = TOPOLOGY.region_ids()
 TOTALS = RegionId("totals", 0)
+RELEASED = PartitionState.RELEASED
 
 
 def whole_run(*, changed=(), states=None, without=(), regions=None):
@@ -167,3 +168,21 @@ def test_the_ledger_alone_says_what_cannot_be_read(state, fault):
     """Of a lost one the store is asked again: the files may be back."""
     found = known_loss(state, PARTITIONS["joined", 0])
     assert (found.fault if found else None) is fault
+
+
+def test_what_was_released_is_made_again_when_a_person_names_it():
+    """Nobody needs its bytes, so that only its name asks for them; with what it is made from, if that went as well."""
+    states = dict.fromkeys(
+        [*((name, 0) for name in ("joined", "clean", "weather")), ("joined", 1), ("clean", 1)], RELEASED
+    )
+    state = whole_run(states=states)
+    present = intact(*(name for name in PARTITIONS if name not in states))
+    nothing = decide(state, Failure(None, {}, present, occasion=Occasion.QUESTION))
+    assert nothing.of(StepKind.RERUN) == ()
+    plan = decide(state, Failure(None, lost(("joined", 0)), present, occasion=Occasion.QUESTION))
+    assert {str(step.region) for step in plan.of(StepKind.RERUN)} == {
+        "joined[0]",
+        "weather[0]",
+        "raw-clean[0]",
+        "raw-clean[1]",
+    }

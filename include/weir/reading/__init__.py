@@ -1,0 +1,1 @@
+"""Reading the results of any run, in a notebook or a program: `weir.open`."""

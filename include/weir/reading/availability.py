@@ -1,0 +1,160 @@
+"""Whether results may be read, by the ledger.
+
+Invariant 3: nobody is given a partition that is not finished and valid, or half of a published version. Whoever is told
+"no" is told why, and what brings it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from weir.errors import Fault, Loss, Misconfigured, ResultUnavailable
+from weir.ledger.models import PublicationRow, ResultRow, RunRow
+from weir.ledger.results import results_in
+from weir.ledger.runs import run_by_id
+from weir.ledger.snapshot import run_state
+from weir.recovery.run_state import RunState
+from weir.results.layout import PLAIN
+from weir.results.partition_state import PartitionState
+from weir.topology.regions import PartitionId, Topology
+
+
+class Unreadable(ResultUnavailable):
+    """What was asked for cannot be read: says why, and what brings it back. Carries what is wrong with each."""
+
+    def __init__(self, losses: Iterable[Loss], advice: str) -> None:
+        super().__init__(tuple(losses))
+        self.args = (f"{self.args[0]}. {advice}",)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The results of one stage of one run; `version` is the published one, for a sink."""
+
+    run: str
+    run_id: str
+    epoch: str
+    stage: str
+    layout: str
+    version: int | None
+    rows: tuple[ResultRow, ...]
+
+
+def published_results(session: Session, row: RunRow, topology: Topology, sink: str) -> Chosen:
+    """What readers see of a sink: the newest version, whatever has been computed since.
+
+    Raises Misconfigured for one that was never published or is not any more, and Unreadable.
+    """
+    query = (
+        select(PublicationRow)
+        .where(PublicationRow.run == row.id, PublicationRow.sink == sink, PublicationRow.published_at.is_not(None))
+        .order_by(PublicationRow.version.desc())
+        .limit(1)
+    )
+    found = session.scalar(query)
+    if found is None:
+        raise Misconfigured(
+            f"run {row.id} has not published {sink}: weir_close does, when all of the run is valid. `weir plan "
+            f"{row.id}` tells what it misses"
+        )
+    if found.expired_at is not None:
+        raise Misconfigured(
+            f"version {found.version} of {sink} of run {row.id} was removed on {_at_time(found.expired_at)} "
+            "(keep_published): clear the whole run in Airflow, and it is published anew"
+        )
+    (layout,) = topology.layouts_of(sink)
+    rows = _of_version(session, found, layout.id)
+    _require(row, rows)
+    return Chosen(row.id, row.run_id, row.epoch, sink, layout.id, found.version, tuple(rows))
+
+
+def _of_version(session: Session, version: PublicationRow, layout: str) -> list[ResultRow]:
+    if version.folders is None:
+        query = select(ResultRow).where(
+            ResultRow.run == version.run, ResultRow.stage == version.sink, ResultRow.layout == layout
+        )
+        return sorted(session.scalars(query.where(ResultRow.is_current)), key=lambda row: row.subtask)
+    rows = {row.folder: row for row in results_in(session, version.run, version.folders)}
+    unknown = [folder for folder in version.folders if folder not in rows]
+    if unknown:
+        raise Misconfigured(
+            f"the ledger does not know {unknown[0]}, a part of version {version.version} of {version.sink}: clear the "
+            f"task of {version.sink} in run {version.run}, and it is published anew"
+        )
+    return [rows[folder] for folder in version.folders]
+
+
+def _require(run: RunRow, rows: Iterable[ResultRow]) -> None:
+    """Of a published version only the bytes are asked for: its content was valid when it was published."""
+    gone = [(row, PartitionState(row.state)) for row in rows if row.state != PartitionState.FINISHED.value]
+    if gone:
+        losses = [_loss(row, state) for row, state in gone]
+        raise Unreadable(losses, advice(run.id, [row for row, _ in gone]))
+
+
+def current_results(session: Session, run: RunRow, stage: str) -> Chosen:
+    """All partitions of a stage in one layout: each holds all the rows. Raises Unreadable."""
+    state = run_state(session, run_by_id(session, run.id))
+    layouts = sorted(state.topology.layouts_of(stage), key=lambda layout: layout != PLAIN)
+    problem: Unreadable | None = None
+    for layout in layouts:
+        partitions = state.topology.partitions_of(stage, layout.id)
+        losses = {each: loss for each in partitions if (loss := _problem(session, state, each)) is not None}
+        if not losses:
+            rows = tuple(session.get_one(ResultRow, state.results[each].result) for each in partitions)
+            return Chosen(run.id, run.run_id, run.epoch, stage, layout.id, None, rows)
+        problem = problem or _unreadable(session, state, losses)
+    raise problem or Misconfigured(f"run {run.id} writes nothing of {stage}")
+
+
+def _problem(session: Session, state: RunState, partition: PartitionId) -> Loss | None:
+    result = state.results.get(partition)
+    if result is None:
+        names = (state.run, partition.stage, partition.subtask, partition.layout, "")
+        return Loss(*names, Fault.NEVER_COMMITTED, "it has not been made so far")
+    row = session.get_one(ResultRow, result.result)
+    if not state.is_valid(partition) and result.state is not PartitionState.QUARANTINED:
+        names = (state.run, partition.stage, partition.subtask, partition.layout, result.attempt)
+        return Loss(*names, Fault.STALE, "what it was made from has changed since")
+    return None if result.state is PartitionState.FINISHED else _loss(row, result.state)
+
+
+def _loss(row: ResultRow, state: PartitionState) -> Loss:
+    names = (row.run, row.stage, row.subtask, row.layout, row.attempt)
+    since = f"on {_at_time(row.state_at)}, because {row.state_reason}" if row.state_reason else "some time ago"
+    if state is PartitionState.QUARANTINED:
+        return Loss(*names, Fault.STALE, f"its content is in doubt; it was quarantined {since}")
+    if state is PartitionState.LOST:
+        fault = Fault(row.fault) if row.fault else Fault.MISSING
+        return Loss(*names, fault, f"it was found lost {since}")
+    return Loss(*names, Fault.MISSING, f"it was {state.value} {since}")
+
+
+def _unreadable(session: Session, state: RunState, losses: dict[PartitionId, Loss]) -> Unreadable:
+    awaited = sorted({str(region) for each in losses for region in state.awaited_for(each)})
+    if awaited:
+        return Unreadable(losses.values(), f"{', '.join(awaited)} is at work on it: try again when that has ended")
+    rows = [session.get_one(ResultRow, state.results[each].result) for each in losses if each in state.results]
+    return Unreadable(losses.values(), advice(state.run, rows))
+
+
+def advice(run: str, rows: Iterable[ResultRow], *, is_named: bool = False) -> str:
+    """What brings results back; `is_named` says that nobody would find out by looking at sizes and footers.
+
+    What nobody needed has to be asked for by its name, too.
+    """
+    rows = list(rows)
+    if rows and not any(row.is_current for row in rows):
+        return f"Clear weir_close of {run} in Airflow: it publishes the present results of the run anew"
+    asked = [row for row in rows if row.is_current and (is_named or row.state == PartitionState.RELEASED.value)]
+    named = "".join(f" --lost '{each}'" for each in sorted({f"{row.stage}[{row.subtask}]" for row in asked}))
+    return f"`weir plan {run}{named} --apply` has it made again; `weir results {run} --story` tells what became of it"
+
+
+def _at_time(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,140 @@
+"""Which run and which stage a reader means.
+
+Invariant: a name that fits nothing, or several, is refused with those that are known.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, date, datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from weir.errors import Misconfigured
+from weir.ledger.models import DataflowRow, PublicationRow, ResultRow, RunRow
+from weir.ledger.runs import SHOWN, runs_of, topology_of
+from weir.reading.availability import Chosen, current_results, published_results
+from weir.topology.regions import Topology
+
+When = str | date | datetime | None
+"""A run: its id in the ledger (DATAFLOW@EPOCH) or in Airflow, its epoch, or a time in it; None: the newest."""
+
+
+def choose(session: Session, dataflow: str, run: When, stage: str | None) -> Chosen:
+    """Find what is meant. Raises Misconfigured for what is not known, and Unreadable for what cannot be read."""
+    known = runs_of(session, dataflow)
+    if not known:
+        names = ", ".join(session.scalars(select(DataflowRow.name).order_by(DataflowRow.name))) or "none"
+        raise Misconfigured(f"the ledger knows no run of a dataflow {dataflow}; it knows the dataflows: {names}")
+    wanted = None if run is None else _named(dataflow, known, run)
+    begun = [each for each in known if each.pinned is not None]
+    if not begun or (wanted is not None and wanted.pinned is None):
+        row = wanted or known[-1]
+        raise Misconfigured(f"run {row.id} ({row.run_id}) has not begun, or is to be pinned anew: run it in Airflow")
+    topology = _topology(wanted or begun[-1])
+    name = _stage(topology, stage)
+    row = wanted or _newest(session, begun, topology, name)
+    topology = _topology(row)
+    _require_written(row, topology, name)
+    if name in topology.sinks:
+        return published_results(session, row, topology, name)
+    return current_results(session, row, name)
+
+
+def _topology(row: RunRow) -> Topology:
+    return topology_of(row.pinned or {})
+
+
+# Which run
+
+
+def _named(dataflow: str, known: list[RunRow], run: str | date) -> RunRow:
+    if isinstance(run, str):
+        for row in known:
+            if run in (row.id, row.run_id, row.epoch):
+                return row
+    found = _at(known, _time(run))
+    if len(found) == 1:
+        return found[0]
+    listed = ", ".join(f"{row.id} ({row.run_id})" for row in (found or known)[-SHOWN:])
+    if found:
+        raise Misconfigured(f"{dataflow} has several runs of {run}: name one of {listed}")
+    raise Misconfigured(f"{dataflow} has no run {run}; the ledger knows {listed}")
+
+
+def _time(run: str | date) -> date | None:
+    if not isinstance(run, str):
+        return run
+    try:
+        return date.fromisoformat(run)
+    except ValueError:
+        pass
+    try:
+        return datetime.fromisoformat(run)
+    except ValueError:
+        return None
+
+
+def _at(known: list[RunRow], time: date | None) -> list[RunRow]:
+    """The runs whose interval begins on a day, or else holds it; or of which a time is in the interval. All in UTC."""
+    if time is None:
+        return []
+    if not isinstance(time, datetime):
+        begun = [row for row in known if row.interval_start.date() == time]
+        if begun:
+            return begun
+        time = datetime(time.year, time.month, time.day, tzinfo=UTC)
+    at = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    return [row for row in known if row.interval_start <= at < row.interval_end]
+
+
+def _newest(session: Session, begun: list[RunRow], topology: Topology, stage: str) -> RunRow:
+    """The newest run in which the stage has been made; what has become of it since is another question."""
+    if stage in topology.sinks:
+        query = select(PublicationRow.run).where(PublicationRow.sink == stage, PublicationRow.published_at.is_not(None))
+    else:
+        query = select(ResultRow.run).where(ResultRow.stage == stage, ResultRow.is_current)
+    counts = Counter(session.scalars(query))
+    for row in reversed(begun):
+        own = _topology(row)
+        needed = 1 if stage in own.sinks else _partitions(own, stage)
+        if counts[row.id] >= max(needed, 1):
+            return row
+    return begun[-1]
+
+
+def _partitions(topology: Topology, stage: str) -> int:
+    layouts = topology.layouts_of(stage) if stage in _written(topology) else ()
+    return sum(len(topology.partitions_of(stage, layout.id)) for layout in layouts)
+
+
+# Which stage
+
+
+def _stage(topology: Topology, stage: str | None) -> str:
+    if stage is not None:
+        return stage
+    if len(topology.sinks) == 1:
+        return next(iter(topology.sinks))
+    raise Misconfigured(
+        f"dataflow {topology.dataflow.name} publishes {', '.join(topology.sinks) or 'nothing'}: say which stage, "
+        f"stage=... out of {', '.join(_written(topology))}"
+    )
+
+
+def _written(topology: Topology) -> list[str]:
+    written = (each.stage for region in topology.region_ids() for each in topology.outputs(region))
+    return list(dict.fromkeys(written))
+
+
+def _require_written(row: RunRow, topology: Topology, stage: str) -> None:
+    written = _written(topology)
+    if stage in written:
+        return
+    if stage in (each.name for each in topology.dataflow.stages):
+        raise Misconfigured(
+            f"the rows of {stage} are never written: all that reads it is pipelined, in one Spark plan. Read one of "
+            f"{', '.join(written)}, or declare an exchange of {stage} as blocking"
+        )
+    raise Misconfigured(f"run {row.id} has no stage {stage}; it writes {', '.join(written)}")

@@ -1,0 +1,208 @@
+"""The results of a stage of a run, open for reading.
+
+Invariant 4: what is open is not released; it is claimed until it is closed or forgotten, or its process ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from weir.coordinator.reading import ReadLease
+from weir.errors import Fault, Loss, Misconfigured
+from weir.ledger.models import ResultRow
+from weir.reading.availability import Chosen, Unreadable, advice
+from weir.reading.spark_schema import arrow_schema, spark_ddl
+from weir.results.manifest import ContentDigest, DataFile, Manifest
+from weir.store.errors import NotFound
+from weir.store.hands import in_parallel
+from weir.store.store import Store
+
+_FILES_AT_ONCE = 4
+"""Each is held in memory, as it is in the store and as a table."""
+
+_SPARK_OPTIONS = {
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "mergeSchema": "false",
+    "parquet.page.verify-checksum.enabled": "true",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPartition:
+    """One partition: who made it, what it holds, and its Parquet files, as paths or URLs that Spark understands."""
+
+    subtask: int
+    attempt: str
+    rows: int
+    bytes: int
+    digest: str
+    folder: str
+    files: tuple[str, ...]
+
+
+class OpenedResults:
+    """The rows of a stage of a run, of one attempt a partition, which stay as they are while this is open.
+
+    Close it, or use it in a `with` statement. It is closed by itself when nobody knows it any more, unless Spark was
+    given its files: then when the process ends.
+    """
+
+    def __init__(
+        self, store: Store, chosen: Chosen, manifests: Sequence[Manifest], lease: ReadLease, closing: ExitStack
+    ) -> None:
+        self._store, self._chosen, self._lease, self._closing = store, chosen, lease, closing
+        self._parts = tuple(zip(chosen.rows, manifests, strict=True))
+        self._is_open = True
+
+    @property
+    def run(self) -> str:
+        """The run's id in the ledger, DATAFLOW@EPOCH."""
+        return self._chosen.run
+
+    @property
+    def run_id(self) -> str:
+        """The run's id in Airflow."""
+        return self._chosen.run_id
+
+    @property
+    def stage(self) -> str:
+        """The stage whose rows these are; a sink is one, too."""
+        return self._chosen.stage
+
+    @property
+    def version(self) -> int | None:
+        """The published version; None for a stage that is no sink."""
+        return self._chosen.version
+
+    @property
+    def partitions(self) -> tuple[OpenPartition, ...]:
+        """The partitions, by subtask."""
+        return tuple(self._partition(row, manifest) for row, manifest in self._parts)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """All Parquet files, as paths or URLs that Spark understands. Read them only while this is open."""
+        return tuple(file for each in self.partitions for file in each.files)
+
+    @property
+    def rows(self) -> int:
+        """The number of rows in all partitions."""
+        return sum(manifest.rows for _, manifest in self._parts)
+
+    @property
+    def bytes(self) -> int:
+        """The size of all files."""
+        return sum(manifest.bytes for _, manifest in self._parts)
+
+    @property
+    def digest(self) -> str:
+        """What the rows are, all partitions together: equal for equal rows, however they are divided."""
+        return together([manifest.digest for _, manifest in self._parts])
+
+    def arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Read all rows, or some columns of them, into memory, each file compared with its recorded SHA-256.
+
+        Raises Unreadable for a file that is gone or damaged, Misconfigured for a type or column that is not there, and
+        Retryable where the store does not answer.
+        """
+        self._require_open()
+        schema = self._arrow_schema(columns)
+        read = partial(self._table, schema)
+        files = [(row, file) for row, manifest in self._parts for file in manifest.files]
+        tables = in_parallel(lambda each: read(*each), files, min(_FILES_AT_ONCE, self._store.workers))
+        return pa.concat_tables([schema.empty_table(), *tables])
+
+    def spark(self, session: Any) -> Any:
+        """Give all rows as a DataFrame of `session`, which must be able to read the store.
+
+        Spark reads them when they are used: from now on they are claimed until this is closed or the process ends.
+        """
+        self._require_open()
+        columns = spark_ddl(self._parts[0][1].spark_schema)
+        self._lease.outlive_its_object()
+        if not self.files:
+            return session.createDataFrame([], columns)
+        return session.read.options(**_SPARK_OPTIONS).schema(columns).parquet(*self.files)
+
+    def close(self) -> None:
+        """Give up the claim: what nobody else needs may be released from now on."""
+        self._is_open = False
+        self._closing.close()
+
+    def __enter__(self) -> OpenedResults:
+        """Open already."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Say what is open."""
+        version = "" if self.version is None else f" version {self.version}"
+        state = "" if self._is_open else ", closed"
+        return f"<{self.stage}{version} of {self.run}: {self.rows} rows, {self.bytes} bytes{state}>"
+
+    def _partition(self, row: ResultRow, manifest: Manifest) -> OpenPartition:
+        files = tuple(self._store.spark_url(f"{row.folder}/{file.name}") for file in manifest.files)
+        digest = str(manifest.digest)
+        return OpenPartition(row.subtask, row.attempt, manifest.rows, manifest.bytes, digest, row.folder, files)
+
+    def _require_open(self) -> None:
+        if not self._is_open:
+            raise Misconfigured(
+                f"{self!r}: nobody keeps it for a reader any more. Open it again, and read while it is open"
+            )
+
+    def _arrow_schema(self, columns: Sequence[str] | None) -> pa.Schema:
+        schema = arrow_schema(self._parts[0][1].spark_schema)
+        unknown = [name for name in columns or () if name not in schema.names]
+        if unknown:
+            raise Misconfigured(f"{self.stage} has no column {unknown[0]!r}; it has {', '.join(schema.names)}")
+        return schema if columns is None else pa.schema([schema.field(name) for name in columns])
+
+    def _table(self, schema: pa.Schema, row: ResultRow, file: DataFile) -> pa.Table:
+        path = f"{row.folder}/{file.name}"
+        try:
+            data = self._store.read(path)
+        except NotFound:
+            raise self._unreadable(
+                row, Fault.MISSING, f"{path}: expected {file.bytes} bytes, found no such file"
+            ) from None
+        found = hashlib.sha256(data).hexdigest()
+        if found != file.sha256:
+            detail = f"{path}: expected SHA-256 {file.sha256}, found {found}"
+            raise self._unreadable(row, Fault.DAMAGED, detail)
+        table = pq.read_table(io.BytesIO(data), columns=schema.names, page_checksum_verification=True)
+        return table.select(schema.names).cast(schema)
+
+    def _unreadable(self, row: ResultRow, fault: Fault, detail: str) -> Unreadable:
+        loss = Loss(row.run, row.stage, row.subtask, row.layout, row.attempt, fault, detail)
+        return Unreadable([loss], advice(row.run, [row], is_named=fault is Fault.DAMAGED))
+
+
+def together(digests: Sequence[ContentDigest]) -> str:
+    """The digest of all rows of several partitions; that of each, where they cannot be compared."""
+    first, *others = digests
+    for other in others:
+        if (other.schema, other.version, other.rule) != (first.schema, first.version, first.rule):
+            return "|".join(str(each) for each in digests)
+        first = replace(
+            first,
+            rows=first.rows + other.rows,
+            xor=first.xor ^ other.xor,
+            low_sum=first.low_sum + other.low_sum,
+            high_sum=first.high_sum + other.high_sum,
+        )
+    return str(first)

@@ -1,0 +1,82 @@
+"""What a manifest says of columns, in Arrow's words and in those of Spark's DDL.
+
+Invariant: a reader gets the columns that were recorded, whatever the files beside them would say.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+
+from weir.errors import Misconfigured
+
+_ARROW = {
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+
+
+def arrow_schema(spark_schema: str) -> pa.Schema:
+    """Translate Spark's JSON of a schema, nullable throughout. Raises Misconfigured for a type that Arrow lacks."""
+    return pa.schema([pa.field(each["name"], _arrow(each["type"])) for each in _fields(spark_schema)])
+
+
+def spark_ddl(spark_schema: str) -> str:
+    """Translate Spark's JSON of a schema into the DDL that a reader takes, nullable throughout."""
+    return ", ".join(f"{_quoted(each['name'])} {_ddl(each['type'])}" for each in _fields(spark_schema))
+
+
+def _fields(spark_schema: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(spark_schema)["fields"]
+    return found
+
+
+def _arrow(kind: Any) -> pa.DataType:
+    if isinstance(kind, dict):
+        return _nested_arrow(kind)
+    if kind.startswith("decimal("):
+        precision, scale = kind.removeprefix("decimal(").removesuffix(")").split(",")
+        return pa.decimal128(int(precision), int(scale))
+    found = _ARROW.get("string" if kind.startswith(("char(", "varchar(", "string ")) else kind)
+    if found is None:
+        raise Misconfigured(f"Arrow has no type for Spark's {kind}: read this result with .spark(session)")
+    return found
+
+
+def _nested_arrow(kind: dict[str, Any]) -> pa.DataType:
+    if kind["type"] == "struct":
+        return pa.struct([pa.field(each["name"], _arrow(each["type"])) for each in kind["fields"]])
+    if kind["type"] == "array":
+        return pa.list_(pa.field("element", _arrow(kind["elementType"])))
+    if kind["type"] == "map":
+        return pa.map_(_arrow(kind["keyType"]), _arrow(kind["valueType"]))
+    raise Misconfigured(f"Arrow has no type for Spark's {kind['type']}: read this result with .spark(session)")
+
+
+def _ddl(kind: Any) -> str:
+    if not isinstance(kind, dict):
+        return str(kind)
+    if kind["type"] == "struct":
+        inner = ", ".join(f"{_quoted(each['name'])}: {_ddl(each['type'])}" for each in kind["fields"])
+        return f"struct<{inner}>"
+    if kind["type"] == "array":
+        return f"array<{_ddl(kind['elementType'])}>"
+    if kind["type"] == "map":
+        return f"map<{_ddl(kind['keyType'])}, {_ddl(kind['valueType'])}>"
+    return _ddl(kind.get("sqlType", kind["type"]))
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
