@@ -6,6 +6,8 @@ Invariant: with --dry-run nothing changes, and what it says is what would go now
 from __future__ import annotations
 
 import json
+import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,12 +16,13 @@ from rich.table import Table
 
 from weir.cli.services import opened_services
 from weir.dataflow.keep import time_from_text
-from weir.errors import Misconfigured
+from weir.errors import Misconfigured, WeirError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from datetime import timedelta
 
+    from weir.coordinator.clearing import Clearer
     from weir.coordinator.sweep_report import Kept, SweepReport
 
 SHOWN = 20
@@ -40,12 +43,32 @@ def gc(
     from weir.coordinator.sweep import sweep  # noqa: PLC0415  SQLAlchemy is slow to import
 
     floor = _floor(older_than)
-    with opened_services() as services:
-        report = sweep(services, dataflow, is_full=full, is_dry=dry_run, older_than=floor)
+    with opened_services() as services, _airflow() as (clearer, note):
+        report = sweep(services, dataflow, is_full=full, is_dry=dry_run, older_than=floor, clearer=clearer)
+    report.notes += [note] if note else []
     if as_json:
         print(json.dumps(report.to_json()))
     else:
         _tell(report)
+
+
+@contextmanager
+def _airflow() -> Iterator[tuple[Clearer | None, str]]:
+    """Airflow, which is asked which runs it has no more; without it, why it is not."""
+    from weir.cli.airflow_clearer import VARIABLE, ApiClearer, airflow_api  # noqa: PLC0415
+
+    try:
+        api = airflow_api(os.environ)
+    except WeirError as error:
+        yield None, f"Airflow was not asked which runs it has no more: {error}"
+        return
+    if api is None:
+        yield None, f"Airflow was not asked which runs it has no more ({VARIABLE}=http://LOGIN:PASSWORD@HOST:PORT)."
+        return
+    try:
+        yield ApiClearer(api), ""
+    finally:
+        api.close()
 
 
 def _floor(text: str | None) -> timedelta | None:
@@ -60,6 +83,8 @@ def _floor(text: str | None) -> timedelta | None:
 def _tell(report: SweepReport) -> None:
     console = Console()
     console.print(_sums(report), highlight=False)
+    for run in report.expired:
+        console.print(f"{'Would expire' if report.is_dry else 'Expired'}: {run.path}: {run.reason}", highlight=False)
     _tell_list("Finished results that miss files (`weir verify` looks closer)", report.missing)
     _tell_list("Unknown to the ledger, and left alone", report.unknown)
     for note in report.notes:

@@ -23,6 +23,7 @@ from weir.coordinator.values import (
     Settled,
     TaskKey,
 )
+from weir.coordinator.versions import expire_versions
 from weir.ledger.leases import renew_leases
 from weir.ledger.runs import dataflow_of
 from weir.recovery.restart import RestartStrategy
@@ -75,6 +76,8 @@ class Coordinator:
     def release(self, dataflow: str, runs: Iterable[str] | None = None) -> tuple[Deleted, ...]:
         """Release what nobody needs any more, in `runs` or in all, and delete its bytes. Raises Retryable."""
         touched = None if runs is None else tuple(runs)
+        if touched is None:
+            expire_versions(self._services, dataflow)
         release(self._services, dataflow, touched)
         return delete_released(self._services, dataflow, touched)
 

@@ -25,12 +25,10 @@ from weir.ledger.moves import move
 from weir.ledger.runs import dataflow_of, run_by_id
 from weir.results.partition_state import PartitionState
 from weir.results.release_rule import Verdict, release_verdicts
+from weir.results.released_note import RELEASED_NOTE
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.hands import in_parallel
 from weir.store.probe import MANIFEST
-
-RELEASED_NOTE = "released.json"
-"""Beside the manifest of a result whose data files were deleted because nobody needed them."""
 
 _KEPT_FILES = frozenset({MANIFEST, RELEASED_NOTE})
 

@@ -24,6 +24,7 @@ from weir.ledger.models import (
     ResultRow,
     RunRow,
 )
+from weir.ledger.moves import move
 from weir.ledger.reads import record_reads
 from weir.ledger.results import NewResult, replace_results, supersede_all
 from weir.ledger.slices import fix_slices, slices_of
@@ -156,7 +157,7 @@ def _rebuilt(
 
 
 def restore_results(session: Session, run: str, chosen: Iterable[Candidate], now: datetime) -> None:
-    """Make the results of the chosen attempts, and no others, the current ones."""
+    """Make the results of the chosen attempts, and no others, the current ones; released ones are released again."""
     supersede_all(session, run, REASON, now)
     session.flush()
     for candidate in chosen:
@@ -181,7 +182,16 @@ def restore_results(session: Session, run: str, chosen: Iterable[Candidate], now
             if partition not in known
         ]
         replace_results(session, run, candidate.attempt, new, now)
+        _release_again(session, candidate, now)
         _restore_reads(session, candidate.attempt, candidate.reads)
+
+
+def _release_again(session: Session, candidate: Candidate, now: datetime) -> None:
+    """Their data files are gone, or about to go: they are not lost."""
+    reasons = {stored.folder: stored.released for stored in candidate.results.values() if stored.released is not None}
+    query = select(ResultRow).where(ResultRow.attempt == candidate.attempt, ResultRow.folder.in_(list(reasons)))
+    for row in session.scalars(query):
+        move(session, row, PartitionState.RELEASED, reasons[row.folder], now)
 
 
 def _restore_reads(session: Session, attempt: str, reads: Iterable[InputRead]) -> None:

@@ -16,11 +16,15 @@ from weir.topology.regions import PartitionId, RegionId, Topology
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A result partition as it lies in the store: its folder, and the SHA-256 of its manifest in hex."""
+    """A result partition as it lies in the store: its folder, and the SHA-256 of its manifest in hex.
+
+    `released` says why its data files were deleted, where they were.
+    """
 
     folder: str
     manifest_sha256: str
     manifest: Manifest
+    released: str | None = None
 
     @property
     def partition(self) -> PartitionId:

@@ -16,6 +16,7 @@ from typing import cast
 from weir.errors import Misconfigured
 from weir.recovery.candidates import Stored
 from weir.results.codec import VERSIONS, manifest_from_json, run_record_from_json
+from weir.results.released_note import RELEASED_NOTE, reason_told
 from weir.results.run_record import RunRecord, record_path
 from weir.sinks.pointer import Pointer, pointer_folder, pointer_from_json
 from weir.store.errors import NotFound
@@ -92,7 +93,14 @@ def _result(store: Store, folder: str) -> Stored | str | None:
     named = f"{manifest.dataflow}/{manifest.epoch}/{manifest.stage}/{manifest.layout}/{manifest.subtask}"
     if f"{named}/{manifest.attempt}" != folder:
         return f"{path} is of {named}/{manifest.attempt}, so its result is left out: was it copied there?"
-    return Stored(folder, hashlib.sha256(data).hexdigest(), manifest)
+    return Stored(folder, hashlib.sha256(data).hexdigest(), manifest, _released(store, folder))
+
+
+def _released(store: Store, folder: str) -> str | None:
+    try:
+        return reason_told(store.read(f"{folder}/{RELEASED_NOTE}"))
+    except NotFound:
+        return None
 
 
 def _refuse_newer(path: str, data: bytes) -> None:

@@ -220,6 +220,7 @@ def test_an_older_try_is_taken_where_the_newest_has_no_manifest(green):
 
 
 def test_over_an_existing_ledger_the_older_try_counts_where_the_newest_is_gone(green):
+    green.airflow.collects = False
     green.airflow.clear_by_hand(green.run, "weather")
     green.airflow.run_until_quiet()
     lose(green, "weather", 0)
@@ -340,3 +341,26 @@ def test_a_store_that_goes_away_changes_no_result(green):
     with pytest.raises((Misconfigured, Retryable)):
         rebuild(green.services)
     assert current(green) == before
+
+
+def test_a_released_result_is_not_taken_for_lost(green):
+    flow = green.airflow.flow
+    green.airflow.deploy(type(flow)(flow.name, flow.stages, keep="end_of_run"))
+    second = green.airflow.dag_run(2)
+    green.airflow.run_until_quiet()
+
+    def states():
+        with green.ledger.transaction() as session:
+            rows = session.scalars(select(ResultRow).where(ResultRow.is_current))
+            return {(row.run, row.stage, row.subtask, row.layout): row.state for row in rows}
+
+    before = states()
+    assert set(before.values()) == {"finished", "released"}
+    green.lose_ledger()
+    [built] = rebuild(green.services)
+    assert [run.missing for run in built.runs] == [(), ()]
+    assert states() == before
+    green.airflow.clear_by_hand(second, "totals", 0)
+    green.airflow.run_until_quiet()
+    assert green.airflow.task(second, "totals", 0).state == "success"
+    assert states()[(RUN, "delays", 0, "plain")] == "finished"
