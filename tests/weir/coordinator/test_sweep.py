@@ -8,6 +8,9 @@ from sqlalchemy import select
 
 from weir.coordinator.sweep import sweep
 from weir.coordinator.sweep_report import Garbage
+from weir.dataflow import Dataflow
+from weir.errors import Misconfigured, Retryable
+from weir.ledger.leases import take_leases
 from weir.ledger.models import AttemptRow, ResultRow
 from weir.store.probe import MANIFEST
 from weir.store.walk import files_below
@@ -124,3 +127,123 @@ def test_a_finished_result_whose_files_are_gone_is_named(day):
     (day.folder / "store" / row.folder / "part-0.bin").unlink()
     report = sweep(day.services)
     assert [(each.path, each.bytes) for each in report.missing] == [(row.folder, row.bytes)]
+
+
+def test_what_a_zombie_writes_after_a_deletion_goes_too(day):
+    grow_old(day)
+    swept = sweep(day.services, is_full=True).deleted
+    for each in swept:
+        (day.folder / "store" / each.path).mkdir(parents=True)
+        (day.folder / "store" / each.path / "part-7.bin").write_bytes(b"late")
+    grow_old(day, 10)
+    again = sweep(day.services, is_full=True).deleted
+    assert {each.path for each in again} == {each.path for each in swept}
+    assert sum(each.bytes for each in again) == 4 * len(swept)
+
+
+def test_files_of_an_attempt_that_the_ledger_does_not_know_go_when_they_are_old(day):
+    folder = day.folder / "store/ladder/20130101T000000Z/joined/by-k-128-x/0/t0009-ffffffffffff"
+    folder.mkdir(parents=True)
+    (folder / MANIFEST).write_text("{}")
+    (folder.parent / f".{MANIFEST}.{'0' * 32}.tmp").write_text("{")
+    grow_old(day, 0)
+    sweep(day.services)
+    assert folder.exists()
+    grow_old(day)
+    report = sweep(day.services)
+    assert "the ledger knows no such attempt" in {each.reason for each in report.deleted}
+    assert not folder.exists()
+    assert not list(folder.parent.glob(".*"))
+
+
+def test_a_file_that_no_manifest_names_goes_and_the_others_stay(day):
+    row = results(day)[0]
+    stray = day.folder / "store" / row.folder / "part-0.attempt-2.bin"
+    stray.write_bytes(b"twice")
+    grow_old(day)
+    report = sweep(day.services)
+    assert [each.path for each in report.deleted if each.kind is Garbage.STRAY] == [f"{row.folder}/{stray.name}"]
+    assert not stray.exists()
+    assert not report.missing
+
+
+def test_bytes_that_come_back_to_a_released_result_are_deleted_again(day):
+    flow = day.airflow.flow
+    day.airflow.deploy(Dataflow(flow.name, flow.stages, keep="on_consumed"))
+    day.airflow.dag_run(2)
+    day.airflow.run_until_quiet()
+    row = next(each for each in results(day) if each.state == "released")
+    (day.folder / "store" / row.folder / "part-0.bin").write_bytes(b"from the trash can")
+    report = sweep(day.services)
+    assert (Garbage.RELEASED, row.folder, 18) in {(each.kind, each.path, each.bytes) for each in report.deleted}
+    assert names_in(day, row.folder) == {MANIFEST, "released.json"}
+
+
+def names_in(world, folder):
+    return {path.removeprefix(f"{folder}/") for path in lying(world) if path.startswith(f"{folder}/")}
+
+
+def test_what_was_lost_and_made_again_goes_and_the_ledger_knows(day):
+    row = next(each for each in results(day) if each.stage == "joined")
+    path = day.folder / "store" / row.folder / "part-0.bin"
+    path.write_bytes(path.read_bytes()[:-1])
+    day.airflow.clear_by_hand("scheduled__2013-01-01", "totals", 0)
+    day.airflow.run_until_quiet()
+    assert {each.state for each in results(day) if each.id == row.id} == {"superseded"}
+    report = sweep(day.services)
+    assert (Garbage.SUPERSEDED, row.folder) in {(each.kind, each.path) for each in report.deleted}
+    assert not names_in(day, row.folder)
+    assert all(each.deleted_at is not None for each in results(day) if each.id == row.id)
+
+
+def test_a_lease_keeps_what_was_made_again(day):
+    row = next(each for each in results(day) if each.stage == "joined")
+    with day.ledger.transaction("ladder") as session:
+        take_leases(session, [row.id], "notebook of ann", day.airflow.time)
+    path = day.folder / "store" / row.folder / "part-0.bin"
+    path.write_bytes(path.read_bytes()[:-1])
+    day.airflow.clear_by_hand("scheduled__2013-01-01", "totals", 0)
+    day.airflow.run_until_quiet()
+    report = sweep(day.services)
+    assert any("notebook of ann reads it" in each.reason for each in report.kept if each.path == row.folder)
+    grow_old(day)
+    sweep(day.services)
+    assert not names_in(day, row.folder)
+
+
+def test_the_folders_of_a_lost_ledger_are_told_and_never_deleted(day):
+    before = lying(day)
+    day.lose_ledger()
+    day.airflow.dag_run(2)
+    day.airflow.run_until_quiet()
+    grow_old(day, 100)
+    report = sweep(day.services, is_full=True)
+    assert before <= lying(day)
+    unknown = {each.path: each for each in report.unknown}
+    assert unknown.keys() == {"ladder/20130101T000000Z", "_sinks/ladder/delays/20130101T000000Z"}
+    assert all("weir ledger rebuild ladder" in each.reason and each.bytes > 0 for each in unknown.values())
+
+
+def test_the_folder_of_a_dataflow_that_the_ledger_does_not_know_is_told(day):
+    other = day.folder / "store/other/20130101T000000Z"
+    other.mkdir(parents=True)
+    (other / "_run.json").write_text("{}")
+    (day.folder / "store/_sinks/other").mkdir()
+    (day.folder / "store" / (".weir-doctor-" + "0" * 32)).mkdir()
+    (day.folder / "store" / (".weir-doctor-" + "0" * 32) / "file").write_text("x")
+    grow_old(day)
+    report = sweep(day.services, is_full=True)
+    assert {each.path for each in report.unknown} == {"other", "_sinks/other"}
+    assert not list((day.folder / "store").glob(".weir-doctor-*/*"))
+
+
+def test_an_unmounted_disk_is_no_empty_store(day):
+    (day.folder / "store").rename(day.folder / "away")
+    (day.folder / "store").mkdir()
+    with pytest.raises(Retryable, match="not mounted"):
+        sweep(day.services, is_full=True)
+
+
+def test_a_dataflow_that_is_not_known_is_refused(day):
+    with pytest.raises(Misconfigured, match="it knows ladder"):
+        sweep(day.services, "laddr")
