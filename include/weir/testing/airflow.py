@@ -53,6 +53,8 @@ class FakeAirflow:
         self.deleted = 0
         self.during: Callable[[TaskKey], None] = lambda _key: None
         self.after_commit: Callable[[TaskKey], None] = lambda _key: None
+        self.collects = True
+        """Whether what nobody needs is released behind each commit."""
         self.reachable = True
         self.time = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -185,6 +187,8 @@ class FakeAirflow:
 
     def _release(self, outcome: object) -> None:
         """As the operators do behind a commit: of its own run, or of all where a run is closed."""
+        if not self.collects:
+            return
         if isinstance(outcome, Published):
             self.coordinator.release(self.flow.name)
         elif isinstance(outcome, Committed):

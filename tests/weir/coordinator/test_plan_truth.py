@@ -153,6 +153,7 @@ class Epochs:
                 Stage("report", "m:report", [blocking("sums")]),
                 sink("report", "delays"),
             ],
+            keep="7 days",
         )
         self.world = world
         self.airflow = FakeAirflow(world.services, world.airflow.engine, flow)
