@@ -60,19 +60,30 @@ def owe_clear(
 
 
 def task_of(session: Session, run: Run, region: RegionId) -> tuple[str, int]:
-    """The task instance of a region: as it once began, or as the run's record says."""
+    """The task instance of a region, by the dataflow that the run is pinned to now.
+
+    A task that was mapped when its DagRun was made keeps its indexes when it is no more: then the tries of this DagRun
+    tell. What once began without an index is gone from Airflow as soon as the task is mapped, so that tells nothing.
+    """
+    task_id = run.task_prefix + region.name
+    index = -1 if region == CLOSE else run.topology.region(region.name).map_index(region.subtask)
+    return task_id, index if index >= 0 else _index_begun(session, run, region)
+
+
+def _index_begun(session: Session, run: Run, region: RegionId) -> int:
     query = (
-        select(AttemptRow.task_id, AttemptRow.map_index)
-        .where(AttemptRow.run == run.id, AttemptRow.region == region.name, AttemptRow.subtask == region.subtask)
+        select(AttemptRow.map_index)
+        .where(
+            AttemptRow.run == run.id,
+            AttemptRow.region == region.name,
+            AttemptRow.subtask == region.subtask,
+            AttemptRow.try_number > 0,
+        )
         .order_by(AttemptRow.try_number.desc())
         .limit(1)
     )
-    known = session.execute(query).first()
-    if known is not None:
-        return known[0], known[1]
-    if region == CLOSE:
-        return run.task_prefix + region.name, -1
-    return run.task_prefix + region.name, run.topology.region(region.name).map_index(region.subtask)
+    known = session.scalar(query)
+    return -1 if known is None else known
 
 
 def open_clears(session: Session, dataflow: str | None = None) -> list[OwedClearRow]:
