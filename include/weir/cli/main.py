@@ -19,6 +19,7 @@ from weir.cli import (
     gc_commands,
     ledger_commands,
     plan_commands,
+    results_commands,
     stack_commands,
     verify_commands,
 )
@@ -55,6 +56,7 @@ app.command()(stack_commands.status)
 app.command()(chaos_commands.chaos)
 app.command()(doctor.doctor)
 app.command()(ledger_commands.runs)
+app.command()(results_commands.results)
 app.command()(failover_commands.failovers)
 app.command()(plan_commands.plan)
 app.command()(failover_commands.why)

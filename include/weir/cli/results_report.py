@@ -1,0 +1,251 @@
+"""Results as a person reads them, and as JSON. Invariant: what is not shown of a digest or an attempt, `--json` has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from weir.dataflow.keep import told_size
+from weir.results.partition_state import PartitionState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from datetime import datetime
+
+    from weir.ledger.memory import Consumer, ResultMemory, RunMemory, StageMemory, Unfinished
+
+    Reasons = Mapping[tuple[str, str, int, str, str], str]
+    """Why a result that is there is kept, or goes next: by run, stage, subtask, layout and attempt."""
+
+VERSION = 1
+
+_SHOWN_CONSUMERS = 3
+
+
+def results_json(memories: Iterable[RunMemory], kept: Reasons) -> dict[str, Any]:
+    """All that is known; times are in UTC, ISO 8601, sizes in bytes."""
+    return {"version": VERSION, "runs": [_run_json(each, kept) for each in memories]}
+
+
+def tell_run(memory: RunMemory, kept: Reasons, *, with_story: bool) -> None:
+    """Print each result of a run."""
+    _say(_headline(memory))
+    for stage in memory.stages:
+        _say(f"  {_stage_line(stage)}")
+        for result in stage.results:
+            for line in _result_lines(result, kept, with_story=with_story):
+                _say(f"    {line}")
+        for unfinished in stage.unfinished:
+            _say(f"    {_unfinished_line(unfinished)}")
+
+
+def tell_runs(memories: Iterable[RunMemory]) -> None:
+    """Print a line for each stage of each run."""
+    table = Table("run", "stage", "partitions", "attempts", "states", "rows", "bytes at rest", "released")
+    for memory in memories:
+        for number, stage in enumerate(memory.stages):
+            table.add_row("" if number else memory.run.id, *_cells(stage))
+        table.add_section()
+    Console().print(table)
+
+
+def _cells(stage: StageMemory) -> list[str]:
+    current = [each.row for each in stage.results if each.row.is_current]
+    attempts = {each.row.attempt for each in stage.results} | {each.attempt.id for each in stage.unfinished}
+    return [
+        stage.stage,
+        str(len({(row.subtask, row.layout) for row in current})),
+        str(len(attempts)),
+        _states(stage),
+        f"{sum(row.rows for row in _rows_once(stage)):,}",
+        told_size(_at_rest(stage.results)),
+        _released(stage),
+    ]
+
+
+def _headline(memory: RunMemory) -> str:
+    run = memory.run
+    marks = {
+        "closed": run.closed_at,
+        "deleted in Airflow": run.deleted_at,
+        "expired": run.expired_at,
+    }
+    said = [f"{name} {_at(at)}" for name, at in marks.items() if at is not None] or ["not closed"]
+    at_rest = sum(_at_rest(stage.results) for stage in memory.stages)
+    return f"{run.id} ({run.run_id} of {run.dag_id}): {', '.join(said)}; {told_size(at_rest)} at rest"
+
+
+def _stage_line(stage: StageMemory) -> str:
+    rows = sum(row.rows for row in _rows_once(stage))
+    return (
+        f"{stage.stage}: {_states(stage) or 'nothing yet'}; {rows:,} rows, {told_size(_at_rest(stage.results))} at rest"
+    )
+
+
+def _rows_once(stage: StageMemory) -> list[Any]:
+    """The current results in one layout: each layout holds all the rows."""
+    current = [each.row for each in stage.results if each.row.is_current]
+    return [row for row in current if row.layout == current[0].layout]
+
+
+def _states(stage: StageMemory) -> str:
+    states = [_state(each) for each in stage.results] + [each.state.value for each in stage.unfinished]
+    return ", ".join(f"{count} {state}" for state, count in Counter(states).items())
+
+
+def _state(result: ResultMemory) -> str:
+    """The state, and whether the content is right: these are two questions."""
+    if not result.row.is_current and result.row.state != PartitionState.SUPERSEDED.value:
+        return f"{result.row.state}, made again"
+    return f"{result.row.state}, stale" if result.is_valid is False else result.row.state
+
+
+def _released(stage: StageMemory) -> str:
+    released = [each.row for each in stage.results if each.row.state == PartitionState.RELEASED.value]
+    if not released:
+        return "-"
+    newest = max(released, key=lambda row: row.state_at)
+    return f"{_at(newest.state_at)}: {newest.state_reason}"
+
+
+def _at_rest(results: Iterable[ResultMemory]) -> int:
+    return sum(each.row.bytes for each in results if each.row.deleted_at is None and _has_bytes(each))
+
+
+def _has_bytes(result: ResultMemory) -> bool:
+    return result.row.state in (PartitionState.FINISHED.value, PartitionState.QUARANTINED.value)
+
+
+def _result_lines(result: ResultMemory, kept: Reasons, *, with_story: bool) -> list[str]:
+    row = result.row
+    what = f"{row.rows:,} rows, {told_size(row.bytes)}, digest {_short(row.digest)}"
+    lines = [f"{row.stage}[{row.subtask}] ({row.layout}) of {row.attempt}: {_state(result)}; {what}"]
+    lines += [f"  {each}" for each in _details(result, kept)]
+    if with_story:
+        lines += [f"  {_at(at)}  {text}" for at, text in _story(result)]
+        lines.append(f"  in {row.folder}")
+    return lines
+
+
+def _story(result: ResultMemory) -> list[tuple[datetime, str]]:
+    """All that has become of a result, oldest first."""
+    events = [(each.at, f"{each.state.value}: {each.reason}") for each in result.story]
+    if result.row.deleted_at is not None:
+        events.append((result.row.deleted_at, "its data files are deleted"))
+    if result.row.verified_at is not None:
+        events.append((result.row.verified_at, "verified last, byte for byte"))
+    return sorted(events, key=lambda event: event[0])
+
+
+def _details(result: ResultMemory, kept: Reasons) -> Iterable[str]:
+    row = result.row
+    if result.consumers:
+        shown = [_reader(each, row.run) for each in result.consumers]
+        more = f" and {len(shown) - _SHOWN_CONSUMERS} more" if len(shown) > _SHOWN_CONSUMERS else ""
+        yield f"read by {', '.join(shown[:_SHOWN_CONSUMERS])}{more}"
+    if result.published:
+        yield f"published in {', '.join(result.published)}"
+    if result.readers:
+        yield f"being read by {', '.join(result.readers)}"
+    if row.differs_from:
+        yield f"differs from {row.differs_from}, which was made from the same"
+    if row.state != PartitionState.FINISHED.value:
+        yield f"{row.state} on {_at(row.state_at)}: {row.state_reason}"
+    elif (reason := kept.get(_key(result))) is not None:
+        yield reason
+
+
+def _reader(consumer: Consumer, run: str) -> str:
+    elsewhere = "" if consumer.run == run else f" of {consumer.run}"
+    return f"{consumer.region}[{consumer.subtask}]{elsewhere} ({consumer.attempt})"
+
+
+def _unfinished_line(unfinished: Unfinished) -> str:
+    row = unfinished.attempt
+    if unfinished.state is PartitionState.WRITING:
+        return f"{row.region}[{row.subtask}] by {row.id}: writing since {_at(row.began_at)}"
+    why = (row.error or "").partition("\n")[0]
+    ended = "" if row.ended_at is None else f" on {_at(row.ended_at)}"
+    return f"{row.region}[{row.subtask}] by {row.id}: abandoned{ended}{f': {why}' if why else ''}"
+
+
+def _key(result: ResultMemory) -> tuple[str, str, int, str, str]:
+    row = result.row
+    return row.run, row.stage, row.subtask, row.layout, row.attempt
+
+
+def _run_json(memory: RunMemory, kept: Reasons) -> dict[str, Any]:
+    run = memory.run
+    return {
+        "run": run.id,
+        "dag_id": run.dag_id,
+        "run_id": run.run_id,
+        "closed_at": _iso(run.closed_at),
+        "released_at": _iso(run.released_at),
+        "deleted_at": _iso(run.deleted_at),
+        "expired_at": _iso(run.expired_at),
+        "stages": [
+            {
+                "stage": stage.stage,
+                "bytes_at_rest": _at_rest(stage.results),
+                "results": [_result_json(each, kept) for each in stage.results],
+                "unfinished": [_unfinished_json(each) for each in stage.unfinished],
+            }
+            for stage in memory.stages
+        ],
+    }
+
+
+def _result_json(result: ResultMemory, kept: Reasons) -> dict[str, Any]:
+    row = result.row
+    plain = ("subtask", "layout", "attempt", "is_current", "state", "rows", "bytes", "digest", "folder", "fault")
+    return {
+        **{name: getattr(row, name) for name in plain},
+        "try_number": result.attempt.try_number,
+        "is_valid": result.is_valid,
+        "since": _iso(row.state_at),
+        "reason": row.state_reason,
+        "kept": kept.get(_key(result)),
+        "differs_from": row.differs_from,
+        "data_deleted_at": _iso(row.deleted_at),
+        "verified_at": _iso(row.verified_at),
+        "consumers": [asdict(each) for each in result.consumers],
+        "read_now_by": list(result.readers),
+        "published": list(result.published),
+        "story": [{"state": each.state.value, "at": _iso(each.at), "reason": each.reason} for each in result.story],
+    }
+
+
+def _unfinished_json(unfinished: Unfinished) -> dict[str, Any]:
+    row = unfinished.attempt
+    return {
+        "region": row.region,
+        "subtask": row.subtask,
+        "attempt": row.id,
+        "try_number": row.try_number,
+        "state": unfinished.state.value,
+        "began_at": _iso(row.began_at),
+        "ended_at": _iso(row.ended_at),
+        "error": row.error,
+    }
+
+
+def _short(digest: str) -> str:
+    """The part of a digest that tells it from others: the xor and what is behind it are of the rows."""
+    return digest if len(digest) <= 24 else f"{digest[:10]}..{digest[-12:]}"
+
+
+def _say(text: str) -> None:
+    Console().print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _iso(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat()
+
+
+def _at(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
