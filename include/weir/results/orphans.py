@@ -191,7 +191,9 @@ def _judge(folder: AttemptFolder, known: RunKnowledge, newest: Set[str]) -> Judg
         return _judge_result(folder, known, result)
     if folder.path in known.published:
         return Judgement(folder, Fate.KEPT, "a published version names it")
-    if folder.place is Place.RECORD and attempt is not None and not known.is_expired:
+    if known.is_expired:
+        return Judgement(folder, Fate.GARBAGE, "its run is expired")
+    if folder.place is Place.RECORD and attempt is not None:
         return Judgement(folder, Fate.KEPT, "the record of an attempt, kept until the run expires")
     if folder.place is Place.COPY and attempt is not None:
         return _judge_copy(folder, known, attempt, newest)
@@ -246,7 +248,7 @@ def _judge_copy(folder: AttemptFolder, known: RunKnowledge, attempt: KnownAttemp
     if any(_is_at_work_on(each, attempt) for each in known.attempts.values()):
         return Judgement(folder, Fate.KEPT, "an attempt is at work that may have resumed from it")
     kept = known.copies.get((folder.name, folder.subtask))
-    if kept is None or known.is_expired:
+    if kept is None:
         return Judgement(folder, Fate.GARBAGE, "a copy that nobody will resume from")
     if folder.path not in newest:
         return Judgement(folder, Fate.GARBAGE, "there is a newer copy")

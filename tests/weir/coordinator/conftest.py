@@ -1,9 +1,13 @@
 """A small dataflow on a real ledger and a real store, under the fake Airflow."""
 
+import copy
+import shutil
+
 import pytest
 
 from weir.coordinator.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, pipelined, sink, source
+from weir.ledger.ledger import Ledger
 from weir.store.store import Store
 from weir.testing.airflow import FakeAirflow
 from weir.testing.engine import FakeEngine
@@ -59,6 +63,28 @@ class World:
         for file in self.folder.glob("ledger.db*"):
             file.unlink()
         return new_ledger(self.folder / "ledger.db")
+
+
+class Saved:
+    """A world as it was, of which any number can go on from there."""
+
+    STATE = ("tasks", "time", "clear_numbers", "queued", "deleted")
+
+    def __init__(self, world, folder):
+        world.ledger.close()
+        self._folder, self._flow, self._content = folder, world.airflow.flow, dict(world.content)
+        self._airflow = copy.deepcopy({name: getattr(world.airflow, name) for name in self.STATE})
+        shutil.copytree(world.folder, folder)
+
+    def go_on(self, folder):
+        """A world of its own, in a new folder."""
+        shutil.copytree(self._folder, folder, dirs_exist_ok=True)
+        world = World(folder, self._flow, lambda: Ledger.open(f"sqlite:///{folder}/ledger.db"))
+        world._empty_ledger = world._empty_file
+        world.content.update(self._content)
+        for name, value in copy.deepcopy(self._airflow).items():
+            setattr(world.airflow, name, value)
+        return world
 
 
 @pytest.fixture

@@ -1,7 +1,9 @@
 """What nobody needs is removed from the store, and nothing else."""
 
+import importlib.util
 import os
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from sqlalchemy import select
@@ -15,6 +17,11 @@ from weir.ledger.models import AttemptRow, ResultRow
 from weir.store.probe import MANIFEST
 from weir.store.walk import files_below
 from weir.testing.airflow import Killed
+from weir.testing.ledgers import fast_folder
+
+_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).with_name("conftest.py"))
+small = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(small)
 
 DAY = timedelta(days=1)
 
@@ -42,20 +49,30 @@ def attempts(world):
         return {row.id: row for row in session.scalars(select(AttemptRow))}
 
 
-@pytest.fixture
-def day(world):
+@pytest.fixture(scope="module")
+def one_day():
     """A run of one day, of which one try wrote all its results and was killed before its commit."""
-    commit, killed = world.airflow.coordinator.commit, []
+    with fast_folder() as folder:
+        (folder / "world/store").mkdir(parents=True)
+        world, killed = small.World(folder / "world", small.ladder()), []
+        commit = world.airflow.coordinator.commit
 
-    def once(begun, report, clearer):
-        if begun.attempt.region.name == "joined" and not killed:
-            killed.append(begun.attempt.id)
-            raise Killed
-        return commit(begun, report, clearer)
+        def once(begun, report, clearer):
+            if begun.attempt.region.name == "joined" and not killed:
+                killed.append(begun.attempt.id)
+                raise Killed
+            return commit(begun, report, clearer)
 
-    world.airflow.coordinator.commit = once
-    world.airflow.dag_run(1)
-    world.airflow.run_until_quiet()
+        world.airflow.coordinator.commit = once
+        world.airflow.dag_run(1)
+        world.airflow.run_until_quiet()
+        yield small.Saved(world, folder / "saved"), killed
+
+
+@pytest.fixture
+def day(one_day, tmp_path):
+    saved, killed = one_day
+    world = saved.go_on(tmp_path)
     world.killed = killed
     return world
 
