@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordinator.services import Services
 from weir.errors import DiskFull
-from weir.ledger.lives import newest_dataflow_settings, run_life, runs_to_release
+from weir.ledger.lives import is_all_kept, newest_dataflow_settings, run_life, runs_to_release
 from weir.ledger.models import ResultRow, RunRow
 from weir.ledger.moves import move
 from weir.ledger.runs import dataflow_of, run_by_id
@@ -71,20 +71,27 @@ def release(
 ) -> tuple[ResultLife, ...]:
     """Mark released what nobody needs, in `runs` or in all that may have any; answers what became of each result.
 
-    `is_pressed`: room is needed, so that policies keep nothing. A dry one marks nothing. Raises Retryable.
+    `is_pressed`: room is needed, so that policies keep nothing. A dry one marks nothing. Of `runs` that are named, as
+    behind each commit, nothing is answered where a policy keeps all. Raises Retryable.
     """
-    with services.ledger.transaction() as session:
-        wanted = runs_to_release(session, dataflow) if runs is None else list(runs)
-    return tuple(each for run in wanted for each in _release_run(services, run, is_pressed=is_pressed, is_dry=is_dry))
+    if runs is not None:
+        wanted, is_brief = list(runs), not (is_pressed or is_dry)
+    else:
+        with services.ledger.transaction() as session:
+            wanted, is_brief = runs_to_release(session, dataflow), False
+    asked = (_release_run(services, run, is_pressed=is_pressed, is_dry=is_dry, is_brief=is_brief) for run in wanted)
+    return tuple(each for verdicts in asked for each in verdicts)
 
 
-def _release_run(services: Services, run: str, *, is_pressed: bool, is_dry: bool) -> list[ResultLife]:
+def _release_run(services: Services, run: str, *, is_pressed: bool, is_dry: bool, is_brief: bool) -> list[ResultLife]:
     now = services.now()
     with services.ledger.transaction(None if is_dry else dataflow_of(run)) as session:
         row = session.get(RunRow, run)
         if row is None or row.pinned is None:
             return []
         settings = newest_dataflow_settings(session, row.dataflow, services.life)
+        if is_brief and is_all_kept(session, row, settings, now):
+            return []
         life = run_life(session, run_by_id(session, run), settings, now)
         verdicts = release_verdicts(life, settings, now, is_pressed=is_pressed)
         if not is_dry:

@@ -20,6 +20,11 @@ LEASE = timedelta(hours=1)
 _LEASES = Table.metadata.tables[LeaseRow.__tablename__]
 _TAKE = insert(_LEASES)
 _DROP = delete(_LEASES).where(_LEASES.c.holder == bindparam("of"))
+_CLAIMS = (
+    select(LeaseRow)
+    .where(LeaseRow.result.in_(bindparam("of", expanding=True)), LeaseRow.expires_at > bindparam("at"))
+    .order_by(LeaseRow.expires_at)
+)
 
 
 def clock(session: Session, now: datetime) -> datetime:
@@ -59,5 +64,6 @@ def drop_expired(session: Session, now: datetime) -> None:
 def leased(session: Session, results: Collection[int], now: datetime) -> dict[int, LeaseRow]:
     """The lease that ends last of each result that has one now."""
     at = clock(session, now)
-    query = select(LeaseRow).where(LeaseRow.result.in_(results), LeaseRow.expires_at > at).order_by(LeaseRow.expires_at)
-    return {row.result: row for row in session.scalars(query)} if results else {}
+    if not results:
+        return {}
+    return {row.result: row for row in session.scalars(_CLAIMS, {"of": list(results), "at": at})}

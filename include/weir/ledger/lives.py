@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
+from weir.dataflow.keep import KeepUntil
 from weir.ledger.leases import leased
 from weir.ledger.models import AttemptRow, PublicationRow, ResultRow, RunRow
 from weir.ledger.runs import Run, run_by_id, topology_of
@@ -20,6 +22,37 @@ from weir.results.life_settings import LifeSettings
 from weir.results.partition_state import PartitionState
 from weir.results.release_rule import QUIET, Pin, RunLife, StoredResult
 from weir.topology.regions import PartitionId
+
+# Built once: every commit asks, and to build a statement costs more than to carry it out.
+_OF_RUN, _OF_DATAFLOW = ResultRow.run == bindparam("run"), RunRow.dataflow == bindparam("dataflow")
+_STORED = select(ResultRow).where(_OF_RUN, ResultRow.state == PartitionState.FINISHED.value).order_by(ResultRow.id)
+_OLD = (
+    select(ResultRow.id)
+    .where(_OF_RUN, ResultRow.state == PartitionState.FINISHED.value, ResultRow.is_current.is_(False))
+    .limit(1)
+)
+_EVENTS = select(func.max(AttemptRow.began_at), func.max(AttemptRow.ended_at)).where(AttemptRow.run == bindparam("run"))
+_PUBLISHED = (
+    select(PublicationRow)
+    .where(PublicationRow.run == bindparam("run"), PublicationRow.expired_at.is_(None))
+    .order_by(PublicationRow.version.desc())
+)
+_NEXT = select(RunRow).where(_OF_DATAFLOW, RunRow.predecessor == bindparam("epoch"))
+_LATER = select(RunRow.id).where(_OF_DATAFLOW, RunRow.epoch > bindparam("epoch")).limit(1)
+_NEWEST_PINNED = (
+    select(RunRow.pinned)
+    .where(_OF_DATAFLOW, RunRow.pinned.is_not(None))
+    .order_by(RunRow.created_at.desc(), RunRow.epoch.desc())
+    .limit(1)
+)
+_CLOSED_AFTER = select(func.count()).where(
+    _OF_DATAFLOW, RunRow.id != bindparam("run"), RunRow.closed_at > bindparam("closed_at")
+)
+_NEWEST_CURRENT = (
+    select(func.max(AttemptRow.ended_at))
+    .join(ResultRow, ResultRow.attempt == AttemptRow.id)
+    .where(_OF_RUN, ResultRow.is_current)
+)
 
 
 def run_life(session: Session, run: Run, settings: LifeSettings, now: datetime) -> RunLife:
@@ -50,14 +83,20 @@ def runs_to_release(session: Session, dataflow: str) -> list[str]:
 
 def stored_results(session: Session, run: str) -> list[ResultRow]:
     """The results of `run` whose bytes are there, current or not."""
-    query = select(ResultRow).where(ResultRow.run == run, ResultRow.state == PartitionState.FINISHED.value)
-    return list(session.scalars(query.order_by(ResultRow.id)))
+    return list(session.scalars(_STORED, {"run": run}))
+
+
+def is_all_kept(session: Session, row: RunRow, settings: LifeSettings, now: datetime) -> bool:
+    """Whether a policy keeps all that an open run has, whoever needs it: then nothing else has to be looked at."""
+    is_open = row.closed_at is None and row.deleted_at is None
+    if not is_open or settings.keep.until is KeepUntil.CONSUMED or session.scalar(_OLD, {"run": row.id}) is not None:
+        return False
+    return settings.keep_failed is None or last_event(session, row) + settings.keep_failed > now
 
 
 def last_event(session: Session, run: RunRow) -> datetime:
     """When something happened in a run last."""
-    query = select(func.max(AttemptRow.began_at), func.max(AttemptRow.ended_at)).where(AttemptRow.run == run.id)
-    began, ended = session.execute(query).one()
+    began, ended = session.execute(_EVENTS, {"run": run.id}).one()
     return max(each for each in (run.created_at, began, ended) if each is not None)
 
 
@@ -75,10 +114,9 @@ def _read(session: Session, stored: Collection[ResultRow], now: datetime) -> dic
 
 def _published(session: Session, run: str, stored: Collection[ResultRow], now: datetime) -> dict[int, Pin]:
     """Results that published versions are made of; readers of a version that was replaced get an hour to leave."""
-    query = select(PublicationRow).where(PublicationRow.run == run, PublicationRow.expired_at.is_(None))
     newest: dict[str, PublicationRow] = {}
     pins: dict[int, Pin] = {}
-    for row in session.scalars(query.order_by(PublicationRow.version.desc())):
+    for row in session.scalars(_PUBLISHED, {"run": run}):
         newer = newest.get(row.sink)
         is_left = newer is not None and newer.published_at is not None and newer.published_at + QUIET <= now
         if is_left:
@@ -101,16 +139,15 @@ def _parts(row: PublicationRow, stored: Collection[ResultRow]) -> list[ResultRow
 
 def _needed_later(session: Session, row: RunRow, settings: LifeSettings, now: datetime) -> Mapping[str, str]:
     """Which stages an epoch behind this one may read over `previous`, and which."""
-    later = list(
-        session.scalars(select(RunRow).where(RunRow.dataflow == row.dataflow, RunRow.predecessor == row.epoch))
-    )
+    later = list(session.scalars(_NEXT, {"dataflow": row.dataflow, "epoch": row.epoch}))
     readers = [each for each in later if each.pinned is not None]
     if readers:
         open_ones = [each for each in readers if not _is_over(session, each, settings, now)]
-        return {stage: f"{each.id} may read it" for each in open_ones for stage in _read_over_previous(each)}
-    if not later and _has_later(session, row):
+        return {stage: f"{each.id} may read it" for each in open_ones for stage in _read_over_previous(each.pinned)}
+    read = _read_over_previous(_newest_pinned(session, row.dataflow))
+    if read and not later and _has_later(session, row):
         return {}  # the epochs behind it have another predecessor
-    return dict.fromkeys(_read_over_previous(_newest_pinned(session, row)), "the next epoch reads it")
+    return dict.fromkeys(read, "the next epoch reads it")
 
 
 def _is_over(session: Session, row: RunRow, settings: LifeSettings, now: datetime) -> bool:
@@ -125,46 +162,31 @@ def _is_over(session: Session, row: RunRow, settings: LifeSettings, now: datetim
 
 
 def _has_later(session: Session, row: RunRow) -> bool:
-    query = select(RunRow.id).where(RunRow.dataflow == row.dataflow, RunRow.epoch > row.epoch).limit(1)
-    return session.scalar(query) is not None
+    return session.scalar(_LATER, {"dataflow": row.dataflow, "epoch": row.epoch}) is not None
 
 
-def _newest_pinned(session: Session, row: RunRow) -> RunRow:
-    query = (
-        select(RunRow)
-        .where(RunRow.dataflow == row.dataflow, RunRow.pinned.is_not(None))
-        .order_by(RunRow.created_at.desc(), RunRow.epoch.desc())
-        .limit(1)
-    )
-    return session.scalar(query) or row
+def _newest_pinned(session: Session, dataflow: str) -> Mapping[str, Any] | None:
+    pinned: Mapping[str, Any] | None = session.scalar(_NEWEST_PINNED, {"dataflow": dataflow})
+    return pinned
 
 
-def _read_over_previous(row: RunRow) -> set[str]:
-    if row.pinned is None:
+def _read_over_previous(pinned: Mapping[str, Any] | None) -> set[str]:
+    topology = None if pinned is None else topology_of(pinned)
+    if topology is None or not topology.reads_previous:
         return set()
-    topology = topology_of(row.pinned)
     return {read.producer for region in topology.region_ids() for read in topology.previous_inputs(region)}
 
 
 def newest_dataflow_settings(session: Session, dataflow: str, deployed: LifeSettings) -> LifeSettings:
     """The life settings of a dataflow: what its newest run was pinned to says, whatever older ones did."""
-    query = (
-        select(RunRow.pinned)
-        .where(RunRow.dataflow == dataflow, RunRow.pinned.is_not(None))
-        .order_by(RunRow.created_at.desc(), RunRow.epoch.desc())
-        .limit(1)
-    )
-    pinned = session.scalar(query)
+    pinned = _newest_pinned(session, dataflow)
     return deployed if pinned is None else deployed.of(topology_of(pinned).dataflow)
 
 
 def _closed_after(session: Session, row: RunRow) -> int | None:
     if row.closed_at is None:
         return None
-    query = select(func.count()).where(
-        RunRow.dataflow == row.dataflow, RunRow.id != row.id, RunRow.closed_at > row.closed_at
-    )
-    return session.scalar(query) or 0
+    return session.scalar(_CLOSED_AFTER, {"dataflow": row.dataflow, "run": row.id, "closed_at": row.closed_at}) or 0
 
 
 def _is_last_word(session: Session, run: str) -> bool:
@@ -172,6 +194,5 @@ def _is_last_word(session: Session, run: str) -> bool:
     closing = committed_attempt(session, run, CLOSE)
     if closing is None or closing.ended_at is None:
         return False
-    query = select(func.max(AttemptRow.ended_at)).join(ResultRow, ResultRow.attempt == AttemptRow.id)
-    newest = session.scalar(query.where(ResultRow.run == run, ResultRow.is_current))
+    newest = session.scalar(_NEWEST_CURRENT, {"run": run})
     return newest is None or newest <= closing.ended_at

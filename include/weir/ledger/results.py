@@ -128,6 +128,7 @@ def record_found(session: Session, results: Iterable[CurrentResult], now: dateti
             if row.state == PartitionState.LOST.value:
                 move(session, row, PartitionState.FINISHED, "the files are back", now)
                 row.fault = None
+                session.execute(_TOUCHED, {"of": row.run})
 
 
 def damaged_attempts(session: Session, attempts: Iterable[str]) -> frozenset[str]:

@@ -208,7 +208,7 @@ def random_run(random):
         known = run.regions.get(region)
         what = random.choice(["commit", "commit", "change", "begin", "fail", "owe", "lose", "quarantine", "anew"])
         if what in ("commit", "change") and run.can_begin(region):
-            run.commit(region, what)
+            run.commit(region, "same" if what == "commit" else what)
         elif what == "begin":
             run.begin(region)
         elif what == "fail" and known is not None:
