@@ -40,6 +40,7 @@ def _note(services: Services, dataflow: str, seen: dict[str, RunRow], found: dic
             if (row.dag_id, row.run_id) != (seen[run].dag_id, seen[run].run_id):
                 continue  # another DagRun has taken its epoch over meanwhile
             row.deleted_at = None if is_there else services.now()
+            row.released_at = None  # what was to stay may go
             what = "is there again" if is_there else "was deleted: what is left of its results goes after orphan_age"
             said.append(f"DagRun {row.run_id} of DAG {row.dag_id} ({run}) {what}")
     return said

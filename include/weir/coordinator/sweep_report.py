@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any
 
 from weir.coordinator.release import ResultLife
+from weir.dataflow.keep import told_size
 
 
 class Garbage(Enum):
@@ -96,13 +97,13 @@ class SweepReport:
     def __str__(self) -> str:
         """One line."""
         said = "would be deleted" if self.is_dry else "deleted"
-        parts = [f"{count} x {kind}, {size} bytes" for kind, count, size in self.deleted_by_kind()]
+        parts = [f"{count} x {kind}, {told_size(size)}" for kind, count, size in self.deleted_by_kind()]
         what = f"{self.runs} run(s) swept; {said}: {'; '.join(parts) or 'nothing'}"
         kept = sum(each.bytes for each in self.kept)
         more = [f"{len(self.expired)} run(s) {'would expire' if self.is_dry else 'expired'}"] if self.expired else []
         more += [f"{len(self.missing)} finished result(s) miss files"] if self.missing else []
         more += [f"{len(self.unknown)} thing(s) that the ledger does not know"] if self.unknown else []
-        return "; ".join([what, f"kept: {kept} bytes", *more, *self.notes])
+        return "; ".join([what, f"kept: {told_size(kept)}", *more, *self.notes])
 
 
 def _by_reason(found: Iterable[tuple[str, int]]) -> list[tuple[str, int, int]]:

@@ -193,9 +193,14 @@ def _judge(folder: AttemptFolder, known: RunKnowledge, newest: Set[str]) -> Judg
         return Judgement(folder, Fate.KEPT, "a published version names it")
     if known.is_expired:
         return Judgement(folder, Fate.GARBAGE, "its run is expired")
-    if folder.place is Place.RECORD and attempt is not None:
+    return _judge_rest(folder, attempt) if attempt is None else _judge_left(folder, known, attempt, newest)
+
+
+def _judge_left(folder: AttemptFolder, known: RunKnowledge, attempt: KnownAttempt, newest: Set[str]) -> Judgement:
+    """What an attempt has left that has come to its end, beside its results."""
+    if folder.place is Place.RECORD:
         return Judgement(folder, Fate.KEPT, "the record of an attempt, kept until the run expires")
-    if folder.place is Place.COPY and attempt is not None:
+    if folder.place is Place.COPY:
         return _judge_copy(folder, known, attempt, newest)
     return _judge_rest(folder, attempt)
 
