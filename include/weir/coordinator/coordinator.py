@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from weir.coordinator import amendment, begin, close, commit, failure, settle
 from weir.coordinator.clearing import Clearer
 from weir.coordinator.release import Deleted, delete_released, release
+from weir.coordinator.room import make_room_again
 from weir.coordinator.services import Services
 from weir.coordinator.values import (
     Action,
@@ -24,6 +26,7 @@ from weir.coordinator.values import (
     TaskKey,
 )
 from weir.coordinator.versions import expire_versions
+from weir.errors import StoreFull
 from weir.ledger.leases import renew_leases
 from weir.ledger.runs import dataflow_of
 from weir.recovery.restart import RestartStrategy
@@ -61,7 +64,10 @@ class Coordinator:
         self, dataflow: str, key: TaskKey, try_number: int, error: BaseException, strategy: RestartStrategy
     ) -> FailureDecision:
         """Book a failed try and decide what follows. Settle the clears that it owes next. Raises Retryable."""
-        return failure.fail(self._services, dataflow, key, try_number, error, strategy)
+        decision = failure.fail(self._services, dataflow, key, try_number, error, strategy)
+        if not isinstance(error, StoreFull):
+            return decision
+        return replace(decision, reason=f"{decision.reason}; {make_room_again(self._services, dataflow)}")
 
     def overrule(
         self, dataflow: str, decision: FailureDecision, action: Action, delay_seconds: float, reason: str

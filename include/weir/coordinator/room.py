@@ -54,11 +54,27 @@ def make_room(services: Services, registered: Registered, declared: Dataflow, re
     return tuple(note for limit in limits for note in _kept_within(services, limit, registered.run))
 
 
+def make_room_again(services: Services, dataflow: str) -> str:
+    """Behind a write that found the store's disk full: release what may go; says what came of it.
+
+    Without this a disk with no byte free stays so: no try could even write the record with which its run begins.
+    """
+    try:
+        limit = DiskLimit(services, Demand("", dataflow, Likely(), 0, ()))
+        if limit.short_of(0) <= 0:
+            return "there is room again"
+        press = _Press(services, limit, dataflow)
+        press.run()
+    except WeirError as error:
+        return f"no room could be made: {error}"
+    return f"to make room, {press.freed()}"
+
+
 def _kept_within(services: Services, limit: Limit, run: Run) -> Iterator[str]:
     """Release until the limit is kept. Raises its refusal if it cannot be."""
     if limit.short_of(limit.most) <= 0:
         return
-    press = _Press(services, limit, run)
+    press = _Press(services, limit, run.dataflow.name, run.id)
     press.run()
     if limit.short_of(limit.least) > 0:
         raise limit.refusal(press.freed(), press.held())
@@ -133,7 +149,8 @@ class _Press:
 
     services: Services
     limit: Limit
-    own: Run
+    dataflow: str
+    own_run: str = ""
     deleted: list[Deleted] = field(default_factory=list)
     swept: list[SweepReport] = field(default_factory=list)
     lives: dict[str, tuple[ResultLife, ...]] = field(default_factory=dict)
@@ -149,10 +166,10 @@ class _Press:
     def _steps(self, names: list[str]) -> Iterator[_Step]:
         for name in names:
             yield name, partial(self._delete, name)
-        for name, run in self._runs(names):
-            yield name, partial(self._release, name, run, is_pressed=False)
-        for name in names if self.limit.counts_files else ():
-            yield name, partial(self._sweep, name)
+        if self.limit.counts_files:  # a sweep releases, too
+            yield from ((name, partial(self._sweep, name)) for name in names)
+        else:
+            yield from ((name, partial(self._release, name, run, is_pressed=False)) for name, run in self._runs(names))
         for name, run in self._runs(names):
             yield name, partial(self._release, name, run, is_pressed=True)
 
@@ -160,7 +177,7 @@ class _Press:
         try:
             return step()
         except WeirError as error:
-            if name == self.own.dataflow.name and not isinstance(error, DiskFull):
+            if name == self.dataflow and not isinstance(error, DiskFull):
                 raise
             self.troubles.setdefault(name, str(error))
             return False
@@ -168,7 +185,7 @@ class _Press:
     def _runs(self, names: list[str]) -> list[tuple[str, str]]:
         with self.services.ledger.transaction() as session:
             runs = runs_by_age(session, names)
-        return sorted(runs, key=lambda each: each[1] == self.own.id)  # its own last
+        return sorted(runs, key=lambda each: each[1] == self.own_run)  # its own last
 
     def _delete(self, name: str, run: str | None = None) -> bool:
         deleted = delete_released(self.services, name, None if run is None else [run])
@@ -191,7 +208,7 @@ class _Press:
         swept = sum(each.deleted_bytes for each in self.swept)
         runs = {each.run for each in self.deleted}
         said = [f"{told_size(results)} in {len(self.deleted)} result(s) of {told_runs(runs)}"] if runs else []
-        said += [f"{told_size(swept)} that dead attempts and old runs had left"] if swept else []
+        said += [f"{told_size(swept)} that nobody kept"] if swept else []
         return f"{' and '.join(said)} were deleted" if said else "nothing was found that may go"
 
     def held(self) -> str:

@@ -38,6 +38,8 @@ class FakeEngine:
         self.code = code
         self.computed: list[str] = []
         """Each stage that was computed, in order; one that was read from a copy is not among them."""
+        self.padding: dict[str, int] = {}
+        """By stage, how many bytes its results have besides their content."""
 
     def run(self, job: RegionJob, during: Callable[[], None] = lambda: None) -> RegionReport:
         """Read all inputs, write all copies, call `during`, then write all outputs."""
@@ -116,7 +118,7 @@ class FakeEngine:
         return data[:64].decode()
 
     def _write(self, stage: StageToRun, output: OutputToWrite, content: str) -> OutputReport:
-        data = content.encode() + b"\0" * TAIL
+        data = content.encode() + b"\0" * (self.padding.get(stage.name, 0) + TAIL)
         self._store.create(f"{output.folder}/part-0.bin", data)
         body, tail = data[:-TAIL], data[-TAIL:]
         segments = (
