@@ -17,7 +17,7 @@ from weir.results.layout import KEY_GROUP_COLUMN
 from weir.results.region_job import InputToRead
 from weir_spark.digest import quoted, type_signature
 
-_OPTIONS = {
+READ_OPTIONS = {
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
     "mergeSchema": "false",
@@ -47,10 +47,10 @@ def _rows(session: SparkSession, read: InputToRead, schema: StructType) -> DataF
     if not files:
         return session.createDataFrame([], schema)
     if read.key_groups is None or not read.layout.keys:
-        return session.read.options(**_OPTIONS).schema(schema).parquet(*files)
+        return session.read.options(**READ_OPTIONS).schema(schema).parquet(*files)
     first, last = read.key_groups
     stored = StructType([*schema.fields]).add(KEY_GROUP_COLUMN, IntegerType())
-    rows = session.read.options(**_OPTIONS).schema(stored).parquet(*files)
+    rows = session.read.options(**READ_OPTIONS).schema(stored).parquet(*files)
     return rows.where(F.col(KEY_GROUP_COLUMN).between(first, last)).drop(KEY_GROUP_COLUMN)
 
 

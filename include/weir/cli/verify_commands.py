@@ -6,6 +6,8 @@ Invariant: what is found bad is written down, so that nobody reads it; nothing i
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,7 +15,7 @@ import typer
 from weir.cli.byte_progress import byte_progress
 from weir.cli.services import opened_services
 from weir.cli.verify_report import VerifyReport, tell
-from weir.errors import WeirError
+from weir.errors import Misconfigured, WeirError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +31,11 @@ def verify(
         str | None,
         typer.Argument(metavar="[RUN|DATAFLOW]", help="Only this run, or dataflow.", show_default=False),
     ] = None,
+    content: Annotated[bool, typer.Option("--content", help="Digest all rows again, by Spark.")] = False,  # noqa: FBT002  Typer's
+    remote: Annotated[
+        str | None,
+        typer.Option(help="For --content: a Spark Connect server, sc://host:port.", show_default=False),
+    ] = None,
     repair: Annotated[bool, typer.Option("--repair", help="Have made again what is bad and needed.")] = False,  # noqa: FBT002  Typer's
     as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,  # noqa: FBT002  Typer's
 ) -> None:
@@ -36,8 +43,12 @@ def verify(
 
     Exit code 1 says that something is bad.
     """
+    if remote is not None and not content:
+        raise Misconfigured("only --content needs a Spark: leave --remote out, or add --content")
     with opened_services() as services:
         report = _verified(services, name)
+        if content:
+            report = _with_contents(services, report, remote)
         repairs = _repaired(services, report) if repair else ()
         said = _settled(services, repairs) if any(each.owed for each in repairs) else ""
     tell(report, repairs, said, as_json=as_json)
@@ -58,6 +69,28 @@ def _verified(services: Services, name: str | None) -> VerifyReport:
         found = tuple(verify_results(services, rows, "weir verify", watch))
     misfits = (*published_misfits(services, runs), *released_misfits(services, runs))
     return VerifyReport(tuple(runs), found, misfits)
+
+
+def _with_contents(services: Services, report: VerifyReport, remote: str | None) -> VerifyReport:
+    from weir.cli.content_program import recomputed  # noqa: PLC0415  pyspark is slow to import
+    from weir.coordinator.reading import leased_reading, reader  # noqa: PLC0415
+    from weir.coordinator.verify_content import contents_to_check, with_contents  # noqa: PLC0415
+    from weir.ledger.runs import dataflow_of  # noqa: PLC0415
+
+    there: set[int] = set()
+    with ExitStack() as leases:
+        for dataflow in sorted({dataflow_of(each.run) for each in report.verified}):
+            numbers = [each.result for each in report.verified if dataflow_of(each.run) == dataflow]
+            lease = leases.enter_context(leased_reading(services, dataflow, numbers, reader("weir verify --content")))
+            there |= lease.results
+        asked = contents_to_check(services, [each for each in report.verified if each.result in there])
+        sizes = {each.result: each.bytes for each in report.verified}
+        answers = []
+        with byte_progress(f"digesting the rows of {len(asked)} result(s)", sum(sizes.values())) as watch:
+            for answer in recomputed(asked, remote, os.environ) if asked else ():
+                answers.append(answer)
+                watch(sizes[answer.result])
+        return replace(report, verified=with_contents(services, report.verified, asked, answers))
 
 
 def _repaired(services: Services, report: VerifyReport) -> Sequence[Repair]:

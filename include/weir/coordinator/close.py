@@ -30,11 +30,15 @@ from weir.ledger.results import results_in
 from weir.ledger.snapshot import run_state
 from weir.recovery.run_state import CLOSE, AttemptState, RunState
 from weir.results.manifest import InputRead, Manifest
+from weir.results.partition_state import PartitionState
 from weir.sinks.pointer import Pointer, PublishedPartition, pointer_from_json, pointer_path
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.probe import PartitionRef, probe, verify_segments
 from weir.store.published import highest_version
 from weir.topology.regions import PartitionId
+
+_MADE_ANEW = (PartitionState.QUARANTINED.value, PartitionState.SUPERSEDED.value)
+"""The states of results that are not right, or were not when they were made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +148,12 @@ def _is_in_place(services: Services, run: str, sink: SinkResult, intact: Set[str
 
 
 def _are_intact(services: Services, run: str, folders: Set[str]) -> bool:
-    """Whether the results in these folders are as they were committed, byte for byte; not if one is not known."""
+    """Whether the results in these folders are as they were committed, byte for byte; not if one is not known.
+
+    Nor if one is in quarantine, or has been: then it has been made again, as all are that are superseded.
+    """
     with services.ledger.transaction() as session:
-        rows = results_in(session, run, folders)
+        rows = [row for row in results_in(session, run, folders) if row.state not in _MADE_ANEW]
     references = [
         PartitionRef(run, row.stage, row.subtask, row.layout, row.attempt, row.folder, row.manifest_sha256)
         for row in rows

@@ -22,6 +22,9 @@ from weir.recovery.staleness import Replacement, clears_consumers, reasons, stal
 from weir.results.partition_state import PartitionState
 from weir.topology.regions import PartitionId, RegionId, Topology
 
+_NOT_PUBLISHED = (PartitionState.LOST, PartitionState.QUARANTINED)
+"""The states of published results that are to be published anew, even if they come out as they were."""
+
 Replaced = Mapping[PartitionId, Replacement]
 
 
@@ -56,8 +59,8 @@ def _why_close_again(session: Session, begun: Begun, before: RunState, replaced:
         return reason
     for read in reads:
         old = before.results.get(read.partition)
-        if old is not None and old.state is PartitionState.LOST and old.attempt == read.attempt:
-            return f"weir: the published files of {read.partition} were gone and have been made again"
+        if old is not None and old.state in _NOT_PUBLISHED and old.attempt == read.attempt:
+            return f"weir: the published files of {read.partition} were {old.state.value} and have been made again"
     return None
 
 

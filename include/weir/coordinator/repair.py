@@ -54,7 +54,7 @@ def repaired(services: Services, found: Iterable[Verified], misfits: Iterable[Mi
     """Have all runs made whole of which something current, or published, was found bad. Raises Retryable."""
     lost: dict[str, list[Loss]] = defaultdict(list)
     for each in found:
-        if each.outcome is Outcome.LOST and each.is_current and each.loss is not None:
+        if each.outcome in (Outcome.LOST, Outcome.QUARANTINED) and each.is_current and each.loss is not None:
             lost[each.run].append(each.loss)
     unpublished = {each.run: f"{each.path}: {each.detail}" for each in misfits if each.is_published}
     runs = sorted(lost.keys() | unpublished.keys())

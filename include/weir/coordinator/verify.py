@@ -50,6 +50,10 @@ class Outcome(Enum):
     """Bytes are missing or damaged, and nobody needs them any more."""
     OTHERWISE = "otherwise"
     """Its bytes are right, but the ledger says something else of it than its manifest."""
+    QUARANTINED = "quarantined"
+    """Its bytes are right, but its rows are not those that were digested when it was made."""
+    UNREADABLE = "unreadable"
+    """Its bytes are right, but nobody could digest its rows."""
     GONE = "gone"
     """It was released or made again meanwhile: nothing is known of it, or needs to be."""
 
@@ -57,7 +61,7 @@ class Outcome(Enum):
 VERIFIED = (PartitionState.FINISHED, PartitionState.LOST)
 """The states of results that are worth reading again; of those that are lost, the bytes may be back."""
 
-BAD = frozenset({Outcome.LOST, Outcome.UNNEEDED, Outcome.OTHERWISE})
+BAD = frozenset(Outcome) - {Outcome.WHOLE, Outcome.BACK, Outcome.GONE}
 """The outcomes that are told of."""
 
 

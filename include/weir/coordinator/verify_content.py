@@ -1,0 +1,87 @@
+"""Whether the rows of results are what was committed, whatever is wrong with the bytes: their digests, computed again.
+
+Invariant: what is put into quarantine was there, and under lease, while its digest was computed. Whatever was made from
+it is not valid from that transaction on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from sqlalchemy.orm import Session
+
+from weir.coordinator.services import Services
+from weir.coordinator.verify import Outcome, Verified
+from weir.errors import Fault, Loss
+from weir.ledger.models import ResultRow, RunRow
+from weir.ledger.moves import move
+from weir.ledger.runs import dataflow_of, run_by_id
+from weir.results.codec import manifest_from_json
+from weir.results.content_check import ContentAnswer, ResultToCheck
+from weir.results.partition_state import PartitionState
+from weir.store.hands import in_parallel
+from weir.store.probe import MANIFEST
+
+
+def contents_to_check(services: Services, found: Sequence[Verified]) -> tuple[ResultToCheck, ...]:
+    """What is to be asked about results whose bytes are right. Raises Retryable."""
+    whole = [each for each in found if each.outcome in (Outcome.WHOLE, Outcome.BACK)]
+    with services.ledger.transaction() as session:
+        pinned = {run: session.get_one(RunRow, run).pinned for run in {each.run for each in whole}}
+        runs = {run: run_by_id(session, run) for run, pin in pinned.items() if pin is not None}
+    known = [each for each in whole if each.run in runs]
+    manifests = in_parallel(
+        lambda each: manifest_from_json(services.store.read(f"{each.folder}/{MANIFEST}")),
+        known,
+        services.store.workers,
+    )
+    return tuple(
+        ResultToCheck(
+            each.result,
+            f"{each.stage}[{each.subtask}] of {each.run}",
+            tuple(services.store.spark_url(f"{each.folder}/{file.name}") for file in manifest.files),
+            manifest.spark_schema,
+            bool(manifest.keys),
+            str(manifest.digest),
+            runs[each.run].dataflow.stage(each.stage).digest,
+        )
+        for each, manifest in zip(known, manifests, strict=True)
+    )
+
+
+def with_contents(
+    services: Services, found: Sequence[Verified], asked: Iterable[ResultToCheck], answers: Iterable[ContentAnswer]
+) -> tuple[Verified, ...]:
+    """Put into quarantine what has another digest than was committed; answers `found` with what is known by now."""
+    expected = {each.result: each.expected for each in asked}
+    said = {each.result: each for each in answers}
+    by_dataflow: dict[str, list[Verified]] = {}
+    for each in found:
+        by_dataflow.setdefault(dataflow_of(each.run), []).append(each)
+    judged = []
+    for dataflow, results in by_dataflow.items():
+        with services.ledger.transaction(dataflow) as session:
+            for each in results:
+                answer = said.get(each.result)
+                wanted = expected.get(each.result, "")
+                judged.append(each if answer is None else _judged(session, services, each, wanted, answer))
+    return tuple(judged)
+
+
+def _judged(session: Session, services: Services, verified: Verified, expected: str, answer: ContentAnswer) -> Verified:
+    if answer.digest is None:
+        return replace(verified, outcome=Outcome.UNREADABLE, detail=answer.error)
+    if answer.digest == expected:
+        return verified
+    row = session.get(ResultRow, verified.result)
+    if row is None or row.state != PartitionState.FINISHED.value:
+        return replace(verified, outcome=Outcome.GONE)
+    detail = f"its bytes are as committed, but the digest of its rows is {answer.digest}, expected {expected}"
+    move(session, row, PartitionState.QUARANTINED, detail, services.now())
+    row.verified_at = None
+    if row.is_current:
+        # What was made from it is not taken for valid any more without a look.
+        session.get_one(RunRow, row.run).closed_at = None
+    loss = Loss(row.run, row.stage, row.subtask, row.layout, row.attempt, Fault.STALE, f"it is quarantined: {detail}")
+    return replace(verified, outcome=Outcome.QUARANTINED, detail=detail, loss=loss)

@@ -1,0 +1,103 @@
+"""What the rows of stored results are, computed again from their files.
+
+Invariant: exactly the files of a manifest are read, as an input is; a digest that is not as expected is computed twice,
+and told only if it comes out the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import IntegerType, StructType
+
+from weir.errors import WeirError
+from weir.results.content_check import ContentAnswer, ResultToCheck, request_from_json
+from weir.results.layout import KEY_GROUP_COLUMN
+from weir.results.manifest import digest_version
+from weir_spark.digest import VERSION, digest_of
+from weir_spark.reader import READ_OPTIONS
+from weir_spark.session import active, configure
+
+_AT_ONCE = 4
+"""Results at a time: a small one keeps no cluster busy."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Answer the request that the command line names; returns the exit code."""
+    given = _parser().parse_args(arguments)
+    try:
+        results = request_from_json(Path(given.request).read_text())
+        session = _session(given.remote)
+        try:
+            configure(session, {})
+            _answer_all(session, results)
+        finally:
+            session.stop()
+    except (WeirError, OSError, PySparkException) as error:
+        print(f"{type(error).__name__}: {_first_line(error)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def content_of(session: SparkSession, result: ResultToCheck) -> ContentAnswer:
+    """The digest of the rows in a result's files."""
+    version = digest_version(result.expected)
+    if version != VERSION:
+        why = f"its digest is of version {version}, this Weir computes {VERSION}: nothing can be said of it"
+        return ContentAnswer(result.result, error=why)
+    try:
+        rows = _rows(session, result)
+        found = str(digest_of(rows, result.rule))
+        if found != result.expected and found != str(digest_of(rows, result.rule)):
+            return ContentAnswer(result.result, error="its digest comes out otherwise each time")
+    except (PySparkException, WeirError) as error:
+        return ContentAnswer(result.result, error=f"{type(error).__name__}: {_first_line(error)}")
+    return ContentAnswer(result.result, found)
+
+
+def _rows(session: SparkSession, result: ResultToCheck) -> DataFrame:
+    schema = StructType.fromJson(json.loads(result.spark_schema))
+    stored = StructType([*schema.fields]).add(KEY_GROUP_COLUMN, IntegerType()) if result.is_keyed else schema
+    if not result.files:
+        return session.createDataFrame([], stored)
+    return session.read.options(**READ_OPTIONS).schema(stored).parquet(*result.files)
+
+
+def _answer_all(session: SparkSession, results: Sequence[ResultToCheck]) -> None:
+    lock = threading.Lock()
+
+    def answer(result: ResultToCheck) -> None:
+        with active(session):
+            told = content_of(session, result).to_json()
+        with lock:
+            print(told, flush=True)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        list(pool.map(answer, results))
+
+
+def _session(remote: str | None) -> SparkSession:
+    if remote:
+        url = remote.rstrip(";/") + (";" if ";" in remote else "/;")
+        return SparkSession.builder.remote(f"{url}session_id={uuid.uuid4()}").create()
+    return SparkSession.builder.appName("weir verify").config("spark.log.level", "ERROR").getOrCreate()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n", 1)[0]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="Compute the digests of stored results again.")
+    parser.add_argument("request", help="path of the request")
+    parser.add_argument("--remote", help="a Spark Connect server, sc://host:port; without it, a session of its own")
+    return parser
