@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from weir.cli.services import opened_services
-from weir.dataflow.keep import time_from_text
+from weir.dataflow.keep import time_from_text, told_size
 from weir.errors import Misconfigured, WeirError
 
 if TYPE_CHECKING:
@@ -95,9 +95,9 @@ def _sums(report: SweepReport) -> Table:
     table = Table("what", "why", "number", "bytes")
     would = "would be deleted" if report.is_dry else "deleted"
     for kind, count, size in report.deleted_by_kind():
-        table.add_row(would, kind, str(count), f"{size:,}")
+        table.add_row(would, kind, str(count), told_size(size))
     for reason, count, size in report.kept_by_reason():
-        table.add_row("kept", reason, str(count), f"{size:,}")
+        table.add_row("kept", reason, str(count), told_size(size))
     return table
 
 
