@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from weir.coordinator.upkeep import Upkept, release_everywhere, scrub_everywhere, sweep_everywhere
 from weir_airflow.office import Office
 
 if TYPE_CHECKING:
@@ -16,3 +17,29 @@ def settle_owed_clears(tell: Callable[[str], None]) -> dict[str, Any]:
         remaining = office.settle(None, tell)
     tell(f"{remaining} clear(s) remain owed" if remaining else "Nothing is owed")
     return {"owed": remaining}
+
+
+def release_results(tell: Callable[[str], None]) -> dict[str, Any]:
+    """Release and delete the results that nobody needs any more, of every dataflow in the ledger."""
+    with Office.open() as office:
+        return _told(release_everywhere(office.services), tell)
+
+
+def sweep_store(tell: Callable[[str], None]) -> dict[str, Any]:
+    """Remove what dead attempts, deleted DagRuns and expired runs have left in the store."""
+    with Office.open() as office:
+        return _told(sweep_everywhere(office.services, office.clearer), tell)
+
+
+def scrub_results(tell: Callable[[str], None]) -> dict[str, Any]:
+    """Read a share of all stored results again, and have those made again that are bad and needed."""
+    with Office.open() as office:
+        return _told(scrub_everywhere(office.services, office.clearer), tell)
+
+
+def _told(kept: Upkept, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Say what was done, then raise what has failed."""
+    for line in kept.lines():
+        tell(line)
+    kept.require_whole()
+    return dict(kept.done)

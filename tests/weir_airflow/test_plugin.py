@@ -37,23 +37,35 @@ def upkeep():
 
     bag = DagBag(str(PROJECT / "dags" / "weir_upkeep.py"))
     assert not bag.import_errors
-    return bag.dags["weir_upkeep"]
+    return bag.dags
 
 
-def test_upkeep_runs_every_few_minutes_without_being_asked(upkeep):
-    assert upkeep.is_paused_upon_creation is False
-    assert upkeep.catchup is False
-    assert upkeep.max_active_runs == 1
-    assert upkeep.timetable.expression == "*/3 * * * *"
-    assert upkeep.dagrun_timeout <= timedelta(hours=1)
+@pytest.mark.parametrize(
+    ("dag_id", "schedule", "at_most", "tasks"),
+    [
+        ("weir_upkeep", "*/3 * * * *", timedelta(hours=1), {"settle_owed_clears", "release_results"}),
+        ("weir_upkeep_hourly", "0 * * * *", timedelta(days=1), {"sweep_store", "scrub_results"}),
+    ],
+)
+def test_upkeep_runs_by_itself_and_no_task_keeps_another_from_running(upkeep, dag_id, schedule, at_most, tasks):
+    dag = upkeep[dag_id]
+    assert dag.is_paused_upon_creation is False
+    assert dag.catchup is False
+    assert dag.max_active_runs == 1
+    assert dag.timetable.expression == schedule
+    assert dag.dagrun_timeout <= at_most
+    assert {task.task_id for task in dag.tasks} == tasks
+    # A DagRun fails with any of its leaves, and with nothing else.
+    assert {task.task_id for task in dag.leaves} == tasks
 
 
 def test_upkeep_finds_nothing_to_do_in_a_new_ledger(airflow_home, monkeypatch, tmp_path):
-    from weir_airflow.upkeep import settle_owed_clears
+    from weir_airflow.upkeep import release_results, scrub_results, settle_owed_clears, sweep_store
 
     monkeypatch.setenv("WEIR_STORE", str(tmp_path / "store"))
     monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
     monkeypatch.setenv("AIRFLOW_CONN_WEIR_API", '{"conn_type": "weir-db"}')
     said = []
     assert settle_owed_clears(said.append) == {"owed": 0}
+    assert [job(said.append) for job in (release_results, sweep_store, scrub_results)] == [{}, {}, {}]
     assert said == ["Nothing is owed"]

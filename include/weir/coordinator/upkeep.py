@@ -8,16 +8,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from sqlalchemy import select
 
+from weir.coordinator.clearing import Clearer
 from weir.coordinator.release import Deleted, delete_released, release
+from weir.coordinator.scrub import scrub_dataflow
 from weir.coordinator.services import Services
+from weir.coordinator.strangers import tell_unknown_dataflows
+from weir.coordinator.sweep import sweep
+from weir.coordinator.sweep_report import SweepReport
+from weir.coordinator.versions import expire_versions
+from weir.dataflow.keep import told_size
 from weir.errors import Internal, Misconfigured, Retryable
+from weir.ledger.housekeeping import is_due, note_done
 from weir.ledger.leases import drop_expired
 from weir.ledger.lives import runs_to_release
 from weir.ledger.models import DataflowRow
 
+FULL_SWEEP = timedelta(days=1)
+"""How often every folder of the store is looked at, and not only those of recent runs."""
+
+_FULL_SWEEP = "full sweep"
+_STORE = "the store"
 _KINDS = (Retryable, Misconfigured)
 """Kinds of error that say whether somebody has to do something."""
 
@@ -65,6 +79,8 @@ def _release(services: Services, dataflow: str, kept: Upkept) -> str:
     with services.ledger.transaction(dataflow) as session:
         drop_expired(session, services.now())
         runs = runs_to_release(session, dataflow)
+    with kept.trying(dataflow):
+        expire_versions(services, dataflow)
     for run in runs:
         with kept.trying(run):
             release(services, dataflow, [run])
@@ -74,7 +90,50 @@ def _release(services: Services, dataflow: str, kept: Upkept) -> str:
 def _told(deleted: tuple[Deleted, ...]) -> str:
     if not deleted:
         return "nothing to delete"
-    return f"{len(deleted)} result(s) deleted that nobody needs any more, {sum(each.bytes for each in deleted)} bytes"
+    size = told_size(sum(each.bytes for each in deleted))
+    return f"{len(deleted)} result(s) deleted that nobody needs any more: {size}"
+
+
+def sweep_everywhere(services: Services, clearer: Clearer) -> Upkept:
+    """Remove what dead attempts, deleted DagRuns and expired runs left: of recent runs, and once a day of all."""
+    kept = Upkept()
+    is_daily = False
+    for dataflow in _dataflows(services):
+        with kept.trying(dataflow):
+            began = services.now()
+            is_full = _is_full_due(services, dataflow)
+            kept.done[dataflow] = str(sweep(services, dataflow, is_full=is_full, clearer=clearer))
+            if is_full:
+                is_daily = True
+                with services.ledger.transaction(dataflow) as session:
+                    note_done(session, _FULL_SWEEP, dataflow, began)
+    if is_daily:
+        with kept.trying(_STORE):
+            kept.done[_STORE] = _of_nobody(services)
+    return kept
+
+
+def _of_nobody(services: Services) -> str:
+    """What is beside the folders of dataflows that the ledger knows: told, for nobody deletes it."""
+    report = SweepReport(is_full=True)
+    tell_unknown_dataflows(services, report, services.life.orphan_age)
+    return (
+        "; ".join(f"{each.path}, {told_size(each.bytes)}: {each.reason}" for each in report.unknown) or "all is known"
+    )
+
+
+def _is_full_due(services: Services, dataflow: str) -> bool:
+    with services.ledger.transaction() as session:
+        return is_due(session, _FULL_SWEEP, dataflow, FULL_SWEEP, services.now())
+
+
+def scrub_everywhere(services: Services, clearer: Clearer) -> Upkept:
+    """Read a share of all stored bytes again, of all dataflows; have made again what is bad and needed."""
+    kept = Upkept()
+    for dataflow in _dataflows(services):
+        with kept.trying(dataflow):
+            kept.done[dataflow] = str(scrub_dataflow(services, clearer, dataflow))
+    return kept
 
 
 def _dataflows(services: Services) -> list[str]:

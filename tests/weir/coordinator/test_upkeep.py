@@ -1,17 +1,19 @@
 """Upkeep does for all dataflows what tasks have left undone, and what fails for one hinders no other."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from sqlalchemy import select
 
 from weir.coordinator.release import RELEASED_NOTE
-from weir.coordinator.upkeep import release_everywhere
+from weir.coordinator.upkeep import release_everywhere, scrub_everywhere, sweep_everywhere
 from weir.dataflow import Dataflow
 from weir.errors import Internal, Misconfigured, Retryable
 from weir.ledger.housekeeping import is_due, note_done
 from weir.ledger.leases import LEASE, take_leases
 from weir.ledger.models import LeaseRow, ResultRow, RunRow
+from weir.results.life_settings import LifeSettings
 from weir.store.probe import MANIFEST
 from weir.testing.airflow import FakeAirflow
 from weir.testing.engine import FakeEngine
@@ -48,6 +50,7 @@ def two(world):
     """Two dataflows that keep their results for a day, and have had a run each."""
     for name in ("first", "second"):
         ran(world, named(world.airflow.flow, name, "1 day"), [1])
+    world.airflow.reachable = False  # it would know neither's runs
     return world
 
 
@@ -99,6 +102,47 @@ def test_leases_that_ended_long_ago_are_forgotten(two):
     release_everywhere(two.services)
     with two.ledger.transaction() as session:
         assert session.scalar(select(LeaseRow).where(LeaseRow.holder == "a notebook")) is None
+
+
+def test_once_a_day_every_folder_is_swept_else_those_of_recent_runs(two):
+    def swept(after):
+        two.airflow.time += after
+        return sweep_everywhere(two.services, two.airflow).done["first"].split(" run(s)")[0]
+
+    assert swept(10 * DAY) == "1"
+    with two.ledger.transaction("first") as session:
+        note_done(session, "full sweep", "first", two.airflow.time + 10 * DAY)
+    assert [swept(10 * DAY), swept(DAY), swept(timedelta(hours=1))] == ["0", "1", "0"]
+
+
+def test_what_nobody_knows_is_told_once_a_day(two):
+    two.store.create("elsewhere/20130101T000000Z/notes.txt", b"mine")
+    first, second = (sweep_everywhere(two.services, two.airflow) for _ in range(2))
+    assert "elsewhere, 4 bytes: the ledger knows no dataflow elsewhere" in first.done["the store"]
+    assert set(second.done) == {"first", "second"}
+
+
+def test_a_sweep_that_fails_is_full_again(two):
+    (two.folder / "store").rename(two.folder / "away")
+    assert set(sweep_everywhere(two.services, two.airflow).failed) == {"first", "second"}
+    with two.ledger.transaction() as session:
+        assert is_due(session, "full sweep", "first", DAY, two.airflow.time)
+
+
+def test_a_scrub_has_made_again_what_is_bad_and_somebody_needs(world):
+    world.airflow.flow = named(world.airflow.flow, "ladder", "2 runs")
+    run = world.airflow.dag_run()
+    world.airflow.run_until_quiet()
+    with world.ledger.transaction() as session:
+        published = session.scalar(select(ResultRow).where(ResultRow.stage == "delays"))
+    world.store.delete(f"{published.folder}/part-0.bin")
+    services = replace(world.services, life=LifeSettings(scrub_share=1.0))
+    kept = scrub_everywhere(services, world.airflow)
+    assert "1 bad" in kept.done["ladder"]
+    world.airflow.run_until_quiet()
+    assert world.airflow.executed(run)["report-delays[0]"] == 2
+    world.airflow.time += DAY
+    assert "0 bad" in scrub_everywhere(services, world.airflow).done["ladder"]
 
 
 def test_failures_of_several_kinds_are_for_whoever_reads_them_all():
