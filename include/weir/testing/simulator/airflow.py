@@ -6,12 +6,15 @@ Invariant: what a process says counts for Airflow only while its try is the one 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from enum import Enum
 from typing import Any
 
 from weir.coordinator.clearing import ClearAnswer, ClearItem
+from weir.coordinator.release import delete_released, release
+from weir.coordinator.sweep import sweep
 from weir.coordinator.values import (
     Action,
     Awaiting,
@@ -20,9 +23,12 @@ from weir.coordinator.values import (
     Committed,
     Exhausted,
     FailureDecision,
+    Published,
     TaskKey,
 )
 from weir.errors import Internal, Retryable, WeirError
+from weir.ledger.models import RunRow
+from weir.ledger.runs import runs_of
 from weir.recovery.run_state import CLOSE
 from weir.testing.airflow import FakeAirflow, Killed
 from weir.testing.dag import FakeTask
@@ -109,7 +115,10 @@ class SimulatedAirflow(FakeAirflow):
     def _outcome(self, process: Process, request: BeginRequest) -> object:
         self._settle()
         if request.key.task_id == CLOSE.name:
-            return self.coordinator.close(request, self)
+            outcome: object = self.coordinator.close(request, self)
+            if isinstance(outcome, Published):
+                self._collect(None)
+            return outcome
         outcome = self.coordinator.begin(request, self)
         return self._computed(process, outcome) if isinstance(outcome, Begun) else outcome
 
@@ -122,7 +131,37 @@ class SimulatedAirflow(FakeAirflow):
         committed = self.coordinator.commit(begun, report, self)
         if committed.owed:
             self._settle()
+        self._collect(committed.touched)
         return committed
+
+    def _collect(self, runs: Sequence[str] | None, *, is_pressed: bool = False) -> None:
+        """As an operator does: where it fails, whoever comes by does it."""
+        try:
+            release(self.services, self.flow.name, runs, is_pressed=is_pressed)
+            delete_released(self.services, self.flow.name, runs)
+        except WeirError as error:
+            self._require_expected(error)
+
+    def _sweep(self, *, is_pressed: bool, is_dry: bool) -> None:
+        """With no regard to the age of what nobody knows: an attempt at work is known."""
+        known = {row.dataflow for row in self._known_runs()}
+        if self.flow.name not in known:
+            return  # nothing has begun
+        try:
+            sweep(
+                self.services,
+                self.flow.name,
+                is_full=True,
+                is_dry=is_dry,
+                is_pressed=is_pressed,
+                older_than=timedelta(),
+            )
+        except WeirError as error:
+            self._require_expected(error)
+
+    def _known_runs(self) -> list[RunRow]:
+        with self.services.ledger.transaction() as session:
+            return runs_of(session)
 
     def _fail(self, process: Process, task: FakeTask, request: BeginRequest, error: Exception) -> None:
         decision = self._decision(request, error)
@@ -230,6 +269,19 @@ class SimulatedAirflow(FakeAirflow):
     def wait(self, minutes: int) -> None:
         """Let time go by."""
         self.time += timedelta(minutes=minutes)
+
+    def collector(self, *, is_pressed: bool = False, is_dry: bool = False, is_sweep: bool = False) -> Process:
+        """A process that releases what nobody needs, as Weir's housekeeping does; it has not begun."""
+
+        def work(_mine: Process) -> None:
+            with suppress(Killed):
+                if is_sweep:
+                    self._sweep(is_pressed=is_pressed, is_dry=is_dry)
+                else:
+                    self._collect(None, is_pressed=is_pressed)
+
+        self.started += 1
+        return Process(self.started, work)
 
     def upkeep(self) -> None:
         """Carry out what is owed, as Weir's housekeeping does."""

@@ -19,6 +19,9 @@ from weir.testing.simulator.engine import Nature
 NAME: Final = "simulated"
 SLICES: Final = "weir.testing.engine:slices_by_day"
 
+KEEPS: Final = ("on_consumed", "on_consumed", "end_of_run", "1 run", None, "1 hour")
+"""How long results stay; None is what holds where a dataflow says nothing: two runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scene:
@@ -33,7 +36,8 @@ class Scene:
     def __str__(self) -> str:
         tries = "any" if self.is_patient else "three"
         recovery = f"failover={self.flow.failover.value} consumers={self.flow.consumers.value}"
-        first = f"dataflow {recovery} tries={tries} largest_plan={self.largest_plan:g}"
+        life = "".join(f" {name}={text.replace(' ', '_')}" for name, text in _life(self.flow).items() if text)
+        first = f"dataflow {recovery} tries={tries} largest_plan={self.largest_plan:g}{life}"
         stages = [stage for stage in self.flow.stages if stage.kind is not StageKind.SINK]
         return "\n".join([first, *(_described(stage, self.natures[stage.name]) for stage in stages)])
 
@@ -47,8 +51,9 @@ def random_scene(random: Random) -> Scene:
         natures = {stage.name: _random_nature(random, stage) for stage in stages}
         failover = random.choices(list(FailoverStrategy), [7, 2, 1])[0]
         consumers = random.choices(list(Consumers), [4, 1])[0]
+        keep, keep_failed = random.choice(KEEPS), random.choice([None, None, "2 hours"])
         try:
-            flow = _flow(stages, failover, consumers)
+            flow = _flow(stages, failover, consumers, keep, keep_failed)
         except Misconfigured:
             continue  # two tasks that would wait for each other
         return Scene(flow, natures, random.random() < 0.8, random.choice([1.0, 1.0, 0.5]))
@@ -58,10 +63,16 @@ def _flow(
     stages: list[Stage],
     failover: FailoverStrategy,
     consumers: Consumers,
+    keep: str | None,
+    keep_failed: str | None,
 ) -> Dataflow:
     read = {exchange.stage for stage in stages for exchange in stage.exchanges.values()}
     sinks = [sink(stage, f"set_{stage.name}") for stage in stages if stage.name not in read]
-    return Dataflow(NAME, [*stages, *sinks], failover=failover, consumers=consumers)
+    return Dataflow(NAME, [*stages, *sinks], failover=failover, consumers=consumers, keep=keep, keep_failed=keep_failed)
+
+
+def _life(flow: Dataflow) -> dict[str, str | None]:
+    return {"keep": flow.keep, "keep_failed": flow.keep_failed}
 
 
 def _random_stage(random: Random, name: str, before: list[Stage]) -> Stage:
@@ -118,7 +129,9 @@ def scene_from_text(lines: Iterable[str]) -> Scene:
         natures[name] = Nature(nature)
         exchanges = [_exchange_from_text(each) for each in reads.split(", ")] if reads != "source" else []
         stages.append(_stage_from_text(name, int(parallelism[1:]), exchanges, more))
-    flow = _flow(stages, FailoverStrategy(said["failover"]), Consumers(said["consumers"]))
+    keep, keep_failed = (said[name].replace("_", " ") if name in said else None for name in ("keep", "keep_failed"))
+    keep = said["keep"] if keep is not None and said["keep"] in KEEPS else keep
+    flow = _flow(stages, FailoverStrategy(said["failover"]), Consumers(said["consumers"]), keep, keep_failed)
     return Scene(flow, natures, said["tries"] == "any", float(said["largest_plan"]))
 
 

@@ -51,19 +51,27 @@ class Verb(Enum):
     """What was gone or damaged is as it was."""
     CHANGE = "change"
     """The world changes: a source would read something else now."""
+    COLLECT = "collect"
+    """Upkeep releases what nobody needs, or what policies keep where room is needed; it may sweep the store, too; or it
+    only says what it would do."""
+    READ = "read"
+    """A notebook claims a result to read it; the claim is not renewed."""
+    LEAVE = "leave"
+    """A notebook is closed."""
 
 
 HOWS: Final = {
     Verb.AIRFLOW: ("up", "away", "answers", "slow"),
     Verb.STORE: ("up", "away", "full", "unmounted"),
     Verb.DAMAGE: ("folder", "manifest", "bit", "cut"),
+    Verb.COLLECT: ("release", "release", "pressed", "sweep", "sweep", "dry"),
 }
 
 _WEIGHTS: Final = {
     Verb.STEP: 50,
     Verb.RESUME: 7,
     Verb.LOSE: 3,
-    Verb.WAIT: 1,
+    Verb.WAIT: 2,
     Verb.RUN: 1,
     Verb.RECREATE: 1,
     Verb.CLEAR: 4,
@@ -79,6 +87,9 @@ _WEIGHTS: Final = {
     Verb.DAMAGE: 10,
     Verb.RESTORE: 2,
     Verb.CHANGE: 3,
+    Verb.COLLECT: 4,
+    Verb.READ: 3,
+    Verb.LEAVE: 1,
 }
 
 _STRIKES: Final = {Strike.NONE: 60, Strike.KILL: 14, Strike.SUSPEND: 14, Strike.REFUSE: 9, Strike.FAIL: 5}
@@ -86,7 +97,10 @@ _STRIKES: Final = {Strike.NONE: 60, Strike.KILL: 14, Strike.SUSPEND: 14, Strike.
 _MOST_STEPS: Final = 32
 """About as many as an attempt has at which it can be struck."""
 
-_MISHAPS: Final = (Verb.DAMAGE, Verb.DAMAGE, Verb.CLEAR, Verb.CHANGE)
+_MISHAPS: Final = (Verb.DAMAGE, Verb.DAMAGE, Verb.CLEAR, Verb.CHANGE, Verb.COLLECT, Verb.WAIT)
+
+_MET: Final = (Verb.STEP, Verb.RESUME, Verb.COLLECT)
+"""What is done by a process, which may be struck."""
 
 _OVERLAPS: Final = 0.4
 """How many schedules have one process that stands still while others run and its inputs come to harm."""
@@ -109,10 +123,10 @@ class Event:
     def from_text(cls, text: str) -> Event:
         """Read an event as it is printed. Raises ValueError."""
         verb, _, rest = text.strip().partition(" ")
-        number, _, more = rest.partition(" ")
-        strike, at, where = more.partition("@")
-        fate = Fate(Strike(strike), int(where)) if at else NO_FATE
-        return cls(Verb(verb), int(number or 0), "" if at else more, fate)
+        number, *more = rest.split() or ["0"]
+        struck = next((each.split("@") for each in more if "@" in each), None)
+        fate = Fate(Strike(struck[0]), int(struck[1])) if struck else NO_FATE
+        return cls(Verb(verb), int(number), next((each for each in more if "@" not in each), ""), fate)
 
 
 def random_events(random: Random) -> tuple[Event, ...]:
@@ -137,7 +151,7 @@ def _overlap(random: Random) -> list[Event]:
 
 def _event(random: Random, verb: Verb) -> Event:
     how = random.choice(HOWS.get(verb, ("",)))
-    fate = random_fate(random) if verb in (Verb.STEP, Verb.RESUME) else NO_FATE
+    fate = random_fate(random) if verb in _MET else NO_FATE
     return Event(verb, random.randrange(100), how, fate)
 
 

@@ -19,12 +19,17 @@ from weir.testing.dag import FakeTask
 from weir.testing.simulator.airflow import Api
 from weir.testing.simulator.dataflows import Scene
 from weir.testing.simulator.engine import Nature, content_of
+from weir.testing.simulator.events import Event, Verb
+from weir.testing.simulator.needs import left_over, unknown_files
 from weir.testing.simulator.process import NO_FATE
 from weir.testing.simulator.store import Condition
 from weir.testing.simulator.witness import Broken, require
 from weir.testing.simulator.world import World
 
 MOST_TRIES: Final = 400
+
+QUIET_MINUTES: Final = 150
+"""As long as any claim lasts, and a closed run may be busy."""
 
 MOST_WORDS: Final = 12
 """How often a person may be needed: with failover="individual" for each loss that comes to light."""
@@ -53,6 +58,18 @@ def heal(world: World) -> None:
     require("nothing_is_owed_at_the_end", (row.reason for row in world.witness.sight.owed()))
     require("all_is_valid_at_the_end", _not_good(world))
     require("what_is_published_is_that_of_a_run_without_faults", _wrong(world))
+    _collect_all(world)
+    require("what_is_published_outlives_collection", _wrong(world))
+
+
+def _collect_all(world: World) -> None:
+    """When all readers are gone, what a policy keeps is left; where room is needed, what is published."""
+    world.airflow.wait(QUIET_MINUTES)
+    world.collect(Event(Verb.COLLECT, how="release"))
+    require("nothing_is_left_that_nobody_needs", left_over(world.witness, is_pressed=False))
+    world.collect(Event(Verb.COLLECT, 1, "sweep"))
+    require("nothing_is_left_that_nobody_needs", left_over(world.witness, is_pressed=True))
+    require("all_that_is_left_is_known", unknown_files(world.witness))
 
 
 def _end_faults(world: World) -> None:
@@ -125,7 +142,7 @@ def _tell_what_a_person_knows(world: World) -> None:
 
 def _not_good(world: World) -> Iterator[str]:
     for partition in world.witness.sight.current:
-        if not world.witness.sight.is_good(partition):
+        if not world.witness.sight.is_done(partition):
             yield f"{partition.id} of {partition.run} is not valid, or lost"
 
 

@@ -15,6 +15,7 @@ from weir.testing.simulator.clears import (
     a_commit_owes_what_follows_from_it,
 )
 from weir.testing.simulator.engine import Nature, content_of
+from weir.testing.simulator.needs import what_is_released_is_needed_by_nobody
 from weir.testing.simulator.plans import a_plan_names_what_must_run_again, what_is_spared_is_not_cleared
 from weir.testing.simulator.sight import Clear, Partition, Read, Result
 from weir.topology.regions import RegionId
@@ -181,4 +182,5 @@ AFTER_EACH_TRANSACTION: Final[tuple[Callable[[Witness], Iterator[str]], ...]] = 
     a_clear_is_settled_when_airflow_has_followed,
     a_plan_names_what_must_run_again,
     what_is_spared_is_not_cleared,
+    what_is_released_is_needed_by_nobody,
 )

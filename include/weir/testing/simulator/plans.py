@@ -60,7 +60,8 @@ def _missed(witness: Witness, failover: Failover, kinds: dict[RegionId, str]) ->
     sight, topology = witness.sight, witness.topology
     failed = RegionId(failover.region, failover.subtask) if failover.region else CLOSE
     found: dict[RegionId, None] = {}
-    open_regions = [failed]
+    # What a person carries out runs again what has failed for good, too: that misses what was released.
+    open_regions = [failed, *_given_up(witness, failover)]
     while open_regions:
         region = open_regions.pop()
         if region != failed and kinds.get(region) == JOINED:
@@ -69,9 +70,12 @@ def _missed(witness: Witness, failover: Failover, kinds: dict[RegionId, str]) ->
             producer = topology.producer(partition)
             whole = Partition(failover.run, partition)
             is_good = sight.is_good(whole) or (sight.is_valid(whole) and witness.is_back(sight.current[whole]))
+            # To the closing task, and to the run as a whole, what was released is not missing.
+            has_served = region == CLOSE and partition.stage not in topology.sinks and sight.is_done(whole)
             if (
                 producer in found
                 or is_good
+                or has_served
                 or _is_to_begin(witness, failover, partition)
                 or _is_suspended(witness, failover.run, partition)
             ):

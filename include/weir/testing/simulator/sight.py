@@ -22,6 +22,8 @@ class Attempt(NamedTuple):
     subtask: int
     try_number: int
     state: str
+    began_at: str
+    ended_at: str | None
 
     @property
     def whose(self) -> tuple[str, RegionId]:
@@ -109,6 +111,15 @@ class Lease(NamedTuple):
     id: int
     result: int
     holder: str
+    expires_at: str
+
+
+class Closed(NamedTuple):
+    """A run, and since when it is closed."""
+
+    id: str
+    created_at: str
+    closed_at: str | None
 
 
 class Sight:
@@ -124,6 +135,8 @@ class Sight:
         self.reads: dict[str, tuple[Read, ...]] = {}
         self.clears: dict[int, Clear] = {}
         self.first_seen: dict[str, int] = {}
+        self.committed_in: dict[str, int] = {}
+        """By attempt, the look at which it was seen to have committed."""
         self.failovers: dict[int, Failover] = {}
         self.leases: dict[int, Lease] = {}
         self._forget_news()
@@ -134,6 +147,7 @@ class Sight:
         self.new_commits: list[Attempt] = []
         self.new_results: list[Result] = []
         self.newly_lost: list[Result] = []
+        self.newly_released: list[Result] = []
         self.new_clears: list[Clear] = []
         self.newly_settled: list[Clear] = []
         self.new_failovers: list[Failover] = []
@@ -159,6 +173,7 @@ class Sight:
             known = self.before.get(row.id)
             if row.state == "committed" and (known is None or known.state != "committed"):
                 self.new_commits.append(row)
+                self.committed_in[row.id] = self.looks
                 self.reads[row.id] = tuple(self._reads_of(row.id))
 
     def _look_at_results(self) -> None:
@@ -166,12 +181,10 @@ class Sight:
         self.results_changed = found != self.results
         self.new_results = [row for row in found.values() if row.id not in self.results]
         if self.results_changed:
-            known = self.results
-            self.newly_lost = [
-                row
-                for row in found.values()
-                if row.state == "lost" and row.id in known and known[row.id].state != "lost"
-            ]
+            changed = [row for row in found.values() if row.id in self.results and self.results[row.id] != row]
+            moved = [row for row in changed if self.results[row.id].state != row.state]
+            self.newly_lost = [row for row in moved if row.state == "lost"]
+            self.newly_released = [row for row in moved if row.state == "released"]
             self.results = found
             self.current = {row.partition: row for row in found.values() if row.is_current}
             self._valid = {}
@@ -223,6 +236,25 @@ class Sight:
         """Whether the current result is valid, and there as far as the ledger knows."""
         found = self.current.get(partition)
         return found is not None and found.state == "finished" and self.is_valid(partition)
+
+    def is_done(self, partition: Partition) -> bool:
+        """Whether the current result is valid, and there or released: nobody has needed its bytes any more."""
+        found = self.current.get(partition)
+        return found is not None and found.state in ("finished", "released") and self.is_valid(partition)
+
+    def newest(self, run: str, region: RegionId) -> Attempt | None:
+        """The newest attempt of a region in this DagRun."""
+        own = [row for row in self.attempts.values() if row.whose == (run, region) and row.try_number > 0]
+        return max(own, key=lambda row: row.try_number, default=None)
+
+    def runs(self) -> dict[str, Closed]:
+        """The runs, and which are closed."""
+        return {row.id: row for row in map(Closed._make, self._rows(Closed, "run"))}
+
+    def last_event(self, run: str) -> str:
+        """When an attempt of a run, also of a DagRun that is no more, began or ended last."""
+        times = [at for row in self.attempts.values() if row.run == run for at in (row.began_at, row.ended_at) if at]
+        return max(times, default=self.runs()[run].created_at)
 
     def committed(self, run: str, region: RegionId) -> Attempt | None:
         """The newest attempt of a region that has committed; those of a DagRun that is no more have tries below 1."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import Enum
 from typing import Final
 
@@ -32,9 +32,16 @@ class MemoryFiles:
 
     workers = 1
 
-    def __init__(self, step: Callable[[Exception], None], on_change: Callable[[str, str, bytes], None]) -> None:
+    def __init__(
+        self,
+        step: Callable[[Exception], None],
+        on_change: Callable[[str, str, bytes], None],
+        now: Callable[[], datetime],
+    ) -> None:
         self.condition = Condition.UP
         self.data: dict[str, bytes] = {}
+        self._times: dict[str, datetime] = {}
+        self._now = now
         self._step = step
         self._on_change = on_change
 
@@ -69,7 +76,7 @@ class MemoryFiles:
 
     def _write(self, how: str, path: str, data: bytes) -> None:
         self._on_change(how, path, data)
-        self.data[path] = data
+        self.data[path], self._times[path] = data, self._now()
         self._step(OSError(errno.EIO, "written, and the answer is lost", path))
 
     def read(self, path: str, offset: int, length: int | None) -> bytes:
@@ -82,9 +89,9 @@ class MemoryFiles:
         return len(self._found(path))
 
     def modified(self, path: str) -> datetime:
-        """Nobody asks."""
+        """When a file was written."""
         self._found(path)
-        return datetime(2026, 1, 1, tzinfo=UTC)
+        return self._times[path]
 
     def entries(self, path: str) -> list[tuple[str, int | None]]:
         """List names and sizes directly below a folder."""

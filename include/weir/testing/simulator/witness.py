@@ -6,7 +6,8 @@ Invariant: the first thing that is wrong ends the simulation, by Broken.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 from weir.coordinator.clearing import ClearAnswer
@@ -15,6 +16,7 @@ from weir.recovery.run_state import CLOSE
 from weir.sinks.pointer import pointer_from_json
 from weir.testing.simulator.engine import SIZE, SimulatedEngine
 from weir.testing.simulator.invariants import AFTER_EACH_TRANSACTION
+from weir.testing.simulator.needs import Publications, is_in_use
 from weir.testing.simulator.sight import Partition, Read, Result, Sight
 from weir.topology.regions import PartitionId, RegionId, Topology
 
@@ -31,7 +33,12 @@ class Witness:
     """Sees all that happens in one simulation, and remembers what the invariants need."""
 
     def __init__(
-        self, connection: sqlite3.Connection, topology: Topology, engine: SimulatedEngine, files: Mapping[str, bytes]
+        self,
+        connection: sqlite3.Connection,
+        topology: Topology,
+        engine: SimulatedEngine,
+        files: Mapping[str, bytes],
+        now: Callable[[], datetime],
     ) -> None:
         self.sight, self.topology, self.engine = Sight(connection), topology, engine
         self.committed_tries: dict[tuple[Any, ...], str] = {}
@@ -39,10 +46,13 @@ class Witness:
         self.harmed: set[str] = set()
         self.answers: dict[tuple[str, str, int], list[ClearAnswer]] = {}
         self.made_anew: set[str] = set()
-        self._files = files
+        self.files = files
         self._standing: dict[tuple[str, str], frozenset[str]] = {}
         self._publishable: dict[tuple[str, str, frozenset[str]], int] = {}
-        self._published: dict[str, frozenset[str]] = {}
+        self.published = Publications()
+        self.now = now
+        self.is_pressed = False
+        """Whether who is at work just now wants room."""
 
     def observe(self) -> None:
         """Look at the ledger."""
@@ -103,8 +113,8 @@ class Witness:
         """Whether a result that was missing is there again, as whoever probes it finds."""
         if result is None or result.state != "lost" or result.fault == "damaged":
             return False
-        whole = len(self._files.get(f"{result.folder}/part-0.bin", b"")) == SIZE
-        return whole and f"{result.folder}/manifest.json" in self._files
+        whole = len(self.files.get(f"{result.folder}/part-0.bin", b"")) == SIZE
+        return whole and f"{result.folder}/manifest.json" in self.files
 
     # The store
 
@@ -122,16 +132,14 @@ class Witness:
             require("what_is_published_was_valid_as_a_whole", self._publishes(path, data))
 
     def _deleted(self, path: str) -> Iterator[str]:
-        folder = path.rpartition("/")[0]
-        if any(result.folder == folder for result in self.sight.current.values()):
-            yield f"{path} is deleted, and is a current result"
-        if any(folder in folders for folders in self._published.values()):
-            yield f"{path} is deleted, and is published"
+        why = is_in_use(self, path)
+        if why is not None:
+            yield f"{path} is deleted: {why}"
 
     def _publishes(self, path: str, data: bytes) -> Iterator[str]:
         pointer = pointer_from_json(data)
         folders = frozenset(each.folder for each in pointer.partitions)
-        self._published[f"{pointer.sink}/{pointer.epoch}"] = folders
+        self.published.add(pointer.sink, pointer.epoch, pointer.version, folders, self.now())
         run = f"{pointer.dataflow}@{pointer.epoch}"
         last = self._publishable.get((run, pointer.sink, folders), 0)
         is_standing = self._standing.get((run, pointer.sink)) == folders

@@ -10,7 +10,9 @@ from itertools import count
 from typing import Final
 
 from weir.coordinator.clearing import ClearAnswer
+from weir.coordinator.reading import claimed
 from weir.coordinator.services import Services
+from weir.ledger.leases import drop_leases
 from weir.recovery.restart import ExponentialDelay
 from weir.recovery.settings import RecoverySettings
 from weir.store.store import Store
@@ -20,9 +22,9 @@ from weir.testing.simulator.dataflows import Scene
 from weir.testing.simulator.engine import SimulatedEngine
 from weir.testing.simulator.events import Event, Verb
 from weir.testing.simulator.ledger import SimulatedLedger
-from weir.testing.simulator.process import Fate, Process
+from weir.testing.simulator.process import NO_FATE, Fate, Process
 from weir.testing.simulator.store import Condition, MemoryFiles
-from weir.testing.simulator.witness import Broken, Witness
+from weir.testing.simulator.witness import Broken, Witness, require
 from weir.topology.regions import Topology
 
 PATIENT: Final = ExponentialDelay(attempts_before_reset=10_000)
@@ -36,7 +38,7 @@ class World:
     def __init__(self, scene: Scene) -> None:
         self.scene, self.sources = scene, [each.name for each in scene.flow.stages if not each.exchanges]
         self.content: dict[str, int] = {}
-        self.files = MemoryFiles(self._step, self._changed)
+        self.files = MemoryFiles(self._step, self._changed, lambda: self.airflow.time)
         self.store = Store(self.files)
         self.ledger = SimulatedLedger(self._deepen, self._step, self._observe)
         numbers = count(1)
@@ -53,8 +55,12 @@ class World:
         self.airflow = SimulatedAirflow(services, self.engine, scene.flow)
         self.airflow.on_answer = self._answered
         self.airflow.strategy = PATIENT if scene.is_patient else self.airflow.strategy
-        self.witness = Witness(self.ledger.connection, self.topology, self.engine, self.files.data)
+        self.witness = Witness(
+            self.ledger.connection, self.topology, self.engine, self.files.data, lambda: self.airflow.time
+        )
         self.suspended: list[Process] = []
+        self.pressed: set[Process] = set()
+        self.notebooks: list[str] = []
         self.runs = [self.airflow.dag_run(1)]
         self.changed: set[str] = set()
         self.removed: dict[str, bytes] = {}
@@ -82,6 +88,7 @@ class World:
     def run(self, process: Process, fate: Fate) -> None:
         """Let a process go on until it is over or suspended."""
         self._process = self.airflow.process = process
+        self.witness.is_pressed = process in self.pressed
         if process in self.suspended:
             self.suspended.remove(process)
         try:
@@ -90,6 +97,7 @@ class World:
             raise Broken("only_known_errors_are_raised", str(error)) from error
         finally:
             self._process = self.airflow.process = None
+            self.witness.is_pressed = False
         if not process.is_over:
             self.suspended.append(process)
 
@@ -217,6 +225,36 @@ class World:
         self.content[stage] = self.content.get(stage, 0) + 1
         self.changed.add(stage)
 
+    def collect(self, event: Event) -> None:
+        """Upkeep releases what nobody needs."""
+        if event.how == "dry":
+            before = self.ledger.connection.total_changes, set(self.files.data)
+            self.run(self.airflow.collector(is_pressed=bool(event.number % 2), is_dry=True, is_sweep=True), NO_FATE)
+            is_same = before == (self.ledger.connection.total_changes, set(self.files.data))
+            require("a_dry_sweep_changes_nothing", [] if is_same else ["the ledger or the store has changed"])
+            return
+        is_pressed = event.how == "pressed" or (event.how == "sweep" and event.number % 2 == 1)
+        process = self.airflow.collector(is_pressed=is_pressed, is_sweep=event.how == "sweep")
+        if is_pressed:
+            self.pressed.add(process)
+        self.run(process, event.fate)
+
+    def read(self, event: Event) -> None:
+        """A notebook claims a result."""
+        there = sorted(result.id for result in self.witness.sight.current.values() if result.state == "finished")
+        if there:
+            wanted = [there[event.number % len(there)]]
+            with self.ledger.transaction(self.scene.flow.name) as session:
+                claim = claimed(session, self.services, self.scene.flow.name, wanted, "notebook")
+            self.notebooks.append(claim.holder)
+
+    def leave(self, event: Event) -> None:
+        """It is closed."""
+        if self.notebooks:
+            holder = self.notebooks.pop(event.number % len(self.notebooks))
+            with self.ledger.transaction(self.scene.flow.name) as session:
+                drop_leases(session, holder)
+
 
 _WHAT: Final = {
     Verb.STEP: World.step,
@@ -238,4 +276,7 @@ _WHAT: Final = {
     Verb.DAMAGE: World.damage,
     Verb.RESTORE: World.restore,
     Verb.CHANGE: World.change,
+    Verb.COLLECT: World.collect,
+    Verb.READ: World.read,
+    Verb.LEAVE: World.leave,
 }

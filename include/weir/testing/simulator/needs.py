@@ -1,0 +1,180 @@
+"""Who needs a result, worked out from the ledger's tables and the store's pointers (DESIGN 9, invariant 4).
+
+Invariant: nothing here asks the code that releases. What a policy keeps is told apart from what somebody needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from weir.dataflow.keep import Keep, time_from_text
+from weir.recovery.run_state import CLOSE
+from weir.results.released_note import RELEASED_NOTE
+from weir.store.probe import MANIFEST
+from weir.testing.simulator.sight import Attempt, Partition, Result
+from weir.topology.regions import RegionId
+
+if TYPE_CHECKING:
+    from weir.testing.simulator.witness import Witness
+
+HOUR: Final = timedelta(hours=1)
+USUAL_KEEP: Final = "2 runs"
+USUAL_KEEP_FAILED: Final = "14 days"
+COMMITTED: Final = ("committed", "adopted")
+
+
+class Publications:
+    """What readers of published data see: by sink and epoch, the folders of each version, and since when."""
+
+    def __init__(self) -> None:
+        self._versions: dict[tuple[str, str], dict[int, tuple[frozenset[str], datetime]]] = {}
+
+    def add(self, sink: str, epoch: str, version: int, folders: frozenset[str], now: datetime) -> None:
+        """A pointer is there."""
+        self._versions.setdefault((sink, epoch), {})[version] = folders, now
+
+    def holds(self, folder: str, now: datetime) -> bool:
+        """Whether a folder is published, or was within the last hour."""
+        return any(self._is_in(folder, versions, now) for versions in self._versions.values())
+
+    @staticmethod
+    def _is_in(folder: str, versions: dict[int, tuple[frozenset[str], datetime]], now: datetime) -> bool:
+        newest = max(versions)
+        since = versions[newest][1]
+        return any(folder in folders and (v == newest or since + HOUR > now) for v, (folders, _) in versions.items())
+
+
+def what_is_released_is_needed_by_nobody(witness: Witness) -> Iterator[str]:
+    """Invariant 4, at the instant at which a result is given up; and a policy keeps what it says."""
+    for result in witness.sight.newly_released:
+        why = why_needed(witness, result) or (None if witness.is_pressed else why_kept(witness, result))
+        if why is not None:
+            yield f"{result.partition.id} of {result.attempt} in {result.run} is released: {why}"
+
+
+def left_over(witness: Witness, *, is_pressed: bool) -> Iterator[str]:
+    """What is still there though nobody needs it, and no policy keeps it."""
+    for result in witness.sight.results.values():
+        of = f"{result.partition.id} of {result.attempt} in {result.run}"
+        why = why_needed(witness, result) or (None if is_pressed else why_kept(witness, result))
+        if result.state == "finished" and why is None:
+            yield f"{of} is not released"
+        # A person may have brought back what was harmed.
+        is_there = f"{result.folder}/part-0.bin" in witness.files and result.folder not in witness.harmed
+        if result.state == "released" and is_there:
+            yield f"{of} is released, and its bytes are there"
+
+
+def unknown_files(witness: Witness) -> Iterator[str]:
+    """Data files that are of no result that is there or may come back."""
+    there = {result.folder for result in witness.sight.results.values() if result.state in ("finished", "lost")}
+    for path in witness.files:
+        folder, _, name = path.rpartition("/")
+        if name.startswith("part-") and folder not in there:
+            yield f"{path} is left"
+
+
+def is_in_use(witness: Witness, path: str) -> str | None:
+    """Why a file must not be deleted now."""
+    folder, _, name = path.rpartition("/")
+    attempt = witness.sight.attempts.get(folder.rpartition("/")[2])
+    if attempt is not None and attempt.state in ("running", "waiting"):
+        return f"{attempt.id} is at work"
+    if witness.published.holds(folder, witness.now()):
+        return "it is published"
+    for result in witness.sight.results.values():
+        if result.folder != folder:
+            continue
+        is_data_of_none = result.state == "released" and name not in (MANIFEST, RELEASED_NOTE)
+        if not is_data_of_none and result.state != "superseded":
+            return f"its result is {result.state}"
+        reader = reader_of(witness, result)
+        if reader is not None:
+            return f"{reader} reads it"
+    return None
+
+
+def why_needed(witness: Witness, result: Result) -> str | None:
+    """Who needs a result now."""
+    reader = reader_of(witness, result)
+    if reader is not None:
+        return f"{reader} reads it"
+    if witness.published.holds(result.folder, witness.now()):
+        return "it is published"
+    if not result.is_current or _is_over(witness, result.run) or _is_given_up(witness, result.run):
+        return None
+    consumers = witness.topology.consumers(result.partition.id)
+    waiting = next((each for each in consumers if _may_need(witness, result, each)), None)
+    if waiting is not None:
+        return f"{waiting} has not done with it"
+    return None if consumers else "its run is not over"
+
+
+def reader_of(witness: Witness, result: Result) -> str | None:
+    """Who has a claim on a result now."""
+    now = told(witness.now())
+    claims = (row for row in witness.sight.leases.values() if row.result == result.id and row.expires_at > now)
+    return next((row.holder for row in claims), None)
+
+
+def why_kept(witness: Witness, result: Result) -> str | None:
+    """Which policy keeps a current result that nobody needs."""
+    if not result.is_current or _is_given_up(witness, result.run):
+        return None
+    keep, runs = Keep.from_text(witness.topology.dataflow.keep or USUAL_KEEP), witness.sight.runs()
+    if str(keep) == "on_consumed":
+        return None
+    closed_at = runs[result.run].closed_at
+    if not _is_over(witness, result.run) or closed_at is None:
+        return "its run is not over"
+    if keep.runs and sum(1 for row in runs.values() if row.closed_at and row.closed_at > closed_at) < keep.runs:
+        return f"{keep} have not been closed"
+    if keep.time and closed_at > told(witness.now() - keep.time):
+        return f"{keep} have not gone by"
+    return None
+
+
+def _may_need(witness: Witness, result: Result, consumer: RegionId) -> bool:
+    """Whether a consumer is at work, has to run, or has been made from something else."""
+    sight, run = witness.sight, result.run
+    newest = sight.newest(run, consumer)
+    if newest is None or newest.state not in COMMITTED or sight.is_at_work(run, consumer):
+        return True
+    outputs = [Partition(run, each) for each in witness.topology.outputs(consumer)]
+    if not all(sight.is_done(each) for each in outputs):
+        return True
+    made_by = {sight.current[each].attempt for each in outputs}
+    read = {(each.partition, each.attempt) for attempt in made_by for each in sight.reads.get(attempt, ())}
+    return (result.partition, result.attempt) not in read
+
+
+def _is_over(witness: Witness, run: str) -> bool:
+    """Whether the closing task has seen all that is current, or nothing else has come of an hour; nobody is at work."""
+    sight = witness.sight
+    regions = [*witness.topology.region_ids(), CLOSE]
+    closing = sight.committed(run, CLOSE)
+    is_open = any(sight.is_at_work(run, each) or _has_failed(sight.newest(run, each)) for each in regions)
+    if sight.runs()[run].closed_at is None or closing is None or is_open:
+        return False
+    made = [result.attempt for partition, result in sight.current.items() if partition.run == run]
+    if all(sight.committed_in[each] <= sight.committed_in[closing.id] for each in made):
+        return True
+    is_whole = all(sight.is_done(partition) for partition in sight.current if partition.run == run)
+    return is_whole and sight.last_event(run) <= told(witness.now() - HOUR)
+
+
+def _has_failed(attempt: Attempt | None) -> bool:
+    return attempt is not None and attempt.state == "failed"
+
+
+def _is_given_up(witness: Witness, run: str) -> bool:
+    limit = time_from_text("keep_failed", witness.topology.dataflow.keep_failed or USUAL_KEEP_FAILED)
+    is_long_ago = limit is not None and witness.sight.last_event(run) <= told(witness.now() - limit)
+    return is_long_ago and not _is_over(witness, run)
+
+
+def told(at: datetime) -> str:
+    """A time as the ledger's tables hold it."""
+    return f"{at:%Y-%m-%d %H:%M:%S.%f}"
