@@ -59,6 +59,7 @@ class _Listed:
     """The folder of a run, and the pointers to its published versions."""
 
     run: str
+    root: str
     folder: RunFolder
     pointers: tuple[_Pointer, ...]
     temporary: tuple[FoundFile, ...]
@@ -90,6 +91,8 @@ class RunSweep:
         self._note_gone(listed.run, known, {each.folder.path for each in judged} - gone)
         self.remove_temporary([*listed.folder.temporary, *((each.path, each.bytes) for each in listed.temporary)])
         self._report.unknown += [Kept(path, size, "not a file of Weir's") for path, size in listed.folder.strange]
+        if known.is_expired and not self._report.is_dry:
+            self._services.store.prune(listed.root)
         self._report.runs += 1
 
     def remove_temporary(self, files: Iterable[tuple[str, int]]) -> None:
@@ -107,7 +110,7 @@ class RunSweep:
         beside = files_below(store, [f"{SINKS}/{dataflow}/{sink}/{epoch}" for sink in self._sinks(dataflow)])
         pointers = in_parallel(self._pointer, [each for each in beside if _is_pointer(each)], store.workers)
         temporary = tuple(each for each in beside if TEMPORARY.fullmatch(each.path.rpartition("/")[2]))
-        return _Listed(run, folder, tuple(pointers), temporary)
+        return _Listed(run, root, folder, tuple(pointers), temporary)
 
     def _sinks(self, dataflow: str) -> list[str]:
         try:

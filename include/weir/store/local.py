@@ -12,7 +12,7 @@ import shutil
 import stat
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -109,6 +109,12 @@ class LocalFiles:
     def delete_folder(self, path: str) -> None:
         """Delete a folder and all that is in it; what vanishes meanwhile is fine."""
         shutil.rmtree(self.root / path, onerror=_unless_gone)
+
+    def prune(self, path: str) -> None:
+        """Remove empty folders below a folder, and the folder itself; one that somebody fills meanwhile stays."""
+        for folder, _, _ in os.walk(self.root / path, topdown=False):
+            with suppress(OSError):
+                Path(folder).rmdir()
 
     def flush(self, path: str) -> None:
         """Fsync the files of a folder, the folder, and the folders above it up to the root."""

@@ -148,6 +148,13 @@ class Store:
         except NotFound:
             return
 
+    def prune(self, path: str) -> None:
+        """Remove empty folders below a folder, and itself, where the file system has such. Nobody may write there."""
+        prune = getattr(self.files, "prune", None)
+        if prune is not None:
+            with self._meaning("tidy", path):
+                prune(_checked(path))
+
     def flush(self, path: str) -> None:
         """Make files that somebody else wrote into a folder survive a power cut."""
         with self._meaning("flush", path):

@@ -87,6 +87,12 @@ class TimeLimitedFiles:
         """Delete a folder and all that is in it."""
         self._limited(path, partial(self._files.delete_folder, path), _MANY_FILES)
 
+    def prune(self, path: str) -> None:
+        """Remove empty folders, where the file system has such."""
+        prune = getattr(self._files, "prune", None)
+        if prune is not None:
+            self._limited(path, partial(prune, path), _MANY_FILES)
+
     def flush(self, path: str) -> None:
         """Make the files of a folder survive a power cut."""
         self._limited(path, partial(self._files.flush, path), _MANY_FILES)

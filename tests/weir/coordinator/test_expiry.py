@@ -131,6 +131,9 @@ def test_an_old_run_leaves_its_record_and_what_is_published(world):
         *(f"{folder}/{name}" for folder in shown.folders for name in ("manifest.json", "part-0.bin")),
     }
     assert is_published_whole(world)
+    assert not [
+        each for each in (world.folder / "store/ladder").rglob("*") if each.is_dir() and not any(each.iterdir())
+    ]
     kept = rows(world, ResultRow, run=RUN)
     assert all(each.is_current or each.state == "finished" for each in kept)
     assert {each.stage for each in kept} == {"clean", "weather", "joined", "totals", "routes", "delays"}
