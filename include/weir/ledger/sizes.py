@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import case, func, or_, select
+from sqlalchemy import bindparam, case, func, or_, select
 from sqlalchemy.orm import Session
 
 from weir.errors import Fault, Misconfigured
@@ -26,10 +26,39 @@ LATEST = 3
 _RUNS = 20
 """In how many of the newest runs these are looked for: more than are usually at work at once."""
 
+# Built once: to build a statement costs more than to carry it out.
 _AT_REST = or_(
     ResultRow.state.in_((PartitionState.FINISHED.value, PartitionState.QUARANTINED.value)),
     (ResultRow.state == PartitionState.RELEASED.value) & ResultRow.deleted_at.is_(None),
     (ResultRow.state == PartitionState.LOST.value) & (ResultRow.fault == Fault.DAMAGED.value),
+)
+
+
+_NEWEST = (
+    select(RunRow.id).where(RunRow.dataflow == bindparam("dataflow")).order_by(RunRow.created_at.desc()).limit(_RUNS)
+)
+_SIZES = (
+    select(ResultRow.stage, ResultRow.subtask, ResultRow.layout, ResultRow.bytes)
+    .where(
+        ResultRow.run.in_(bindparam("runs", expanding=True)),
+        ResultRow.is_current,
+        ResultRow.stage.in_(bindparam("stages", expanding=True)),
+        ResultRow.subtask.in_(bindparam("subtasks", expanding=True)),
+    )
+    .order_by(ResultRow.id.desc())
+)
+_RUNNING = (
+    select(AttemptRow.id, AttemptRow.began_at, AttemptRow.region, AttemptRow.subtask, RunRow.dataflow, RunRow.id)
+    .join(RunRow, RunRow.id == AttemptRow.run)
+    .where(
+        RunRow.closed_at.is_(None),
+        RunRow.deleted_at.is_(None),
+        RunRow.pinned.is_not(None),
+        AttemptRow.try_number > 0,
+        AttemptRow.region != CLOSE.name,
+        AttemptRow.state == AttemptState.RUNNING.value,
+        AttemptRow.id != bindparam("asking"),
+    )
 )
 
 
@@ -92,19 +121,19 @@ def runs_by_age(session: Session, names: Collection[str]) -> list[tuple[str, str
 def likely_sizes(session: Session, dataflow: str, partitions: Iterable[PartitionId]) -> dict[PartitionId, Likely]:
     """What partitions are likely to have, by their latest results in any run of the dataflow."""
     wanted = set(partitions)
-    newest = select(RunRow.id).where(RunRow.dataflow == dataflow).order_by(RunRow.created_at.desc()).limit(_RUNS)
-    query = (
-        select(ResultRow.stage, ResultRow.subtask, ResultRow.layout, ResultRow.bytes)
-        .where(
-            ResultRow.run.in_(list(session.scalars(newest))),
-            ResultRow.is_current,
-            ResultRow.stage.in_({each.stage for each in wanted}),
-            ResultRow.subtask.in_({each.subtask for each in wanted}),
-        )
-        .order_by(ResultRow.id.desc())
+    if not wanted:
+        return {}
+    connection = session.connection()
+    rows = connection.execute(
+        _SIZES,
+        {
+            "runs": list(connection.execute(_NEWEST, {"dataflow": dataflow}).scalars()),
+            "stages": sorted({each.stage for each in wanted}),
+            "subtasks": sorted({each.subtask for each in wanted}),
+        },
     )
     found: dict[PartitionId, list[int]] = defaultdict(list)
-    for stage, subtask, layout, size in session.execute(query).tuples() if wanted else ():
+    for stage, subtask, layout, size in rows.tuples():
         found[PartitionId(stage, subtask, layout)].append(size)
     latest = {each: found[each][:LATEST] for each in wanted if each in found}
     return {each: Likely(min(sizes), max(sizes)) for each, sizes in latest.items()}
@@ -113,24 +142,11 @@ def likely_sizes(session: Session, dataflow: str, partitions: Iterable[Partition
 def at_work(session: Session, asking: str) -> list[AtWork]:
     """The attempts of all dataflows that are running in open runs, but not `asking`, an attempt's id, itself."""
     own = session.get(AttemptRow, asking)
-    query = (
-        select(AttemptRow.id, AttemptRow.began_at, AttemptRow.region, AttemptRow.subtask, RunRow.dataflow, RunRow.id)
-        .join(RunRow, RunRow.id == AttemptRow.run)
-        .where(
-            RunRow.closed_at.is_(None),
-            RunRow.deleted_at.is_(None),
-            RunRow.pinned.is_not(None),
-            AttemptRow.try_number > 0,
-            AttemptRow.region != CLOSE.name,
-            AttemptRow.state == AttemptState.RUNNING.value,
-            AttemptRow.id != asking,
-        )
-    )
-    rows = session.execute(query).tuples().all()
+    rows = session.connection().execute(_RUNNING, {"asking": asking}).tuples().all()
     outputs = _outputs(session, {(row[5], RegionId(row[2], row[3])) for row in rows})
     wanted: dict[str, set[PartitionId]] = defaultdict(set)
     for _, _, region, subtask, dataflow, run in rows:
-        wanted[dataflow] |= outputs[run, RegionId(region, subtask)]
+        wanted[dataflow].update(outputs[run, RegionId(region, subtask)])
     sizes = {dataflow: likely_sizes(session, dataflow, partitions) for dataflow, partitions in wanted.items()}
     return [
         AtWork(
@@ -148,11 +164,15 @@ def total_of(sizes: Mapping[PartitionId, Likely], partitions: Iterable[Partition
     return sum((sizes[each] for each in partitions if each in sizes), Likely())
 
 
-def _outputs(session: Session, regions: Iterable[tuple[str, RegionId]]) -> dict[tuple[str, RegionId], set[PartitionId]]:
-    found: dict[tuple[str, RegionId], set[PartitionId]] = {}
+def _outputs(
+    session: Session, regions: Collection[tuple[str, RegionId]]
+) -> dict[tuple[str, RegionId], tuple[PartitionId, ...]]:
+    topologies = {run: _topology(session, run) for run in {run for run, _ in regions}}
+    found: dict[tuple[str, RegionId], tuple[PartitionId, ...]] = {}
     for run, region in regions:
-        topology = _topology(session, run)
-        found[run, region] = set(topology.outputs(region)) if topology is not None and topology.knows(region) else set()
+        topology = topologies[run]
+        is_known = topology is not None and topology.knows(region)
+        found[run, region] = topology.outputs(region) if topology is not None and is_known else ()
     return found
 
 

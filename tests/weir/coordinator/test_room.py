@@ -109,30 +109,18 @@ def test_on_a_disk_that_would_fill_up_the_oldest_runs_go_and_no_try_fails(world,
     assert is_published(world, *range(1, 7))
 
 
-def test_no_more_is_released_than_is_needed(world, life, disk):
+def test_no_more_is_released_than_is_needed_and_log_and_ledger_say_what(world, life, disk):
     run(world, 1, 2, 3)
     disk.fill(leave=2 * SIZE)  # enough for one result, and what is to stay free
-    run(world, 4)
-    assert errors(world) == []
-    assert kept(world) == [2, 3, 4]
-
-
-def test_what_was_released_for_room_says_so(world, life, disk):
-    run(world, 1, 2, 3)
-    disk.fill(leave=SIZE)
-    run(world, 4)
-    with world.ledger.transaction() as session:
-        reasons = set(session.scalars(select(ResultRow.state_reason).where(ResultRow.deleted_at.is_not(None))))
-    assert reasons == {"every consumer has committed a result made from it, and room was needed"}
-
-
-def test_the_log_of_the_job_says_what_was_deleted_for_it(world, life, disk):
-    run(world, 1, 2, 3)
-    disk.fill(leave=SIZE)
     notes, compute = [], world.airflow.engine.run
     world.airflow.engine.run = lambda job, during: notes.extend(job.notes) or compute(job, during)
     run(world, 4)
-    assert notes[0] == "to make room, 4.2 MB in 2 result(s) of chain@20130101T000000Z were deleted"
+    assert errors(world) == []
+    assert kept(world) == [2, 3, 4]
+    assert notes == ["to make room, 4.2 MB in 2 result(s) of chain@20130101T000000Z were deleted"]
+    with world.ledger.transaction() as session:
+        reasons = set(session.scalars(select(ResultRow.state_reason).where(ResultRow.deleted_at.is_not(None))))
+    assert reasons == {"every consumer has committed a result made from it, and room was needed"}
 
 
 def test_a_disk_without_a_byte_free_is_mended_by_the_first_who_meets_it(world, life, disk):

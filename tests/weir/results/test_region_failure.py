@@ -9,6 +9,7 @@ from weir.errors import (
     Internal,
     Misconfigured,
     Retryable,
+    StoreFull,
     SuppressRestarts,
 )
 from weir.recovery.classify import FailureClass, classify
@@ -27,7 +28,7 @@ class AnalysisException(Exception):
 
 
 @pytest.mark.parametrize(
-    "kind", [Retryable, DiskFull, EngineLost, InputUnreadable, Misconfigured, Fenced, Conflict, Internal]
+    "kind", [Retryable, DiskFull, StoreFull, EngineLost, InputUnreadable, Misconfigured, Fenced, Conflict, Internal]
 )
 def test_an_error_of_weir_is_the_same_in_the_task_as_in_its_job(kind):
     raised = error_of(failure_of(kind("why"), "t0001-a"))
