@@ -24,12 +24,17 @@ MARK = "WEIR_TEST_RUN"
 LAST_DAY = "2013-01-05"
 """The `flight_delays` of a test's stack has runs from 2013-01-01 to this day, once it is unpaused."""
 
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""JVMs of tests live for seconds: what they compile at leisure takes half of that time, and is ready when they end."""
+
 
 def pytest_configure(config):
     # SIGTERM ends the tests as Ctrl-C does: fixtures are torn down.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.environ[MARK] = uuid.uuid4().hex
     os.environ.update(find_java(ROOT / ".weir" / "java", os.environ).environment(os.environ))
+    if not config.getoption("benchmark_only", default=False):
+        os.environ.setdefault("JDK_JAVA_OPTIONS", QUICK_JAVA)
 
 
 def pytest_runtest_protocol(item):
