@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.progress import Progress as Bars
 
 from weir.cli.progress import Progress
+from weir.dataflow.keep import told_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,7 +53,7 @@ def _lines(console: Console, title: str, total: int) -> Iterator[Callable[[int],
         nonlocal done
         with lock:
             done += count
-            progress.say(f"{decimal(done)} of {decimal(total)}")
+            progress.say(f"{told_size(done)} of {told_size(total)}")
 
     with progress.phase(title):
         yield advance

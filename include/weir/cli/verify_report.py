@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.filesize import decimal
 from rich.table import Table
+
+from weir.dataflow.keep import told_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -70,7 +71,7 @@ def tell(report: VerifyReport, repairs: Sequence[Repair], settled: str, *, as_js
         print(json.dumps(report.to_json(repairs)))
         return
     counts = report.counts()
-    said = ", ".join(f"{count} {outcome} ({decimal(size)})" for outcome, (count, size) in sorted(counts.items()))
+    said = ", ".join(f"{count} {outcome} ({told_size(size)})" for outcome, (count, size) in sorted(counts.items()))
     _line(f"{len(report.verified)} result(s) of {len(report.runs)} run(s): {said or 'nothing is there'}.")
     if report.bad:
         Console().print(_table(report.bad[:SHOWN]))
@@ -91,7 +92,7 @@ def _table(bad: Iterable[Verified]) -> Table:
     for each in bad:
         name = f"{each.stage}[{each.subtask}]"
         outcome = each.outcome.value
-        table.add_row(each.run, name, each.layout, each.attempt, decimal(each.bytes), outcome, each.detail)
+        table.add_row(each.run, name, each.layout, each.attempt, told_size(each.bytes), outcome, each.detail)
     return table
 
 

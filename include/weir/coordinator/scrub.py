@@ -1,7 +1,7 @@
 """Scrubbing: a share of all stored bytes is read again each hour, what was compared the longest time ago first.
 
 Invariant: no more than `scrub_share` of a dataflow's bytes an hour is read; what one hour leaves is saved up only for a
-result that is larger than that. So each byte has its turn, and a killed scrub costs its share but loses no finding.
+result that is larger than that. So each byte has its turn. What a killed scrub had found, the next one repairs.
 """
 
 from __future__ import annotations
@@ -16,13 +16,22 @@ from weir.coordinator.clearing import Clearer
 from weir.coordinator.repair import Repair, repaired
 from weir.coordinator.services import Services
 from weir.coordinator.settle import settle
-from weir.coordinator.verify import BAD, Outcome, Pages, Verified, verify_results
+from weir.coordinator.verify import BAD, Outcome, Pages, Verified, known_lost, verify_results
 from weir.coordinator.verify_records import Misfit, published_misfits
+from weir.dataflow.keep import told_size
 from weir.errors import WeirError
 from weir.ledger.models import DataflowRow, ResultRow
-from weir.ledger.verification import bytes_at_rest, longest_unverified, note_scrubbed_until, scrubbed_until
+from weir.ledger.verification import (
+    bytes_at_rest,
+    longest_unverified,
+    note_scrubbed_until,
+    scrubbed_until,
+    undecided_losses,
+)
 
 _HOUR = timedelta(hours=1)
+_FORGOTTEN = timedelta(days=1)
+"""What was lost so long ago is no longer repaired before somebody misses it: it may be needed no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +48,7 @@ class Scrubbed:
 
     def __str__(self) -> str:
         """A few sentences."""
-        said = [f"{self.dataflow}: {self.results} result(s) read again, {self.bytes} bytes, {len(self.bad)} bad"]
+        said = [f"{self.results} result(s) read again, {told_size(self.bytes)}, {len(self.bad)} bad"]
         said += [f"{each.outcome.value}: {each}" for each in self.bad]
         said += [str(each) for each in (*self.misfits, *self.repairs)]
         if not self.is_settled:
@@ -55,7 +64,7 @@ class ScrubReport:
 
     def __str__(self) -> str:
         """One line a dataflow."""
-        return "\n".join(map(str, self.dataflows)) or "no dataflow has anything to scrub"
+        return "\n".join(f"{each.dataflow}: {each}" for each in self.dataflows) or "no dataflow has anything to scrub"
 
 
 def scrub(services: Services, clearer: Clearer, now: datetime | None = None) -> ScrubReport:
@@ -71,7 +80,7 @@ def scrub_dataflow(services: Services, clearer: Clearer, dataflow: str, now: dat
     found = list(verify_results(services, wanted, "weir scrub", pages=Pages.NEW))
     bad = tuple(each for each in found if each.outcome in BAD)
     misfits = published_misfits(services, {each.run for each in found})
-    repairs = repaired(services, bad, misfits) if services.life.scrub_repair else ()
+    repairs = repaired(services, _undecided(services, dataflow), misfits) if services.life.scrub_repair else ()
     read = [each for each in found if each.outcome is not Outcome.GONE]
     is_settled = not any(each.owed for each in repairs) or _is_settled(services, clearer, dataflow)
     return Scrubbed(dataflow, len(read), sum(each.bytes for each in read), bad, misfits, repairs, is_settled)
@@ -99,6 +108,13 @@ def _reserved(services: Services, dataflow: str, now: datetime) -> Sequence[Resu
 
 def _size(row: ResultRow) -> int:
     return max(row.bytes, 1)
+
+
+def _undecided(services: Services, dataflow: str) -> list[Verified]:
+    """What is lost and not decided: what was found just now, and what was when nobody came to repair it."""
+    with services.ledger.transaction() as session:
+        rows = undecided_losses(session, dataflow, services.now() - _FORGOTTEN)
+    return [known_lost(row) for row in rows]
 
 
 def _is_settled(services: Services, clearer: Clearer, dataflow: str) -> bool:

@@ -16,8 +16,8 @@ from sqlalchemy.orm import Session
 from weir.coordinator.reading import leased_reading, reader
 from weir.coordinator.release import release
 from weir.coordinator.services import Services
-from weir.errors import Loss
-from weir.ledger.models import ResultRow
+from weir.errors import Fault, Loss
+from weir.ledger.models import ResultRow, RunRow
 from weir.ledger.moves import move
 from weir.ledger.results import record_losses
 from weir.ledger.runs import dataflow_of
@@ -159,7 +159,15 @@ def _judged(
         return _verified(now, Outcome.WHOLE)
     move(session, now, PartitionState.FINISHED, "all of its bytes are back, as they were written", services.now())
     now.fault = None
+    session.get_one(RunRow, now.run).released_at = None  # it may have to be released now
     return _verified(now, Outcome.BACK)
+
+
+def known_lost(row: ResultRow) -> Verified:
+    """What the ledger alone knows of a result that was found lost before."""
+    fault = Fault(row.fault or Fault.MISSING.value)
+    loss = Loss(row.run, row.stage, row.subtask, row.layout, row.attempt, fault, row.state_reason)
+    return _verified(row, Outcome.LOST, row.state_reason, loss)
 
 
 def _otherwise(row: ResultRow, manifest: Manifest) -> str:

@@ -8,7 +8,7 @@ from datetime import datetime
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from weir.ledger.models import HousekeepingRow, ResultRow, RunRow
+from weir.ledger.models import FailoverRow, HousekeepingRow, ResultRow, RunRow
 from weir.ledger.runs import named_run, runs_of
 from weir.results.partition_state import PartitionState
 
@@ -58,6 +58,26 @@ def longest_unverified(session: Session, dataflow: str) -> list[ResultRow]:
         .where(RunRow.dataflow == dataflow, ResultRow.state == PartitionState.FINISHED.value)
         .order_by(func.coalesce(ResultRow.verified_at, ResultRow.state_at), ResultRow.id)
         .limit(_MOST)
+    )
+    return list(session.scalars(query))
+
+
+def undecided_losses(session: Session, dataflow: str, since: datetime) -> list[ResultRow]:
+    """Current results that were found lost since then, and of whose run nothing has been decided after that."""
+    decided = select(FailoverRow.id).where(
+        FailoverRow.run == ResultRow.run, FailoverRow.decided_at >= ResultRow.state_at
+    )
+    query = (
+        select(ResultRow)
+        .join(RunRow, RunRow.id == ResultRow.run)
+        .where(
+            RunRow.dataflow == dataflow,
+            ResultRow.state == PartitionState.LOST.value,
+            ResultRow.is_current,
+            ResultRow.state_at >= since,
+            ~decided.exists(),
+        )
+        .order_by(ResultRow.run, ResultRow.id)
     )
     return list(session.scalars(query))
 

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select
 
 from weir.coordinator.scrub import scrub
-from weir.coordinator.verify import Outcome
+from weir.coordinator.verify import BAD, Outcome, verify_results
 from weir.errors import Retryable
 from weir.ledger.models import FailoverRow, LeaseRow, OwedClearRow, PublicationRow, ResultRow, RunRow
 from weir.recovery.settings import RecoverySettings
@@ -257,3 +257,11 @@ def test_on_postgresql(closed):
     assert all(row.state != "lost" for row in rows(closed))
     let(closed, 1)
     assert scrubbed(closed).bad == ()
+
+
+def test_what_a_killed_scrub_had_found_is_repaired_by_the_next(closed):
+    flip(closed, rows(closed, "joined", 1)[0])
+    (found,) = [each for each in verify_results(closed.services, rows(closed), "killed") if each.outcome in BAD]
+    assert (found.stage, owed(closed)) == ("joined", [])
+    assert [each.owed for each in scrubbed(closed).repairs] == [1]
+    assert scrubbed(closed).repairs == ()
