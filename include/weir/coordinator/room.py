@@ -213,8 +213,9 @@ class _Press:
 
     def held(self) -> str:
         """Who holds the bytes that are left, and why; the most first, a line each."""
+        names = self.limit.dataflows()
         with self.services.ledger.transaction() as session:
-            published = kept_for_good(session, self.limit.dataflows())
+            published = kept_for_good(session, names)
         holders = held_by(self.lives.values(), published)
         lines = [str(each) for each in holders[:SHOWN]]
         if len(holders) > SHOWN:
