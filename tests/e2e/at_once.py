@@ -57,11 +57,11 @@ class Driver(LadderStack):
         return {run.start[:10]: self.tries(run.run_id) for run in self.api.runs(self.dag) if run.run_id in run_ids}
 
     def require_right(self):
-        """What must be so at the end of all faults: every result is good, and what is published is what Python says."""
+        """What must be so at the end of all faults: every result is done, and what is published is what Python says."""
         for view in self.runs():
             state = view.state
             wanted = {each for region in state.region_ids() for each in state.outputs(region)}
-            assert {each for each in wanted if not state.is_good(each)} == set(), view.id
+            assert {each for each in wanted if not state.is_done(each)} == set(), view.id
             assert self.totals(view.epoch) == self.expected(view.epoch), view.id
         assert self.owed() == []
 

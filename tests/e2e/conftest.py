@@ -34,6 +34,7 @@ def stack(stack_request, control, tmp_path_factory):
     with running_postgres(tmp_path_factory.mktemp("postgres")) as database:
         environment = {
             "WEIR_LADDER": str(control),
+            "WEIR_KEEP": "7 days",  # of a dataflow that does not say it: what comes back is what a test has lost
             "PYTHONPATH": str(FLOWS),
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database.url("airflow"),
         }

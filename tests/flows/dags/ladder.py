@@ -2,8 +2,8 @@
 
 `dags` has by DAG what differs from the file's `parallelism`, `functions`, `restart`, `last_day` and `control`, and more
 arguments of `dataflow_dag`; all are the same dataflow under names of their own. With `running` the totals are those of
-an epoch and all before it; with `copied` doubled reads a copy of numbers, in one region; `failover` and `consumers` are
-the dataflow's.
+an epoch and all before it; with `copied` doubled reads a copy of numbers, in one region; `failover`, `consumers` and
+`keep` are the dataflow's.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def ladder_dag(name: str, *, last_day: str | None, restart: dict[str, Any] | Non
         functions["totals"] = "ladder:running_totals"
         reads["before"] = previous("totals", by="bucket", schema="bucket BIGINT, numbers BIGINT, total BIGINT")
     totals = Stage("totals", functions["totals"], reads, parallelism=parallelism["totals"])
-    rules = {rule: more.pop(rule) for rule in ("failover", "consumers") if rule in more}
+    rules = {rule: more.pop(rule) for rule in ("failover", "consumers", "keep") if rule in more}
     flow = Dataflow(name, [numbers, doubled, totals, sink(totals, "sums")], parameters=parameters, **rules)
     usual = {"schedule": "@daily", "catchup": True, "max_active_runs": 2}
     return dataflow_dag(
