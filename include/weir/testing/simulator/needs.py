@@ -80,7 +80,7 @@ def is_in_use(witness: Witness, path: str) -> str | None:
     """Why a file must not be deleted now."""
     folder, _, name = path.rpartition("/")
     attempt = witness.sight.attempts.get(folder.rpartition("/")[2])
-    if attempt is not None and attempt.state in ("running", "waiting"):
+    if attempt is not None and attempt.state in ("running", "waiting") and not _is_silent(witness, attempt):
         return f"{attempt.id} is at work"
     if witness.published.holds(folder, witness.now()):
         return "it is published"
@@ -170,9 +170,21 @@ def _has_failed(attempt: Attempt | None) -> bool:
 
 
 def _is_given_up(witness: Witness, run: str) -> bool:
-    limit = time_from_text("keep_failed", witness.topology.dataflow.keep_failed or USUAL_KEEP_FAILED)
+    limit = _keep_failed(witness)
     is_long_ago = limit is not None and witness.sight.last_event(run) <= told(witness.now() - limit)
     return is_long_ago and not _is_over(witness, run)
+
+
+def _is_silent(witness: Witness, attempt: Attempt) -> bool:
+    """Whether nobody has heard of an attempt for as long as a failed run is kept."""
+    limit = _keep_failed(witness)
+    now = told(witness.now())
+    is_reading = any(row.holder == attempt.id and row.expires_at > now for row in witness.sight.leases.values())
+    return limit is not None and attempt.began_at <= told(witness.now() - limit) and not is_reading
+
+
+def _keep_failed(witness: Witness) -> timedelta | None:
+    return time_from_text("keep_failed", witness.topology.dataflow.keep_failed or USUAL_KEEP_FAILED)
 
 
 def told(at: datetime) -> str:
