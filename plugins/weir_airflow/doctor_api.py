@@ -17,6 +17,7 @@ import httpx
 
 from weir.doctor.api import (
     AREA,
+    RHYTHMS,
     UPKEEP,
     Dag,
     LastRun,
@@ -148,9 +149,10 @@ class ApiExam:
 
     def check_upkeep(self) -> Iterator[Finding]:
         """Whether Weir's housekeeping is done."""
-        response = self._api.call("GET", path_of("api", "v2", "dags", UPKEEP))
-        dag = None if response.status_code == HTTPStatus.NOT_FOUND else _dag(response.json())
-        yield judge_upkeep(dag, self._last_run() if dag else None, datetime.now(UTC))
+        for name in RHYTHMS:
+            response = self._api.call("GET", path_of("api", "v2", "dags", name))
+            dag = None if response.status_code == HTTPStatus.NOT_FOUND else _dag(response.json())
+            yield judge_upkeep(name, dag, self._last_run(name) if dag else None, datetime.now(UTC))
 
     def check_pool(self) -> Iterator[Finding]:
         """Whether tasks that wait leave room for those they wait for."""
@@ -215,9 +217,9 @@ class ApiExam:
     def _dry_run(self, dag_id: str) -> httpx.Response:
         return self._api.call("POST", path_of("weir", "dags", dag_id, "clear"), {"items": [], "dry_run": True})
 
-    def _last_run(self) -> LastRun | None:
+    def _last_run(self, dag_id: str) -> LastRun | None:
         try:
-            path = path_of("api", "v2", "dags", UPKEEP, "dagRuns")
+            path = path_of("api", "v2", "dags", dag_id, "dagRuns")
             runs = self._api.call("GET", path, limit="2", order_by="-run_after").json()["dag_runs"]
         except (WeirError, KeyError):
             return None

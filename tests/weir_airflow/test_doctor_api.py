@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from weir.doctor.api import UPKEEP
+from weir.doctor.api import UPKEEP, UPKEEP_HOURLY
 from weir.doctor.examination import examine
 from weir.doctor.finding import Status, problem
 
@@ -34,7 +34,7 @@ def looked_at(api_url, river):
 def test_a_good_api_server_is_ok_but_for_what_is_not_there(looked_at):
     found = looked_at()
     bad = {name for name, each in found.items() if each.status is not Status.OK}
-    assert bad == {"components", UPKEEP}
+    assert bad == {"components", UPKEEP, UPKEEP_HOURLY}
     assert "scheduler: nothing heard" in found["components"].found or "unhealthy" in found["components"].found
     assert "dags/weir_upkeep.py" in found[UPKEEP].mend
     assert found["may clear"].found == "worker may edit task instances of river"

@@ -14,8 +14,23 @@ from weir.doctor.finding import Finding, ok, problem, unknown, warning
 
 AREA = "airflow"
 UPKEEP = "weir_upkeep"
-UPKEEP_SECONDS = 15 * 60
-"""It runs every three minutes; several runs may have been late."""
+UPKEEP_HOURLY = "weir_upkeep_hourly"
+
+
+@dataclass(frozen=True, slots=True)
+class Rhythm:
+    """How often a DAG of Weir's housekeeping runs, what it does, and when its runs are late: several may have been."""
+
+    every: str
+    does: str
+    late: timedelta
+
+
+RHYTHMS = {
+    UPKEEP: Rhythm("every three minutes", "it carries out what others left owed", timedelta(minutes=15)),
+    UPKEEP_HOURLY: Rhythm("every hour", "it removes what dead attempts left, and scrubs", timedelta(hours=3)),
+}
+"""All of Weir's housekeeping."""
 
 NEEDED = ("metadatabase", "scheduler", "dag_processor")
 """The components that Weir cannot do without; it has no use for the triggerer."""
@@ -115,35 +130,36 @@ def judge_import_errors(errors: Sequence[Mapping[str, Any]]) -> Finding:
     )
 
 
-def judge_upkeep(dag: Dag | None, last: LastRun | None, now: datetime) -> Finding:
-    """Judge Weir's housekeeping, None if Airflow knows no such DAG, and its newest run."""
+def judge_upkeep(name: str, dag: Dag | None, last: LastRun | None, now: datetime) -> Finding:
+    """Judge a DAG of Weir's housekeeping, None if Airflow knows no such DAG, and its newest run."""
+    rhythm = RHYTHMS[name]
     if dag is None:
         mend = f"put dags/{UPKEEP}.py into the DAGs folder"
-        return problem(AREA, UPKEEP, "Airflow has no such DAG", expected="it runs every three minutes", mend=mend)
+        return problem(AREA, name, "Airflow has no such DAG", expected=f"it runs {rhythm.every}", mend=mend)
     if dag.is_paused:
-        mend = f"airflow dags unpause {UPKEEP}   (or its switch in Airflow's UI)"
-        return problem(AREA, UPKEEP, "paused", expected="unpaused: it carries out what others left owed", mend=mend)
+        mend = f"airflow dags unpause {name}   (or its switch in Airflow's UI)"
+        return problem(AREA, name, "paused", expected=f"unpaused: {rhythm.does}", mend=mend)
     if last is None:
-        return ok(AREA, UPKEEP, "unpaused; it has not run yet")
+        return ok(AREA, name, "unpaused; it has not run yet")
     if last.state == "failed":
-        mend = f"read the log of its task in Airflow's UI, DAG {UPKEEP}"
-        return problem(AREA, UPKEEP, "its last run failed", expected="runs that succeed", mend=mend)
+        mend = f"read the log of its tasks in Airflow's UI, DAG {name}"
+        return problem(AREA, name, "its last run failed", expected="runs that succeed", mend=mend)
     age = now - last.run_after
-    if age > timedelta(seconds=UPKEEP_SECONDS):
+    if age > rhythm.late:
         return warning(
             AREA,
-            UPKEEP,
+            name,
             f"its last run was due {age.total_seconds() / 60:.0f} minutes ago",
-            expected="a run every three minutes",
+            expected=f"a run {rhythm.every}",
             mend="see whether the scheduler runs and has free slots",
         )
-    return ok(AREA, UPKEEP, f"unpaused; its last run: {last.state}")
+    return ok(AREA, name, f"unpaused; its last run: {last.state}")
 
 
 def judge_active_runs(dags: Sequence[Dag], *, is_mounted: bool) -> Finding:
     """Judge how many runs of a dataflow Airflow lets be active: repairs of older runs come on top."""
     name = "max_active_runs"
-    single = [dag.dag_id for dag in dags if dag.max_active_runs == 1 and dag.dag_id != UPKEEP]
+    single = [dag.dag_id for dag in dags if dag.max_active_runs == 1 and dag.dag_id not in RHYTHMS]
     if not single or is_mounted:
         return ok(AREA, name, f"{len(dags)} DAG(s); a run that waits for an older one has it started by the plugin")
     return problem(
@@ -157,7 +173,7 @@ def judge_active_runs(dags: Sequence[Dag], *, is_mounted: bool) -> Finding:
 
 def judge_paused(dags: Sequence[Dag]) -> Iterator[Finding]:
     """Name the dataflows that are paused: what is owed in them is done only when they are unpaused."""
-    paused = [dag.dag_id for dag in dags if dag.is_paused and dag.dag_id != UPKEEP]
+    paused = [dag.dag_id for dag in dags if dag.is_paused and dag.dag_id not in RHYTHMS]
     yield ok(AREA, "dataflows", f"{len(dags)} DAG(s) of Weir" + (f"; paused: {_listed(paused)}" if paused else ""))
 
 

@@ -7,6 +7,7 @@ from weir.doctor.finding import Status
 
 NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
 UPKEEP = api.Dag(api.UPKEEP, is_paused=False, max_active_runs=1)
+HOURLY = api.Dag(api.UPKEEP_HOURLY, is_paused=False, max_active_runs=1)
 TRIPS = api.Dag("trips", is_paused=False, max_active_runs=16)
 SERIAL = api.Dag("trips", is_paused=False, max_active_runs=1)
 HEALTHY = {name: {"status": "healthy"} for name in ("metadatabase", "scheduler", "dag_processor")}
@@ -31,12 +32,20 @@ def last(state, minutes):
             "problem",
             "trips.py: NameError: no",
         ),
-        (api.judge_upkeep(None, None, NOW), "problem", "dags/weir_upkeep.py"),
-        (api.judge_upkeep(api.Dag(api.UPKEEP, True, 1), None, NOW), "problem", "airflow dags unpause weir_upkeep"),
-        (api.judge_upkeep(UPKEEP, None, NOW), "ok", "not run yet"),
-        (api.judge_upkeep(UPKEEP, last("success", 2), NOW), "ok", "success"),
-        (api.judge_upkeep(UPKEEP, last("failed", 2), NOW), "problem", "log of its task"),
-        (api.judge_upkeep(UPKEEP, last("success", 60), NOW), "warning", "60 minutes"),
+        (api.judge_upkeep(api.UPKEEP, None, None, NOW), "problem", "dags/weir_upkeep.py"),
+        (
+            api.judge_upkeep(api.UPKEEP, api.Dag(api.UPKEEP, True, 1), None, NOW),
+            "problem",
+            "airflow dags unpause weir_upkeep",
+        ),
+        (api.judge_upkeep(api.UPKEEP, UPKEEP, None, NOW), "ok", "not run yet"),
+        (api.judge_upkeep(api.UPKEEP, UPKEEP, last("success", 2), NOW), "ok", "success"),
+        (api.judge_upkeep(api.UPKEEP, UPKEEP, last("failed", 2), NOW), "problem", "log of its tasks"),
+        (api.judge_upkeep(api.UPKEEP, UPKEEP, last("success", 60), NOW), "warning", "60 minutes"),
+        (api.judge_upkeep(api.UPKEEP_HOURLY, None, None, NOW), "problem", "dags/weir_upkeep.py"),
+        (api.judge_upkeep(api.UPKEEP_HOURLY, HOURLY, last("success", 60), NOW), "ok", "success"),
+        (api.judge_upkeep(api.UPKEEP_HOURLY, HOURLY, last("success", 200), NOW), "warning", "200 minutes"),
+        (api.judge_active_runs([HOURLY], is_mounted=False), "ok", "1 DAG(s)"),
         (api.judge_active_runs([UPKEEP, TRIPS], is_mounted=False), "ok", "2 DAG(s)"),
         (api.judge_active_runs([UPKEEP, SERIAL], is_mounted=True), "ok", "plugin"),
         (api.judge_active_runs([UPKEEP, SERIAL], is_mounted=False), "problem", "max_active_runs=4"),
