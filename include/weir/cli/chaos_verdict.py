@@ -19,6 +19,7 @@ from weir.ledger.results import results_in
 from weir.ledger.snapshot import committed_attempt
 from weir.recovery.run_state import AttemptState
 from weir.results.manifest import Manifest
+from weir.results.partition_state import PartitionState
 from weir.store.probe import PartitionRef, probe, verify_segments
 from weir.store.published import published
 
@@ -90,7 +91,7 @@ def broken_invariants(field: Field) -> list[str]:
 def _of_results(field: Field, run: RunView) -> list[str]:
     state = run.state
     wanted = [partition for region in state.topology.region_ids() for partition in state.topology.outputs(region)]
-    found = [f"{each} is not valid and available" for each in wanted if not state.is_good(each)]
+    found = [f"{each} is not valid, or lost" for each in wanted if not state.is_done(each)]
     with field.ledger.transaction() as session:
         rows = session.query(ResultRow).filter_by(run=run.id, is_current=True).all()
         if len({(row.stage, row.subtask, row.layout) for row in rows}) != len(rows):
@@ -113,7 +114,7 @@ def _of_bytes(field: Field, run: RunView) -> list[str]:
     with field.ledger.transaction() as session:
         seen = results_in(session, run.id, [each.folder for each in pointer.partitions] if pointer else [])
     references = {
-        *(reference(result, run.id) for result in run.results),
+        *(reference(result, run.id) for result in run.results if result.state is PartitionState.FINISHED),
         *(
             PartitionRef(run.id, row.stage, row.subtask, row.layout, row.attempt, row.folder, row.manifest_sha256)
             for row in seen

@@ -12,6 +12,7 @@ import pytest
 from weir.cli.chaos_field import Field
 from weir.cli.chaos_report import Struck, costs
 from weir.cli.chaos_verdict import broken_invariants
+from weir.dataflow import Dataflow
 from weir.ledger.models import AttemptRow, OwedClearRow, PublicationRow, ResultRow
 from weir.sinks.pointer import pointer_folder
 from weir.testing.ledgers import fast_folder
@@ -48,6 +49,17 @@ def test_a_sound_run_breaks_nothing(closed):
     assert broken_invariants(field) == []
 
 
+def test_a_run_whose_results_were_released_is_sound(closed):
+    world, field = closed
+    flow = world.airflow.flow
+    world.airflow.deploy(Dataflow(flow.name, flow.stages, keep="on_consumed"))
+    world.airflow.dag_run(2)
+    world.airflow.run_until_quiet()
+    with world.ledger.transaction() as session:
+        assert session.query(ResultRow).filter_by(state="released").count() > 0
+    assert broken_invariants(field) == []
+
+
 def a_file_of(world, stage):
     return next(path for path in sorted((world.folder / "store" / "ladder" / EPOCH / stage).rglob("part-0.bin")))
 
@@ -67,7 +79,7 @@ def flip_a_bit(world):
 
 def know_a_loss(world):
     change(world, ResultRow, state="lost")
-    return "is not valid and available"
+    return "is not valid, or lost"
 
 
 def leave_an_attempt_running(world):
