@@ -17,7 +17,7 @@ from weir.coordinator.services import Services
 from weir.coordinator.sweep_report import Kept, SweepReport
 from weir.coordinator.sweep_run import SINKS, RunSweep
 from weir.ledger.models import DataflowRow, RunRow
-from weir.results.orphans import MANIFEST, RUN_RECORD, TEMPORARY
+from weir.results.run_folder import MANIFEST, RUN_RECORD, TEMPORARY
 from weir.results.stage_copy import COPY_NAME
 from weir.store.errors import NotFound
 from weir.store.store import MARKER

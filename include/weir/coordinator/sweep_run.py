@@ -17,23 +17,20 @@ from weir.errors import Misconfigured
 from weir.ledger.sweeping import knowledge_of, note_deleted, still_finished
 from weir.results.codec import manifest_from_json
 from weir.results.life_settings import LifeSettings
-from weir.results.orphans import (
+from weir.results.orphans import Fate, Judgement, RunKnowledge, is_record_kept, judge, known_gone
+from weir.results.partition_state import PartitionState
+from weir.results.released_note import RELEASED_NOTE
+from weir.results.run_folder import (
     MANIFEST,
+    RUN_RECORD,
     TEMPORARY,
-    Fate,
-    Judgement,
     Place,
     RunFolder,
-    RunKnowledge,
     is_short,
-    judge,
-    known_gone,
     may_have_strays,
     run_folder,
     strays,
 )
-from weir.results.partition_state import PartitionState
-from weir.results.released_note import RELEASED_NOTE
 from weir.results.stage_copy import COPY_NAME
 from weir.sinks.pointer import pointer_from_json
 from weir.store.errors import NotFound
@@ -91,9 +88,16 @@ class RunSweep:
         self._note_gone(listed.run, known, {each.folder.path for each in judged} - gone)
         self.remove_temporary([*listed.folder.temporary, *((each.path, each.bytes) for each in listed.temporary)])
         self._report.unknown += [Kept(path, size, "not a file of Weir's") for path, size in listed.folder.strange]
+        self._tidy(listed, known)
+        self._report.runs += 1
+
+    def _tidy(self, listed: _Listed, known: RunKnowledge) -> None:
+        """Of an expired run of which nothing is published, the record goes last; and then the folders."""
+        record = f"{listed.root}/{RUN_RECORD}"
+        if listed.folder.has_record and not is_record_kept(known) and not listed.folder.strange:
+            self.remove_file(record, self._services.store.size(record), "its run is expired", is_aged=False)
         if known.is_expired and not self._report.is_dry:
             self._services.store.prune(listed.root)
-        self._report.runs += 1
 
     def remove_temporary(self, files: Iterable[tuple[str, int]]) -> None:
         """Remove what creators left who were killed, once it is old."""

@@ -21,6 +21,7 @@ from weir.ledger.models import (
     LeaseRow,
     OwedClearRow,
     PublicationRow,
+    ResultEventRow,
     ResultRow,
     RunRow,
 )
@@ -166,6 +167,9 @@ def restore_results(session: Session, run: str, chosen: Iterable[Candidate], now
             for row in session.scalars(select(ResultRow).where(ResultRow.attempt == candidate.attempt))
         }
         for row in known.values():
+            if row.state != PartitionState.FINISHED.value:
+                event = ResultEventRow(result=row.id, state=PartitionState.FINISHED.value, at=now, reason=REASON)
+                session.add(event)
             row.is_current, row.state, row.state_at, row.state_reason = True, PartitionState.FINISHED.value, now, ""
             row.fault, row.deleted_at = None, None
         session.flush()

@@ -125,7 +125,9 @@ def ensure_dataflow(session: Session, name: str, store_id: str) -> DataflowRow:
 
 
 def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[RunRow], None]) -> Run:
-    """The run of this epoch, created and pinned by whoever comes first; `on_pin` is told of one that is pinned now.
+    """The run of this epoch, created and pinned by whoever comes first.
+
+    `on_pin` is told of one that is pinned now, or begins anew after it had expired.
 
     Raises EpochOwned if another DagRun owns the epoch.
     """
@@ -147,6 +149,10 @@ def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[Ru
         dataflow.first_epoch = min(dataflow.first_epoch or epoch, epoch)
         row.pinned, row.parameters = new.dataflow.to_json(), dict(new.parameters)
         row.task_prefix, row.predecessor = new.task_prefix, _predecessor(session, new, epoch, now)
+        session.flush()
+        on_pin(row)
+    elif row.expired_at is not None:
+        row.expired_at = None  # it has a record again, from which its new results can be found
         session.flush()
         on_pin(row)
     return _run(row, dataflow.lineage)

@@ -13,7 +13,7 @@ from weir.ledger.attempts import LIVE
 from weir.ledger.leases import clock, leased
 from weir.ledger.lives import newest_dataflow_settings, run_life
 from weir.ledger.models import AttemptRow, LeaseRow, PublicationRow, ResultRow, RunRow
-from weir.ledger.runs import run_by_id
+from weir.ledger.runs import run_by_id, topology_of
 from weir.results.life_settings import LifeSettings
 from weir.results.orphans import KnownAttempt, KnownResult, RunKnowledge
 from weir.results.partition_state import PartitionState
@@ -74,6 +74,7 @@ def knowledge_of(
         kept,
         live,
         expired,
+        not expired or _has_readers(session, row),
     )
 
 
@@ -129,6 +130,15 @@ def attempts_at_work(session: Session, run: RunRow, settings: LifeSettings, now:
 def _published(session: Session, run: str) -> frozenset[str]:
     query = select(PublicationRow.folders).where(PublicationRow.run == run, PublicationRow.expired_at.is_(None))
     return frozenset(str(folder) for folders in session.scalars(query) for folder in folders or ())
+
+
+def _has_readers(session: Session, run: RunRow) -> bool:
+    """Whether other epochs read this one, or it reads another: then their records are one chain."""
+    of_dataflow = select(RunRow.pinned).where(RunRow.dataflow == run.dataflow, RunRow.pinned.is_not(None))
+    behind = session.scalars(of_dataflow.where(RunRow.predecessor == run.epoch))
+    newest = session.scalars(of_dataflow.order_by(RunRow.epoch.desc()).limit(1))
+    pinned = [run.pinned, *behind, *newest]
+    return run.pinned is None or any(topology_of(each).reads_previous for each in pinned if each is not None)
 
 
 def _pointers(session: Session, run: str) -> dict[str, bool]:

@@ -1,7 +1,7 @@
 """What lies in the folder of a run, and whose it is: what may be deleted, what is kept, and why.
 
 Invariant 4: a folder is named garbage only if its attempt is at work no more and neither the ledger nor a published
-version needs what is in it. What does not look like Weir's is told, and never deleted.
+version needs what is in it.
 
 Whoever uses this has listed the store first and read the ledger then: an attempt is registered before it writes, so
 that files of an attempt that the ledger does not know are nobody's.
@@ -9,7 +9,6 @@ that files of an attempt that the ledger does not know are nobody's.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,64 +16,8 @@ from enum import Enum
 from typing import Final
 
 from weir.results.partition_state import PartitionState
-from weir.results.released_note import RELEASED_NOTE
-from weir.results.stage_copy import COPY, COPY_NAME
-
-MANIFEST: Final = "manifest.json"
-RUN_RECORD: Final = "_run.json"
-
-_NOTES: Final = frozenset({MANIFEST, RELEASED_NOTE})
-_RECORDS: Final = "_regions"
-TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
-"""The names of files that are being created on a local disk."""
-_RESULT_DEPTH, _RECORD_DEPTH = 4, 4
-
-
-class Place(Enum):
-    """What a folder of an attempt is for."""
-
-    RESULT = "result"
-    COPY = "copy"
-    RECORD = "record"
-    """Where the job of an attempt is described and reports."""
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptFolder:
-    """A folder that one attempt has written: `files` are names below it with sizes, `name` the stage or the region."""
-
-    path: str
-    place: Place
-    name: str
-    subtask: str
-    layout: str
-    attempt: str
-    files: tuple[tuple[str, int], ...]
-
-    @property
-    def bytes(self) -> int:
-        """The size of all files."""
-        return sum(size for _, size in self.files)
-
-    @property
-    def data_bytes(self) -> int:
-        """The size of all files but the manifest and the note of a release."""
-        return sum(size for name, size in self.files if name not in _NOTES)
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The names of all files."""
-        return frozenset(name for name, _ in self.files)
-
-
-@dataclass(frozen=True, slots=True)
-class RunFolder:
-    """What lies in the folder of a run. `temporary` are files that a creator left who was killed; all with sizes."""
-
-    folders: tuple[AttemptFolder, ...]
-    temporary: tuple[tuple[str, int], ...]
-    strange: tuple[tuple[str, int], ...]
-    has_record: bool
+from weir.results.run_folder import NOTES, AttemptFolder, Place, RunFolder
+from weir.results.stage_copy import COPY_NAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +50,7 @@ class RunKnowledge:
 
     `copies` says of stages and subtasks why their copies are kept (None: they are not). In an expired run only what is
     published is kept, and what is at work. `pointers` says of each version that was ever published, by the path of its
-    pointer, whether it still is.
+    pointer, whether it still is. `has_readers` says that another epoch may read its results.
     """
 
     results: Mapping[str, KnownResult]
@@ -116,6 +59,7 @@ class RunKnowledge:
     copies: Mapping[tuple[str, str], str | None]
     pointers: Mapping[str, bool]
     is_expired: bool = False
+    has_readers: bool = True
 
 
 class Fate(Enum):
@@ -137,43 +81,6 @@ class Judgement:
     reason: str
     is_aged: bool = False
     since: datetime | None = None
-
-
-def run_folder(root: str, files: Iterable[tuple[str, int]]) -> RunFolder:
-    """Sort the files below the folder of a run, which are (path from the root of the store, size)."""
-    by_folder: dict[str, list[tuple[str, int]]] = {}
-    temporary, strange = [], []
-    has_record = False
-    for path, size in files:
-        parts = path.removeprefix(f"{root}/").split("/")
-        if parts == [RUN_RECORD]:
-            has_record = True
-        elif TEMPORARY.fullmatch(parts[-1]):
-            temporary.append((path, size))
-        elif (depth := _depth(parts)) is not None:
-            folder = "/".join((root, *parts[:depth]))
-            by_folder.setdefault(folder, []).append(("/".join(parts[depth:]), size))
-        else:
-            strange.append((path, size))
-    folders = tuple(_attempt_folder(root, path, found) for path, found in sorted(by_folder.items()))
-    return RunFolder(folders, tuple(temporary), tuple(strange), has_record)
-
-
-def _depth(parts: list[str]) -> int | None:
-    """How many names lead to the folder of an attempt; None where no attempt writes."""
-    if parts[0] == _RECORDS:
-        return _RECORD_DEPTH if len(parts) > _RECORD_DEPTH else None
-    return None if parts[0].startswith(("_", ".")) or len(parts) <= _RESULT_DEPTH else _RESULT_DEPTH
-
-
-def _attempt_folder(root: str, path: str, files: list[tuple[str, int]]) -> AttemptFolder:
-    parts = path.removeprefix(f"{root}/").split("/")
-    if parts[0] == _RECORDS:
-        _, region, subtask, attempt = parts
-        return AttemptFolder(path, Place.RECORD, region, subtask, "", attempt, tuple(files))
-    stage, layout, subtask, attempt = parts
-    place = Place.COPY if layout == COPY else Place.RESULT
-    return AttemptFolder(path, place, stage, subtask, layout, attempt, tuple(files))
 
 
 def judge(found: RunFolder, known: RunKnowledge) -> tuple[Judgement, ...]:
@@ -241,7 +148,7 @@ def _why_kept(folder: AttemptFolder, known: RunKnowledge, result: KnownResult) -
         return "a published version names it"
     if known.is_expired:
         return None
-    if result.state is PartitionState.RELEASED and folder.names <= _NOTES:
+    if result.state is PartitionState.RELEASED and folder.names <= NOTES:
         return "the manifest of a released result, kept until the run expires"
     return _KEPT_STATES.get(result.state)
 
@@ -275,6 +182,12 @@ def _newest_copies(folders: Iterable[AttemptFolder], known: RunKnowledge) -> fro
     return frozenset(path for _, path in newest.values())
 
 
+def is_record_kept(known: RunKnowledge) -> bool:
+    """Whether the record of a run stays: not where the run is expired, nothing of it published, and none its reader."""
+    is_published = bool(known.published) or any(known.pointers.values())
+    return not known.is_expired or is_published or known.has_readers
+
+
 def known_gone(known: RunKnowledge, there: Set[str]) -> frozenset[str]:
     """The folders of results that are out of use and not `there` any more, which the ledger does not say yet."""
     return frozenset(
@@ -286,19 +199,3 @@ def known_gone(known: RunKnowledge, there: Set[str]) -> frozenset[str]:
 
 def _is_out_of_use(result: KnownResult, *, is_expired: bool) -> bool:
     return result.state is PartitionState.SUPERSEDED or (is_expired and result.state is not PartitionState.FINISHED)
-
-
-def may_have_strays(folder: AttemptFolder, expected_bytes: int) -> bool:
-    """Whether there are files in the folder of a finished result that its manifest may not name."""
-    data = [(name, size) for name, size in folder.files if name not in _NOTES]
-    return folder.data_bytes > expected_bytes or any(size == 0 or name[0] in "._" for name, size in data)
-
-
-def is_short(folder: AttemptFolder, expected_bytes: int) -> bool:
-    """Whether bytes of a finished result, or its manifest, are not there."""
-    return MANIFEST not in folder.names or folder.data_bytes < expected_bytes
-
-
-def strays(folder: AttemptFolder, named: Set[str]) -> tuple[tuple[str, int], ...]:
-    """The files in the folder of a result that its manifest does not name."""
-    return tuple((name, size) for name, size in folder.files if name not in named | _NOTES)

@@ -11,8 +11,8 @@ from weir.coordinator.upkeep import scrub_everywhere, sweep_everywhere
 from weir.dataflow import Dataflow
 from weir.recovery.restart import RestartStrategy
 from weir.results.life_settings import LifeSettings
-from weir.results.orphans import RUN_RECORD
 from weir.results.released_note import RELEASED_NOTE
+from weir.results.run_folder import RUN_RECORD
 from weir.store.probe import MANIFEST
 from weir.store.walk import files_below
 from weir.testing.airflow import Killed

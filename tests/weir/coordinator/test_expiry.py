@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
+from weir.coordinator.rebuild import rebuild
 from weir.coordinator.services import Services
 from weir.coordinator.sweep import sweep
 from weir.coordinator.sweep_report import Garbage
@@ -142,6 +143,24 @@ def test_an_old_run_leaves_its_record_and_what_is_published(world):
     again = sweep(world.services, is_full=True)
     assert not again.expired
     assert not again.deleted
+
+
+def test_of_an_expired_run_that_published_nothing_any_more_nothing_is_left_until_it_begins_anew(world):
+    settle_with(world, keep_published=30 * DAY)
+    grow_old(world, 91)
+    sweep(world.services, is_full=True)
+    sweep(world.services, is_full=True)
+    assert lying(world.store) == set()
+    assert not list((world.folder / "store/ladder").iterdir())
+    world.airflow.clear_run_by_hand(NAME)
+    world.airflow.run_until_quiet()
+    assert is_published_whole(world)
+    assert "ladder/20130101T000000Z/_run.json" in lying(world.store)
+    before = {(each.stage, each.subtask, each.digest) for each in rows(world, ResultRow, run=RUN) if each.is_current}
+    world.lose_ledger()
+    [built] = rebuild(world.services)
+    assert [each.missing for each in built.runs] == [()]
+    assert {(each.stage, each.subtask, each.digest) for each in rows(world, ResultRow) if each.is_current} == before
 
 
 def test_an_expired_run_is_made_again_when_a_person_clears_a_task_and_expires_again(world):

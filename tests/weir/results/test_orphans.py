@@ -4,19 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from weir.results.orphans import (
-    Fate,
-    KnownAttempt,
-    KnownResult,
-    Place,
-    RunKnowledge,
-    judge,
-    known_gone,
-    may_have_strays,
-    run_folder,
-    strays,
-)
+from weir.results.orphans import Fate, KnownAttempt, KnownResult, RunKnowledge, judge, known_gone
 from weir.results.partition_state import PartitionState as State
+from weir.results.run_folder import Place, may_have_strays, run_folder, strays
 
 ROOT = "flow/20130101T000000Z"
 AT = datetime(2026, 1, 1, tzinfo=UTC)
