@@ -81,6 +81,11 @@ class Driver(LadderStack):
             epoch = before[epoch]
         return chain
 
+    def healed(self, before):
+        """Wait until all is green and right; what has run again since `before`, as `again_by_day` tells it."""
+        self.green()
+        return self.again_by_day(before)
+
     def again_by_day(self, before):
         """How many tries each task instance has had since `before` (of `green`), by day; days without any left out."""
         days = {run.start[:10]: self.again(run.run_id, before.get(run.start[:10], {})) for run in self.dag_runs()}

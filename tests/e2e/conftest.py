@@ -44,6 +44,13 @@ def stack(stack_request, control, tmp_path_factory):
             yield started
 
 
+@pytest.fixture(scope="module")
+def outcomes(request, stack, control):
+    """The futures of the tests of a module that has an AT_ONCE; they all begin when the first is asked for."""
+    items = [item for item in request.session.items if item.module is request.module]
+    return request.module.AT_ONCE.start(stack, control, items)
+
+
 @pytest.fixture(scope="package")
 def api(stack):
     """The API as the person who may do everything."""

@@ -30,32 +30,20 @@ ALL_OF_ONE = {"numbers", "doubled", "totals-sums", "weir_close"}
 FIRST, SECOND, THIRD, FOURTH = (f"2024-01-0{day}" for day in range(1, 5))
 
 
-@pytest.fixture(scope="module")
-def outcomes(request, stack, control):
-    """The futures of this module's tests."""
-    return AT_ONCE.start(stack, control, [item for item in request.session.items if item.module is request.module])
-
-
-def again(driver, before):
-    """Wait until the first day is green and right; what has run again, how often."""
-    driver.green()
-    return driver.again_by_day(before)[FIRST]
-
-
 @AT_ONCE.on("clears")
 def test_a_clear_without_downstream_runs_that_task_instance_alone(driver):
     run_id = driver.start()
     before = driver.green()
     assert before == {FIRST: dict.fromkeys(ALL, 1)}
     driver.person.clear(run_id, "doubled[1]")
-    assert again(driver, before) == {"doubled[1]": 1}
+    assert driver.healed(before)[FIRST] == {"doubled[1]": 1}
 
 
 @AT_ONCE.on("clears")
 def test_a_clear_with_downstream_runs_all_of_it_once(driver):
     before = driver.green()
     driver.person.clear(driver.run(), "doubled[0]", include_downstream=True)
-    assert again(driver, before) == {"doubled[0]": 1, "totals-sums": 1, "weir_close": 1}
+    assert driver.healed(before)[FIRST] == {"doubled[0]": 1, "totals-sums": 1, "weir_close": 1}
 
 
 @AT_ONCE.on("clears")
@@ -63,14 +51,14 @@ def test_a_clear_without_downstream_runs_what_is_behind_it_if_the_content_has_ch
     before = driver.green()
     driver.change(add=7)
     driver.person.clear(driver.run(), "numbers")
-    assert again(driver, before) == dict.fromkeys(ALL, 1)
+    assert driver.healed(before)[FIRST] == dict.fromkeys(ALL, 1)
 
 
 @AT_ONCE.on("clears")
 def test_a_clear_of_a_whole_finished_run_computes_all_of_it_once(driver):
     before = driver.green()
     driver.person.clear_run(driver.run())
-    assert again(driver, before) == dict.fromkeys(ALL, 1)
+    assert driver.healed(before)[FIRST] == dict.fromkeys(ALL, 1)
 
 
 @AT_ONCE.on("clears")
@@ -83,7 +71,7 @@ def test_a_clear_of_a_whole_run_at_work_begins_it_anew(driver):
     driver.change(add=19)
     driver.person.clear_run(driver.run())
     driver.let_go("doubled")
-    found = again(driver, before)
+    found = driver.healed(before)[FIRST]
     assert found.keys() == ALL
     assert found["numbers"] == 1
 
@@ -127,7 +115,7 @@ def test_a_finished_task_marked_failed_keeps_its_result_and_a_clear_mends_it(dri
     driver.person.mark(driver.run(), "doubled[0]", "failed")
     driver.require_right()
     driver.person.clear(driver.run(), "doubled[0]")
-    assert again(driver, before) == {"doubled[0]": 1}
+    assert driver.healed(before)[FIRST] == {"doubled[0]": 1}
 
 
 @AT_ONCE.on("marked_failed")

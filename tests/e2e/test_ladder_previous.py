@@ -31,20 +31,8 @@ DAYS = [FIRST, SECOND, THIRD]
 ALL = {"numbers", "doubled", "totals-sums", "weir_close"}
 
 
-@pytest.fixture(scope="module")
-def outcomes(request, stack, control):
-    """The futures of this module's tests."""
-    return AT_ONCE.start(stack, control, [item for item in request.session.items if item.module is request.module])
-
-
 def epoch(day):
     return f"{day.replace('-', '')}T000000Z"
-
-
-def again(driver, before):
-    """Wait until all is green and right; what has run again, by day."""
-    driver.green()
-    return driver.again_by_day(before)
 
 
 def lose(driver, day):
@@ -71,7 +59,7 @@ def test_what_a_finished_run_has_lost_is_made_again_by_that_run(driver):
     before = driver.green()
     lose(driver, SECOND)
     driver.person.clear(driver.run(THIRD), "totals-sums")
-    assert again(driver, before) == {SECOND: {"totals-sums": 1}, THIRD: {"totals-sums": 2}}
+    assert driver.healed(before) == {SECOND: {"totals-sums": 1}, THIRD: {"totals-sums": 2}}
 
 
 @AT_ONCE.on("alone")
@@ -80,7 +68,7 @@ def test_what_two_finished_runs_have_lost_is_made_again_by_one_decision(driver):
     lose(driver, FIRST)
     lose(driver, SECOND)
     driver.person.clear(driver.run(THIRD), "totals-sums")
-    ran = again(driver, before)
+    ran = driver.healed(before)
     assert (ran[FIRST], ran[THIRD]) == ({"totals-sums": 1}, {"totals-sums": 2})
     assert ran[SECOND] == {"totals-sums": 1}
 
@@ -95,7 +83,7 @@ def test_what_is_lost_of_a_run_that_is_queued_is_made_when_it_is_started(driver)
     driver.person.clear_run(driver.run(FIRST))
     driver.wait(lambda: driver.person.state_of(driver.run(FIRST)) == "queued", "the first day to be queued")
     driver.let_go("numbers")
-    ran = again(driver, before)
+    ran = driver.healed(before)
     assert ran[FIRST] == dict.fromkeys(ALL, 1)
     assert ran[SECOND].keys() == {"numbers", "totals-sums"}
 
@@ -106,11 +94,11 @@ def test_a_change_goes_through_the_later_days_until_the_content_is_equal(driver)
     driver.change_epoch(epoch(SECOND), forget=True)
     driver.person.clear(driver.run(SECOND), "totals-sums")
     changed = {"totals-sums": 1, "weir_close": 1}
-    assert again(driver, before) == {SECOND: changed, THIRD: changed}
+    assert driver.healed(before) == {SECOND: changed, THIRD: changed}
     before = driver.green()
     driver.change_epoch(epoch(FIRST), add=7)
     driver.person.clear(driver.run(FIRST), "numbers")
-    assert again(driver, before) == {FIRST: dict.fromkeys(ALL, 1), SECOND: {"totals-sums": 1}}
+    assert driver.healed(before) == {FIRST: dict.fromkeys(ALL, 1), SECOND: {"totals-sums": 1}}
 
 
 @AT_ONCE.on("alone")
@@ -119,7 +107,7 @@ def test_a_deleted_day_that_is_made_anew_changes_the_days_behind_it(driver):
     driver.person.delete_run(driver.run(SECOND))
     driver.change_epoch(epoch(SECOND), forget=False)
     driver.person.trigger(SECOND, THIRD)
-    ran = again(driver, before)
+    ran = driver.healed(before)
     assert driver.tries(driver.run(SECOND)) == dict.fromkeys(ALL, 1)
     assert ran[THIRD] == {"totals-sums": 1, "weir_close": 1}
     assert driver.chain(epoch(THIRD)) == [epoch(day) for day in DAYS]
@@ -148,7 +136,7 @@ def test_what_is_lost_of_a_run_at_work_is_awaited(driver):
     driver.person.clear(driver.run(SECOND), "totals-sums")
     driver.wait(lambda: driver.tries(driver.run(SECOND))["totals-sums"] > before[SECOND]["totals-sums"], "a try")
     driver.let_go(f"numbers-{epoch(FIRST)}")
-    ran = again(driver, before)
+    ran = driver.healed(before)
     assert ran[FIRST] == dict.fromkeys(ALL, 1)
     assert ran[SECOND].keys() == {"totals-sums"}
 
@@ -176,7 +164,7 @@ def test_days_missed_while_the_dag_was_paused_read_each_other_in_order(driver):
     driver.deploy(last_day="2024-01-07")
     driver.api.unpause(driver.dag)
     driver.run("2024-01-07")
-    assert again(driver, before) == {f"2024-01-0{day}": dict.fromkeys(ALL, 1) for day in (5, 6, 7)}
+    assert driver.healed(before) == {f"2024-01-0{day}": dict.fromkeys(ALL, 1) for day in (5, 6, 7)}
     assert driver.chain(epoch("2024-01-07")) == [epoch(f"2024-01-0{day}") for day in range(1, 8)]
 
 

@@ -25,12 +25,6 @@ DAGS = {
 AT_ONCE = AtOnce(DAGS)
 
 
-@pytest.fixture(scope="module")
-def outcomes(request, stack, control):
-    """The futures of this module's tests."""
-    return AT_ONCE.start(stack, control, [item for item in request.session.items if item.module is request.module])
-
-
 def note_of(driver, run_id, task):
     return next(each.note for each in driver.api.task_instances(driver.dag, run_id) if str(each) == task)
 

@@ -30,23 +30,12 @@ AT_ONCE = AtOnce(DAGS)
 FIRST = "2024-01-01"
 
 
-@pytest.fixture(scope="module")
-def outcomes(request, stack, control):
-    """The futures of this module's tests."""
-    return AT_ONCE.start(stack, control, [item for item in request.session.items if item.module is request.module])
-
-
-def again(driver, before):
-    driver.green()
-    return driver.again_by_day(before)[FIRST]
-
-
 @AT_ONCE.on("always")
 def test_consumers_always_run_again_behind_a_producer_and_equal_content_is_published_once(driver):
     run_id = driver.start()
     before = driver.green()
     driver.person.clear(run_id, "numbers")
-    ran = again(driver, before)
+    ran = driver.healed(before)[FIRST]
     assert ran.keys() == before[FIRST].keys()
     assert {ran[task] for task in ran.keys() - {"weir_close"}} == {1}
     assert [event["version"] for event in driver.api.asset_events("always.sums")] == [1]
@@ -58,7 +47,7 @@ def test_a_full_failover_runs_everything_again_that_has_begun(driver):
     before = driver.green()
     shutil.rmtree(driver.folder("doubled", 1))
     driver.person.clear(run_id, "totals-sums")
-    ran = again(driver, before)
+    ran = driver.healed(before)[FIRST]
     assert {task: n for task, n in ran.items() if task != "weir_close"} == {
         "numbers": 1,
         "doubled[0]": 1,
@@ -75,7 +64,7 @@ def test_a_plan_before_the_loss_is_what_runs_again_after_it(driver):
     for stage, subtask in (("doubled", 1), ("numbers", 0)):
         shutil.rmtree(driver.folder(stage, subtask))
     driver.person.clear(run_id, "totals-sums")
-    ran = again(driver, before)
+    ran = driver.healed(before)[FIRST]
     assert regions(plan, "rerun") == {"doubled[1]", "numbers[0]"}
     assert regions(plan, "if_changed") == {"doubled[0]", "weir_close[0]"}
     assert ran == {"doubled[1]": 1, "numbers": 1, "totals-sums": 2}
@@ -87,7 +76,7 @@ def test_a_plan_is_carried_out_by_hand(driver):
     before = driver.green()
     shutil.rmtree(driver.folder("doubled", 0))
     planned(driver, "--apply")
-    assert again(driver, before) == {"doubled[0]": 1}
+    assert driver.healed(before)[FIRST] == {"doubled[0]": 1}
 
 
 def planned(driver, *options):
