@@ -67,7 +67,7 @@ def make_room_again(services: Services, dataflow: str) -> str:
         press.run()
     except WeirError as error:
         return f"no room could be made: {error}"
-    return f"to make room, {press.freed()}"
+    return press.freed()
 
 
 def _kept_within(services: Services, limit: Limit, run: Run) -> Iterator[str]:
@@ -79,7 +79,7 @@ def _kept_within(services: Services, limit: Limit, run: Run) -> Iterator[str]:
     if limit.short_of(limit.least) > 0:
         raise limit.refusal(press.freed(), press.held())
     if press.deleted or press.swept:
-        yield f"to make room, {press.freed()}"
+        yield press.freed()
 
 
 # What an attempt needs
@@ -203,13 +203,13 @@ class _Press:
         return bool(self.swept[-1].deleted)
 
     def freed(self) -> str:
-        """What has gone to make room, as a sentence without its full stop."""
+        """What has gone to make room; as a part of a sentence."""
         results = sum(each.bytes for each in self.deleted)
         swept = sum(each.deleted_bytes for each in self.swept)
         runs = {each.run for each in self.deleted}
         said = [f"{told_size(results)} in {len(self.deleted)} result(s) of {told_runs(runs)}"] if runs else []
         said += [f"{told_size(swept)} that nobody kept"] if swept else []
-        return f"{' and '.join(said)} were deleted" if said else "nothing was found that may go"
+        return f"{' and '.join(said)} were deleted to make room" if said else "nothing that is there may go"
 
     def held(self) -> str:
         """Who holds the bytes that are left, and why; the most first, a line each."""

@@ -100,7 +100,7 @@ class DiskLimit:
         room, demand, spare = self._room(), self.demand, self.services.life.least_free
         return DiskFull(
             f"the disk of the store {self.services.store.url} has too little room for {demand.name}: {_told(room)}, "
-            f"{_wanted(demand.own)}and {told_size(spare)} are to stay free (least_free). To make room, {freed}.\n"
+            f"{_wanted(demand.own)}and {told_size(spare)} are to stay free (least_free); {freed}.\n"
             f"{held}\n{self._others(room)}\n"
             "Make room there, or enlarge the disk: the task tries again by itself, and nothing is marked lost"
         )
@@ -155,7 +155,7 @@ class QuotaLimit:
         at_work = f"attempts at work that began before are to write {told_size(earlier)}, " if earlier else ""
         return QuotaExceeded(
             f"{demand.dataflow} may keep {told_size(self.quota)}, its quota, which leaves too little for "
-            f"{demand.name}: {_wanted(demand.own)}{at_work}and {told_size(self._at_rest())} are at rest. To make room, "
+            f"{demand.name}: {_wanted(demand.own)}{at_work}and {told_size(self._at_rest())} are at rest; "
             f"{freed}.\n{held}\n"
             "Raise the quota (`Dataflow(quota=...)` in the DAG file, or quota in Airflow's section [weir]), or keep "
             "less (keep, keep_failed, keep_published): the task tries again by itself, and nothing is marked lost"

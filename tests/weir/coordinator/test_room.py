@@ -117,7 +117,7 @@ def test_no_more_is_released_than_is_needed_and_log_and_ledger_say_what(world, l
     run(world, 4)
     assert errors(world) == []
     assert kept(world) == [2, 3, 4]
-    assert notes == ["to make room, 4.2 MB in 2 result(s) of chain@20130101T000000Z were deleted"]
+    assert notes == ["4.2 MB in 2 result(s) of chain@20130101T000000Z were deleted to make room"]
     with world.ledger.transaction() as session:
         reasons = set(session.scalars(select(ResultRow.state_reason).where(ResultRow.deleted_at.is_not(None))))
     assert reasons == {"every consumer has committed a result made from it, and room was needed"}
@@ -157,8 +157,8 @@ def test_what_somebody_needs_stays_and_the_error_says_who_holds_it(world, life, 
     for part in (
         "DiskFull: the disk of the store file://",
         " has too little room for raw[0] of chain@20130103T000000Z: ",
-        "MB of 18.9 MB are free, it is to write about 2.1 MB, and 1.0 MB are to stay free (least_free). To make room, ",
-        "nothing was found that may go.\nWhat is there has to stay:\n",
+        "MB of 18.9 MB are free, it is to write about 2.1 MB, and 1.0 MB are to stay free (least_free); ",
+        "nothing that is there may go.\nWhat is there has to stay:\n",
         "  8.4 MB of 2 runs of chain: the notebook of ann reads it, under lease until ",
         "  2.1 MB of 2 runs of chain: it is version 1 of out\n",
         " of that disk are no results: files of other programs",
@@ -256,7 +256,7 @@ def test_who_exceeds_a_quota_is_told_what_is_kept_and_a_raised_one_helps_at_once
     said = errors(world, last=True)
     for part in (
         "QuotaExceeded: chain may keep 5.0 MB, its quota, which leaves too little for raw[0] of chain@20130102T000000Z",
-        ": it is to write about 2.1 MB, and 4.2 MB are at rest. To make room, ",
+        ": it is to write about 2.1 MB, and 4.2 MB are at rest; nothing that is there may go.\n",
         "What is there has to stay:\n  4.2 MB of chain",
         "Raise the quota (`Dataflow(quota=...)` in the DAG file",
     ):
