@@ -17,6 +17,7 @@ from weir.coordinator.release import release
 from weir.ledger.leases import LEASE, clock, drop_expired, drop_leases, leased, renew_leases, take_leases
 from weir.ledger.ledger import Ledger
 from weir.ledger.models import LeaseRow, ResultRow
+from weir.reading.opening import open_results
 from weir.testing.ledgers import fast_folder
 
 _spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[1] / "coordinator/conftest.py")
@@ -208,3 +209,10 @@ def test_whoever_claims_waits_for_whoever_releases_and_gets_nothing(own):
         release(own.services, FLOW, [RUN], is_pressed=True)
         assert pool.submit(claim).result(timeout=60).results == frozenset()
     assert count(own) == 0
+
+
+def test_what_weir_open_gives_is_kept_on_either_database(own):
+    with open_results(FLOW, stage="joined", services=own.services) as opened:
+        assert len(opened.partitions) == 2
+        assert not releases(own)
+    assert releases(own)
