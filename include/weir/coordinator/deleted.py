@@ -6,19 +6,26 @@ Airflow that knows it again, proves the contrary.
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from sqlalchemy import select
 
 from weir.coordinator.clearing import Clearer
 from weir.coordinator.services import Services
 from weir.errors import WeirError
 from weir.ledger.models import RunRow
+from weir.ledger.sweeping import runs_to_sweep
 
 
-def note_deleted_runs(services: Services, dataflow: str, clearer: Clearer) -> list[str]:
-    """Ask Airflow for all runs that are not expired, and write down which it has no more; says what was found."""
+def note_deleted_runs(services: Services, clearer: Clearer, dataflow: str, since: datetime | None) -> list[str]:
+    """Write down which runs Airflow has no more, and say so; it is asked for each that is not expired.
+
+    With `since`, for those only in which something has happened since then.
+    """
     query = select(RunRow).where(RunRow.dataflow == dataflow, RunRow.expired_at.is_(None)).order_by(RunRow.epoch)
     with services.ledger.transaction() as session:
-        runs = list(session.scalars(query))
+        asked = set(runs_to_sweep(session, dataflow, since))
+        runs = [row for row in session.scalars(query) if row.id in asked]
     found: dict[str, bool] = {}
     try:
         for row in runs:

@@ -6,7 +6,7 @@ ledger does not know is told, and never deleted: the ledger may be the one that 
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from sqlalchemy import select
 
@@ -49,9 +49,7 @@ def sweep(
     if dataflow is not None and dataflow not in names:
         raise Misconfigured(f"the ledger knows no dataflow {dataflow}; it knows {', '.join(names) or 'none'}")
     for name in names if dataflow is None else [dataflow]:
-        if clearer is not None and not is_dry:
-            report.notes += note_deleted_runs(services, name, clearer)
-        _sweep_dataflow(services, name, report, older_than, is_pressed=is_pressed)
+        _sweep_dataflow(services, name, report, older_than, clearer, is_pressed=is_pressed)
     if is_full and dataflow is None:
         tell_unknown_dataflows(services, report, older_than or services.life.orphan_age)
     return report
@@ -63,16 +61,25 @@ def _known(services: Services) -> list[str]:
 
 
 def _sweep_dataflow(
-    services: Services, dataflow: str, report: SweepReport, older_than: timedelta | None, *, is_pressed: bool
+    services: Services,
+    dataflow: str,
+    report: SweepReport,
+    older_than: timedelta | None,
+    clearer: Clearer | None,
+    *,
+    is_pressed: bool,
 ) -> None:
     with services.ledger.transaction() as session:
         settings = settings_of(session, dataflow, services.life)
     floor = settings.orphan_age if older_than is None else older_than
+    since = None if report.is_full else services.now() - floor - RECENT
+    if clearer is not None and not report.is_dry:
+        report.notes += note_deleted_runs(services, clearer, dataflow, since)
     report.deleted += expire_versions(services, dataflow, is_dry=report.is_dry)
     _release(services, dataflow, report, is_pressed=is_pressed)
     expire_runs(services, dataflow, settings, report)
     of_runs = RunSweep(services, settings, report, floor, is_pressed=is_pressed)
-    for run in _runs(services, dataflow, floor, is_full=report.is_full):
+    for run in _runs(services, dataflow, since):
         of_runs.sweep(run)
     if report.is_full:
         sweep_strangers(services, dataflow, of_runs, report)
@@ -87,7 +94,6 @@ def _release(services: Services, dataflow: str, report: SweepReport, *, is_press
         report.deleted.append(Swept(Garbage.RELEASED, each.folder, each.bytes, each.reason))
 
 
-def _runs(services: Services, dataflow: str, floor: timedelta, *, is_full: bool) -> list[str]:
-    since = None if is_full else services.now() - floor - RECENT
+def _runs(services: Services, dataflow: str, since: datetime | None) -> list[str]:
     with services.ledger.transaction() as session:
         return runs_to_sweep(session, dataflow, since)

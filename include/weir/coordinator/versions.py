@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from weir.coordinator.services import Services
@@ -56,19 +56,26 @@ def expire_versions(
 
 
 def _expired(session: Session, services: Services, dataflow: str, runs: set[str] | None) -> list[_Expired]:
-    query = (
-        select(PublicationRow)
-        .join(RunRow, RunRow.id == PublicationRow.run)
-        .where(RunRow.dataflow == dataflow, PublicationRow.expired_at.is_(None))
-        .order_by(PublicationRow.run, PublicationRow.sink, PublicationRow.version)
-    )
-    rows = [row for row in session.scalars(query) if runs is None or row.run in runs]
     settings = newest_dataflow_settings(session, dataflow, services.life)
+    rows = [row for row in _in_question(session, services, dataflow, settings) if runs is None or row.run in runs]
     return [
         each
         for (run, _), group in groupby(rows, key=lambda row: (row.run, row.sink))
         for each in _of_sink(session, services, session.get_one(RunRow, run), list(group), settings)
     ]
+
+
+def _in_question(session: Session, services: Services, dataflow: str, settings: LifeSettings) -> list[PublicationRow]:
+    """All versions of those runs of which one may go: most runs have one version of each sink, for good."""
+    live = (RunRow.dataflow == dataflow) & PublicationRow.expired_at.is_(None)
+    runs = select(PublicationRow.run).join(RunRow, RunRow.id == PublicationRow.run).where(live)
+    several = runs.group_by(PublicationRow.run, PublicationRow.sink).having(func.count() > 1)
+    wanted = PublicationRow.run.in_(several) | PublicationRow.run.in_(runs.where(PublicationRow.published_at.is_(None)))
+    if settings.keep_published is not None:
+        old = runs.where(PublicationRow.published_at <= services.now() - settings.keep_published)
+        wanted = wanted | PublicationRow.run.in_(old)
+    query = select(PublicationRow).join(RunRow, RunRow.id == PublicationRow.run).where(live, wanted)
+    return list(session.scalars(query.order_by(PublicationRow.run, PublicationRow.sink, PublicationRow.version)))
 
 
 def _of_sink(

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from weir.ledger.attempts import LIVE
 from weir.ledger.leases import leased
-from weir.ledger.lives import last_event, stored_results
+from weir.ledger.lives import stored_results
 from weir.ledger.models import (
     AttemptRow,
     ConsumptionRow,
@@ -27,7 +27,6 @@ from weir.ledger.models import (
     RunRow,
 )
 from weir.ledger.moves import move
-from weir.ledger.sweeping import is_expired
 from weir.recovery.run_state import AttemptState
 from weir.results.life_settings import LifeSettings
 from weir.results.partition_state import PartitionState
@@ -37,15 +36,27 @@ _GONE = (PartitionState.RELEASED.value, PartitionState.SUPERSEDED.value)
 
 def runs_to_expire(session: Session, dataflow: str, settings: LifeSettings, now: datetime) -> list[tuple[str, str]]:
     """Runs whose manifests and records nobody needs any more, oldest epoch first, and why."""
-    rows = session.scalars(select(RunRow).where(RunRow.dataflow == dataflow).order_by(RunRow.epoch))
-    reasons = [(row, _why(session, row, settings, now)) for row in rows if not is_expired(session, row)]
-    return [(row.id, why) for row, why in reasons if why is not None]
+    query = (
+        select(RunRow, func.max(AttemptRow.began_at), func.max(AttemptRow.ended_at))
+        .outerjoin(AttemptRow, AttemptRow.run == RunRow.id)
+        .where(RunRow.dataflow == dataflow)
+        .group_by(RunRow.id)
+        .order_by(RunRow.epoch)
+    )
+    found = []
+    for row, began, ended in session.execute(query):
+        is_done = row.expired_at is not None and (began is None or began <= row.expired_at)
+        last = max(each for each in (row.created_at, began, ended) if each is not None)
+        why = None if is_done else _why(row, last, settings, now)
+        if why is not None:
+            found.append((row.id, why))
+    return found
 
 
-def _why(session: Session, row: RunRow, settings: LifeSettings, now: datetime) -> str | None:
+def _why(row: RunRow, last: datetime, settings: LifeSettings, now: datetime) -> str | None:
     if row.deleted_at is not None and row.deleted_at + settings.orphan_age <= now:
         return "Airflow has no such run any more"
-    if _is_past(last_event(session, row), settings.expire_runs, now):
+    if _is_past(last, settings.expire_runs, now):
         return "nothing has happened in it for as long as runs are kept"
     return None
 
