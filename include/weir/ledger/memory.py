@@ -89,7 +89,7 @@ def run_memory(session: Session, run: RunRow, stage: str | None, now: datetime) 
     query = select(ResultRow).where(ResultRow.run == run.id)
     rows = list(session.scalars(query if stage is None else query.where(ResultRow.stage == stage)))
     attempts = {row.id: row for row in session.scalars(select(AttemptRow).where(AttemptRow.run == run.id))}
-    known = _Known(session, run, rows, now)
+    known = _Known(session, run, now)
     results: dict[str, list[ResultMemory]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: (row.subtask, row.layout, row.id)):
         results[row.stage].append(known.memory(row, attempts[row.attempt]))
@@ -139,11 +139,11 @@ def _unfinished(attempts: Iterable[AttemptRow], made: Collection[str]) -> list[U
 class _Known:
     """What is asked once of all results of a run."""
 
-    def __init__(self, session: Session, run: RunRow, rows: list[ResultRow], now: datetime) -> None:
+    def __init__(self, session: Session, run: RunRow, now: datetime) -> None:
         state = None if run.pinned is None else run_state(session, run_by_id(session, run.id))
         current = () if state is None else state.results.values()
         self._valid = {each.result: state.is_valid(each.partition) for each in current if state is not None}
-        self._readers = _readers(session, [row.id for row in rows], now)
+        self._readers = _readers(session, run.id, now)
         self._consumers = _consumers(session, run.id)
         self._versions = _versions(session, run.id)
         self._events = _events(session, run.id)
@@ -164,8 +164,12 @@ class _Known:
         )
 
 
-def _readers(session: Session, results: Collection[int], now: datetime) -> dict[int, list[str]]:
-    query = select(LeaseRow).where(LeaseRow.result.in_(results), LeaseRow.expires_at > clock(session, now))
+def _readers(session: Session, run: str, now: datetime) -> dict[int, list[str]]:
+    query = (
+        select(LeaseRow)
+        .join(ResultRow, ResultRow.id == LeaseRow.result)
+        .where(ResultRow.run == run, LeaseRow.expires_at > clock(session, now))
+    )
     found: dict[int, list[str]] = defaultdict(list)
     for row in session.scalars(query.order_by(LeaseRow.id)):
         found[row.result].append(row.holder)

@@ -160,6 +160,29 @@ def test_nothing_is_claimed_where_nothing_is_given(done):
     assert leased(done) == set()
 
 
+@pytest.mark.parametrize("end", ["pass", "raise SystemExit(3)", "opened.spark(Frame())"])
+def test_a_program_that_ends_gives_up_its_claims(done, end):
+    program = f"""
+import weir
+class Frame:
+    read = property(lambda self: self)
+    options = schema = parquet = lambda self, *files, **options: self
+opened = weir.open("ladder", stage="joined")
+again = weir.open("ladder", stage="clean")
+print("open", flush=True)
+input()
+{end}
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "open\n"
+        assert leased(done) == {"joined", "clean"}
+        process.communicate("\n", timeout=60)
+    assert process.returncode in (0, 3)
+    assert leased(done) == set()
+
+
 class Reader:
     """What Spark's reader is asked for."""
 
