@@ -132,6 +132,7 @@ def delete_released(services: Services, dataflow: str, runs: Iterable[str] | Non
         pending = _pending(session, dataflow, runs)
     in_parallel(lambda each: _delete_data(services, each), pending, services.store.workers)
     if pending:
+        services.store_id()  # or it was unmounted meanwhile
         with services.ledger.transaction(dataflow) as session:
             for each in pending:
                 _note_deleted(session, services, each)

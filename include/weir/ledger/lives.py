@@ -20,7 +20,7 @@ from weir.ledger.snapshot import committed_attempt, run_state
 from weir.recovery.run_state import CLOSE, AttemptState
 from weir.results.life_settings import LifeSettings
 from weir.results.partition_state import PartitionState
-from weir.results.release_rule import QUIET, Pin, RunLife, StoredResult
+from weir.results.release_rule import Pin, RunLife, StoredResult
 from weir.topology.regions import PartitionId
 
 # Built once: every commit asks, and to build a statement costs more than to carry it out.
@@ -63,7 +63,7 @@ def run_life(session: Session, run: Run, settings: LifeSettings, now: datetime) 
     return RunLife(
         state,
         tuple(_stored(each) for each in stored),
-        {**_read(session, stored, now), **_published(session, run.id, stored, now)},
+        {**_read(session, stored, now), **_published(session, run.id, stored)},
         _needed_later(session, row, settings, now),
         row.closed_at,
         _closed_after(session, row),
@@ -112,20 +112,16 @@ def _read(session: Session, stored: Collection[ResultRow], now: datetime) -> dic
     }
 
 
-def _published(session: Session, run: str, stored: Collection[ResultRow], now: datetime) -> dict[int, Pin]:
-    """Results that published versions are made of; readers of a version that was replaced get an hour to leave."""
-    newest: dict[str, PublicationRow] = {}
+def _published(session: Session, run: str, stored: Collection[ResultRow]) -> dict[int, Pin]:
+    """Results that versions are made of whose pointers may be there: these go first, and then the ledger says so."""
+    newest: set[str] = set()
     pins: dict[int, Pin] = {}
     for row in session.scalars(_PUBLISHED, {"run": run}):
-        newer = newest.get(row.sink)
-        is_left = newer is not None and newer.published_at is not None and newer.published_at + QUIET <= now
-        if is_left:
-            continue
-        if row.published_at is not None and newer is None:
-            newest[row.sink] = row
-        pin = Pin(f"it is version {row.version} of {row.sink}", is_lasting=newest.get(row.sink) is row)
+        is_newest = row.published_at is not None and row.sink not in newest
+        if is_newest:
+            newest.add(row.sink)
         for each in _parts(row, stored):
-            pins.setdefault(each.id, pin)
+            pins.setdefault(each.id, Pin(f"it is version {row.version} of {row.sink}", is_lasting=is_newest))
     return pins
 
 

@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import select
 
 from weir.coordinator.release import RELEASED_NOTE, delete_released, release
+from weir.coordinator.versions import expire_versions
 from weir.dataflow import Dataflow, Stage, blocking, previous, sink, source
 from weir.ledger.leases import LEASE, take_leases
 from weir.ledger.models import ResultRow
@@ -110,6 +111,7 @@ def test_what_the_next_epoch_reads_stays_until_that_is_over(world, keep):
 
 def everything_that_may_go(world, *, is_pressed=False):
     world.airflow.time += timedelta(hours=2)
+    expire_versions(world.services, "ladder")
     release(world.services, "ladder", is_pressed=is_pressed)
     delete_released(world.services, "ladder")
 

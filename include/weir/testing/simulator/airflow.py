@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 from weir.coordinator.clearing import ClearAnswer, ClearItem
-from weir.coordinator.release import delete_released, release
+from weir.coordinator.release import release
 from weir.coordinator.sweep import sweep
 from weir.coordinator.values import (
     Action,
@@ -137,8 +137,9 @@ class SimulatedAirflow(FakeAirflow):
     def _collect(self, runs: Sequence[str] | None, *, is_pressed: bool = False) -> None:
         """As an operator does: where it fails, whoever comes by does it."""
         try:
-            release(self.services, self.flow.name, runs, is_pressed=is_pressed)
-            delete_released(self.services, self.flow.name, runs)
+            if is_pressed:
+                release(self.services, self.flow.name, runs, is_pressed=True)
+            self.coordinator.release(self.flow.name, runs)
         except WeirError as error:
             self._require_expected(error)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from weir.dataflow.keep import Keep, time_from_text
 from weir.recovery.run_state import CLOSE
 from weir.results.released_note import RELEASED_NOTE
+from weir.sinks.pointer import Pointer
 from weir.store.probe import MANIFEST
 from weir.testing.simulator.sight import Attempt, Partition, Result
 from weir.topology.regions import RegionId
@@ -26,24 +27,35 @@ COMMITTED: Final = ("committed", "adopted")
 
 
 class Publications:
-    """What readers of published data see: by sink and epoch, the folders of each version, and since when."""
+    """What readers of published data may see: each pointer that is there, and since when."""
 
     def __init__(self) -> None:
-        self._versions: dict[tuple[str, str], dict[int, tuple[frozenset[str], datetime]]] = {}
+        self._there: dict[str, tuple[Pointer, datetime]] = {}
 
-    def add(self, sink: str, epoch: str, version: int, folders: frozenset[str], now: datetime) -> None:
+    def add(self, path: str, pointer: Pointer, now: datetime) -> None:
         """A pointer is there."""
-        self._versions.setdefault((sink, epoch), {})[version] = folders, now
+        self._there[path] = pointer, now
 
-    def holds(self, folder: str, now: datetime) -> bool:
-        """Whether a folder is published, or was within the last hour."""
-        return any(self._is_in(folder, versions, now) for versions in self._versions.values())
+    def remove(self, path: str) -> None:
+        """It is not, any more."""
+        self._there.pop(path, None)
 
-    @staticmethod
-    def _is_in(folder: str, versions: dict[int, tuple[frozenset[str], datetime]], now: datetime) -> bool:
-        newest = max(versions)
-        since = versions[newest][1]
-        return any(folder in folders and (v == newest or since + HOUR > now) for v, (folders, _) in versions.items())
+    def holds(self, folder: str) -> bool:
+        """Whether a pointer names a folder."""
+        return any(folder == part.folder for pointer, _ in self._there.values() for part in pointer.partitions)
+
+    def may_be_read(self, path: str, now: datetime) -> bool:
+        """Whether a pointer is the newest of its epoch, or was within the last hour."""
+        if path not in self._there:
+            return False
+        mine, _ = self._there[path]
+        of_epoch = [each for each in self._there.values() if _of_epoch(each[0]) == _of_epoch(mine)]
+        newest, since = max(of_epoch, key=lambda each: each[0].version)
+        return newest.version == mine.version or since + HOUR > now
+
+
+def _of_epoch(pointer: Pointer) -> tuple[str, str]:
+    return pointer.sink, pointer.epoch
 
 
 def what_is_released_is_needed_by_nobody(witness: Witness) -> Iterator[str]:
@@ -82,7 +94,7 @@ def is_in_use(witness: Witness, path: str) -> str | None:
     attempt = witness.sight.attempts.get(folder.rpartition("/")[2])
     if attempt is not None and attempt.state in ("running", "waiting") and not _is_silent(witness, attempt):
         return f"{attempt.id} is at work"
-    if witness.published.holds(folder, witness.now()):
+    if witness.published.holds(folder) or witness.published.may_be_read(path, witness.now()):
         return "it is published"
     for result in witness.sight.results.values():
         if result.folder != folder:
@@ -101,7 +113,7 @@ def why_needed(witness: Witness, result: Result) -> str | None:
     reader = reader_of(witness, result)
     if reader is not None:
         return f"{reader} reads it"
-    if witness.published.holds(result.folder, witness.now()):
+    if witness.published.holds(result.folder):
         return "it is published"
     if not result.is_current or _is_over(witness, result.run) or _is_given_up(witness, result.run):
         return None

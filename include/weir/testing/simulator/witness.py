@@ -135,11 +135,12 @@ class Witness:
         why = is_in_use(self, path)
         if why is not None:
             yield f"{path} is deleted: {why}"
+        self.published.remove(path)
 
     def _publishes(self, path: str, data: bytes) -> Iterator[str]:
         pointer = pointer_from_json(data)
         folders = frozenset(each.folder for each in pointer.partitions)
-        self.published.add(pointer.sink, pointer.epoch, pointer.version, folders, self.now())
+        self.published.add(path, pointer, self.now())
         run = f"{pointer.dataflow}@{pointer.epoch}"
         last = self._publishable.get((run, pointer.sink, folders), 0)
         is_standing = self._standing.get((run, pointer.sink)) == folders
