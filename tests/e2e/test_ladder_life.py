@@ -36,12 +36,6 @@ UPKEEP, HOURLY = "weir_upkeep", "weir_upkeep_hourly"
 _days = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
-def outcomes(request, stack, control):
-    """The futures of this module's tests."""
-    return AT_ONCE.start(stack, control, [item for item in request.session.items if item.module is request.module])
-
-
 def epoch(day):
     return f"{day.replace('-', '')}T000000Z"
 
@@ -88,11 +82,6 @@ def let_pass(driver, time):
             row.began_at, row.ended_at = row.began_at - time, row.ended_at - time
 
 
-def again(driver, before, day=FIRST):
-    driver.green()
-    return driver.again_by_day(before)[day]
-
-
 # As soon as it is consumed
 
 
@@ -111,7 +100,7 @@ def test_what_is_consumed_goes_while_its_run_is_at_work(driver):
 def test_a_clear_behind_the_release_brings_back_what_it_needs_and_that_goes_again(driver):
     before = driver.green()
     driver.person.clear(driver.run(), "doubled[1]")
-    assert again(driver, before) == {"numbers": 1, "doubled[1]": 2}
+    assert driver.healed(before)[FIRST] == {"numbers": 1, "doubled[1]": 2}
     upkeep(driver, "release_results")
     # Nobody else has read these very attempts, and the closing task has no reason to look: they stay for an hour.
     assert with_data(driver) == {FIRST: {"numbers", "doubled", "sums"}}
@@ -135,10 +124,10 @@ def test_the_last_two_runs_are_kept_whole(driver):
 def test_a_clear_in_a_run_that_is_kept_costs_one_task_and_in_a_released_one_its_producers(driver):
     before = driver.green()
     driver.person.clear(driver.run(SECOND), "totals-sums")
-    assert again(driver, before, SECOND) == {"totals-sums": 1}
+    assert driver.healed(before)[SECOND] == {"totals-sums": 1}
     before = driver.green()
     driver.person.clear(driver.run(FIRST), "totals-sums")
-    assert again(driver, before) == {"numbers": 1, "doubled": 1, "totals-sums": 2}
+    assert driver.healed(before)[FIRST] == {"numbers": 1, "doubled": 1, "totals-sums": 2}
 
 
 # A DagRun that Airflow has no more

@@ -12,7 +12,6 @@ from weir.dataflow import Dataflow
 from weir.recovery.restart import RestartStrategy
 from weir.results.life_settings import LifeSettings
 from weir.results.released_note import RELEASED_NOTE
-from weir.results.run_folder import RUN_RECORD
 from weir.store.probe import MANIFEST
 from weir.store.walk import files_below
 from weir.testing.airflow import Killed
@@ -30,13 +29,13 @@ OFTEN = RestartStrategy.from_options(
 
 
 def at_rest(world):
-    """How many data files are in the store, by stage; and how many other files but runs' own, and their bytes."""
+    """How many data files are in the store, by stage; and how many files that are not data, and their bytes."""
     data, records, record_bytes = Counter(), 0, 0
     for file in files_below(world.store, ["ladder", "_sinks"]):
         parts = file.path.split("/")
         if parts[0] == "ladder" and not parts[2].startswith("_") and parts[-1] not in {MANIFEST, RELEASED_NOTE}:
             data[parts[2]] += 1
-        elif parts[-1] != RUN_RECORD:
+        else:
             records += 1
             record_bytes += file.bytes
     return data, records, record_bytes
