@@ -96,6 +96,8 @@ def _sums(report: SweepReport) -> Table:
     would = "would be deleted" if report.is_dry else "deleted"
     for kind, count, size in report.deleted_by_kind():
         table.add_row(would, kind, str(count), told_size(size))
+    for reason, count, size in report.to_release_by_reason():
+        table.add_row("would be released", reason, str(count), told_size(size))
     for reason, count, size in report.kept_by_reason():
         table.add_row("kept", reason, str(count), told_size(size))
     return table

@@ -67,12 +67,16 @@ class SweepReport:
 
     @property
     def deleted_bytes(self) -> int:
-        """How many bytes went, or would go."""
-        return sum(each.bytes for each in self.deleted)
+        """How many bytes went, or would go; those of results that would be released, too."""
+        return sum(each.bytes for each in self.deleted) + sum(each.bytes for each in self.to_release)
 
     def kept_by_reason(self) -> list[tuple[str, int, int]]:
         """What is kept: reason, how many folders or files, and their bytes; the most bytes first."""
         return _by_reason((each.reason, each.bytes) for each in self.kept)
+
+    def to_release_by_reason(self) -> list[tuple[str, int, int]]:
+        """The results that would be released: why, how many, and their bytes; the most bytes first."""
+        return _by_reason((each.reason, each.bytes) for each in self.to_release)
 
     def deleted_by_kind(self) -> list[tuple[str, int, int]]:
         """What went: its kind, how many, and their bytes; the most bytes first."""
@@ -97,7 +101,9 @@ class SweepReport:
     def __str__(self) -> str:
         """One line."""
         said = "would be deleted" if self.is_dry else "deleted"
-        parts = [f"{count} x {kind}, {told_size(size)}" for kind, count, size in self.deleted_by_kind()]
+        to_release = sum(each.bytes for each in self.to_release)
+        parts = [f"{len(self.to_release)} x result to release, {told_size(to_release)}"] if self.to_release else []
+        parts += [f"{count} x {kind}, {told_size(size)}" for kind, count, size in self.deleted_by_kind()]
         what = f"{self.runs} run(s) swept; {said}: {'; '.join(parts) or 'nothing'}"
         kept = sum(each.bytes for each in self.kept)
         more = [f"{len(self.expired)} run(s) {'would expire' if self.is_dry else 'expired'}"] if self.expired else []

@@ -12,7 +12,6 @@ from weir.coordinator.rebuild import rebuild
 from weir.coordinator.services import Services
 from weir.coordinator.sweep import sweep
 from weir.coordinator.sweep_report import Garbage
-from weir.dataflow import Dataflow
 from weir.dataflow.keep import Keep
 from weir.ledger.leases import take_leases
 from weir.ledger.models import AttemptRow, PublicationRow, ResultEventRow, ResultRow, RunRow
@@ -321,9 +320,12 @@ def dies(world, days, nth):
 
 
 def test_policies_keep_nothing_where_room_is_needed(world):
-    flow = world.airflow.flow
     assert not [each for each in sweep(world.services).deleted if each.kind is Garbage.RELEASED and RUN in each.path]
+    dry = sweep(world.services, "ladder", is_pressed=True, is_dry=True)
     report = sweep(world.services, "ladder", is_pressed=True)
-    assert any(each.kind is Garbage.RELEASED for each in report.deleted)
-    assert isinstance(flow, Dataflow)
+    released = [each for each in report.deleted if each.kind is Garbage.RELEASED]
+    assert {each.bytes for each in released} == {each.bytes for each in dry.to_release} != set()
+    assert len(released) == len(dry.to_release)
+    assert dry.deleted_bytes >= sum(each.bytes for each in released)
+    assert f"{len(released)} x result to release" in str(dry)
     assert is_published_whole(world)
