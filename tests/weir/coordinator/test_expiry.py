@@ -289,7 +289,7 @@ def test_a_sweep_that_is_killed_at_any_step_can_be_taken_up_again(two_days, days
         settle(world, days)
         expected = lying(world.store)
     killed_at = 0
-    for nth in range(1, 1000, 23 if days == 91 else 3):
+    for nth in range(1, 1000, 37 if days == 91 else 3):
         with fast_folder() as folder:
             world = two_days.go_on(folder / "killed")
             if not dies(world, days, nth):
