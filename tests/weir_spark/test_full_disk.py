@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from weir.errors import DiskFull
+from weir.errors import DiskFull, StoreFull
 from weir.results.codec import region_report_from_json
 from weir.results.layout import PLAIN, Layout
 from weir.store.store import Store
@@ -58,7 +58,7 @@ def test_a_store_that_fills_up_is_told_as_such_and_the_next_try_has_the_same_con
     for leave in (2 * 2**20, 9 * 2**20):  # not enough for the first result, and enough for that alone
         job = numbers()
         disk.fill(leave)
-        with pytest.raises(DiskFull, match=r"the store's disk is full .*Make room there"):
+        with pytest.raises(StoreFull, match=r"the store's disk is full .*Make room there"):
             run(server.url, job, store)
         with pytest.raises(Exception, match="not found"):
             store.read(job.report)
