@@ -14,7 +14,10 @@ from datetime import datetime, timedelta
 from weir.coordinator.services import Services
 from weir.coordinator.sweep_report import Garbage, Kept, SweepReport, Swept
 from weir.errors import Misconfigured
-from weir.ledger.sweeping import knowledge_of, note_deleted, still_finished
+from weir.ledger.attempts import end
+from weir.ledger.runs import dataflow_of
+from weir.ledger.sweeping import knowledge_of, note_deleted, silent_attempts, still_finished
+from weir.recovery.run_state import AttemptState
 from weir.results.codec import manifest_from_json
 from weir.results.life_settings import LifeSettings
 from weir.results.orphans import Fate, Judgement, RunKnowledge, is_record_kept, judge, known_gone
@@ -79,6 +82,8 @@ class RunSweep:
 
     def sweep(self, run: str) -> None:
         """Remove what nobody needs of a run. Raises Retryable."""
+        if not self._report.is_dry:
+            self._fence_silent(run)
         listed = self._list(run)
         known = self._know(listed)
         self._sweep_pointers(listed, known)
@@ -90,6 +95,16 @@ class RunSweep:
         self._report.unknown += [Kept(path, size, "not a file of Weir's") for path, size in listed.folder.strange]
         self._tidy(listed, known)
         self._report.runs += 1
+
+    def _fence_silent(self, run: str) -> None:
+        """Whoever is given up may not commit any more, should it wake up: what it has written is about to go."""
+        services, now = self._services, self._services.now()
+        with services.ledger.transaction() as session:
+            if not silent_attempts(session, run, self._settings, now):
+                return
+        with services.ledger.transaction(dataflow_of(run)) as session:
+            for row in silent_attempts(session, run, self._settings, now):
+                end(row, AttemptState.FENCED, now, error="it was given up: nobody has heard of it for so long")
 
     def _tidy(self, listed: _Listed, known: RunKnowledge) -> None:
         """Of an expired run of which nothing is published, the record goes last; and then the folders."""

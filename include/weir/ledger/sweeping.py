@@ -120,6 +120,13 @@ def _given_up(
     return silent - set(reading)
 
 
+def silent_attempts(session: Session, run: str, settings: LifeSettings, now: datetime) -> list[AttemptRow]:
+    """The attempts of a run that are said to be at work, and are given up: nobody has heard of them for so long."""
+    attempts = list(session.scalars(select(AttemptRow).where(AttemptRow.run == run, AttemptRow.state.in_(LIVE))))
+    given_up = _given_up(session, session.get_one(RunRow, run), settings, attempts, now) if attempts else set()
+    return [each for each in attempts if each.id in given_up]
+
+
 def attempts_at_work(session: Session, run: RunRow, settings: LifeSettings, now: datetime) -> set[str]:
     """The attempts of a run that are at work, or may be."""
     attempts = list(session.scalars(select(AttemptRow).where(AttemptRow.run == run.id)))

@@ -264,3 +264,26 @@ def test_an_unmounted_disk_is_no_empty_store(day):
 def test_a_dataflow_that_is_not_known_is_refused(day):
     with pytest.raises(Misconfigured, match="it knows ladder"):
         sweep(day.services, "laddr")
+
+
+def test_an_attempt_that_was_given_up_does_not_commit_what_was_swept(tmp_path):
+    """It sleeps for longer than a failed run is kept, is taken for dead, and wakes up."""
+    (tmp_path / "store").mkdir()
+    world, slept = small.World(tmp_path, small.ladder()), []
+    run = world.airflow.dag_run(1)
+    compute = world.airflow.engine.run
+
+    def asleep(job, during):
+        report = compute(job, during)
+        if job.region == "weather" and not slept:
+            grow_old(world, 15)
+            slept.append(sweep(world.services, "ladder", is_full=True))
+        return report
+
+    world.airflow.engine.run = asleep
+    world.airflow.run_until_quiet()
+    assert slept[0].deleted_bytes > 0
+    assert set(world.airflow.states().values()) == {"success"}
+    tries = [row for row in attempts(world).values() if row.region == "weather"]
+    assert [row.state for row in sorted(tries, key=lambda row: row.try_number)] == ["fenced", "committed"]
+    assert world.airflow.task(run, "weather").try_number == 2
