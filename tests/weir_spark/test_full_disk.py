@@ -6,10 +6,16 @@ import uuid
 
 import pytest
 
+from weir.coordinator.services import Services
+from weir.dataflow import Dataflow, Stage, blocking, sink, source
 from weir.errors import DiskFull, StoreFull
 from weir.results.codec import region_report_from_json
 from weir.results.layout import PLAIN, Layout
+from weir.results.life_settings import LifeSettings
+from weir.store.published import published
 from weir.store.store import Store
+from weir.testing.airflow import FakeAirflow
+from weir.testing.ledgers import new_ledger
 from weir.testing.small_disk import small_disk
 from weir_spark.connect import ConnectEngine
 from weir_spark.full_disk import disk_full
@@ -75,6 +81,64 @@ def test_a_disk_without_any_room_is_told_as_such_by_spark_or_by_the_store(server
     if not isinstance(failed.value, DiskFull):
         with pytest.raises(DiskFull):
             store.require_room()
+
+
+GROWING = (
+    "from pathlib import Path\n"
+    "from pyspark.sql import functions as F\n"
+    "def numbers(ctx):\n"
+    "    rows = int(Path(%r).read_text())\n"
+    "    return ctx.spark.range(0, rows, 1, 2).select('id', F.hash('id').alias('x'))\n"
+    "def total(ctx, numbers):\n"
+    "    return numbers.groupBy().agg(F.sum('id').alias('ids'), F.count('id').alias('rows'))\n"
+)
+
+
+class OnSpark:
+    """A Connect server in the place of the fake engine."""
+
+    def __init__(self, url, store):
+        self.engine, self.store = ConnectEngine(url, retries=2), store
+
+    def run(self, job, during):
+        self.engine.run(job, str(uuid.uuid4()), lambda line: None)
+        during()
+        return region_report_from_json(self.store.read(job.report))
+
+
+@pytest.mark.spark
+def test_a_result_that_grows_fills_a_small_disk_up_once_and_takes_the_room_of_the_run_before(
+    server, store, disk, tmp_path, pipeline
+):
+    """Nothing half-written is left or committed, nothing is marked lost, and the outcome is that without the fault."""
+    rows = tmp_path / "rows"
+    module = pipeline(GROWING % str(rows))
+    flow = Dataflow(
+        "flow",
+        [
+            source("numbers", f"{module}:numbers"),
+            Stage("total", f"{module}:total", [blocking("numbers")]),
+            sink("total", "totals"),
+        ],
+        keep="90 runs",
+    )
+    ledger = new_ledger(tmp_path / "ledger.db")
+    services = Services(ledger, store, now=lambda: airflow.time, life=LifeSettings(least_free=2**20))
+    airflow = FakeAirflow(services, OnSpark(server.url, store), flow)
+    failed, errors = airflow._failed, []
+    airflow._failed = lambda task, error: (errors.append(type(error)), failed(task, error))
+    for day, count in enumerate((3_000_000, 5_500_000), start=1):  # 4 MB a million, of 32 MB
+        rows.write_text(str(count))
+        airflow.dag_run(day)
+        airflow.run_until_quiet()
+    assert set(airflow.states().values()) == {"success"}
+    assert errors == [StoreFull]
+    assert [part.rows for part in published(store, "flow", "totals", "20130102T000000Z").partitions] == [1]
+    numbers = disk.path / "flow" / "20130102T000000Z" / "numbers" / "plain" / "0"
+    assert [len(list(attempt.glob("manifest.json"))) for attempt in numbers.iterdir()] == [1]
+    kept = {path.parents[3].parent.name for path in disk.path.glob("flow/*/numbers/plain/0/*/*.parquet")}
+    assert kept == {"20130102T000000Z"}
+    ledger.close()
 
 
 @pytest.mark.spark
