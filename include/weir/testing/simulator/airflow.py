@@ -136,6 +136,8 @@ class SimulatedAirflow(FakeAirflow):
 
     def _collect(self, runs: Sequence[str] | None, *, is_pressed: bool = False) -> None:
         """As an operator does: where it fails, whoever comes by does it."""
+        if not self.collects:
+            return
         try:
             if is_pressed:
                 release(self.services, self.flow.name, runs, is_pressed=True)
@@ -145,18 +147,10 @@ class SimulatedAirflow(FakeAirflow):
 
     def _sweep(self, *, is_pressed: bool, is_dry: bool) -> None:
         """With no regard to the age of what nobody knows: an attempt at work is known."""
-        known = {row.dataflow for row in self._known_runs()}
-        if self.flow.name not in known:
-            return  # nothing has begun
+        how: dict[str, Any] = {"is_full": True, "is_dry": is_dry, "is_pressed": is_pressed}
         try:
-            sweep(
-                self.services,
-                self.flow.name,
-                is_full=True,
-                is_dry=is_dry,
-                is_pressed=is_pressed,
-                older_than=timedelta(),
-            )
+            if self.flow.name in {row.dataflow for row in self._known_runs()}:  # something has begun
+                sweep(self.services, self.flow.name, older_than=timedelta(), **how)
         except WeirError as error:
             self._require_expected(error)
 

@@ -19,8 +19,11 @@ from weir.testing.simulator.engine import Nature
 NAME: Final = "simulated"
 SLICES: Final = "weir.testing.engine:slices_by_day"
 
-KEEPS: Final = ("on_consumed", "on_consumed", "end_of_run", "1 run", None, "1 hour")
-"""How long results stay; None is what holds where a dataflow says nothing: two runs."""
+KEEPS: Final = ("on_consumed", "on_consumed", "end_of_run", "1 run", "2 runs", "1 hour")
+"""How long results stay, where a scene is about that; in others nothing is collected."""
+
+COLLECTING: Final = 0.25
+"""The share of scenes in which something is collected: these cost twice as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,11 @@ class Scene:
     is_patient: bool
     """Whether the restart strategy gives a task any number of tries."""
     largest_plan: float = 1.0
+
+    @property
+    def collects(self) -> bool:
+        """Whether what nobody needs is released and swept."""
+        return self.flow.keep is not None
 
     def __str__(self) -> str:
         tries = "any" if self.is_patient else "three"
@@ -51,7 +59,8 @@ def random_scene(random: Random) -> Scene:
         natures = {stage.name: _random_nature(random, stage) for stage in stages}
         failover = random.choices(list(FailoverStrategy), [7, 2, 1])[0]
         consumers = random.choices(list(Consumers), [4, 1])[0]
-        keep, keep_failed = random.choice(KEEPS), random.choice([None, None, "2 hours"])
+        keep = random.choice(KEEPS) if random.random() < COLLECTING else None
+        keep_failed = random.choice([None, None, "2 hours"])
         try:
             flow = _flow(stages, failover, consumers, keep, keep_failed)
         except Misconfigured:

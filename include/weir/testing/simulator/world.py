@@ -53,7 +53,7 @@ class World:
         self.topology = Topology(scene.flow)
         self.engine = SimulatedEngine(self.store, self.content, scene.natures)
         self.airflow = SimulatedAirflow(services, self.engine, scene.flow)
-        self.airflow.on_answer = self._answered
+        self.airflow.on_answer, self.airflow.collects = self._answered, scene.collects
         self.airflow.strategy = PATIENT if scene.is_patient else self.airflow.strategy
         self.witness = Witness(
             self.ledger.connection, self.topology, self.engine, self.files.data, lambda: self.airflow.time
@@ -88,6 +88,8 @@ class World:
     def run(self, process: Process, fate: Fate) -> None:
         """Let a process go on until it is over or suspended."""
         self._process = self.airflow.process = process
+        if self.files.condition is Condition.FULL:
+            self.pressed.add(process)  # it makes room
         self.witness.is_pressed = process in self.pressed
         if process in self.suspended:
             self.suspended.remove(process)
@@ -227,6 +229,8 @@ class World:
 
     def collect(self, event: Event) -> None:
         """Upkeep releases what nobody needs."""
+        if not self.scene.collects:
+            return
         if event.how == "dry":
             before = self.ledger.connection.total_changes, set(self.files.data)
             self.run(self.airflow.collector(is_pressed=bool(event.number % 2), is_dry=True, is_sweep=True), NO_FATE)
