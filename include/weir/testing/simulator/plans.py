@@ -38,6 +38,7 @@ def a_plan_names_what_must_run_again(witness: Witness) -> Iterator[str]:
                 yield f"failover {failover.id} joins the work of {region}, where nobody is at work"
         failed = RegionId(failover.region, failover.subtask)
         allowed = missed.keys() | _following(witness, failover, {failed, *rerun}) | _given_up(witness, failover)
+        allowed |= _lost_to(witness, failover, rerun)
         for region in rerun - allowed:
             yield f"the plan of failover {failover.id} re-runs {region}, which need not"
         yield from _left_out(witness, failover, kinds, {failed, *rerun})
@@ -83,6 +84,17 @@ def _missed(witness: Witness, failover: Failover, kinds: dict[RegionId, str]) ->
             found[producer] = None
             open_regions.append(producer)
     return found
+
+
+def _lost_to(witness: Witness, failover: Failover, rerun: set[RegionId]) -> set[RegionId]:
+    """The producers of what is gone and what a region reads that runs again."""
+    current = witness.sight.current
+    return {
+        witness.topology.producer(partition)
+        for region in rerun
+        for partition in witness.inputs_of(region)
+        if (found := current.get(Partition(failover.run, partition))) is not None and found.state == "lost"
+    }
 
 
 def _is_to_begin(witness: Witness, failover: Failover, partition: PartitionId) -> bool:
