@@ -22,7 +22,7 @@ SLICES: Final = "weir.testing.engine:slices_by_day"
 KEEPS: Final = ("on_consumed", "on_consumed", "end_of_run", "1 run", "2 runs", "1 hour")
 """How long results stay, where a scene is about that; in others nothing is collected."""
 
-COLLECTING: Final = 0.15
+COLLECTING: Final = 0.1
 """The share of scenes in which something is collected: these cost twice as much."""
 
 
