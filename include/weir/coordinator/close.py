@@ -67,7 +67,7 @@ def close(
     parts = _parts(gathered, sinks)
     require_intact(services, parts)
     reads = tuple(_read(gathered.state, partition) for sink in sinks for partition in sink.partitions)
-    intact = frozenset(folder for _, folder, _ in parts)
+    intact = {folder: manifest for manifest, folder, _ in parts}
     pointers = _decide(
         services,
         registered,
@@ -119,6 +119,7 @@ def _decide(
         require_newest(session, run, CLOSE, attempt.id)
         state = run_state(session, run, registered.topology)
         require_unchanged(session, state, reads, CLOSE)
+        _require_same_attempts(state, reads)
         for sink in sinks:
             version = max(next_version(session, run.id, sink.sink), highest[sink.sink] + 1)
             pointer = _pointer(services, registered, state, sink, version)
@@ -127,11 +128,19 @@ def _decide(
     return pointers
 
 
+def _require_same_attempts(state: RunState, reads: Sequence[InputRead]) -> None:
+    """A pointer names files: with those of an attempt that was replaced, equal content or not, it would name none."""
+    for read in reads:
+        current = state.results[PartitionId(read.stage, read.subtask, read.layout)]
+        if current.attempt != read.attempt:
+            raise Conflict(f"{current.partition} was made again by {current.attempt} while it was to be published")
+
+
 def _digest(sink: SinkResult) -> str:
     return "|".join(str(manifest.digest) for manifest in sink.manifests)
 
 
-def _is_in_place(services: Services, run: str, sink: SinkResult, intact: Set[str]) -> bool:
+def _is_in_place(services: Services, run: str, sink: SinkResult, intact: Mapping[str, Manifest]) -> bool:
     """Whether equal content is published already, and its pointer is there and its files are right.
 
     Not while a later version may still become visible: only a version above that one shuts it out. The files may be
@@ -139,16 +148,21 @@ def _is_in_place(services: Services, run: str, sink: SinkResult, intact: Set[str
     """
     with services.ledger.transaction() as session:
         last = last_publication(session, run, sink.sink)
-    if last is None or last.published_at is None or last.digest != _digest(sink):
+    if last is None or last.published_at is None or last.expired_at is not None or last.digest != _digest(sink):
         return False
     if not _is_of(services, last.pointer, last.attempt):
         return False
     partitions = pointer_from_json(services.store.read(last.pointer)).partitions
-    return _are_intact(services, run, {each.folder for each in partitions} - intact)
+    known = {**intact, **_intact(services, run, {each.folder for each in partitions} - intact.keys())}
+    return all(each.folder in known and _files_of(known[each.folder]) == set(each.files) for each in partitions)
 
 
-def _are_intact(services: Services, run: str, folders: Set[str]) -> bool:
-    """Whether the results in these folders are as they were committed, byte for byte; not if one is not known.
+def _files_of(manifest: Manifest) -> set[str]:
+    return {file.name for file in manifest.files}
+
+
+def _intact(services: Services, run: str, folders: Set[str]) -> dict[str, Manifest]:
+    """The results in these folders that are as they were committed, byte for byte.
 
     Nor if one is in quarantine, or has been: then it has been made again, as all are that are superseded.
     """
@@ -160,9 +174,8 @@ def _are_intact(services: Services, run: str, folders: Set[str]) -> bool:
     ]
     answers = probe(services.store, services.store_id(), references)
     parts = [(found, ref.folder, None) for ref, found in answers.items() if isinstance(found, Manifest)]
-    if {folder for _, folder, _ in parts} != folders:
-        return False
-    return not verify_segments(services.store, services.store_id(), parts)
+    broken = {loss.attempt for loss in verify_segments(services.store, services.store_id(), parts)}
+    return {folder: manifest for manifest, folder, _ in parts if manifest.attempt not in broken}
 
 
 def _is_of(services: Services, path: str, attempt: str) -> bool:
@@ -217,6 +230,7 @@ def _complete(
     with services.ledger.transaction(run.dataflow.name) as session:
         row = require_newest(session, run, CLOSE, attempt.id)
         complete_publications(session, run.id, attempt.id, services.now())
+        _require_visible(session, run.id, sinks)
         require_unchanged(session, run_state(session, run, registered.topology), reads, CLOSE)
         record_reads(session, attempt.id, reads)
         end(row, AttemptState.COMMITTED, services.now())
@@ -233,6 +247,13 @@ def _complete(
         for sink in sinks
     }
     return Published(summary, versions)
+
+
+def _require_visible(session: Session, run: str, sinks: Sequence[SinkResult]) -> None:
+    for sink in sinks:
+        last = last_publication(session, run, sink.sink)
+        if last is None or last.expired_at is not None:
+            raise Conflict(f"what was published of {sink.sink} has expired meanwhile: it is published anew")
 
 
 def _to_announce(session: Session, run: str, sink: str, max_tries: int) -> int | None:

@@ -27,6 +27,7 @@ from weir.coordinator.values import (
 )
 from weir.coordinator.versions import expire_versions
 from weir.errors import StoreFull
+from weir.ledger.attempts import hear_of
 from weir.ledger.leases import renew_leases
 from weir.ledger.runs import dataflow_of
 from weir.recovery.restart import RestartStrategy
@@ -52,9 +53,11 @@ class Coordinator:
         return commit.commit(self._services, begun, report, clearer)
 
     def renew(self, attempt: Attempt) -> None:
-        """Prolong the attempt's read leases while it is at work."""
+        """Prolong the attempt's read leases while it is at work, and write down that it is."""
+        now = self._services.now()
         with self._services.ledger.transaction(dataflow_of(attempt.run)) as session:
-            renew_leases(session, attempt.id, self._services.now())
+            renew_leases(session, attempt.id, now)
+            hear_of(session, attempt.id, now)
 
     def close(self, request: BeginRequest, clearer: Clearer) -> Published | Awaiting | Exhausted | NotInRecord:
         """Complete the run and publish. Raises ResultUnavailable, Conflict, Fenced, Misconfigured or Retryable."""

@@ -104,7 +104,7 @@ def _dataflow(services: Services, store_id: str, name: str) -> Rebuilt:
         seen = max((each.manifest.lineage for epoch in found for each in epoch.stored), default=0)
         raise_lineage(session, name, seen)
         records, notes = _records(session, name, found)
-        taken: dict[PartitionId, str] = {}
+        taken: dict[PartitionId, str | None] = {}
         in_order = sorted(records, key=lambda pair: pair[0].epoch)
         runs = tuple(_run(session, services, record, epoch, taken) for record, epoch in in_order)
         return Rebuilt(name, session.get_one(DataflowRow, name).lineage, runs, notes)
@@ -174,7 +174,7 @@ def _iso(at: datetime) -> str:
 
 
 def _run(
-    session: Session, services: Services, record: RunRecord, epoch: EpochCatalogue, taken: dict[PartitionId, str]
+    session: Session, services: Services, record: RunRecord, epoch: EpochCatalogue, taken: dict[PartitionId, str | None]
 ) -> RebuiltRun:
     """Enter a run; `taken` are the digests of earlier runs' results, and this run's are added."""
     row, now = restore_run(session, record), services.now()
@@ -187,6 +187,7 @@ def _run(
     found = candidates(topology, epoch.stored)
     refused = {*record.abandoned, *quarantined_attempts(session, row.id)}
     chosen = choose(topology, row.id, found, refused, taken)
+    taken |= {replace(partition, run=row.id): None for candidate in found for partition in candidate.results}
     taken |= {
         replace(partition, run=row.id): str(stored.manifest.digest)
         for candidate in chosen.values()

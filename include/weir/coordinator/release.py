@@ -14,12 +14,12 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from weir.coordinator.services import Services
 from weir.errors import DiskFull
-from weir.ledger.lives import is_all_kept, newest_dataflow_settings, run_life, runs_to_release
+from weir.ledger.lives import is_all_kept, newest_dataflow_settings, run_life, runs_to_release, unpinned_verdicts
 from weir.ledger.models import ResultRow, RunRow
 from weir.ledger.moves import move
 from weir.ledger.runs import dataflow_of, run_by_id
@@ -29,6 +29,12 @@ from weir.results.released_note import RELEASED_NOTE
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.hands import in_parallel
 from weir.store.probe import MANIFEST
+
+_RELEASED = select(ResultRow.id).where(
+    ResultRow.folder == bindparam("folder"),
+    ResultRow.run == bindparam("run"),
+    ResultRow.state == PartitionState.RELEASED.value,
+)
 
 _KEPT_FILES = frozenset({MANIFEST, RELEASED_NOTE})
 
@@ -87,13 +93,14 @@ def _release_run(services: Services, run: str, *, is_pressed: bool, is_dry: bool
     now = services.now()
     with services.ledger.transaction(None if is_dry else dataflow_of(run)) as session:
         row = session.get(RunRow, run)
-        if row is None or row.pinned is None:
+        settings = newest_dataflow_settings(session, dataflow_of(run), services.life)
+        if row is None or (is_brief and is_all_kept(session, row, settings, now)):
             return []
-        settings = newest_dataflow_settings(session, row.dataflow, services.life)
-        if is_brief and is_all_kept(session, row, settings, now):
-            return []
-        life = run_life(session, run_by_id(session, run), settings, now)
-        verdicts = release_verdicts(life, settings, now, is_pressed=is_pressed)
+        if row.pinned is None:
+            verdicts = unpinned_verdicts(session, run, now)
+        else:
+            life = run_life(session, run_by_id(session, run), settings, now)
+            verdicts = release_verdicts(life, settings, now, is_pressed=is_pressed)
         if not is_dry:
             _mark(session, services, row, verdicts)
     return [_told(run, each) for each in verdicts]
@@ -164,6 +171,8 @@ def _delete_data(services: Services, deleted: Deleted) -> None:
     Where the disk has no room for the note it is made by deleting: that must work just then. Should it end before the
     note is written, and the ledger be lost as well, then one that is built again calls the result lost, not released.
     """
+    if not _is_released(services, deleted):
+        return  # the ledger was built again meanwhile
     is_noted = _is_noted(services, deleted)
     try:
         names = [name for name, _ in services.store.list(deleted.folder) if name not in _KEPT_FILES]
@@ -173,6 +182,11 @@ def _delete_data(services: Services, deleted: Deleted) -> None:
         services.store.delete(f"{deleted.folder}/{name}")
     if not is_noted:
         _write_note(services, deleted)
+
+
+def _is_released(services: Services, deleted: Deleted) -> bool:
+    with services.ledger.transaction() as session:
+        return bool(session.scalar(_RELEASED, {"folder": deleted.folder, "run": deleted.run}))
 
 
 def _is_noted(services: Services, deleted: Deleted) -> bool:
@@ -190,6 +204,6 @@ def _write_note(services: Services, deleted: Deleted) -> None:
 
 
 def _note_deleted(session: Session, services: Services, deleted: Deleted) -> None:
-    query = select(ResultRow).where(ResultRow.folder == deleted.folder, ResultRow.run == deleted.run)
-    for row in session.scalars(query):
-        row.deleted_at = services.now()
+    result = session.scalar(_RELEASED, {"folder": deleted.folder, "run": deleted.run})
+    if result is not None:
+        session.get_one(ResultRow, result).deleted_at = services.now()

@@ -15,8 +15,9 @@ from weir.coordinator.services import Services
 from weir.coordinator.sweep_report import Garbage, Kept, SweepReport, Swept
 from weir.errors import Misconfigured
 from weir.ledger.attempts import end
+from weir.ledger.models import RunRow
 from weir.ledger.runs import dataflow_of
-from weir.ledger.sweeping import knowledge_of, note_deleted, silent_attempts, still_finished
+from weir.ledger.sweeping import is_expired, knowledge_of, note_deleted, silent_attempts, still_finished
 from weir.recovery.run_state import AttemptState
 from weir.results.codec import manifest_from_json
 from weir.results.life_settings import LifeSettings
@@ -110,7 +111,10 @@ class RunSweep:
         """Of an expired run of which nothing is published, the record goes last; and then the folders."""
         record = f"{listed.root}/{RUN_RECORD}"
         if listed.folder.has_record and not is_record_kept(known) and not listed.folder.strange:
-            self.remove_file(record, self._services.store.size(record), "its run is expired", is_aged=False)
+            # A begin writes it again in a transaction of its own.
+            with self._services.ledger.transaction(dataflow_of(listed.run)) as session:
+                if is_expired(session, session.get_one(RunRow, listed.run)):
+                    self.remove_file(record, self._services.store.size(record), "its run is expired", is_aged=False)
         if known.is_expired and not self._report.is_dry:
             self._services.store.prune(listed.root)
 

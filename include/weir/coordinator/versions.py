@@ -5,8 +5,9 @@ Invariant 6: the pointer goes first, then the ledger says so, and only then may 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import groupby
 
 from sqlalchemy import func, select
@@ -34,24 +35,42 @@ def expire_versions(
     services: Services, dataflow: str, runs: Iterable[str] | None = None, *, is_dry: bool = False
 ) -> list[Swept]:
     """Delete the pointers to versions that nobody needs, of `runs` or of all; answers which. Raises Retryable."""
+    wanted = None if runs is None else set(runs)
     with services.ledger.transaction() as session:
-        found = _expired(session, services, dataflow, None if runs is None else set(runs))
-    if not found:
-        return []
+        found = _expired(session, services, dataflow, wanted)
+    if is_dry or not found:
+        return _told([each for each in found if each.is_complete], _sizes(services, found))
+    gone: list[Swept] = []
+    for run in sorted({each.run for each in found}):
+        gone += _expire_of(services, dataflow, run)
+    return gone
+
+
+def _expire_of(services: Services, dataflow: str, run: str) -> list[Swept]:
+    """Delete the pointers of a run in the very transaction that says so: no closing task relies on them meanwhile."""
     services.store_id()
-    visible = {each.publication: _size(services, each) for each in found}
-    # A pointer that is there although nobody has said so is what readers see: that it was published is now known.
-    published = [each for each in found if not each.is_complete and visible[each.publication] is not None]
-    going = [each for each in found if each not in published]
-    if not is_dry:
+    with services.ledger.transaction(dataflow) as session:
+        found = _expired(session, services, dataflow, {run})
+        sizes = _sizes(services, found)
+        # A pointer that is there although nobody has said so is what readers see: that it was published is now known.
+        published = [each for each in found if not each.is_complete and sizes[each.publication] is not None]
+        going = [each for each in found if each not in published]
         for each in going:
             services.store.delete(each.pointer)
         services.store_id()  # of a disk that is not mounted all are gone
-        _note(services, dataflow, going, published)
+        _note(session, services.now(), going, published)
+    return _told(going, sizes)
+
+
+def _sizes(services: Services, found: Iterable[_Expired]) -> dict[int, int | None]:
+    return {each.publication: _size(services, each) for each in found}
+
+
+def _told(going: Iterable[_Expired], sizes: Mapping[int, int | None]) -> list[Swept]:
     return [
         Swept(Garbage.POINTER, each.pointer, size, each.reason)
         for each in going
-        if (size := visible[each.publication]) is not None
+        if (size := sizes[each.publication]) is not None
     ]
 
 
@@ -104,13 +123,11 @@ def _size(services: Services, expired: _Expired) -> int | None:
         return None
 
 
-def _note(services: Services, dataflow: str, going: list[_Expired], published: list[_Expired]) -> None:
-    now = services.now()
-    with services.ledger.transaction(dataflow) as session:
-        for each in going:
-            row = session.get_one(PublicationRow, each.publication)
-            row.expired_at = row.expired_at or now
-            session.get_one(RunRow, each.run).released_at = None
-        for each in published:
-            row = session.get_one(PublicationRow, each.publication)
-            row.published_at = row.published_at or now
+def _note(session: Session, now: datetime, going: Iterable[_Expired], published: Iterable[_Expired]) -> None:
+    for each in going:
+        row = session.get_one(PublicationRow, each.publication)
+        row.expired_at = row.expired_at or now
+        session.get_one(RunRow, each.run).released_at = None
+    for each in published:
+        row = session.get_one(PublicationRow, each.publication)
+        row.published_at = row.published_at or now

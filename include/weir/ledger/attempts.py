@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from enum import Enum
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import bindparam, select, update
 from sqlalchemy.orm import Session
 
 from weir.ledger.models import AttemptRow, OwedClearRow
@@ -101,6 +101,11 @@ def end(
     row.failure, row.error = (failure.value if failure else row.failure), (error or row.error)
     if failure is not None:
         row.labels = {TYPE: failure.value}
+
+
+def hear_of(session: Session, attempt: str, now: datetime) -> None:
+    """Write down that an attempt has said that it is at work."""
+    session.execute(update(AttemptRow).where(AttemptRow.id == attempt).values(heard_at=now))
 
 
 def failures_since_clear(rows: Iterable[AttemptRow], classes: Iterable[FailureClass]) -> list[datetime]:

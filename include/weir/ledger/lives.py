@@ -20,7 +20,7 @@ from weir.ledger.snapshot import committed_attempt, run_state
 from weir.recovery.run_state import CLOSE, AttemptState
 from weir.results.life_settings import LifeSettings
 from weir.results.partition_state import PartitionState
-from weir.results.release_rule import Pin, RunLife, StoredResult
+from weir.results.release_rule import Pin, RunLife, StoredResult, Verdict
 from weir.topology.regions import PartitionId
 
 # Built once: every commit asks, and to build a statement costs more than to carry it out.
@@ -31,14 +31,27 @@ _OLD = (
     .where(_OF_RUN, ResultRow.state == PartitionState.FINISHED.value, ResultRow.is_current.is_(False))
     .limit(1)
 )
-_EVENTS = select(func.max(AttemptRow.began_at), func.max(AttemptRow.ended_at)).where(AttemptRow.run == bindparam("run"))
+_EVENTS = select(func.max(AttemptRow.began_at), func.max(AttemptRow.heard_at), func.max(AttemptRow.ended_at)).where(
+    AttemptRow.run == bindparam("run")
+)
 _PUBLISHED = (
     select(PublicationRow)
     .where(PublicationRow.run == bindparam("run"), PublicationRow.expired_at.is_(None))
     .order_by(PublicationRow.version.desc())
 )
 _NEXT = select(RunRow).where(_OF_DATAFLOW, RunRow.predecessor == bindparam("epoch"))
-_LATER = select(RunRow.id).where(_OF_DATAFLOW, RunRow.epoch > bindparam("epoch")).limit(1)
+_MADE_LATER = (
+    select(ResultRow.id)
+    .join(RunRow, RunRow.id == ResultRow.run)
+    .where(
+        _OF_DATAFLOW,
+        RunRow.epoch > bindparam("epoch"),
+        ResultRow.stage == bindparam("stage"),
+        ResultRow.is_current,
+        ResultRow.state.in_((PartitionState.FINISHED.value, PartitionState.RELEASED.value)),
+    )
+    .limit(1)
+)
 _NEWEST_PINNED = (
     select(RunRow.pinned)
     .where(_OF_DATAFLOW, RunRow.pinned.is_not(None))
@@ -75,10 +88,21 @@ def run_life(session: Session, run: Run, settings: LifeSettings, now: datetime) 
 
 def runs_to_release(session: Session, dataflow: str) -> list[str]:
     """The runs in which something may have to be released, oldest epoch first."""
-    query = select(RunRow.id).where(
-        RunRow.dataflow == dataflow, RunRow.pinned.is_not(None), RunRow.released_at.is_(None)
-    )
+    query = select(RunRow.id).where(RunRow.dataflow == dataflow, RunRow.released_at.is_(None))
     return list(session.scalars(query.order_by(RunRow.epoch)))
+
+
+def unpinned_verdicts(session: Session, run: str, now: datetime) -> tuple[Verdict, ...]:
+    """What becomes of the results of a run that is to be pinned anew: none counts any more."""
+    stored = stored_results(session, run)
+    pins = {**_read(session, stored, now), **_published(session, run, stored)}
+    return tuple(
+        Verdict(_stored(each), is_released=False, reason=pins[each.id].reason)
+        if each.id in pins
+        else Verdict(_stored(each), is_released=True, reason="its run is to be pinned anew, and nobody reads it")
+        for each in stored
+        if not each.is_current
+    )
 
 
 def stored_results(session: Session, run: str) -> list[ResultRow]:
@@ -96,8 +120,8 @@ def is_all_kept(session: Session, row: RunRow, settings: LifeSettings, now: date
 
 def last_event(session: Session, run: RunRow) -> datetime:
     """When something happened in a run last."""
-    began, ended = session.execute(_EVENTS, {"run": run.id}).one()
-    return max(each for each in (run.created_at, began, ended) if each is not None)
+    events = session.execute(_EVENTS, {"run": run.id}).one()
+    return max(each for each in (run.created_at, *events) if each is not None)
 
 
 def _stored(row: ResultRow) -> StoredResult:
@@ -137,13 +161,14 @@ def _needed_later(session: Session, row: RunRow, settings: LifeSettings, now: da
     """Which stages an epoch behind this one may read over `previous`, and which."""
     later = list(session.scalars(_NEXT, {"dataflow": row.dataflow, "epoch": row.epoch}))
     readers = [each for each in later if each.pinned is not None]
-    if readers:
-        open_ones = [each for each in readers if not _is_over(session, each, settings, now)]
-        return {stage: f"{each.id} may read it" for each in open_ones for stage in _read_over_previous(each.pinned)}
+    open_ones = [each for each in readers if not _is_over(session, each, settings, now)]
+    needed = {stage: f"{each.id} may read it" for each in open_ones for stage in _read_over_previous(each.pinned)}
     read = _read_over_previous(_newest_pinned(session, row.dataflow))
-    if read and not later and _has_later(session, row):
-        return {}  # the epochs behind it have another predecessor
-    return dict.fromkeys(read, "the next epoch reads it")
+    if read and later and not readers:
+        return dict.fromkeys(read, "the next epoch reads it")
+    # A reader that was given up before it had made its own does not free what is the last of its kind.
+    last = {stage: "the next epoch reads it" for stage in read if not _is_made_later(session, row, stage)}
+    return {**last, **needed}
 
 
 def _is_over(session: Session, row: RunRow, settings: LifeSettings, now: datetime) -> bool:
@@ -157,8 +182,10 @@ def _is_over(session: Session, row: RunRow, settings: LifeSettings, now: datetim
     return settings.keep_failed is not None and last_event(session, row) + settings.keep_failed <= now
 
 
-def _has_later(session: Session, row: RunRow) -> bool:
-    return session.scalar(_LATER, {"dataflow": row.dataflow, "epoch": row.epoch}) is not None
+def _is_made_later(session: Session, row: RunRow, stage: str) -> bool:
+    """Whether an epoch behind this one has a result of a stage, or has had one as long as it was needed."""
+    wanted = {"dataflow": row.dataflow, "epoch": row.epoch, "stage": stage}
+    return session.scalar(_MADE_LATER, wanted) is not None
 
 
 def _newest_pinned(session: Session, dataflow: str) -> Mapping[str, Any] | None:

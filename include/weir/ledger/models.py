@@ -72,6 +72,7 @@ class AttemptRow(Table):
     """One try of one region, ordered by try number.
 
     `max_tries` grows with each clear of the task instance unless it was running; the run's `clear_number` then does.
+    `heard_at` is when its process has last said that it is at work.
     """
 
     __tablename__ = "attempt"
@@ -93,6 +94,7 @@ class AttemptRow(Table):
     session_url: Mapped[str] = mapped_column(ADDRESS)
     began_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
+    heard_at: Mapped[datetime | None]
     waits: Mapped[int] = mapped_column(Integer, default=0)
     failure: Mapped[str | None] = mapped_column(String(20))
     error: Mapped[str | None] = mapped_column(Prose)

@@ -10,6 +10,7 @@ from datetime import datetime
 from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
+from weir.errors import Conflict
 from weir.ledger.models import PublicationRow, RunRow
 from weir.sinks.pointer import Pointer, pointer_path
 
@@ -48,7 +49,9 @@ def begin_publication(
 
 
 def complete_publications(session: Session, run: str, attempt: str, now: datetime) -> None:
-    """Write down that the pointers of `attempt` are there."""
+    """Write down that the pointers of `attempt` are there. Raises Conflict if one was given up and is gone."""
     query = select(PublicationRow).where(PublicationRow.run == run, PublicationRow.attempt == attempt)
     for row in session.scalars(query):
+        if row.expired_at is not None:
+            raise Conflict(f"version {row.version} of {row.sink} was given up before it was complete: begin anew")
         row.published_at = row.published_at or now

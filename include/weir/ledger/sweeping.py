@@ -112,7 +112,9 @@ def _given_up(
     if limit is None:
         return set()
     since = run.deleted_at or datetime.min.replace(tzinfo=now.tzinfo)
-    silent = {row.id for row in attempts if row.state in LIVE and max(row.began_at, since) + limit <= now}
+    silent = {
+        row.id for row in attempts if row.state in LIVE and max(row.heard_at or row.began_at, since) + limit <= now
+    }
     if not silent:
         return set()
     at = clock(session, now)

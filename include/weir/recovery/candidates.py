@@ -76,18 +76,19 @@ def choose(
     run: str,
     found: Iterable[Candidate],
     refused: Collection[str] = (),
-    earlier: Mapping[PartitionId, str] = MappingProxyType({}),
+    earlier: Mapping[PartitionId, str | None] = MappingProxyType({}),
 ) -> dict[RegionId, Candidate]:
     """The newest candidate of each region whose results are whole and whose inputs hold; `refused` are attempt ids.
 
-    `earlier` are the digests that were taken in earlier runs, by ids with their run.
+    `earlier` are the digests that were taken in earlier runs, by ids with their run; None where a manifest was found,
+    but none was taken. Of what has no manifest at all any more, as in an expired run, any digest is believed.
     """
     by_region: dict[RegionId, list[Candidate]] = defaultdict(list)
     for candidate in found:
         if candidate.attempt not in refused:
             by_region[candidate.region].append(candidate)
     chosen: dict[RegionId, Candidate] = {}
-    taken: dict[PartitionId, str] = dict(earlier)
+    taken: dict[PartitionId, str | None] = dict(earlier)
     for region in topology.region_ids():
         newest_first = sorted(by_region[region], key=lambda candidate: candidate.age, reverse=True)
         fitting = [each for each in newest_first if _holds(topology, run, each, taken)]
@@ -97,7 +98,7 @@ def choose(
     return chosen
 
 
-def _holds(topology: Topology, run: str, candidate: Candidate, taken: Mapping[PartitionId, str]) -> bool:
+def _holds(topology: Topology, run: str, candidate: Candidate, taken: Mapping[PartitionId, str | None]) -> bool:
     if not candidate.results.keys() >= set(topology.outputs(candidate.region)):
         return False
     wanted = {partition for read in topology.inputs(candidate.region) for partition in read.partitions}
@@ -106,5 +107,6 @@ def _holds(topology: Topology, run: str, candidate: Candidate, taken: Mapping[Pa
         for read in candidate.reads
     }
     return wanted == {partition for partition in reads if not partition.run} and all(
-        taken.get(partition) == digest for partition, digest in reads.items()
+        taken.get(partition) == digest or (partition.run and partition not in taken)
+        for partition, digest in reads.items()
     )

@@ -168,16 +168,20 @@ class _Judge:
         limit = self._settings.keep_failed
         if self._over is not None or limit is None or self._life.last_event + limit > self._now:
             return None
+        if self._life.closed_at is not None and self._by_policy() is not None:
+            return None
         what = "never closed" if self._life.closed_at is None else "is not whole"
         return f"its run {what}, and nothing has happened in it for {told_time(limit)}"
 
     def _why_kept(self) -> str | None:
         """Why the policy keeps what nobody needs."""
-        life, keep = self._life, self._settings.keep
-        if life.is_deleted:
+        if self._life.is_deleted:
             return None
-        if self._over is None:
-            return "the run is not over"
+        return "the run is not over" if self._over is None else self._by_policy()
+
+    def _by_policy(self) -> str | None:
+        """Why the policy keeps what a closed run has."""
+        life, keep = self._life, self._settings.keep
         if keep.until is KeepUntil.RUNS and life.closed_after is not None and life.closed_after < keep.runs:
             return f"it is kept until {keep} have been closed after its own"
         if keep.until is KeepUntil.TIME and life.closed_at is not None and life.closed_at + keep.time > self._now:

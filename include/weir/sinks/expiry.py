@@ -38,7 +38,7 @@ def expired(
     """
     newest_first = sorted(versions, key=lambda version: version.number, reverse=True)
     newest = next((each for each in newest_first if each.published_at is not None), None)
-    found: dict[int, str] = {}
+    found: dict[int, str] = {}  # with the newest all go: a reader would take the one below it
     for each in newest_first:
         why = _why(each, newest, last_event, now, keep, is_silent=_is_silent(last_event, now, keep_failed, is_deleted))
         if why is not None:
@@ -58,10 +58,10 @@ def _why(
     if newest is None or version.number > newest.number:
         return "nobody has completed it, and nobody will" if is_silent else None
     assert newest.published_at is not None  # noqa: S101  # that is what it was chosen for
-    if version.number < newest.number:
-        return f"version {newest.number} has replaced it" if newest.published_at + LEAVE <= now else None
     if keep is not None and max(newest.published_at, last_event) + keep <= now:
         return "it is older than what is published is kept"
+    if version.number < newest.number and newest.published_at + LEAVE <= now:
+        return f"version {newest.number} has replaced it"
     return None
 
 

@@ -13,6 +13,7 @@ def upgrade() -> None:
     """Add columns and tables; leases get indexes, since each release asks for them."""
     for table, columns in (
         ("run", ("released_at", "deleted_at", "expired_at")),
+        ("attempt", ("heard_at",)),
         ("result", ("deleted_at", "verified_at")),
         ("publication", ("expired_at",)),
     ):
