@@ -1,6 +1,7 @@
 """A store on a disk that fills up, and one that hangs, under a running stack: tasks wait, and nothing is lost.
 
-One stack and one small disk for all: each test leaves the run green.
+One stack and one small disk for all: each test leaves the run green. The one that hangs comes first: on a full disk,
+what it hangs at is released.
 """
 
 from __future__ import annotations
@@ -71,6 +72,20 @@ def lost(ladder):
         return session.query(ResultEventRow).filter_by(state=PartitionState.LOST.value).count()
 
 
+def test_a_task_that_hangs_can_be_cleared_gives_up_by_itself_and_goes_on_when_the_store_answers(green):
+    ladder, run_id, before = green
+    with hung_file(ladder.folder("numbers", 0) / "manifest.json"):
+        ladder.clear(run_id, "doubled", 0)
+        ladder.wait(lambda: states(ladder, before) == ["running"], "a try that hangs")
+        assert ladder.api.clear("ladder", run_id, "doubled", 0, "cleared while it hangs", even_if_running=True)
+        ladder.wait(lambda: "environment" in failures(ladder, 0, before), "a try that gives up")
+        assert states(ladder, before)[0] == "fenced"
+        assert lost(ladder) == 0
+    ladder.await_green(run_id)
+    assert set(ladder.again(run_id, before)) == {"doubled[0]"}
+    assert ladder.totals() == expected_totals(ladder.settings())
+
+
 def test_tasks_wait_for_room_on_a_disk_that_fills_up_and_the_outcome_is_the_same(green, disk):
     ladder, run_id, before = green
     ladder.hold("doubled")
@@ -113,20 +128,6 @@ def test_a_run_that_begins_on_a_full_disk_goes_through_once_there_is_room(green,
     disk.make_room()
     ladder.await_green(second)
     assert ladder.totals(SECOND_DAY) == expected_totals(ladder.settings())
-
-
-def test_a_task_that_hangs_can_be_cleared_gives_up_by_itself_and_goes_on_when_the_store_answers(green):
-    ladder, run_id, before = green
-    with hung_file(ladder.folder("numbers", 0) / "manifest.json"):
-        ladder.clear(run_id, "doubled", 0)
-        ladder.wait(lambda: states(ladder, before) == ["running"], "a try that hangs")
-        assert ladder.api.clear("ladder", run_id, "doubled", 0, "cleared while it hangs", even_if_running=True)
-        ladder.wait(lambda: "environment" in failures(ladder, 0, before), "a try that gives up")
-        assert states(ladder, before)[0] == "fenced"
-        assert lost(ladder) == 0
-    ladder.await_green(run_id)
-    assert set(ladder.again(run_id, before)) == {"doubled[0]"}
-    assert ladder.totals() == expected_totals(ladder.settings())
 
 
 def states(ladder, before):

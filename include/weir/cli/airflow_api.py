@@ -5,6 +5,8 @@ Invariant: an answer that is not a success is an error that shows what Airflow s
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -12,6 +14,10 @@ from urllib.parse import quote
 import httpx
 
 from weir.errors import Misconfigured, Retryable
+
+
+_ASKED = 20
+"""How often something is asked that can be asked twice."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -62,7 +68,15 @@ class AirflowApi:
         return [f"{error['filename']}: {error['stack_trace']}" for error in found]
 
     def unpause(self, dag_id: str) -> None:
-        """Let the scheduler run the DAG."""
+        """Let the scheduler run the DAG; asked again where Airflow's database, if it is SQLite, is locked."""
+        for _ in range(_ASKED - 1):
+            with suppress(Retryable):
+                self._unpause(dag_id)
+                return
+            time.sleep(1)
+        self._unpause(dag_id)
+
+    def _unpause(self, dag_id: str) -> None:
         self._send("PATCH", f"/api/v2/dags/{quote(dag_id)}", {"is_paused": False})
 
     def runs(self, dag_id: str) -> list[DagRun]:
