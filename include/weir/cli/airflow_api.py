@@ -15,7 +15,6 @@ import httpx
 
 from weir.errors import Misconfigured, Retryable
 
-
 _ASKED = 20
 """How often something is asked that can be asked twice."""
 
