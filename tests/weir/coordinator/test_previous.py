@@ -33,7 +33,7 @@ def history(parallelism=2, **more):
             ),
             sink("history", "known"),
         ],
-        **more,
+        **{"keep": "60 days", **more},
     )
 
 
