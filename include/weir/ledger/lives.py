@@ -21,7 +21,7 @@ from weir.recovery.run_state import CLOSE, AttemptState
 from weir.results.life_settings import LifeSettings
 from weir.results.partition_state import PartitionState
 from weir.results.release_rule import Pin, RunLife, StoredResult, Verdict
-from weir.topology.regions import PartitionId
+from weir.topology.regions import PartitionId, Topology
 
 # Built once: every commit asks, and to build a statement costs more than to carry it out.
 _OF_RUN, _OF_DATAFLOW = ResultRow.run == bindparam("run"), RunRow.dataflow == bindparam("dataflow")
@@ -75,7 +75,7 @@ def run_life(session: Session, run: Run, settings: LifeSettings, now: datetime) 
     stored = stored_results(session, run.id)
     return RunLife(
         state,
-        tuple(_stored(each) for each in stored),
+        tuple(_stored(each, run.topology) for each in stored),
         {**_read(session, stored, now), **_published(session, run.id, stored)},
         _needed_later(session, row, settings, now),
         row.closed_at,
@@ -124,8 +124,11 @@ def last_event(session: Session, run: RunRow) -> datetime:
     return max(each for each in (run.created_at, *events) if each is not None)
 
 
-def _stored(row: ResultRow) -> StoredResult:
-    return StoredResult(row.id, PartitionId(row.stage, row.subtask, row.layout), row.attempt, row.is_current, row.bytes)
+def _stored(row: ResultRow, topology: Topology | None = None) -> StoredResult:
+    is_declared = topology is not None and not topology.dataflow.stage(row.stage).deterministic
+    is_chancy = is_declared or row.differs_from is not None
+    partition = PartitionId(row.stage, row.subtask, row.layout)
+    return StoredResult(row.id, partition, row.attempt, row.is_current, row.bytes, is_chancy)
 
 
 def _read(session: Session, stored: Collection[ResultRow], now: datetime) -> dict[int, Pin]:

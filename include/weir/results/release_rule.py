@@ -7,7 +7,7 @@ yet, has failed, has to run again or is of an epoch to come is never named.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -31,6 +31,8 @@ class StoredResult:
     attempt: str
     is_current: bool
     bytes: int
+    is_chancy: bool = False
+    """Whether its attempt, made again, might make something else: it is declared so, or has done so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ class _Judge:
 
     def _by_use(self, stored: StoredResult) -> Verdict:
         consumers = self._life.state.consumers(stored.partition)
-        unread = next((each for each in consumers if not self._has_consumed(each, stored)), None)
+        unread = next(self._unread(stored), None)
         is_consumed = bool(consumers) and unread is None
         if not is_consumed and self._over is None:
             return Verdict(stored, is_released=False, reason=self._why_needed(unread))
@@ -115,6 +117,17 @@ class _Judge:
         if self._is_pressed:
             return Verdict(stored, is_released=True, reason=f"{why}, and room was needed")
         return Verdict(stored, is_released=False, reason=self._kept)
+
+    def _unread(self, stored: StoredResult) -> Iterator[RegionId]:
+        """The consumers that have not read it, or another result that would be made otherwise together with it.
+
+        Else two consumers could take turns for ever: what one has brought back changes what the other has read.
+        """
+        same = [each for each in self._life.stored if each.is_current and each.attempt == stored.attempt]
+        for each in same if any(one.is_chancy for one in same) else (stored,):
+            for consumer in self._life.state.consumers(each.partition):
+                if not self._has_consumed(consumer, each):
+                    yield consumer
 
     def _why_needed(self, unread: RegionId | None) -> str:
         return "the run is not over" if unread is None else f"{unread} has not committed a result made from it"
@@ -168,7 +181,7 @@ class _Judge:
         limit = self._settings.keep_failed
         if self._over is not None or limit is None or self._life.last_event + limit > self._now:
             return None
-        if self._life.closed_at is not None and self._by_policy() is not None:
+        if self._life.closed_at is not None and not self._is_pressed and self._by_policy() is not None:
             return None
         what = "never closed" if self._life.closed_at is None else "is not whole"
         return f"its run {what}, and nothing has happened in it for {told_time(limit)}"
