@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import uuid
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -42,7 +45,7 @@ def store(disk) -> Store:
 
 @pytest.fixture
 def numbers(jobs, pipeline):
-    """Describe a region that writes about 8 MB in two layouts."""
+    """Describe a region that writes about 5 MB in each of two layouts."""
     module = pipeline(NUMBERS)
 
     def describe():
@@ -58,14 +61,30 @@ def run(url, job, store):
     return [output.digest for output in report.outputs]
 
 
+def await_room(server, disk):
+    """Wait until the server has let go of what is deleted: Spark closes a file that it could not write when it can."""
+    deadline = time.monotonic() + 120
+    while any(is_deleted(file, disk) for file in Path(f"/proc/{server.leader.pid}/fd").iterdir()):
+        assert time.monotonic() < deadline, "Spark still holds files open that are deleted"
+        time.sleep(0.1)
+
+
+def is_deleted(file, disk):
+    with suppress(FileNotFoundError):  # closed meanwhile
+        target = str(file.readlink())
+        return target.startswith(str(disk.path)) and target.endswith(" (deleted)")
+    return False
+
+
 @pytest.mark.spark
 def test_a_store_that_fills_up_is_told_as_such_and_the_next_try_has_the_same_content(server, store, disk, numbers):
     expected = run(server.url, numbers(), store)
-    for leave in (2 * 2**20, 9 * 2**20):  # not enough for the first result, and enough for that alone
+    for leave in (2 * 2**20, 13 * 2**19):  # not enough for the first result, and enough for that alone
         job = numbers()
         disk.fill(leave)
         with pytest.raises(StoreFull, match=r"the store's disk is full .*Make room there"):
             run(server.url, job, store)
+        await_room(server, disk)
         with pytest.raises(Exception, match="not found"):
             store.read(job.report)
         disk.make_room()
@@ -126,7 +145,7 @@ def test_a_result_that_grows_fills_a_small_disk_up_once_and_takes_the_room_of_th
     services = Services(ledger, store, now=lambda: airflow.time, life=LifeSettings(least_free=2**20))
     airflow = FakeAirflow(services, OnSpark(server.url, store), flow)
     failed, errors = airflow._failed, []
-    airflow._failed = lambda task, error: (errors.append(type(error)), failed(task, error))
+    airflow._failed = lambda task, error: (errors.append(type(error)), failed(task, error), await_room(server, disk))
     for day, count in enumerate((3_000_000, 5_500_000), start=1):  # 4 MB a million, of 32 MB
         rows.write_text(str(count))
         airflow.dag_run(day)

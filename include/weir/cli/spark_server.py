@@ -63,6 +63,8 @@ class SparkServer:
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
             "spark.sql.shuffle.partitions": str(2 * self.cores),
             "spark.log.level": "WARN",
+            # What a write to a full disk has left open holds its room, deleted or not, until the JVM collects it.
+            "spark.cleaner.periodicGC.interval": "1min",
             **self.settings,
         }
         options = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]

@@ -46,7 +46,10 @@ def running_server(folder: Path, cores: int = 2) -> Iterator[TestServer]:
     """
     ports = choose_ports(["connect", "ui"], {})
     environment = {**os.environ, **find_java(folder / "java", os.environ).environment(os.environ)}
-    server = SparkServer(folder / "spark", folder / "spark.log", ports["connect"], ports["ui"], cores, environment)
+    settings = {"spark.cleaner.periodicGC.interval": "10s"}
+    server = SparkServer(
+        folder / "spark", folder / "spark.log", ports["connect"], ports["ui"], cores, environment, settings=settings
+    )
     program = server.program()
     leader = program.start()
     try:
