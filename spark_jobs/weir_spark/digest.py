@@ -84,6 +84,14 @@ def digest_of(df: DataFrame, rule: DigestRule = PLAIN_RULE) -> ContentDigest:
     return to_digest(df.schema, row.asDict(), rule)
 
 
+def measured_by(df: DataFrame, counted: Sequence[str], by: str) -> list[tuple[int, int, int, int, int]]:
+    """Measure the columns `counted` of the rows in each group of the column `by`: (by, rows, xor, low and high sum)."""
+    schema = StructType([df.schema[name] for name in counted])
+    rows = df.alias(_ROWS).groupBy(quoted(by)).agg(*_measures(schema, PLAIN_RULE)).collect()
+    found = [(row[by], row["rows"], (row["xor"] or 0) & _MASK, row["low_sum"], row["high_sum"]) for row in rows]
+    return sorted((int(a), int(b), int(c), int(d or 0), int(e or 0)) for a, b, c, d, e in found)
+
+
 def to_digest(schema: StructType, measured: Mapping[str, Any], rule: DigestRule = PLAIN_RULE) -> ContentDigest:
     """Make a digest of the measures; a key-group column counts for the hash, not for the schema."""
     if not measured.keys() >= {"rows", "xor", "low_sum", "high_sum"}:

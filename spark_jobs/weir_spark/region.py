@@ -13,14 +13,17 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.errors import Internal, Misconfigured
-from weir.results.region_job import OutputReport, OutputToWrite, RegionJob, RegionReport, StageToRun
+from weir.results.region_job import InputToRead, OutputReport, OutputToWrite, RegionJob, RegionReport, StageToRun
 from weir.store.store import Store
 from weir_spark import artifacts, functions, writer
 from weir_spark.context import StageContext
 from weir_spark.copies import Copies
+from weir_spark.keyed_state import KeyedState
 from weir_spark.persisted import Persisted
 from weir_spark.reader import read_input
 from weir_spark.session import active, configure
+from weir_spark.state_reader import StoredState
+from weir_spark.state_writer import write_state
 
 Say = Callable[[str], None]
 """Takes one line about what is being done."""
@@ -45,6 +48,8 @@ class _Execution:
     store: Store
     say: Say
     seconds: dict[str, float] = field(default_factory=dict)
+    states: dict[str, KeyedState] = field(default_factory=dict)
+    """The handles of keyed state, by name."""
 
     def run(self) -> RegionReport:
         with self._measured("prepare"):
@@ -89,7 +94,7 @@ class _Execution:
     def _planned(self, stage: StageToRun, results: dict[str, DataFrame]) -> DataFrame:
         with self._measured(f"plan {stage.name}"):
             rows = self._call(stage, results)
-            if stage.outputs or stage.copy:
+            if (stage.outputs or stage.copy) and not stage.keeps_state_of:
                 writer.check_rows(rows, stage.name, [output.layout for output in stage.outputs], stage.digest)
         return rows
 
@@ -113,11 +118,17 @@ class _Execution:
         inputs = {argument: results[producer] for argument, producer in stage.pipelined.items()}
         if not stage.function:
             return _only(inputs, stage)
-        inputs.update((read.argument, read_input(self.session, read)) for read in stage.inputs)
+        inputs.update((read.argument, self._input(read)) for read in stage.inputs)
         function = functions.load(stage.function, _owner(stage))
         result = function(*[self._context(stage), stage.slice][: len(_positional(stage))], **inputs)
         _check_result(result, stage, self.session)
         return result  # type: ignore[no-any-return, unused-ignore]  # user code gives Any
+
+    def _input(self, read: InputToRead) -> DataFrame | KeyedState:
+        if read.state is None:
+            return read_input(self.session, read)
+        handle = self.states[read.argument] = KeyedState(StoredState(self.session, read.state))
+        return handle
 
     def _context(self, stage: StageToRun) -> StageContext:
         start, end = (datetime.fromisoformat(text) for text in self.job.interval)
@@ -128,12 +139,21 @@ class _Execution:
     def _write(self, result: DataFrame, stage: StageToRun, output: OutputToWrite) -> OutputReport:
         name = f"{stage.name} ({output.layout.id})"
         self.say(f"writing {name}")
+        if stage.keeps_state_of:
+            return self._write_state(stage, output)
         with self._measured(f"write {name}"):
             written = writer.write(result, stage.name, output, stage.digest)
         with self._measured(f"seal {name}"):
             report = writer.report(written, stage.name, output, self.store)
         size = sum(file.bytes for file in report.files)
         self.say(f"wrote {name}: {report.digest.rows} rows, {size} bytes, {len(report.files)} file(s)")
+        return report
+
+    def _write_state(self, stage: StageToRun, output: OutputToWrite) -> OutputReport:
+        with self._measured(f"write {stage.name}"):
+            report = write_state(self.states[stage.name], stage.name, output, self.store)
+        changed = 0 if report.state is None else report.state.changed
+        self.say(f"wrote state {stage.name}: {changed} rows changed, {report.digest.rows} in all")
         return report
 
     @contextmanager
@@ -184,4 +204,5 @@ def _check_result(result: Any, stage: StageToRun, session: SparkSession) -> None
 def _used_more_than_once(computed: Sequence[StageToRun]) -> set[str]:
     uses = Counter(producer for stage in computed for producer in stage.pipelined.values())
     uses.update({stage.name: len(stage.outputs) for stage in computed})
+    uses.subtract({stage.keeps_state_of: 1 for stage in computed if stage.keeps_state_of})  # that reads its handle
     return {name for name, count in uses.items() if count > 1}

@@ -36,7 +36,7 @@ PAGE_ROWS = 2_000
 
 2,000 rows a page cost 3 % of the bytes."""
 
-_OPTIONS = {
+OPTIONS = {
     "compression": "zstd",
     "parquet.block.size": str(ROW_GROUP_BYTES),
     "parquet.page.size": str(PAGE_BYTES),
@@ -76,7 +76,7 @@ def write(df: DataFrame, stage: str, output: OutputToWrite, rule: DigestRule = P
     """Write the rows of `df` in the output's layout into its folder, which must not exist, and observe their digest."""
     rows = _laid_out(df, stage, output.layout)
     observation = Observation(f"weir-{uuid.uuid4()}")
-    digest.observe(rows, observation, rule).write.mode("error").options(**_OPTIONS).parquet(output.spark_folder)
+    digest.observe(rows, observation, rule).write.mode("error").options(**OPTIONS).parquet(output.spark_folder)
     return Written(df.schema.json(), digest.to_digest(rows.schema, observation.get, rule))
 
 

@@ -15,6 +15,7 @@ from weir.coordinator.job import reads_of_job, region_job
 from weir.coordinator.registration import Registered
 from weir.coordinator.room import make_room
 from weir.coordinator.services import Services
+from weir.coordinator.state_job import state_shares
 from weir.coordinator.takeover import enter
 from weir.coordinator.values import Adopted, Awaiting, BeginRequest, Begun, Exhausted, InputFiles, NotInRecord
 from weir.ledger.attempts import Origin, attempts_of, end
@@ -60,7 +61,8 @@ def _bytes_to_read(registered: Registered, gathered: Gathered) -> int:
 def _begun(services: Services, registered: Registered, gathered: Gathered, notes: Sequence[str]) -> Begun:
     state, manifests = gathered.state, gathered.manifests
     inputs = state.inputs(registered.attempt.region)
-    job = region_job(services, registered, state, manifests)
+    states = state_shares(registered, state, manifests)
+    job = region_job(services, registered, state, manifests, states)
     return Begun(
         registered.attempt,
         registered.run,
@@ -75,6 +77,7 @@ def _begun(services: Services, registered: Registered, gathered: Gathered, notes
             for each in read.partitions
         ),
         registered.interrupt,
+        states,
     )
 
 

@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from weir.coordinator.copies import with_copies
 from weir.coordinator.registration import Registered
 from weir.coordinator.services import Services, attempt_folder, region_folder
 from weir.coordinator.slices import slice_for
+from weir.coordinator.state_job import state_to_read
+from weir.coordinator.state_share import StateShare
 from weir.dataflow import DigestRule, Stage
 from weir.dataflow.settings import spark_conf
 from weir.dataflow.stage import StageKind
 from weir.errors import Misconfigured
+from weir.ledger.runs import Run
 from weir.recovery.run_state import RunState
 from weir.recovery.staleness import restarts_consumers
 from weir.results.key_types import key_types, require_equal_key_types
 from weir.results.layout import Layout
 from weir.results.manifest import InputRead, Manifest
-from weir.results.region_job import InputToRead, OutputToWrite, PartitionToRead, RegionJob, StageToRun
+from weir.results.region_job import InputToRead, OutputToWrite, PartitionToRead, RegionJob, StageToRun, StateToRead
 from weir.topology.regions import InputPartitions, PartitionId
 
 
 def region_job(
-    services: Services, registered: Registered, state: RunState, manifests: Mapping[PartitionId, Manifest]
+    services: Services,
+    registered: Registered,
+    state: RunState,
+    manifests: Mapping[PartitionId, Manifest],
+    states: Mapping[str, StateShare],
 ) -> RegionJob:
-    """Everything the job needs. Raises Misconfigured where inputs do not fit each other or a slice is not to be had."""
+    """Everything the job needs, `states` being the keyed states that it goes on from.
+
+    Raises Misconfigured where inputs do not fit each other or a slice is not to be had.
+    """
     run, attempt = registered.run, registered.attempt
     inputs = state.inputs(attempt.region)
     _check_keys(inputs, manifests)
@@ -39,7 +50,7 @@ def region_job(
         subtask=attempt.region.subtask,
         store=services.store.url,
         report=region_folder(run, attempt.region.name, attempt.region.subtask, attempt.id) + "/report.json",
-        stages=tuple(_stage(services, registered, state, stage, inputs, manifests) for stage in stages),
+        stages=tuple(_stage(services, registered, state, stage, inputs, manifests, states) for stage in stages),
         parameters=dict(run.parameters),
         spark_conf=spark_conf(stages),
     )
@@ -66,6 +77,7 @@ def _stage(
     stage: Stage,
     inputs: Sequence[InputPartitions],
     manifests: Mapping[PartitionId, Manifest],
+    states: Mapping[str, StateShare],
 ) -> StageToRun:
     run, attempt = registered.run, registered.attempt
     subtask = attempt.region.subtask
@@ -76,15 +88,31 @@ def _stage(
         subtask=subtask,
         parallelism=stage.parallelism,
         pipelined={argument: exchange.stage for argument, exchange in stage.exchanges.items() if exchange.joins_plan},
-        inputs=tuple(_input(services, state, each, manifests) for each in inputs if each.stage == stage.name),
+        inputs=tuple(
+            replace(_input(services, state, each, manifests), state=_state(services, run, states.get(each.argument)))
+            if each.argument in {kept.name for kept in stage.states}
+            else _input(services, state, each, manifests)
+            for each in inputs
+            if each.stage == stage.name
+        ),
         outputs=tuple(
             _output(services, attempt_folder(run, stage.name, layout.id, subtask, attempt.id), layout)
             for layout in registered.topology.layouts_of(stage.name)
         ),
         slice=slice_for(services, run, stage, subtask, attempt.id),
         digest=_rule(registered, stage),
+        keeps_state_of=_keeper(stage),
         is_persisted=stage.name in registered.topology.persisted_of(attempt.region.name),
     )
+
+
+def _state(services: Services, run: Run, share: StateShare | None) -> StateToRead | None:
+    return None if share is None else state_to_read(services, run, share)
+
+
+def _keeper(stage: Stage) -> str:
+    """The stage that keeps a state."""
+    return next(iter(stage.exchanges.values())).stage if stage.kind is StageKind.STATE else ""
 
 
 def _rule(registered: Registered, stage: Stage) -> DigestRule:

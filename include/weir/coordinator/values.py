@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
+from weir.coordinator.state_share import StateShare
 from weir.dataflow import Dataflow
 from weir.ledger.runs import PreviousRun, Run
 from weir.recovery.answer import Refusal
@@ -101,6 +102,8 @@ class Begun:
     reads: tuple[InputRead, ...]
     inputs: tuple[InputFiles, ...]
     interrupt: tuple[SparkWork, ...]
+    states: Mapping[str, StateShare] = field(default_factory=dict)
+    """The keyed states that it goes on from, by name."""
 
 
 @dataclass(frozen=True, slots=True)

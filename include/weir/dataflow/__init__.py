@@ -6,6 +6,7 @@ from weir.dataflow.exchange import Exchange, ExchangeKind, blocking, cached, pip
 from weir.dataflow.failover import Consumers, FailoverStrategy
 from weir.dataflow.settings import spark_conf, task_settings
 from weir.dataflow.stage import Stage, StageKind, TaskSettings, sink, source
+from weir.dataflow.state import State, StateKind, broadcast_state, keyed_state, list_state
 
 __all__ = [
     "Consumers",
@@ -16,10 +17,15 @@ __all__ = [
     "FailoverStrategy",
     "Stage",
     "StageKind",
+    "State",
+    "StateKind",
     "TaskSettings",
     "blocking",
+    "broadcast_state",
     "cached",
     "digest",
+    "keyed_state",
+    "list_state",
     "pipelined",
     "previous",
     "sink",

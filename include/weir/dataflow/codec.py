@@ -9,12 +9,14 @@ there they mean what they mean to a stage or an exchange that does not say them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
 from weir.dataflow.digest_rule import DigestRule
 from weir.dataflow.exchange import Exchange, ExchangeKind
 from weir.dataflow.stage import Stage, StageKind, TaskSettings
+from weir.dataflow.state import State, StateKind
 
 
 def stage_to_json(stage: Stage) -> dict[str, Any]:
@@ -39,6 +41,8 @@ def stage_to_json(stage: Stage) -> dict[str, Any]:
         "spark": dict(stage.spark),
         "deterministic": stage.deterministic,
         "digest": {"round": dict(stage.digest.round), "ignore": list(stage.digest.ignore)},
+        # Younger than the first records, which are to stay as they are.
+        **({"state": [_state_to_json(state) for state in stage.states]} if stage.states else {}),
     }
 
 
@@ -64,11 +68,20 @@ def stage_from_json(document: Mapping[str, Any]) -> Stage:
         spark=dict(document["spark"]),
         deterministic=document.get("deterministic", True),
         digest=_rule_from_json(document.get("digest", {"round": {}, "ignore": []})),
+        state=tuple(_state_from_json(state) for state in document.get("state", ())),
     )
 
 
 def _rule_from_json(document: Mapping[str, Any]) -> DigestRule:
     return DigestRule(dict(document["round"]), tuple(document["ignore"]))
+
+
+def _state_to_json(state: State) -> dict[str, Any]:
+    return {**asdict(state), "kind": state.kind.value, "keys": list(state.keys)}
+
+
+def _state_from_json(document: Mapping[str, Any]) -> State:
+    return State(**{**document, "kind": StateKind(document["kind"]), "keys": tuple(document["keys"])})
 
 
 def _exchange_to_json(exchange: Exchange) -> dict[str, Any]:

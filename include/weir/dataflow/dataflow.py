@@ -12,13 +12,17 @@ from weir.dataflow.codec import stage_from_json, stage_to_json
 from weir.dataflow.failover import Consumers, FailoverStrategy
 from weir.dataflow.keep import Keep, size_from_text, time_from_text
 from weir.dataflow.stage import Stage
+from weir.dataflow.state import State
 from weir.dataflow.validation import sound_stages
 from weir.errors import Misconfigured
 
 VERSION = 2
 """The version of the JSON that a run is pinned to."""
 
-_READ = (1, VERSION)
+STATE_VERSION = 3
+"""That of a dataflow with state: a Weir that knows no state must not run it."""
+
+_READ = (1, VERSION, STATE_VERSION)
 
 _LIFE = ("keep", "keep_failed", "keep_published", "quota")
 """What a dataflow may say of the life of its results."""
@@ -97,10 +101,23 @@ class Dataflow:
         own = self.stage(stage).max_parallelism
         return self.max_parallelism if own is None else own
 
+    @property
+    def keeps_state(self) -> bool:
+        """Whether any stage keeps state from epoch to epoch."""
+        return any(stage.states for stage in self.stages)
+
+    def state(self, name: str) -> State:
+        """Return the state of that name. Raises Misconfigured where there is none."""
+        states = {state.name: state for stage in self.stages for state in stage.states}
+        if name not in states:
+            known = ", ".join(states) or "none"
+            raise Misconfigured(f"dataflow {self.name!r} keeps no state {name!r}; it keeps {known}")
+        return states[name]
+
     def to_json(self) -> dict[str, Any]:
         """Return all that a run is pinned to as plain JSON values; `executor_config` is left out."""
         return {
-            "version": VERSION,
+            "version": STATE_VERSION if self.keeps_state else VERSION,
             "name": self.name,
             "max_parallelism": self.max_parallelism,
             "parameters": _as_json(self.name, self.parameters),
@@ -132,7 +149,7 @@ class Dataflow:
 
 
 def _listed(versions: Sequence[int]) -> str:
-    return " and ".join(str(version) for version in versions)
+    return ", ".join(str(version) for version in versions)
 
 
 def _choice(dataflow: str, what: str, said: object, kinds: type[Enum]) -> Enum:

@@ -76,6 +76,12 @@ def meeting_problems(stage: Stage, by_name: Mapping[str, Stage]) -> Iterator[str
                 f'same parallelism, or write blocking("{producer.name}", by=[columns])'
             )
         yield from _ignored_keys(stage, producer, exchange)
+        if exchange.kind is ExchangeKind.CACHED and exchange.durable and producer.states:
+            yield (
+                f"stage {stage.name!r} reads {producer.name!r} over a cached exchange, but a try that resumes behind "
+                f"{producer.name!r} would not know what it changes in its state: write pipelined({producer.name!r}), "
+                f"and cache what {producer.name!r} reads"
+            )
         divides = exchange.keys or exchange.broadcast or exchange.pointwise or exchange.joins_plan
         if stage.parallelism > 1 and not divides:
             yield _undivided(stage, argument, exchange)

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.dataflow.exchange import Exchange, ExchangeKind, name_of
+from weir.dataflow.state import State
 from weir.errors import Misconfigured
 
 
@@ -19,6 +20,8 @@ class StageKind(Enum):
     SOURCE = "source"
     TRANSFORM = "transform"
     SINK = "sink"
+    STATE = "state"
+    """What another stage keeps from epoch to epoch: its content is what that stage has done to its handle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,8 @@ class Stage:
     `def flights_of(ctx) -> list[Any]`, one JSON value a subtask; the source is then called as `(ctx, slice)`.
     `spark` holds Spark settings of the session that runs the stage's region.
     `deterministic=False` says that equal inputs may give other rows, so that its direct consumers run again whenever
-    it does. `digest` says what counts as a change of its rows.
+    it does. `digest` says what counts as a change of its rows. `state` is what it keeps from epoch to epoch, one or
+    several of keyed_state(...), list_state(...) and broadcast_state(...): the argument of that name is a handle.
     """
 
     name: str
@@ -62,9 +66,16 @@ class Stage:
     spark: Mapping[str, str] = field(default_factory=dict)
     deterministic: bool = True
     digest: DigestRule = PLAIN_RULE
+    state: State | Sequence[State] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inputs", _by_argument(self.name, self.inputs))
+        object.__setattr__(self, "state", (self.state,) if isinstance(self.state, State) else tuple(self.state))
+
+    @property
+    def states(self) -> tuple[State, ...]:
+        """What the stage keeps from epoch to epoch."""
+        return cast("tuple[State, ...]", self.state)
 
     @property
     def exchanges(self) -> Mapping[str, Exchange]:
@@ -83,6 +94,7 @@ def source(
     spark: Mapping[str, str] | None = None,
     deterministic: bool = True,
     digest: DigestRule = PLAIN_RULE,
+    state: State | Sequence[State] = (),
 ) -> Stage:
     """Declare a stage without inputs: `def flights(ctx, slice) -> DataFrame`, with a session in `ctx.spark`."""
     return Stage(
@@ -96,6 +108,7 @@ def source(
         spark=dict(spark or {}),
         deterministic=deterministic,
         digest=digest,
+        state=state,
     )
 
 

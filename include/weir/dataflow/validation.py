@@ -20,6 +20,8 @@ from weir.dataflow.exchange_rules import declared_problems, meeting_problems
 from weir.dataflow.graph import find_cycle, group_reads, pipelined_groups, topological_order
 from weir.dataflow.settings import spark_conf, task_settings
 from weir.dataflow.stage import Stage, StageKind
+from weir.dataflow.state_rules import state_problems
+from weir.dataflow.state_stages import with_state_stages
 from weir.errors import Misconfigured
 
 MAX_NAME_LENGTH = 60
@@ -37,6 +39,8 @@ def sound_stages(dataflow: str, max_parallelism: int, stages: Sequence[Stage]) -
     Raises Misconfigured.
     """
     _refuse(dataflow, _dataflow_problems(dataflow, max_parallelism, stages))
+    _refuse(dataflow, (text for stage in stages for text in state_problems(stage)))
+    stages = with_state_stages(stages)
     _refuse(dataflow, (text for stage in stages for text in _stage_problems(stage, max_parallelism)))
     _refuse(dataflow, _name_problems(stages))
     by_name = {stage.name: stage for stage in stages}
@@ -99,7 +103,7 @@ def _bad_name(what: str, name: object) -> Iterator[str]:
 
 
 def _function_problems(stage: Stage) -> Iterator[str]:
-    references = [("function", stage.function)] if stage.kind is not StageKind.SINK else []
+    references = [] if stage.kind in (StageKind.SINK, StageKind.STATE) else [("function", stage.function)]
     if stage.resolve is not None:
         references.append(("resolve", stage.resolve))
     for what, reference in references:
@@ -108,9 +112,10 @@ def _function_problems(stage: Stage) -> Iterator[str]:
 
 
 def _kind_problems(stage: Stage) -> Iterator[str]:
-    if stage.kind is StageKind.SOURCE and stage.exchanges:
+    own = {state.name for state in stage.states}
+    if stage.kind is StageKind.SOURCE and stage.exchanges.keys() - own:
         yield f"a source has no inputs, this one reads {_listed(stage.exchanges)}: write Stage(...), not source(...)"
-    if stage.kind is StageKind.TRANSFORM and not stage.exchanges:
+    if stage.kind is StageKind.TRANSFORM and not stage.exchanges.keys() - own:
         yield "it has no inputs: write source(...) instead of Stage(...), or give inputs=[pipelined(x)]"
     if stage.kind is not StageKind.SOURCE and stage.resolve is not None:
         yield "only a source has resolve=: move it to the source that this stage reads"
@@ -145,7 +150,7 @@ def _settings_problems(stage: Stage) -> Iterator[str]:
 
 
 def _argument_problems(stage: Stage, argument: object) -> Iterator[str]:
-    if stage.kind is StageKind.SINK:
+    if stage.kind in (StageKind.SINK, StageKind.STATE):
         return
     if not isinstance(argument, str) or not argument.isidentifier() or keyword.iskeyword(argument):
         yield f"input {argument!r} cannot be a function's argument: name it like a Python variable"
@@ -169,6 +174,12 @@ def _input_problems(stage: Stage, by_name: dict[str, Stage]) -> Iterator[str]:
         elif producer.kind is StageKind.SINK:
             published = next(iter(producer.exchanges.values())).stage
             yield f"stage {stage.name!r} reads the sink {exchange.stage!r}: read the stage {published!r} instead"
+        elif producer.kind is StageKind.STATE and exchange.stage not in {state.name for state in stage.states}:
+            keeper = next(iter(producer.exchanges.values())).stage
+            yield (
+                f"stage {stage.name!r} reads {exchange.stage!r}, which is a state of {keeper!r} and only its own: read "
+                f"what {keeper!r} returns instead"
+            )
 
 
 def _cycle_problems(reads: dict[str, list[str]]) -> Iterator[str]:
@@ -178,7 +189,7 @@ def _cycle_problems(reads: dict[str, list[str]]) -> Iterator[str]:
 
 
 def _like_its_producer(stage: Stage, by_name: dict[str, Stage]) -> Stage:
-    if stage.kind is not StageKind.SINK:
+    if stage.kind not in (StageKind.SINK, StageKind.STATE):
         return stage
     producer = by_name[next(iter(stage.exchanges.values())).stage]
     return replace(
@@ -193,7 +204,7 @@ def _like_its_producer(stage: Stage, by_name: dict[str, Stage]) -> Stage:
 def _unread_problems(stages: Sequence[Stage]) -> Iterator[str]:
     read = {exchange.stage for stage in stages for exchange in stage.exchanges.values() if exchange.stage != stage.name}
     for stage in stages:
-        if stage.kind is not StageKind.SINK and stage.name not in read:
+        if stage.kind is not StageKind.SINK and stage.name not in read and not stage.states:
             yield f'stage {stage.name!r}: nobody reads it: add sink("{stage.name}", "name_of_data_set"), or remove it'
 
 
@@ -234,7 +245,7 @@ def _pipelined_inside(group: Sequence[Stage]) -> list[str]:
         f"{exchange.stage} -> {stage.name}"
         for stage in group
         for exchange in stage.exchanges.values()
-        if exchange.joins_plan and stage.kind is not StageKind.SINK
+        if exchange.joins_plan and stage.kind not in (StageKind.SINK, StageKind.STATE)
     ]
 
 

@@ -10,6 +10,7 @@ import json
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
+from enum import Enum
 from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -22,10 +23,10 @@ from weir.results.stage_copy import StageCopy
 
 VERSIONS: Mapping[str, int] = types.MappingProxyType(
     {
-        "manifest": 2,
+        "manifest": 3,
         "stage copy": 1,
-        "region job": 2,
-        "region report": 2,
+        "region job": 3,
+        "region report": 3,
         "region failure": 1,
         "run record": 1,
     }
@@ -126,7 +127,7 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
-    return value
+    return value.value if isinstance(value, Enum) else value
 
 
 def _decode(kind: str, target: type[T], data: bytes, *besides: str) -> T:
@@ -153,6 +154,8 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         return value
     if is_dataclass(hint):
         return _dataclass(cast("type[Any]", hint), value, where)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return _member(hint, value, where)
     origin = get_origin(hint)
     if origin is not None:
         return _CONTAINERS[origin](get_args(hint), value, where)
@@ -170,6 +173,13 @@ def _dataclass(hint: type[Any], value: Any, where: str) -> Any:
     if unknown or absent:
         raise Misconfigured(f"{where}: unknown fields {unknown}, missing fields {absent}: use the Weir that wrote it")
     return hint(**{name: _value(hints[name], item, f"{where}.{name}") for name, item in value.items()})
+
+
+def _member(hint: type[Enum], value: Any, where: str) -> Enum:
+    try:
+        return hint(value)
+    except ValueError:
+        raise _unexpected(where, f"one of {', '.join(str(each.value) for each in hint)}", value) from None
 
 
 @cache

@@ -1,6 +1,7 @@
 """The manifest of a result partition: what the data is and what it was made from.
 
-Invariant 6: a manifest is written once, last, and names only files of its own attempt.
+Invariant 6: a manifest is written once, last, and names only files of its own attempt; that of keyed state also names
+those of earlier attempts that it shares.
 A manifest alone is a candidate; the ledger says whether it is the current one.
 """
 
@@ -81,6 +82,53 @@ def digest_rule(digest: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class StateFile:
+    """A file of keyed state, as one partition of it uses the file.
+
+    `folder` is where it is, relative to the store: that of the attempt that wrote it, perhaps in an earlier epoch.
+    `epoch` is the newest whose changes it has; of two rows of a key the one of the later epoch counts. Of the file only
+    the rows of the inclusive range `key_groups` are meant.
+    """
+
+    folder: str
+    file: DataFile
+    epoch: str
+    key_groups: tuple[int, int]
+
+    @property
+    def path(self) -> str:
+        """Where it is, relative to the store: its name in the registry, and never another file's."""
+        return f"{self.folder}/{self.file.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class StateTally:
+    """The rows of keyed state that were last updated at `updated`, and the sums of their hashes.
+
+    `updated` is the start of that epoch in seconds since 1970; 0 for all rows where the state has no time to live.
+    Tallies of what is added and taken away add up, so that the digest of a state is known without reading it.
+    """
+
+    updated: int
+    rows: int
+    xor: int
+    low_sum: int
+    high_sum: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateContent:
+    """What a partition of keyed state consists of: its files, oldest epoch first, and the tallies of its live rows.
+
+    `changed` rows were written in its own epoch, deleted keys among them.
+    """
+
+    files: tuple[StateFile, ...]
+    tallies: tuple[StateTally, ...]
+    changed: int
+
+
+@dataclass(frozen=True, slots=True)
 class InputRead:
     """One input partition that a result was made from, with the digest that was read."""
 
@@ -123,6 +171,8 @@ class Manifest:
     created_at: str
     source: object = None
     metrics: dict[str, float] = field(default_factory=dict)
+    state: StateContent | None = None
+    """Of a partition of keyed state: `files` above are what was written for it, these all that it consists of."""
 
     @property
     def rows(self) -> int:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
+from weir.dataflow.state import State
 from weir.results.layout import Layout
-from weir.results.manifest import ContentDigest, DataFile
+from weir.results.manifest import ContentDigest, DataFile, StateTally
 
 JOB_NAME: Final = "job.json"
 FAILURE_NAME: Final = "failure.json"
@@ -33,6 +34,35 @@ class PartitionToRead:
 
 
 @dataclass(frozen=True, slots=True)
+class StateFileToRead:
+    """A file of keyed state, in Spark's spelling of its path; see StateFile."""
+
+    path: str
+    epoch: str
+    key_groups: tuple[int, int]
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateToRead:
+    """The keyed state that a stage goes on from: its files, oldest epoch first, and the tallies of its live rows.
+
+    A row is visible if its `updated` is above `expired_until`, in seconds since 1970 (None: no time to live); `updated`
+    here is that of the rows which this epoch updates. `tallies` is None where they are to be counted
+    anew, since the partition covers other key groups than the one that it goes on from. With `is_full` all of the state
+    is written, not only what has changed.
+    """
+
+    state: State
+    files: tuple[StateFileToRead, ...]
+    tallies: tuple[StateTally, ...] | None
+    updated: int
+    expired_until: int | None
+    is_full: bool
+
+
+@dataclass(frozen=True, slots=True)
 class InputToRead:
     """An input from the store: partitions, recorded schema, and the inclusive range of key groups to keep (None: all).
 
@@ -46,6 +76,8 @@ class InputToRead:
     partitions: tuple[PartitionToRead, ...]
     key_groups: tuple[int, int] | None = None
     declared_schema: str = ""
+    state: StateToRead | None = None
+    """Given where the stage keeps this input as its state: the function is handed a handle, not a DataFrame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +142,8 @@ class StageToRun:
     outputs: tuple[OutputToWrite, ...]
     slice: Any = None
     digest: DigestRule = PLAIN_RULE
+    keeps_state_of: str = ""
+    """Of a state: the stage whose handle of this name has its content."""
     copy: CopyToWrite | None = None
     resume: CopyToRead | None = None
     is_persisted: bool = False
@@ -152,6 +186,20 @@ class OutputReport:
     spark_schema: str
     digest: ContentDigest
     files: tuple[DataFile, ...]
+    state: StateReport | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StateReport:
+    """What a partition of keyed state has become.
+
+    `tallies` are those of its live rows, by their last update, and make its digest. `changed` rows were written. With
+    `is_whole` the written files are all of it: nothing of the epoch before is used any more.
+    """
+
+    tallies: tuple[StateTally, ...]
+    changed: int
+    is_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ def verify_segments(
     `manifests` are (manifest, folder, key groups); the bytes read are those of the row groups that overlap the key
     groups, and of every tail. Raises Retryable if anything cannot be answered definitely.
     """
-    found = _broken(store, expected_store_id, [(folder, each.files, groups) for each, folder, groups in manifests])
+    found = _broken(store, expected_store_id, [_parts_of(*each) for each in manifests])
     return tuple(loss_of(manifests[number][0], finding) for number, finding in found.items())
 
 
@@ -81,19 +81,40 @@ def verify_files(store: Store, expected_store_id: str, folders: Mapping[str, Seq
 
     Raises Retryable if anything cannot be answered definitely.
     """
-    found = _broken(store, expected_store_id, [(folder, files, None) for folder, files in folders.items()])
+    found = _broken(
+        store,
+        expected_store_id,
+        [[(f"{folder}/{file.name}", file, None) for file in files] for folder, files in folders.items()],
+    )
     names = list(folders)
     return {names[number]: finding for number, finding in found.items()}
 
 
-def _broken(
-    store: Store, store_id: str, folders: Sequence[tuple[str, Sequence[DataFile], KeyGroups]]
-) -> dict[int, Finding]:
-    """The worst of each folder whose segments of these key groups are not as recorded, by its place in the list."""
+_Parts = Sequence[tuple[str, DataFile, KeyGroups]]
+"""Files by their paths, and which key groups of each are meant."""
+
+
+def _parts_of(manifest: Manifest, folder: str, key_groups: KeyGroups) -> _Parts:
+    """The files that a reader of these key groups reads; of keyed state those that earlier attempts wrote, too."""
+    if manifest.state is None:
+        return [(f"{folder}/{file.name}", file, key_groups) for file in manifest.files]
+    return [
+        (each.path, each.file, _both(each.key_groups, key_groups))
+        for each in manifest.state.files
+        if _overlap(each.key_groups, key_groups)
+    ]
+
+
+def _both(some: tuple[int, int], others: KeyGroups) -> tuple[int, int]:
+    return some if others is None else (max(some[0], others[0]), min(some[1], others[1]))
+
+
+def _broken(store: Store, store_id: str, results: Sequence[_Parts]) -> dict[int, Finding]:
+    """The worst of each result whose segments of these key groups are not as recorded, by its place in the list."""
     parts = [
-        (number, f"{folder}/{file.name}", file, segment)
-        for number, (folder, files, key_groups) in enumerate(folders)
-        for file in files
+        (number, path, file, segment)
+        for number, files in enumerate(results)
+        for path, file, key_groups in files
         for segment in _needed(file, key_groups)
     ]
     answers = asked_twice(store, store_id, parts, partial(_compare_all, store), lambda answer: answer is not None)
@@ -131,10 +152,10 @@ def _look_at_all(store: Store, refs: list[PartitionRef]) -> list[Manifest | Find
     """Look at all manifests at once, then at the files of all of them at once: a request may take a while."""
     answers = in_parallel(partial(_look_at_manifest, store), refs, store.workers)
     files = [
-        (number, f"{ref.folder}/{file.name}", file)
+        (number, path, file)
         for number, (ref, manifest) in enumerate(zip(refs, answers, strict=True))
         if isinstance(manifest, Manifest)
-        for file in manifest.files
+        for path, file, _ in _parts_of(manifest, ref.folder, None)
     ]
     findings = in_parallel(lambda each: _look_at_file(store, *each[1:]), files, store.workers)
     for (number, *_), finding in zip(files, findings, strict=True):

@@ -9,13 +9,23 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Set
+from dataclasses import replace
 from typing import Any
 
 from weir.dataflow.resolving import ResolveContext
+from weir.errors import Internal
 from weir.results.codec import manifest_from_json, stage_copy_from_json, stage_copy_to_json
 from weir.results.layout import PLAIN
-from weir.results.manifest import ContentDigest, DataFile, Segment
-from weir.results.region_job import CopyToWrite, OutputReport, OutputToWrite, RegionJob, RegionReport, StageToRun
+from weir.results.manifest import ContentDigest, DataFile, Segment, StateTally
+from weir.results.region_job import (
+    CopyToWrite,
+    OutputReport,
+    OutputToWrite,
+    RegionJob,
+    RegionReport,
+    StageToRun,
+    StateReport,
+)
 from weir.results.stage_copy import COPY_NAME, StageCopy
 from weir.store.store import Store
 
@@ -57,7 +67,11 @@ class FakeEngine:
         for stage in job.stages:
             self._read_copy(stage, resumed, needed)
         outputs = tuple(
-            self._write(stage, output, contents[stage.name]) for stage in job.stages for output in stage.outputs
+            self._state(job, stage, output, contents)
+            if stage.keeps_state_of and output.layout.keys
+            else self._write(stage, output, contents[stage.name])
+            for stage in job.stages
+            for output in stage.outputs
         )
         behind = tuple(each.name for each in job.stages if each.name in resumed & needed)
         return RegionReport(job.attempt, outputs, self.code, {}, {"compute": 0.0}, behind)
@@ -99,6 +113,20 @@ class FakeEngine:
             tuple(each.copy.folder for each in _before(job, stage) if each.copy is not None),
         )
         self._store.create(f"{copy.folder}/{COPY_NAME}", stage_copy_to_json(described))
+
+    def _state(
+        self, job: RegionJob, stage: StageToRun, output: OutputToWrite, contents: Mapping[str, str]
+    ) -> OutputReport:
+        """Each epoch adds a file to those that it goes on from, and a row that says what all of them are."""
+        keeper = next(each for each in job.stages if each.name == stage.keeps_state_of)
+        read = next(each.state for each in keeper.inputs if each.argument == stage.name)
+        if read is None:
+            raise Internal(f"the state {stage.name} was given no description")
+        before = [self._read(file.path) for file in read.files]
+        content = hashlib.sha256(json.dumps([contents[stage.name], before[-1:]]).encode()).hexdigest()
+        written = self._write(stage, output, content)
+        tally = StateTally(read.updated, 1, written.digest.xor, 0, 0)
+        return replace(written, state=StateReport((tally,), 1))
 
     def _content(self, stage: StageToRun, contents: Mapping[str, str]) -> str:
         read = [contents[name] for name in stage.pipelined.values()]

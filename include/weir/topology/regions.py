@@ -135,6 +135,11 @@ class Topology:
         """The names of the sinks, which are stages too."""
         return tuple(stage.name for stage in self.dataflow.stages if stage.kind is StageKind.SINK)
 
+    @cached_property
+    def states(self) -> tuple[str, ...]:
+        """The names of the states, which are stages too."""
+        return tuple(stage.name for stage in self.dataflow.stages if stage.kind is StageKind.STATE)
+
     # Result partitions
 
     def layout(self, layout_id: str) -> Layout:
@@ -268,6 +273,7 @@ class Topology:
 
 def _logical_region(group: tuple[Stage, ...]) -> LogicalRegion:
     names = tuple(stage.name for stage in group)
-    joined = "-".join(names)
-    name = joined if len(joined) <= _MAX_JOINED_NAME else f"{names[0]}-to-{names[-1]}"
+    shown = [stage.name for stage in group if stage.kind is not StageKind.STATE]
+    joined = "-".join(shown)
+    name = joined if len(joined) <= _MAX_JOINED_NAME else f"{shown[0]}-to-{shown[-1]}"
     return LogicalRegion(name, names, group[0].parallelism)

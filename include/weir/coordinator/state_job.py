@@ -1,0 +1,89 @@
+"""The state that an attempt goes on from.
+
+Invariant: an attempt is given the state of the epoch before as that epoch's manifests describe it, whole and of its own
+key groups; a state that is missing is never taken for an empty one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from weir.coordinator.registration import Registered
+from weir.coordinator.services import Services
+from weir.coordinator.state_share import StateShare
+from weir.dataflow.keep import time_from_text
+from weir.dataflow.state import State, StateKind
+from weir.ledger.runs import Run
+from weir.recovery.run_state import RunState
+from weir.results.manifest import Manifest, StateContent, StateFile, StateTally
+from weir.results.region_job import OutputReport, StateFileToRead, StateToRead
+from weir.state.files import epoch_seconds, share_of, visible
+from weir.topology.key_groups import key_group_range
+from weir.topology.regions import InputPartitions, PartitionId
+
+
+def state_shares(
+    registered: Registered, state: RunState, manifests: Mapping[PartitionId, Manifest]
+) -> dict[str, StateShare]:
+    """The keyed states that the attempt's region goes on from, by name."""
+    shares = {}
+    for read in state.inputs(registered.attempt.region):
+        kept = {each.name: each for each in registered.topology.dataflow.stage(read.stage).states}
+        if read.argument in kept and kept[read.argument].kind is StateKind.KEYED and read.key_groups is not None:
+            shares[read.argument] = _share(registered.run, kept[read.argument], state, read, manifests)
+    return shares
+
+
+def _share(
+    run: Run,
+    kept: State,
+    state: RunState,
+    read: InputPartitions,
+    manifests: Mapping[PartitionId, Manifest],
+) -> StateShare:
+    assert read.key_groups is not None  # noqa: S101  # keyed
+    until = expired_until(kept, run)
+    files = [file for each in read.partitions for file in present_files(manifests[each])]
+    tallies: tuple[StateTally, ...] | None = ()
+    if read.partitions:
+        alone = [each for each in read.partitions if _range_of(state, each, read) == read.key_groups]
+        content = manifests[alone[0]].state if alone else None
+        tallies = None if content is None else visible(content.tallies, until)
+    return StateShare(kept, read.key_groups, share_of(files, read.key_groups, until), tallies, until)
+
+
+def present_files(manifest: Manifest) -> tuple[StateFile, ...]:
+    """The files of a partition of keyed state, compacted if they have been."""
+    return () if manifest.state is None else manifest.state.files
+
+
+def _range_of(state: RunState, partition: PartitionId, read: InputPartitions) -> tuple[int, int]:
+    parallelism = state.topology_of(partition.run).dataflow.stage(partition.stage).parallelism
+    return key_group_range(read.layout.max_parallelism, parallelism, partition.subtask)
+
+
+def expired_until(kept: State, run: Run) -> int | None:
+    """The newest update that has expired in a run's epoch, in seconds since 1970; None where nothing does."""
+    time = None if kept.ttl is None else time_from_text("ttl", kept.ttl)
+    return None if time is None else int((run.interval[0] - time).timestamp())
+
+
+def state_to_read(services: Services, run: Run, share: StateShare) -> StateToRead:
+    """What the job is told of it."""
+    files = tuple(
+        StateFileToRead(
+            services.store.spark_url(each.path), each.epoch, each.key_groups, each.file.rows, each.file.bytes
+        )
+        for each in share.files
+    )
+    updated = 0 if share.expired_until is None else epoch_seconds(run.epoch)
+    return StateToRead(share.state, files, share.tallies, updated, share.expired_until, share.state.is_full)
+
+
+def state_content(run: Run, share: StateShare, output: OutputReport) -> StateContent | None:
+    """What a partition of keyed state consists of once the job has written what has changed."""
+    if output.state is None:
+        return None
+    written = tuple(StateFile(output.folder, file, run.epoch, share.key_groups) for file in output.files)
+    kept: Sequence[StateFile] = () if output.state.is_whole else share.files
+    return StateContent((*kept, *written), output.state.tallies, output.state.changed)
