@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from weir.errors import Misconfigured
+from weir.results.checkpoint import Checkpoint
 from weir.results.manifest import Manifest
 from weir.results.region_failure import RegionFailure
 from weir.results.region_job import RegionJob, RegionReport
@@ -29,6 +30,7 @@ VERSIONS: Mapping[str, int] = types.MappingProxyType(
         "region report": 3,
         "region failure": 1,
         "run record": 1,
+        "checkpoint": 1,
     }
 )
 """The newest version of each kind of document, which is the one that is written; all since the first are read."""
@@ -102,6 +104,22 @@ def run_record_to_json(record: RunRecord) -> bytes:
 def run_record_from_json(data: bytes) -> RunRecord:
     """Decode the record of a run. Raises Misconfigured on an unknown version or another kind of document."""
     return _decode("run record", RunRecord, data)
+
+
+def checkpoint_to_json(checkpoint: Checkpoint) -> bytes:
+    """Encode a checkpoint or savepoint as canonical JSON, with its own SHA-256."""
+    return _encode("checkpoint", checkpoint, {_CHECKSUM: _checksum(_encode("checkpoint", checkpoint))})
+
+
+def checkpoint_from_json(data: bytes) -> Checkpoint:
+    """Decode a checkpoint.
+
+    Raises Misconfigured on an unknown version, another kind of document, or one that is not as it was written.
+    """
+    checkpoint = _decode("checkpoint", Checkpoint, data, _CHECKSUM)
+    if checkpoint_to_json(checkpoint) != data:
+        raise Misconfigured("a checkpoint is not as it was written: its SHA-256 does not match")
+    return checkpoint
 
 
 def _checksum(data: bytes) -> str:
