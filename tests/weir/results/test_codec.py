@@ -5,10 +5,22 @@ from pathlib import Path
 import pytest
 
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
+from weir.dataflow.state import keyed_state
 from weir.errors import Misconfigured
 from weir.results import codec
+from weir.results.checkpoint import Checkpoint, KeyedSnapshot, ResultInFlight, StatePartition
 from weir.results.layout import PLAIN, Layout
-from weir.results.manifest import ContentDigest, DataFile, InputRead, Manifest, Segment, digest_version
+from weir.results.manifest import (
+    ContentDigest,
+    DataFile,
+    InputRead,
+    Manifest,
+    Segment,
+    StateContent,
+    StateFile,
+    StateTally,
+    digest_version,
+)
 from weir.results.region_failure import RegionFailure
 from weir.results.region_job import (
     CopyToRead,
@@ -20,8 +32,12 @@ from weir.results.region_job import (
     RegionJob,
     RegionReport,
     StageToRun,
+    StateFileToRead,
+    StateReport,
+    StateToRead,
 )
 from weir.results.stage_copy import StageCopy
+from weir.state.retention import SnapshotKind
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 KEYED = Layout(("origin", "hour"), 128)
@@ -138,9 +154,86 @@ FAILURE = RegionFailure(
     message="no luck",
     traceback="Traceback (most recent call last):\nValueError: no luck",
 )
+HISTORY = keyed_state(
+    "history", key=("origin", "hour"), schema="origin STRING, hour INT, n BIGINT", ttl="7 days", runs=4, budget="8 MB"
+)
+TALLIES = (StateTally(1356998400, 2, 2**64 - 1, 7, 8), StateTally(1357084800, 1, 5, 6, 7))
+STATE_FILES = (
+    StateFile("flight_delays/20121231T000000Z/history/k/1/t", FILE, "20121231T000000Z", (0, 20)),
+    StateFile("flight_delays/20130101T000000Z/history/k/2/t", FILE, "20130101T000000Z", (0, 42)),
+)
+STATE_MANIFEST = replace(MANIFEST, stage="history", state=StateContent(STATE_FILES, TALLIES, 3))
+STATE_INPUT = InputToRead(
+    "history",
+    KEYED,
+    SCHEMA,
+    (PartitionToRead("history", 2, ("file:///store/h.parquet",), "t0001-ba9876543210", "scheduled__2013-01-01"),),
+    (0, 42),
+    HISTORY.schema,
+    StateToRead(
+        HISTORY,
+        (StateFileToRead("file:///store/h.parquet", "20121231T000000Z", (0, 20), 3, 500),),
+        TALLIES,
+        1356998400,
+        1356393600,
+        is_full=False,
+    ),
+)
+STATE_STAGE = replace(
+    STAGE,
+    name="history",
+    function="",
+    pipelined={"clean": "clean"},
+    inputs=(),
+    slice=None,
+    digest=PLAIN_RULE,
+    keeps_state_of="clean",
+    copy=None,
+    resume=None,
+    is_persisted=False,
+)
+STATE_JOB = replace(JOB, stages=(replace(STAGE, inputs=(*STAGE.inputs, STATE_INPUT)), STATE_STAGE))
+STATE_REPORT = replace(
+    REPORT,
+    outputs=(
+        *REPORT.outputs,
+        replace(REPORT.outputs[0], stage="history", state=StateReport(TALLIES, 3, is_whole=True)),
+    ),
+)
+CHECKPOINT = Checkpoint(
+    dataflow="flight_delays",
+    number=7,
+    kind=SnapshotKind.CHECKPOINT,
+    epoch="20130101T000000Z",
+    run="scheduled__2013-01-02",
+    lineage=1,
+    attempt="t0001-0123456789ab",
+    states=(
+        KeyedSnapshot(
+            HISTORY,
+            "clean",
+            128,
+            SCHEMA,
+            (StatePartition(2, (0, 42), "t0001-0123456789ab", str(DIGEST), 3, STATE_FILES),),
+        ),
+    ),
+    results=(
+        ResultInFlight(
+            "clean", 2, KEYED.id, "t0001-0123456789ab", "flight_delays/e/clean/k/2/t", "0b" * 32, str(DIGEST), (FILE,)
+        ),
+    ),
+    pinned={"name": "flight_delays", "stages": [{"name": "clean"}]},
+    triggered_at="2013-01-02T00:00:07.500000+00:00",
+    completed_at="2013-01-02T00:00:08.500000+00:00",
+    full_bytes=1000,
+    incremental_bytes=500,
+    new_files=1,
+    shared_files=1,
+)
 OLDER = {
-    "manifest": (replace(MANIFEST, digest=DIGEST), codec.manifest_from_json),
-    "region-job": (
+    ("manifest", 1): (replace(MANIFEST, digest=DIGEST), codec.manifest_from_json),
+    ("manifest", 2): (MANIFEST, codec.manifest_from_json),
+    ("region-job", 1): (
         replace(
             JOB,
             notes=(),
@@ -150,12 +243,15 @@ OLDER = {
         ),
         codec.region_job_from_json,
     ),
-    "region-report": (replace(REPORT, resumed=()), codec.region_report_from_json),
+    ("region-job", 2): (JOB, codec.region_job_from_json),
+    ("region-report", 1): (replace(REPORT, resumed=()), codec.region_report_from_json),
+    ("region-report", 2): (REPORT, codec.region_report_from_json),
 }
 FORMATS = {
-    "manifest": (MANIFEST, codec.manifest_to_json, codec.manifest_from_json),
-    "region-job": (JOB, codec.region_job_to_json, codec.region_job_from_json),
-    "region-report": (REPORT, codec.region_report_to_json, codec.region_report_from_json),
+    "manifest": (STATE_MANIFEST, codec.manifest_to_json, codec.manifest_from_json),
+    "region-job": (STATE_JOB, codec.region_job_to_json, codec.region_job_from_json),
+    "region-report": (STATE_REPORT, codec.region_report_to_json, codec.region_report_from_json),
+    "checkpoint": (CHECKPOINT, codec.checkpoint_to_json, codec.checkpoint_from_json),
     "stage-copy": (COPY, codec.stage_copy_to_json, codec.stage_copy_from_json),
     "region-failure": (FAILURE, codec.region_failure_to_json, codec.region_failure_from_json),
 }
@@ -186,10 +282,15 @@ def test_the_format_on_disk_has_not_changed(name):
     assert decode(golden) == value
 
 
-@pytest.mark.parametrize("name", list(OLDER))
-def test_what_an_older_weir_wrote_is_read(name):
-    value, decode = OLDER[name]
-    assert decode((GOLDEN / f"{name}-v1.json").read_bytes()) == value
+@pytest.mark.parametrize(("name", "version"), list(OLDER))
+def test_what_an_older_weir_wrote_is_read(name, version):
+    value, decode = OLDER[name, version]
+    assert decode((GOLDEN / f"{name}-v{version}.json").read_bytes()) == value
+
+
+def test_of_every_older_version_there_is_a_file_and_a_value():
+    older = {(name, version) for name in FORMATS for version in range(1, codec.VERSIONS[name.replace("-", " ")])}
+    assert set(OLDER) == older
 
 
 def test_equal_values_give_equal_bytes_whatever_the_order_of_their_dicts():
@@ -204,7 +305,7 @@ def test_the_smallest_values_survive():
     assert codec.region_report_from_json(codec.region_report_to_json(report)) == report
 
 
-@pytest.mark.parametrize("version", [0, 3, "1", True, None])
+@pytest.mark.parametrize("version", [0, 4, "1", True, None])
 def test_an_unknown_version_is_refused_with_both_versions(name, version):
     _, _, decode = FORMATS[name]
     with pytest.raises(Misconfigured, match=f"version {version}, this Weir reads 1"):
@@ -255,6 +356,26 @@ def test_the_description_of_a_copy_that_is_not_as_it_was_written_is_refused():
         assert old in data
         with pytest.raises(Misconfigured, match="not as it was written"):
             codec.stage_copy_from_json(data.replace(old, new, 1))
+
+
+def test_a_checkpoint_that_is_not_as_it_was_written_is_refused():
+    data = codec.checkpoint_to_json(CHECKPOINT)
+    for old, new in (
+        (b"origin", b"orig1n"),
+        (b'"rows": 3', b'"rows": 4'),
+        (b'"number": 7', b'"number": 8'),
+        (b"}", b"} "),
+    ):
+        assert old in data
+        with pytest.raises(Misconfigured, match="not as it was written"):
+            codec.checkpoint_from_json(data.replace(old, new, 1))
+
+
+def test_a_checkpoint_names_each_file_once_whoever_shares_it():
+    partition = CHECKPOINT.states[0].partitions[0]
+    other = replace(partition, subtask=3, files=(replace(STATE_FILES[0], key_groups=(43, 60)),))
+    shared = replace(CHECKPOINT, states=(replace(CHECKPOINT.states[0], partitions=(partition, other)),))
+    assert sorted(shared.files) == [file.path for file in STATE_FILES]
 
 
 def test_a_digest_says_by_which_definition_it_was_made():
