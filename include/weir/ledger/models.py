@@ -328,7 +328,8 @@ class RestoreRow(Table):
     """What a dataflow goes on from that it did not compute itself: a checkpoint or savepoint at the end of `epoch`.
 
     `source` is the path or URL of its manifest, `origin` the dataflow that made it. Files of the origin are not to be
-    deleted before `unpinned_at`: the first own full checkpoint.
+    deleted before `unpinned_at`: the first own full checkpoint. `allows_non_restored`: the next epoch may do without
+    states that the restored one has.
     """
 
     __tablename__ = "restore"
@@ -340,6 +341,7 @@ class RestoreRow(Table):
     number: Mapped[int]
     source: Mapped[str] = mapped_column(String(500))
     mode: Mapped[str] = mapped_column(String(20))
+    allows_non_restored: Mapped[bool] = mapped_column(Boolean, default=False)
     restored_at: Mapped[datetime]
     unpinned_at: Mapped[datetime | None]
 

@@ -8,19 +8,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weir.dataflow.state import State
-from weir.results.manifest import DataFile, StateFile
+from weir.results.manifest import DataFile, StateFile, StateTally
 from weir.state.retention import SnapshotKind
 
 
 @dataclass(frozen=True, slots=True)
 class StatePartition:
-    """A subtask's part of a keyed state: `key_groups` is inclusive, `attempt` is who committed it."""
+    """A subtask's part of a keyed state: `key_groups` is inclusive, `attempt` is who committed it.
+
+    `tallies` are those of its live rows, as its manifest has them: who restores it goes on from them.
+    """
 
     subtask: int
     key_groups: tuple[int, int]
     attempt: str
     digest: str
     rows: int
+    tallies: tuple[StateTally, ...]
     files: tuple[StateFile, ...]
 
 

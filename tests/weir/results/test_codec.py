@@ -214,7 +214,11 @@ CHECKPOINT = Checkpoint(
             "clean",
             128,
             SCHEMA,
-            (StatePartition(2, (0, 42), "t0001-0123456789ab", str(DIGEST), 3, STATE_FILES),),
+            (
+                StatePartition(
+                    2, (0, 42), "t0001-0123456789ab", str(DIGEST), 3, (StateTally(0, 3, 7, 8, 9),), STATE_FILES
+                ),
+            ),
         ),
     ),
     results=(
