@@ -16,6 +16,7 @@ from weir.coordinator.commit import require_newest, require_unchanged
 from weir.coordinator.consequences import note_whether_closed
 from weir.coordinator.gathering import Gathered, gather
 from weir.coordinator.inputs import Part, require_intact
+from weir.coordinator.operator_state import require_equal_broadcasts
 from weir.coordinator.registration import Registered
 from weir.coordinator.services import Services
 from weir.coordinator.takeover import enter
@@ -63,6 +64,7 @@ def close(
     gathered = gather(services, registered, clearer)
     if isinstance(gathered, Awaiting):
         return gathered
+    require_equal_broadcasts(gathered.state)
     sinks = [_sink_result(registered, sink, gathered.manifests) for sink in registered.topology.sinks]
     parts = _parts(gathered, sinks)
     require_intact(services, parts)

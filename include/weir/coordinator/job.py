@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from weir.coordinator.copies import with_copies
+from weir.coordinator.operator_state import operator_state_to_read
 from weir.coordinator.registration import Registered
 from weir.coordinator.services import Services, attempt_folder, region_folder
 from weir.coordinator.slices import slice_for
@@ -16,7 +17,6 @@ from weir.dataflow import DigestRule, Stage
 from weir.dataflow.settings import spark_conf
 from weir.dataflow.stage import StageKind
 from weir.errors import Misconfigured
-from weir.ledger.runs import Run
 from weir.recovery.run_state import RunState
 from weir.recovery.staleness import restarts_consumers
 from weir.results.key_types import key_types, require_equal_key_types
@@ -89,9 +89,9 @@ def _stage(
         parallelism=stage.parallelism,
         pipelined={argument: exchange.stage for argument, exchange in stage.exchanges.items() if exchange.joins_plan},
         inputs=tuple(
-            replace(_input(services, state, each, manifests), state=_state(services, run, states.get(each.argument)))
-            if each.argument in {kept.name for kept in stage.states}
-            else _input(services, state, each, manifests)
+            replace(
+                _input(services, state, each, manifests), state=_state(services, registered, state, stage, each, states)
+            )
             for each in inputs
             if each.stage == stage.name
         ),
@@ -106,8 +106,20 @@ def _stage(
     )
 
 
-def _state(services: Services, run: Run, share: StateShare | None) -> StateToRead | None:
-    return None if share is None else state_to_read(services, run, share)
+def _state(
+    services: Services,
+    registered: Registered,
+    state: RunState,
+    stage: Stage,
+    read: InputPartitions,
+    states: Mapping[str, StateShare],
+) -> StateToRead | None:
+    kept = next((each for each in stage.states if each.name == read.argument), None)
+    if kept is None:
+        return None
+    if kept.name in states:
+        return state_to_read(services, registered.run, states[kept.name])
+    return operator_state_to_read(kept, state, read)
 
 
 def _keeper(stage: Stage) -> str:

@@ -46,7 +46,9 @@ class StateFileToRead:
 
 @dataclass(frozen=True, slots=True)
 class StateToRead:
-    """The keyed state that a stage goes on from: its files, oldest epoch first, and the tallies of its live rows.
+    """The state that a stage goes on from; of keyed state its files, oldest epoch first, and tallies of its live rows.
+
+    Lists and broadcast state are the partitions of their input, by subtask; they have nothing here but `state`.
 
     A row is visible if its `updated` is above `expired_until`, in seconds since 1970 (None: no time to live); `updated`
     here is that of the rows which this epoch updates. `tallies` is None where they are to be counted

@@ -28,6 +28,7 @@ from weir.results.region_job import (
 )
 from weir.results.stage_copy import COPY_NAME, StageCopy
 from weir.store.store import Store
+from weir.testing.operator_states import next_operator_state
 
 TAIL = 16
 """Bytes at the end of a fake file that stand for indexes and footer."""
@@ -69,7 +70,7 @@ class FakeEngine:
         outputs = tuple(
             self._state(job, stage, output, contents)
             if stage.keeps_state_of and output.layout.keys
-            else self._write(stage, output, contents[stage.name])
+            else self._write(stage, output, *self._of_stage(job, stage, contents))
             for stage in job.stages
             for output in stage.outputs
         )
@@ -128,6 +129,12 @@ class FakeEngine:
         tally = StateTally(read.updated, 1, written.digest.xor, 0, 0)
         return replace(written, state=StateReport((tally,), 1))
 
+    def _of_stage(self, job: RegionJob, stage: StageToRun, contents: Mapping[str, str]) -> tuple[str, bytes]:
+        """A plain result's content, and what its file has besides."""
+        if not stage.keeps_state_of:
+            return contents[stage.name], b""
+        return next_operator_state(job, stage, contents, self._world, lambda file: self._store.read(self._path(file)))
+
     def _content(self, stage: StageToRun, contents: Mapping[str, str]) -> str:
         read = [contents[name] for name in stage.pipelined.values()]
         read += [self._read(file) for each in stage.inputs for part in each.partitions for file in part.files]
@@ -145,8 +152,8 @@ class FakeEngine:
             raise OSError(f"{path} is truncated")
         return data[:64].decode()
 
-    def _write(self, stage: StageToRun, output: OutputToWrite, content: str) -> OutputReport:
-        data = content.encode() + b"\0" * (self.padding.get(stage.name, 0) + TAIL)
+    def _write(self, stage: StageToRun, output: OutputToWrite, content: str, more: bytes = b"") -> OutputReport:
+        data = content.encode() + more + b"\0" * (self.padding.get(stage.name, 0) + TAIL)
         self._store.create(f"{output.folder}/part-0.bin", data)
         body, tail = data[:-TAIL], data[-TAIL:]
         segments = (
