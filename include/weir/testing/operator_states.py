@@ -25,8 +25,8 @@ def next_operator_state(
 ) -> tuple[str, bytes]:
     """What a state that is not keyed becomes: the content's hash, and its elements as bytes.
 
-    What `world` has for a broadcast state is part of its content, for "name[1]" instead in subtask 1 only, as in a
-    stage that does it wrong. An element of a list is the epoch, the subtask that added it, and the content of the stage that keeps it.
+    An element of a list is the epoch, the subtask that added it, and the content of the stage that keeps it. What
+    `world` has for a broadcast state is part of its content; for "name[1]", in subtask 1 only, as in a wrong stage.
     """
     keeper = next(each for each in job.stages if each.name == stage.keeps_state_of)
     given = next(each for each in keeper.inputs if each.argument == stage.name)
