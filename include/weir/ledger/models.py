@@ -328,8 +328,7 @@ class RestoreRow(Table):
     """What a dataflow goes on from that it did not compute itself: a checkpoint or savepoint at the end of `epoch`.
 
     `source` is the path or URL of its manifest, `origin` the dataflow that made it. Files of the origin are not to be
-    deleted before `unpinned_at`: the first own full checkpoint. `allows_non_restored`: the next epoch may do without
-    states that the restored one has.
+    deleted before `unpinned_at`: the first own full checkpoint. The next epoch may do without the states `left_out`.
     """
 
     __tablename__ = "restore"
@@ -341,7 +340,7 @@ class RestoreRow(Table):
     number: Mapped[int]
     source: Mapped[str] = mapped_column(String(500))
     mode: Mapped[str] = mapped_column(String(20))
-    allows_non_restored: Mapped[bool] = mapped_column(Boolean, default=False)
+    left_out: Mapped[list[Any]]
     restored_at: Mapped[datetime]
     unpinned_at: Mapped[datetime | None]
 

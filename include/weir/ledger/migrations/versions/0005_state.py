@@ -63,7 +63,7 @@ def upgrade() -> None:
         sa.Column("number", sa.Integer(), nullable=False),
         sa.Column("source", sa.String(length=500), nullable=False),
         sa.Column("mode", sa.String(length=20), nullable=False),
-        sa.Column("allows_non_restored", sa.Boolean(), nullable=False),
+        sa.Column("left_out", sa.JSON(), nullable=False),
         sa.Column("restored_at", _TIME, nullable=False),
         sa.Column("unpinned_at", _TIME),
     )
