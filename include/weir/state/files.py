@@ -46,7 +46,8 @@ def overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
 
 def runs_to_merge(files: Sequence[StateFile]) -> int:
     """The most files that name one key group: how many rows of a key a reader may have to choose from."""
-    return max((sum(overlap(each.key_groups, other.key_groups) for other in files) for each in files), default=0)
+    starts = {each.key_groups[0] for each in files}
+    return max((sum(each.key_groups[0] <= at <= each.key_groups[1] for each in files) for at in starts), default=0)
 
 
 def visible(tallies: Iterable[StateTally], expired_until: int | None) -> tuple[StateTally, ...]:
