@@ -36,25 +36,32 @@ def owe_clears(
         each.partition: Replacement(each.partition, begun.attempt.id, each.digest, each.differs_from)
         for each in results
     }
-    owed = _in_other_runs(session, services, begun, replaced)
+    return owe_what_follows(session, services, begun.run, begun.topology, before, replaced)
+
+
+def owe_what_follows(
+    session: Session, services: Services, run: Run, topology: Topology, before: RunState, replaced: Replaced
+) -> int:
+    """Owe the clears that follow where results of `run` are replaced, by whatever; answers how many."""
+    owed = _in_other_runs(session, services, run, topology, replaced)
     if not clears_consumers(before.topology):
         return owed
     stale = stale_consumers(before, replaced)
-    closing = _why_close_again(session, begun, before, replaced)
+    closing = _why_close_again(session, run, before, replaced)
     if closing is not None:
         stale[CLOSE] = closing
     for consumer, reason in stale.items():
         # Also where one is at work: it may have been marked a success by hand. One that really runs is not cleared.
-        owe_clear(session, begun.run, consumer, before.region(consumer).newest_try, reason, services.now())
+        owe_clear(session, run, consumer, before.region(consumer).newest_try, reason, services.now())
     return owed + len(stale)
 
 
-def _why_close_again(session: Session, begun: Begun, before: RunState, replaced: Replaced) -> str | None:
+def _why_close_again(session: Session, run: Run, before: RunState, replaced: Replaced) -> str | None:
     published = {each: new for each, new in replaced.items() if each.stage in before.topology.sinks}
-    committed = committed_attempt(session, begun.run.id, CLOSE) if published else None
+    committed = committed_attempt(session, run.id, CLOSE) if published else None
     if committed is None:
         return None
-    reads = [read for read in reads_of(session, committed.id, begun.run.id) if read.partition in published]
+    reads = [read for read in reads_of(session, committed.id, run.id) if read.partition in published]
     for reason in reasons(before.topology, reads, published):
         return reason
     for read in reads:
@@ -64,16 +71,9 @@ def _why_close_again(session: Session, begun: Begun, before: RunState, replaced:
     return None
 
 
-def _in_other_runs(session: Session, services: Services, begun: Begun, replaced: Replaced) -> int:
+def _in_other_runs(session: Session, services: Services, run: Run, topology: Topology, replaced: Replaced) -> int:
     """Later epochs read over `previous`: the next one begins anew, and what follows from that is its own commit's."""
-    run, topology = begun.run, begun.topology
-    stale: dict[tuple[str, RegionId], str] = {}
-    # Not this run's topology knows: a later run may be pinned to one that reads it, and this one to one from before.
-    for stage, layout in {(each.stage, each.layout) for each in replaced} if has_later(session, run) else ():
-        for reader in readers_in_other_runs(session, run.id, stage, layout):
-            read = [each for each in reads_of(session, reader.id, run.id) if not each.partition.run]
-            for reason in reasons(topology, read, replaced):
-                stale[reader.run, RegionId(reader.region, reader.subtask)] = reason
+    stale = stale_in_other_runs(session, run, topology, replaced)
     for (other, region), reason in stale.items():
         session.get_one(RunRow, other).closed_at = None
         later = run_by_id(session, other, topology)
@@ -81,6 +81,20 @@ def _in_other_runs(session: Session, services: Services, begun: Begun, replaced:
             told = reason.replace("weir: ", f"weir: in run {run.id} ", 1)
             owe_clear(session, later, region, newest_try(session, other, region), told, services.now())
     return len(stale)
+
+
+def stale_in_other_runs(
+    session: Session, run: Run, topology: Topology, replaced: Replaced
+) -> dict[tuple[str, RegionId], str]:
+    """The regions of later runs that have read something else of `run`, each with the reason."""
+    stale: dict[tuple[str, RegionId], str] = {}
+    # Not this run's topology knows: a later run may be pinned to one that reads it, and this one to one from before.
+    for stage, layout in {(each.stage, each.layout) for each in replaced} if has_later(session, run) else ():
+        for reader in readers_in_other_runs(session, run.id, stage, layout):
+            read = [each for each in reads_of(session, reader.id, run.id) if not each.partition.run]
+            for reason in reasons(topology, read, replaced):
+                stale[reader.run, RegionId(reader.region, reader.subtask)] = reason
+    return stale
 
 
 def note_whether_closed(session: Session, services: Services, run: Run, topology: Topology) -> None:
