@@ -12,13 +12,23 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from weir.dataflow.state import StateKind
 from weir.errors import Internal, Misconfigured
-from weir.results.region_job import InputToRead, OutputReport, OutputToWrite, RegionJob, RegionReport, StageToRun
+from weir.results.region_job import (
+    InputToRead,
+    OutputReport,
+    OutputToWrite,
+    RegionJob,
+    RegionReport,
+    StageToRun,
+    StateToRead,
+)
 from weir.store.store import Store
 from weir_spark import artifacts, functions, writer
 from weir_spark.context import StageContext
 from weir_spark.copies import Copies
 from weir_spark.keyed_state import KeyedState
+from weir_spark.operator_state import BroadcastState, ListState, write_operator_state
 from weir_spark.persisted import Persisted
 from weir_spark.reader import read_input
 from weir_spark.session import active, configure
@@ -27,6 +37,8 @@ from weir_spark.state_writer import write_state
 
 Say = Callable[[str], None]
 """Takes one line about what is being done."""
+
+Handle = KeyedState | ListState | BroadcastState
 
 
 def run(job: RegionJob, session: SparkSession, store: Store, say: Say = print) -> RegionReport:
@@ -48,8 +60,8 @@ class _Execution:
     store: Store
     say: Say
     seconds: dict[str, float] = field(default_factory=dict)
-    states: dict[str, KeyedState] = field(default_factory=dict)
-    """The handles of keyed state, by name."""
+    states: dict[str, Handle] = field(default_factory=dict)
+    """The handles of states, by name."""
 
     def run(self) -> RegionReport:
         with self._measured("prepare"):
@@ -118,17 +130,24 @@ class _Execution:
         inputs = {argument: results[producer] for argument, producer in stage.pipelined.items()}
         if not stage.function:
             return _only(inputs, stage)
-        inputs.update((read.argument, self._input(read)) for read in stage.inputs)
+        inputs.update((read.argument, self._input(stage, read)) for read in stage.inputs)
         function = functions.load(stage.function, _owner(stage))
         result = function(*[self._context(stage), stage.slice][: len(_positional(stage))], **inputs)
         _check_result(result, stage, self.session)
         return result  # type: ignore[no-any-return, unused-ignore]  # user code gives Any
 
-    def _input(self, read: InputToRead) -> DataFrame | KeyedState:
+    def _input(self, stage: StageToRun, read: InputToRead) -> DataFrame | Handle:
         if read.state is None:
             return read_input(self.session, read)
-        handle = self.states[read.argument] = KeyedState(StoredState(self.session, read.state))
+        handle = self.states[read.argument] = self._handle(stage, read, read.state)
         return handle
+
+    def _handle(self, stage: StageToRun, read: InputToRead, kept: StateToRead) -> Handle:
+        if kept.state.kind is StateKind.KEYED:
+            return KeyedState(StoredState(self.session, kept))
+        if kept.state.kind is StateKind.BROADCAST:
+            return BroadcastState(kept.state, self.session, read)
+        return ListState(kept.state, self.session, read, stage.subtask, stage.parallelism)
 
     def _context(self, stage: StageToRun) -> StageContext:
         start, end = (datetime.fromisoformat(text) for text in self.job.interval)
@@ -150,8 +169,11 @@ class _Execution:
         return report
 
     def _write_state(self, stage: StageToRun, output: OutputToWrite) -> OutputReport:
+        handle = self.states[stage.name]
         with self._measured(f"write {stage.name}"):
-            report = write_state(self.states[stage.name], stage.name, output, self.store)
+            if not isinstance(handle, KeyedState):
+                return write_operator_state(handle, stage.name, output, self.store)
+            report = write_state(handle, stage.name, output, self.store)
         changed = 0 if report.state is None else report.state.changed
         self.say(f"wrote state {stage.name}: {changed} rows changed, {report.digest.rows} in all")
         return report
