@@ -1,4 +1,4 @@
-"""`weir.open`: the results of any run, for a notebook or a program.
+"""`weir.open`: the results of any run, and the states of any epoch that is kept, for a notebook or a program.
 
 Invariant 4: what is given to a reader is claimed in the transaction that answers that it is there.
 """
@@ -6,53 +6,76 @@ Invariant 4: what is given to a reader is claimed in the transaction that answer
 from __future__ import annotations
 
 from contextlib import ExitStack
+from typing import overload
 
 from weir.cli.services import opened_services
 from weir.coordinator.reading import ReadLease, claimed, reader
 from weir.coordinator.services import Services
-from weir.errors import Loss
-from weir.ledger.models import ResultRow
-from weir.reading.availability import Chosen, Unreadable, advice
+from weir.errors import Misconfigured
 from weir.reading.choosing import When, choose
 from weir.reading.opened import OpenedResults
-from weir.results.manifest import Manifest
-from weir.store.probe import PartitionRef, probe
+from weir.reading.opened_state import OpenedState
+from weir.reading.probing import manifests_of
+from weir.reading.state_opening import open_checkpoint, open_state
+
+
+@overload
+def open_results(
+    dataflow: str, run: When = None, stage: str | None = None, *, services: Services | None = None
+) -> OpenedResults: ...
+
+
+@overload
+def open_results(
+    dataflow: str, run: When = None, *, state: str, checkpoint: int | None = None, services: Services | None = None
+) -> OpenedState: ...
 
 
 def open_results(
-    dataflow: str, run: When = None, stage: str | None = None, *, services: Services | None = None
-) -> OpenedResults:
-    """Open the rows of a stage of a run for reading, and keep them as long as they are open.
+    dataflow: str,
+    run: When = None,
+    stage: str | None = None,
+    *,
+    state: str | None = None,
+    checkpoint: int | None = None,
+    services: Services | None = None,
+) -> OpenedResults | OpenedState:
+    """Open the rows of a stage of a run, or a keyed state, for reading, and keep them as long as they are open.
 
     `run` is DATAFLOW@EPOCH, Airflow's run id, an epoch, a date or a time (UTC) of the run's data interval; None is the
     newest run in which the stage has been made. `stage` is a sink (its newest published version) or any stage that is
-    written; None is the dataflow's only sink. Ledger and store are those of the environment, or of the local stack,
-    unless `services` are given.
+    written; None is the dataflow's only sink. `state` names a keyed state instead: that which the run has left, or
+    which the checkpoint with the number `checkpoint` has. Ledger and store are those of the environment, or of the
+    local stack, unless `services` are given.
 
     Raises Misconfigured for what is not known, Unreadable for what was released, lost, or is not valid (it says what
     brings it back), and Retryable where ledger or store do not answer.
     """
+    _require_one(run, stage, state, checkpoint)
     with ExitStack() as closing:
         services = services or closing.enter_context(opened_services())
-        with services.ledger.transaction(dataflow) as session:
-            chosen = choose(session, dataflow, run, stage)
-            claim = claimed(session, services, dataflow, [row.id for row in chosen.rows], reader("weir.open"))
-        lease = ReadLease(claim)
-        closing.callback(lease.close)
-        manifests = _manifests(services, chosen)
-        return OpenedResults(services.store, chosen, manifests, lease, closing.pop_all())
+        if state is not None and checkpoint is not None:
+            return open_checkpoint(services, dataflow, checkpoint, state, closing)
+        if state is not None:
+            return open_state(services, dataflow, run, state, closing)
+        return _open_stage(services, dataflow, run, stage, closing)
     raise AssertionError  # for mypy: an ExitStack may suppress errors, this one does not
 
 
-def _manifests(services: Services, chosen: Chosen) -> list[Manifest]:
-    """Look whether all is there, with its sizes, indexes and footers."""
-    references = [_reference(row) for row in chosen.rows]
-    answers = probe(services.store, services.store_id(), references)
-    losses = [found for found in answers.values() if isinstance(found, Loss)]
-    if losses:
-        raise Unreadable(losses, advice(chosen.run, chosen.rows))
-    return [found for ref in references if isinstance(found := answers[ref], Manifest)]
+def _open_stage(services: Services, dataflow: str, run: When, stage: str | None, closing: ExitStack) -> OpenedResults:
+    with services.ledger.transaction(dataflow) as session:
+        chosen = choose(session, dataflow, run, stage)
+        claim = claimed(session, services, dataflow, [row.id for row in chosen.rows], reader("weir.open"))
+    lease = ReadLease(claim)
+    closing.callback(lease.close)
+    manifests = manifests_of(services, chosen)
+    if any(each.state is not None for each in manifests):
+        raise Misconfigured(f"{chosen.stage} is a keyed state: open it with state={chosen.stage!r}")
+    return OpenedResults(services.store, chosen, manifests, lease, closing.pop_all())
 
 
-def _reference(row: ResultRow) -> PartitionRef:
-    return PartitionRef(row.run, row.stage, row.subtask, row.layout, row.attempt, row.folder, row.manifest_sha256)
+def _require_one(run: When, stage: str | None, state: str | None, checkpoint: int | None) -> None:
+    if stage is not None and state is not None:
+        raise Misconfigured(f"say either stage={stage!r} or state={state!r}: they are read in different ways")
+    if checkpoint is not None and (state is None or run is not None):
+        raise Misconfigured("a checkpoint is read by a state, and has its own epoch: give state= and no run with it")

@@ -42,7 +42,7 @@ class ParquetEngine(FakeEngine):
             raise OSError(f"{path} is truncated")
         return pq.read_table(io.BytesIO(data))[CONTENT][0].as_py()
 
-    def _write(self, stage, output, content):
+    def _write(self, stage, output, content, more=b""):
         number = int(content[:8], 16)
         columns = {
             "k": pa.array([number, number + 1], pa.int64()),

@@ -1,0 +1,257 @@
+"""A keyed state at the end of an epoch, open for reading.
+
+Invariant 4: what is open is not released; it is claimed until it is closed or forgotten, or its process ends.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from weir.coordinator.reading import ReadLease
+from weir.dataflow.state import State
+from weir.errors import Fault, Loss, Misconfigured
+from weir.reading.availability import Unreadable
+from weir.reading.spark_schema import arrow_schema
+from weir.reading.state_files import Gone, read_rows
+from weir.reading.state_rows import Shape, newest, of_key
+from weir.results.key_types import key_types
+from weir.results.manifest import StateFile
+from weir.results.region_job import StateFileToRead, StateToRead
+from weir.state.files import runs_to_merge
+from weir.store.hands import in_parallel
+from weir.store.store import Store
+from weir.topology.key_hash import key_group
+
+_FILES_AT_ONCE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStatePartition:
+    """What one subtask keeps: who committed it, its inclusive key groups, and its files, oldest epoch first."""
+
+    subtask: int
+    layout: str
+    attempt: str
+    key_groups: tuple[int, int]
+    rows: int
+    digest: str
+    files: tuple[StateFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StateAt:
+    """A state at the end of an epoch: of which run, and of which checkpoint (None: as the epoch has committed it)."""
+
+    state: State
+    stage: str
+    run: str
+    epoch: str
+    checkpoint: int | None
+    spark_schema: str
+    max_parallelism: int
+    expired_until: int | None
+    partitions: tuple[OpenStatePartition, ...]
+    advice: str
+    """What brings a file back that is gone."""
+
+
+class OpenedState:
+    """The rows of a keyed state as an epoch has left them; they stay as they are while this is open.
+
+    Close it, or use it in a `with` statement. It is closed by itself when nobody knows it any more, unless Spark was
+    given its files: then when the process ends.
+    """
+
+    def __init__(self, store: Store, at: StateAt, lease: ReadLease, closing: ExitStack) -> None:
+        self._store, self._at, self._lease, self._closing = store, at, lease, closing
+        self._is_open = True
+
+    @property
+    def name(self) -> str:
+        """The state's name."""
+        return self._at.state.name
+
+    @property
+    def stage(self) -> str:
+        """The stage that keeps it."""
+        return self._at.stage
+
+    @property
+    def run(self) -> str:
+        """The run's id in the ledger, DATAFLOW@EPOCH."""
+        return self._at.run
+
+    @property
+    def epoch(self) -> str:
+        """The epoch at whose end this is the state."""
+        return self._at.epoch
+
+    @property
+    def checkpoint(self) -> int | None:
+        """The number of the checkpoint that it is read from; None for what the epoch has committed."""
+        return self._at.checkpoint
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The key columns."""
+        return self._at.state.keys
+
+    @property
+    def partitions(self) -> tuple[OpenStatePartition, ...]:
+        """The partitions, by subtask."""
+        return self._at.partitions
+
+    @property
+    def rows(self) -> int:
+        """The number of rows, as it was recorded: nothing is read for it."""
+        return sum(each.rows for each in self.partitions)
+
+    @property
+    def bytes(self) -> int:
+        """The size of all files."""
+        return sum(file.file.bytes for file in {file.path: file for file in self._files}.values())
+
+    @property
+    def runs(self) -> int:
+        """The most rows of one key that a reader may have to choose from."""
+        return max((runs_to_merge(each.files) for each in self.partitions), default=0)
+
+    def get(self, *key: Any) -> dict[str, Any] | None:
+        """The row of a key, given by the values of its columns in order, also as text; None if there is none.
+
+        Reads the row groups that may hold it, the newest file first. Raises Misconfigured for a key that cannot be one,
+        Unreadable for a file that is gone or damaged, and Retryable.
+        """
+        self._require_open()
+        shape = self._shape()
+        asked = self._key(key, shape)
+        types = key_types(self._at.spark_schema, self.keys, f"state {self.name}")
+        group = key_group(list(zip(types, asked.values(), strict=True)), self._at.max_parallelism)
+        for part in self.partitions:
+            for file in reversed(part.files):
+                if file.key_groups[0] <= group <= file.key_groups[1]:
+                    rows = of_key(self._read(part, shape.stored, (group, group), file), asked)
+                    if rows.num_rows:
+                        found = newest([rows], shape).select(shape.columns.names).to_pylist()
+                        return found[0] if found else None
+        return None
+
+    def arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Read all rows, or some columns of them, into memory; each row group is compared with its recorded SHA-256.
+
+        Raises Unreadable for a file that is gone or damaged, Misconfigured for a type or column that is not there, and
+        Retryable where the store does not answer.
+        """
+        shape = self._shape(columns)
+        return pa.concat_tables([self._wanted(shape, columns).empty_table(), *self.tables(columns)])
+
+    def tables(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """Read all rows, a partition at a time."""
+        self._require_open()
+        shape = self._shape(columns)
+        wanted = self._wanted(shape, columns)
+        for part in self.partitions:
+            read = in_parallel(
+                partial(self._read, part, shape.stored, part.key_groups),
+                part.files,
+                min(_FILES_AT_ONCE, self._store.workers),
+            )
+            yield newest(list(read), shape).select(wanted.names)
+
+    def spark(self, session: Any) -> Any:
+        """Give all rows as a DataFrame of `session`, which must be able to read the store; Weir's Spark side is needed.
+
+        Spark reads them when they are used: from now on they are claimed until this is closed or the process ends.
+        """
+        self._require_open()
+        self._lease.outlive_its_object()
+        # By name: nothing in `weir` depends on Spark.
+        stored = importlib.import_module("weir_spark.state_reader").StoredState(session, self.to_read())
+        return stored.rows().select(*arrow_schema(self._at.spark_schema).names)
+
+    def to_read(self) -> StateToRead:
+        """How a Spark job is told of it."""
+        files = tuple(
+            StateFileToRead(
+                self._store.spark_url(each.path), each.epoch, each.key_groups, each.file.rows, each.file.bytes
+            )
+            for each in sorted(self._files, key=lambda file: (file.epoch, file.key_groups, file.path))
+        )
+        return StateToRead(self._at.state, files, None, 0, self._at.expired_until, is_full=False)
+
+    def close(self) -> None:
+        """Give up the claim: what nobody else needs may be released from now on."""
+        self._is_open = False
+        self._closing.close()
+
+    def __enter__(self) -> OpenedState:
+        """Open already."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Say what is open."""
+        of = self.run if self.checkpoint is None else f"checkpoint {self.checkpoint}, {self.run}"
+        return f"<state {self.name} of {of}: {self.rows} rows{'' if self._is_open else ', closed'}>"
+
+    @property
+    def _files(self) -> Iterator[StateFile]:
+        return (file for part in self.partitions for file in part.files)
+
+    def _shape(self, columns: Sequence[str] | None = None) -> Shape:
+        schema = arrow_schema(self._at.spark_schema)
+        unknown = [name for name in columns or () if name not in schema.names]
+        if unknown:
+            raise Misconfigured(f"state {self.name} has no column {unknown[0]!r}; it has {', '.join(schema.names)}")
+        if columns is not None:
+            schema = pa.schema([field for field in schema if field.name in {*columns, *self.keys}])
+        return Shape(schema, self.keys, self._at.expired_until)
+
+    def _wanted(self, shape: Shape, columns: Sequence[str] | None) -> pa.Schema:
+        return shape.columns if columns is None else pa.schema([shape.columns.field(name) for name in columns])
+
+    def _key(self, values: Sequence[Any], shape: Shape) -> dict[str, Any]:
+        if len(values) != len(self.keys):
+            named = ", ".join(self.keys)
+            raise Misconfigured(
+                f"state {self.name} is kept by {named}: give {len(self.keys)} value(s), not {len(values)}"
+            )
+        return {
+            name: _typed(name, value, shape.columns.field(name).type)
+            for name, value in zip(self.keys, values, strict=True)
+        }
+
+    def _read(self, part: OpenStatePartition, schema: pa.Schema, groups: tuple[int, int], file: StateFile) -> pa.Table:
+        try:
+            return read_rows(self._store, file, schema, groups)
+        except Gone as error:
+            fault = Fault.DAMAGED if error.is_there else Fault.MISSING
+            loss = Loss(self.run, self.name, part.subtask, part.layout, part.attempt, fault, error.detail)
+            raise Unreadable([loss], self._at.advice) from None
+
+    def _require_open(self) -> None:
+        if not self._is_open:
+            raise Misconfigured(
+                f"{self!r}: nobody keeps it for a reader any more. Open it again, and read while it is open"
+            )
+
+
+def _typed(name: str, value: Any, kind: pa.DataType) -> Any:
+    """A key's value in the type of its column; a text may stand for it. Raises Misconfigured for one that is none."""
+    if value is None:
+        return None
+    try:
+        return (pa.scalar(value).cast(kind) if isinstance(value, str) else pa.scalar(value, kind)).as_py()
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise Misconfigured(f"the key column {name} is of type {kind}; {value!r} is no such value") from error

@@ -1,0 +1,469 @@
+"""`weir.open(..., state=...)`: what an epoch has left, for a key or as a whole, and what a reader is told otherwise."""
+
+import hashlib
+import io
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select
+
+import weir
+from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
+from weir.errors import Misconfigured
+from weir.ledger.models import AttemptRow, CheckpointRow, LeaseRow, ResultRow
+from weir.ledger.moves import move
+from weir.reading.availability import Unreadable
+from weir.reading.state_rows import Shape, newest
+from weir.results.checkpoint import Checkpoint, KeyedSnapshot, StatePartition, checkpoint_path
+from weir.results.codec import checkpoint_to_json, manifest_from_json
+from weir.results.layout import KEY_GROUP_COLUMN
+from weir.results.manifest import ContentDigest, StateTally
+from weir.results.partition_state import PartitionState
+from weir.results.region_job import OutputReport, StateReport
+from weir.state.files import epoch_seconds
+from weir.state.retention import SnapshotKind
+from weir.store.seal import seal
+from weir.topology.key_groups import key_group_range
+from weir.topology.key_hash import key_group
+
+SCHEMA = (
+    '{"type": "struct", "fields": ['
+    '{"name": "tail", "type": "string", "nullable": true, "metadata": {}},'
+    '{"name": "n", "type": "long", "nullable": true, "metadata": {}}]}'
+)
+DAY = 24 * 60 * 60
+
+
+def history(parallelism=2, ttl=None, **more):
+    return Dataflow(
+        "ladder",
+        [
+            source("flights", "pipelines.ladder:flights"),
+            Stage(
+                "aircraft",
+                "pipelines.ladder:aircraft",
+                [blocking("flights", by="content")],
+                parallelism=parallelism,
+                state=keyed_state("history", key="tail", schema="tail STRING, n BIGINT", ttl=ttl),
+            ),
+            sink("aircraft", "known"),
+        ],
+        **{"keep": "60 days", **more},
+    )
+
+
+def group_of(tail):
+    return key_group([("string", tail)], 128)
+
+
+class StateEngine:
+    """Writes the changes of each day's plan as state files, beside what the engine below writes.
+
+    `plan` has a dictionary for each day: the new `n` of a key, or "deleted".
+    """
+
+    def __init__(self, engine, store, plan):
+        self._engine, self._store, self.plan = engine, store, plan
+        self._read_result, engine._read, engine._state = engine._read, self._read, self._state
+
+    def run(self, job, during):
+        return self._engine.run(job, during)
+
+    def _state(self, job, stage, output, _contents):
+        keeper = next(each for each in job.stages if each.name == stage.keeps_state_of)
+        read = next(each.state for each in keeper.inputs if each.argument == stage.name)
+        groups = key_group_range(128, stage.parallelism, stage.subtask)
+        today = self.plan.get(job.epoch, {})
+        own = sorted((group_of(k), k or "", k, v) for k, v in today.items() if groups[0] <= group_of(k) <= groups[1])
+        if own:
+            self._write_file(output.folder, [(group, k, v) for group, _, k, v in own], read)
+        files = seal(self._store, output.folder)
+        rows = self.rows_at(job.epoch, groups, read)
+        by_time = {}
+        for k, (n, updated) in rows:
+            count, xor = by_time.get(updated, (0, 0))
+            by_time[updated] = (count + 1, xor ^ int(hashlib.sha256(repr((k, n)).encode()).hexdigest()[:15], 16))
+        tallies = tuple(StateTally(updated, *by_time[updated], 0, 0) for updated in sorted(by_time))
+        xor = 0
+        for each in tallies:
+            xor ^= each.xor
+        digest = ContentDigest("s", len(rows), xor, 0, 0)
+        report = StateReport(tallies, len(own))
+        return OutputReport(stage.name, output.layout, output.folder, SCHEMA, digest, files, report)
+
+    def _read(self, spark_path):
+        if "/history/" not in spark_path:
+            return self._read_result(spark_path)
+        path = spark_path.removeprefix(self._store.spark_url("").rstrip("/") + "/")
+        return hashlib.sha256(self._store.read(path)).hexdigest()
+
+    def rows_at(self, epoch, groups=(0, 127), read=None):
+        """The rows, by replaying all days: nothing of what is tested is used."""
+        known = {}
+        for day in sorted(each for each in self.plan if each <= epoch):
+            for k, v in self.plan[day].items():
+                known[k] = (v, epoch_seconds(day) if read is None or read.expired_until is not None else 0)
+        until = -1 if read is None or read.expired_until is None else read.expired_until
+        kept = [(k, each) for k, each in known.items() if each[0] != "deleted" and each[1] > until]
+        return [(k, each) for k, each in kept if groups[0] <= group_of(k) <= groups[1]]
+
+    def _write_file(self, folder, rows, read):
+        columns = {
+            "tail": pa.array([k for _, k, _ in rows], pa.string()),
+            "n": pa.array([None if v == "deleted" else v for *_, v in rows], pa.int64()),
+            KEY_GROUP_COLUMN: pa.array([group for group, *_ in rows], pa.int32()),
+            "_weir_deleted": pa.array([v == "deleted" for *_, v in rows], pa.bool_()),
+        }
+        if read.expired_until is not None:
+            columns["_weir_updated"] = pa.array([read.updated] * len(rows), pa.int64())
+        buffer = io.BytesIO()
+        pq.write_table(pa.table(columns), buffer, row_group_size=2, compression="zstd", write_page_checksum=True)
+        self._store.create(f"{folder}/part-0.zstd.parquet", buffer.getvalue())
+
+
+def epoch(day):
+    return f"201301{day:02}T000000Z"
+
+
+PLAN = {
+    epoch(1): {"N1": 1, "N2": 2, "N3": 3, "N4": 4, "N5": 5, None: 6},
+    epoch(2): {"N1": 10, "N3": "deleted", "N7": 7},
+    epoch(3): {"N3": 30, None: "deleted"},
+}
+
+
+@pytest.fixture
+def days(world):
+    world.airflow.engine = StateEngine(world.airflow.engine, world.store, dict(PLAN))
+    return world
+
+
+def run_days(world, flow, *days):
+    world.airflow.deploy(flow)
+    for day in days:
+        world.run(day)
+    with world.ledger.transaction() as session:
+        errors = [row.error for row in session.scalars(select(AttemptRow)) if row.error]
+    assert errors == []
+    return world
+
+
+def expected(world, day):
+    return {k: n for k, (n, _) in world.airflow.engine.rows_at(epoch(day))}
+
+
+def found(opened):
+    table = opened.arrow()
+    assert table.column_names == ["tail", "n"]
+    assert table.num_rows == opened.rows
+    return dict(zip(table["tail"].to_pylist(), table["n"].to_pylist(), strict=True))
+
+
+def lost(world, path):
+    world.store.delete(path)
+
+
+def current(world, day, stage="history"):
+    with world.ledger.transaction() as session:
+        query = select(ResultRow).where(ResultRow.run == f"ladder@{epoch(day)}", ResultRow.stage == stage)
+        return list(session.scalars(query.where(ResultRow.is_current).order_by(ResultRow.subtask)))
+
+
+def manifests(world, day):
+    rows = current(world, day)
+    return [manifest_from_json(world.store.read(f"{row.folder}/manifest.json")) for row in rows]
+
+
+# What is given
+
+
+def test_each_epochs_state_is_given_as_that_epoch_has_left_it(days):
+    run_days(days, history(), 1, 2, 3)
+    for day in (1, 2, 3):
+        with weir.open("ladder", epoch(day), state="history") as state:
+            assert found(state) == expected(days, day)
+            assert (state.epoch, state.stage, state.name, state.checkpoint) == (epoch(day), "aircraft", "history", None)
+    assert expected(days, 3) == {"N1": 10, "N2": 2, "N3": 30, "N4": 4, "N5": 5, "N7": 7}
+
+
+def test_without_an_epoch_the_newest_is_given_whose_state_all_subtasks_have_committed(days):
+    run_days(days, history(), 1, 2)
+    days.airflow.dag_run(3)
+    with weir.open("ladder", state="history") as state:
+        assert state.epoch == epoch(2)
+        assert found(state) == expected(days, 2)
+
+
+def test_a_key_is_found_wherever_its_newest_row_is(days):
+    run_days(days, history(), 1, 2, 3)
+    with weir.open("ladder", state="history") as state:
+        assert state.get("N2") == {"tail": "N2", "n": 2}
+        assert state.get("N1") == {"tail": "N1", "n": 10}
+        assert state.get("N3") == {"tail": "N3", "n": 30}
+        assert state.get(None) is None
+        assert state.get("N99") is None
+    with weir.open("ladder", "2013-01-02", state="history") as state:
+        assert state.get("N3") is None
+        assert state.get(None) == {"tail": None, "n": 6}
+
+
+def test_a_key_costs_only_the_row_groups_that_may_hold_it(days, monkeypatch):
+    run_days(days, history(parallelism=1), 1)
+    with weir.open("ladder", state="history") as state:
+        (file,) = state.partitions[0].files
+        groups = [each for each in file.file.segments if not each.is_tail]
+        assert len(groups) == 3
+        read = []
+        monkeypatch.setattr(type(days.store), "read", _counting(type(days.store).read, read, file.path), raising=True)
+        assert state.get("N4") == {"tail": "N4", "n": 4}
+    needed = [each for each in groups if each.key_groups[0] <= group_of("N4") <= each.key_groups[1]]
+    assert sorted(read) == sorted([(each.offset, each.length) for each in [*needed, file.file.segments[-1]]])
+    assert len(needed) < len(groups)
+
+
+def _counting(read, into, path):
+    def counted(self, asked, offset=0, length=None):
+        if asked == path:
+            into.append((offset, length))
+        return read(self, asked, offset, length)
+
+    return counted
+
+
+def test_a_row_is_invisible_in_the_epoch_in_which_it_expires_and_later(days):
+    days.airflow.engine.plan = {epoch(1): {"N1": 1, "N2": 2}, epoch(2): {"N1": 10}, epoch(3): {}, epoch(4): {"N9": 9}}
+    run_days(days, history(ttl="2 days"), 1, 2, 3, 4)
+    kept = {}
+    for day in (1, 2, 3, 4):
+        with weir.open("ladder", epoch(day), state="history") as state:
+            kept[day] = found(state)
+            assert {key: state.get(key) is not None for key in ("N1", "N2")} == {
+                key: key in kept[day] for key in ("N1", "N2")
+            }
+    assert kept == {1: {"N1": 1, "N2": 2}, 2: {"N1": 10, "N2": 2}, 3: {"N1": 10}, 4: {"N9": 9}}
+
+
+def test_a_state_whose_parallelism_has_changed_is_given_once(days):
+    run_days(days, history(parallelism=1), 1)
+    run_days(days, history(parallelism=3), 2)
+    run_days(days, history(parallelism=2), 3)
+    for day, parallelism in ((1, 1), (2, 3), (3, 2)):
+        with weir.open("ladder", epoch(day), state="history") as state:
+            assert found(state) == expected(days, day)
+            assert len(state.partitions) == parallelism
+            assert [key for key in expected(days, day) if state.get(key) is None] == []
+            assert state.bytes == sum({file.path: file.file.bytes for file in state._files}.values())
+
+
+def test_some_columns_are_given_as_they_are_asked_for(days):
+    run_days(days, history(), 1, 2)
+    with weir.open("ladder", state="history") as state:
+        assert state.arrow(["n"]).column_names == ["n"]
+        assert sorted(state.arrow(["n"])["n"].to_pylist()) == sorted(expected(days, 2).values())
+        with pytest.raises(Misconfigured, match="has no column 'm'; it has tail, n"):
+            state.arrow(["m"])
+
+
+def test_a_state_that_nothing_was_ever_put_into_has_no_rows_and_its_columns(days):
+    days.airflow.engine.plan = {}
+    run_days(days, history(), 1)
+    with weir.open("ladder", state="history") as state:
+        assert found(state) == {}
+        assert state.get("N1") is None
+
+
+keys = st.sampled_from([None, "a", "b", "c"])
+changes = st.dictionaries(keys, st.one_of(st.none(), st.integers(0, 9), st.just("deleted")), max_size=4)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(changes, max_size=6), st.none() | st.integers(-1, 5))
+def test_merging_gives_what_a_dictionary_gives(epochs, until):
+    shape = Shape(pa.schema([("k", pa.string()), ("n", pa.int64())]), ("k",), until)
+    model, tables = {}, []
+    for at, change in enumerate(epochs):
+        model.update({k: (v, at) for k, v in change.items()})
+        tables.append(
+            pa.Table.from_pylist(
+                [
+                    {
+                        "k": k,
+                        "n": None if v == "deleted" else v,
+                        KEY_GROUP_COLUMN: 0,
+                        "_weir_deleted": v == "deleted",
+                        "_weir_updated": at,
+                    }
+                    for k, v in change.items()
+                ],
+                schema=shape.stored,
+            )
+        )
+    rows = newest(tables, shape).select(["k", "n"]).to_pylist()
+    wanted = {k: v for k, (v, at) in model.items() if v != "deleted" and (until is None or at > until)}
+    assert len(rows) == len(wanted)
+    assert {row["k"]: row["n"] for row in rows} == wanted
+
+
+# What is refused
+
+
+def test_a_state_is_not_read_as_if_it_were_a_result(days):
+    run_days(days, history(), 1)
+    with pytest.raises(Misconfigured, match="history is a keyed state: open it with state='history'"):
+        weir.open("ladder", stage="history")
+    with pytest.raises(Misconfigured, match="keeps no state 'flights'; it keeps history"):
+        weir.open("ladder", state="flights")
+    with pytest.raises(Misconfigured, match="say either"):
+        weir.open("ladder", stage="flights", state="history")
+
+
+def test_a_key_that_cannot_be_one_is_refused(days):
+    run_days(days, history(), 1)
+    with weir.open("ladder", state="history") as state:
+        with pytest.raises(Misconfigured, match=r"kept by tail: give 1 value\(s\), not 2"):
+            state.get("N1", "N2")
+        with pytest.raises(Misconfigured, match="tail is of type string; 5 is no such value"):
+            state.get(5)
+    with pytest.raises(Misconfigured, match="Open it again"):
+        state.get("N1")
+
+
+def test_a_file_that_is_gone_is_told_with_what_brings_it_back(days):
+    run_days(days, history(), 1, 2)
+    shared = manifests(days, 1)[0].state.files[0]
+    with weir.open("ladder", state="history") as state:
+        lost(days, shared.path)
+        with pytest.raises(Unreadable, match=r"found no such file.*weir plan ladder@20130102T000000Z"):
+            state.arrow()
+    with pytest.raises(Unreadable, match=f"{shared.path}.*Kept are no checkpoints"):
+        weir.open("ladder", state="history")
+
+
+def test_bytes_that_are_not_as_they_were_written_are_never_used(days):
+    run_days(days, history(parallelism=1), 1)
+    with weir.open("ladder", state="history") as state:
+        (file,) = state.partitions[0].files
+        data = bytearray(days.store.read(file.path))
+        data[10] ^= 1
+        days.store.replace(file.path, bytes(data))
+        with pytest.raises(Unreadable, match="expected SHA-256"):
+            state.arrow()
+
+
+def test_a_state_that_was_released_is_told_with_what_is_kept(days):
+    run_days(days, history(), 1, 2)
+    checkpointed(days, 1)
+    with days.ledger.transaction("ladder") as session:
+        rows = session.scalars(
+            select(ResultRow).where(ResultRow.run == f"ladder@{epoch(2)}", ResultRow.stage == "history")
+        )
+        for row in rows:
+            move(session, row, PartitionState.RELEASED, "its checkpoint was subsumed", days.airflow.time)
+    with pytest.raises(Unreadable, match=r"released.*Kept are the checkpoints 1 of 20130101T000000Z.*--checkpoint N"):
+        weir.open("ladder", epoch(2), state="history")
+
+
+def test_what_is_open_is_claimed_until_it_is_closed(days):
+    run_days(days, history(), 1)
+
+    def leased():
+        with days.ledger.transaction() as session:
+            query = select(ResultRow.stage).join(LeaseRow, LeaseRow.result == ResultRow.id)
+            return list(session.scalars(query))
+
+    with weir.open("ladder", state="history"):
+        assert leased() == ["history", "history"]
+    assert leased() == []
+
+
+# Checkpoints
+
+
+def checkpointed(world, day, number=1, subsumed_by=None):
+    """Write a checkpoint of a day's state, as closing does."""
+    parts = tuple(
+        StatePartition(
+            each.subtask,
+            key_group_range(128, 2, each.subtask),
+            each.attempt,
+            str(each.digest),
+            each.rows,
+            each.state.tallies,
+            each.state.files,
+        )
+        for each in manifests(world, day)
+    )
+    keyed = KeyedSnapshot(history().state("history"), "aircraft", 128, SCHEMA, parts)
+    run = f"ladder@{epoch(day)}"
+    at = datetime(2013, 1, day, tzinfo=UTC)
+    made = Checkpoint(
+        "ladder",
+        number,
+        SnapshotKind.CHECKPOINT,
+        epoch(day),
+        run,
+        1,
+        "close",
+        (keyed,),
+        (),
+        {},
+        at.isoformat(),
+        at.isoformat(),
+        1,
+        1,
+        1,
+        0,
+    )
+    world.store.create(checkpoint_path("ladder", number), checkpoint_to_json(made))
+    with world.ledger.transaction("ladder") as session:
+        session.add(
+            CheckpointRow(
+                dataflow="ladder",
+                number=number,
+                kind="checkpoint",
+                status="completed",
+                epoch=epoch(day),
+                run=run,
+                lineage=1,
+                attempt="close",
+                content="",
+                folder="",
+                triggered_at=at,
+                completed_at=at,
+                subsumed_at=at if subsumed_by else None,
+                subsumed_by=subsumed_by,
+                full_bytes=1,
+                incremental_bytes=1,
+                new_files=1,
+                shared_files=0,
+            )
+        )
+
+
+def test_a_checkpoint_is_read_as_it_was_completed_whatever_became_of_its_epoch(days):
+    run_days(days, history(), 1, 2)
+    checkpointed(days, 1)
+    days.airflow.engine.plan[epoch(1)] = {"N1": -1}
+    with weir.open("ladder", state="history", checkpoint=1) as state:
+        assert found(state) == {"N1": 1, "N2": 2, "N3": 3, "N4": 4, "N5": 5, None: 6}
+        assert (state.checkpoint, state.epoch, state.get("N1")) == (1, epoch(1), {"tail": "N1", "n": 1})
+
+
+def test_a_checkpoint_that_is_not_kept_is_refused_with_those_that_are(days):
+    run_days(days, history(), 1, 2)
+    checkpointed(days, 1, 1, subsumed_by=2)
+    checkpointed(days, 2, 2)
+    with pytest.raises(
+        Misconfigured, match="checkpoint 1 of ladder was subsumed by checkpoint 2; kept are the checkpoints 2 of"
+    ):
+        weir.open("ladder", state="history", checkpoint=1)
+    with pytest.raises(Misconfigured, match="checkpoint 7 of ladder is not known"):
+        weir.open("ladder", state="history", checkpoint=7)
+    with pytest.raises(Misconfigured, match="has no keyed state 'other'; it has history"):
+        weir.open("ladder", state="other", checkpoint=2)
+    with pytest.raises(Misconfigured, match="has its own epoch"):
+        weir.open("ladder", epoch(1), state="history", checkpoint=2)
