@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from airflow.sdk import Connection, Context
+    from airflow.sdk.types import DagRunProtocol
 
     from weir.coordinator.coordinator import Coordinator
     from weir.coordinator.values import SparkWork
@@ -190,7 +191,15 @@ def previous_run(context: Context) -> PreviousRun | None:
     found = context["ti"].get_previous_dagrun()
     if found is None or found.data_interval_start is None or found.data_interval_end is None:
         return None
-    return PreviousRun(found.dag_id, found.run_id, (found.data_interval_start, found.data_interval_end))
+    interval = (found.data_interval_start, found.data_interval_end)
+    return PreviousRun(found.dag_id, found.run_id, interval, _is_queued_behind(context, found))
+
+
+def _is_queued_behind(context: Context, found: DagRunProtocol) -> bool:
+    """Whether Airflow runs a backfill from its end: it has not started an earlier run of it, but a later one."""
+    kinds = {str(getattr(each.run_type, "value", each.run_type)) for each in (found, context["dag_run"])}
+    state = str(getattr(found.state, "value", found.state))
+    return kinds == {"backfill"} and state == "queued" and found.start_date is None
 
 
 def parameters_of(declared: Declaration, context: Context) -> dict[str, Any]:

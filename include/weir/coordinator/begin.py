@@ -15,6 +15,7 @@ from weir.coordinator.job import reads_of_job, region_job
 from weir.coordinator.registration import Registered
 from weir.coordinator.room import make_room
 from weir.coordinator.services import Services
+from weir.coordinator.state_check import check_states
 from weir.coordinator.state_job import state_shares
 from weir.coordinator.takeover import enter
 from weir.coordinator.values import Adopted, Awaiting, BeginRequest, Begun, Exhausted, InputFiles, NotInRecord
@@ -44,8 +45,9 @@ def begin(
     gathered = gather(services, registered, clearer)
     if isinstance(gathered, Awaiting):
         return gathered
+    said = check_states(registered, gathered.state, gathered.manifests)
     notes = make_room(services, registered, request.dataflow, _bytes_to_read(registered, gathered))
-    return _begun(services, registered, gathered, notes)
+    return _begun(services, registered, gathered, (*said, *notes))
 
 
 def _bytes_to_read(registered: Registered, gathered: Gathered) -> int:

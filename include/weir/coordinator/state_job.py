@@ -13,7 +13,9 @@ from weir.coordinator.services import Services
 from weir.coordinator.state_share import StateShare
 from weir.dataflow.keep import time_from_text
 from weir.dataflow.state import State, StateKind
-from weir.ledger.runs import Run
+from weir.dataflow.state_evolution import Evolution, evolution
+from weir.dataflow.state_schema import fields_of_json
+from weir.ledger.runs import Run, epoch_of_run
 from weir.recovery.run_state import RunState
 from weir.results.manifest import Manifest, StateContent, StateFile, StateTally
 from weir.results.region_job import OutputReport, StateFileToRead, StateToRead
@@ -42,14 +44,33 @@ def _share(
     manifests: Mapping[PartitionId, Manifest],
 ) -> StateShare:
     assert read.key_groups is not None  # noqa: S101  # keyed
-    until = expired_until(kept, run)
+    evolved, until = _evolution(run, kept, state, read, manifests)
     files = [file for each in read.partitions for file in present_files(manifests[each])]
     tallies: tuple[StateTally, ...] | None = ()
     if read.partitions:
         alone = [each for each in read.partitions if _range_of(state, each, read) == read.key_groups]
-        content = manifests[alone[0]].state if alone else None
+        content = manifests[alone[0]].state if alone and not evolved.is_changed else None
         tallies = None if content is None else visible(content.tallies, until)
-    return StateShare(kept, read.key_groups, share_of(files, read.key_groups, until), tallies, until)
+    files_to_read = share_of(files, read.key_groups, until)
+    return StateShare(kept, read.key_groups, files_to_read, tallies, until, evolved.is_rewritten)
+
+
+def _evolution(
+    run: Run, kept: State, state: RunState, read: InputPartitions, manifests: Mapping[PartitionId, Manifest]
+) -> tuple[Evolution, int | None]:
+    """How the state is declared otherwise than by the epoch before, and until when its rows have expired.
+
+    What had expired there is not visible again, although the state has its rows live longer now.
+    """
+    until = expired_until(kept, run)
+    if not read.partitions:
+        return Evolution(), until
+    first = read.partitions[0]
+    before = state.topology_of(first.run).dataflow.state(kept.name)
+    evolved = evolution(before, kept, fields_of_json(manifests[first].spark_schema))
+    if until is None or before.ttl is None:
+        return evolved, until
+    return evolved, max(until, epoch_seconds(epoch_of_run(first.run)) - _seconds(before.ttl))
 
 
 def present_files(manifest: Manifest) -> tuple[StateFile, ...]:
@@ -64,8 +85,13 @@ def _range_of(state: RunState, partition: PartitionId, read: InputPartitions) ->
 
 def expired_until(kept: State, run: Run) -> int | None:
     """The newest update that has expired in a run's epoch, in seconds since 1970; None where nothing does."""
-    time = None if kept.ttl is None else time_from_text("ttl", kept.ttl)
-    return None if time is None else int((run.interval[0] - time).timestamp())
+    return None if kept.ttl is None else int(run.interval[0].timestamp()) - _seconds(kept.ttl)
+
+
+def _seconds(ttl: str) -> int:
+    time = time_from_text("ttl", ttl)
+    assert time is not None  # noqa: S101  # a state without an end has no ttl
+    return int(time.total_seconds())
 
 
 def state_to_read(services: Services, run: Run, share: StateShare) -> StateToRead:
@@ -77,7 +103,8 @@ def state_to_read(services: Services, run: Run, share: StateShare) -> StateToRea
         for each in share.files
     )
     updated = 0 if share.expired_until is None else epoch_seconds(run.epoch)
-    return StateToRead(share.state, files, share.tallies, updated, share.expired_until, share.state.is_full)
+    is_full = share.state.is_full or share.is_rewritten
+    return StateToRead(share.state, files, share.tallies, updated, share.expired_until, is_full)
 
 
 def state_content(run: Run, share: StateShare, output: OutputReport) -> StateContent | None:

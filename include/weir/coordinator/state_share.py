@@ -17,3 +17,5 @@ class StateShare:
     files: tuple[StateFile, ...]
     tallies: tuple[StateTally, ...] | None
     expired_until: int | None
+    is_rewritten: bool = False
+    """Whether the epoch writes all of it, because it is declared otherwise than before."""

@@ -6,7 +6,7 @@ from weir.dataflow.exchange import Exchange, ExchangeKind, blocking, cached, pip
 from weir.dataflow.failover import Consumers, FailoverStrategy
 from weir.dataflow.settings import spark_conf, task_settings
 from weir.dataflow.stage import Stage, StageKind, TaskSettings, sink, source
-from weir.dataflow.state import State, StateKind, broadcast_state, keyed_state, list_state
+from weir.dataflow.state import OnReprocess, State, StateKind, broadcast_state, keyed_state, list_state
 
 __all__ = [
     "Consumers",
@@ -15,6 +15,7 @@ __all__ = [
     "Exchange",
     "ExchangeKind",
     "FailoverStrategy",
+    "OnReprocess",
     "Stage",
     "StageKind",
     "State",

@@ -12,7 +12,7 @@ from weir.dataflow.codec import stage_from_json, stage_to_json
 from weir.dataflow.failover import Consumers, FailoverStrategy
 from weir.dataflow.keep import Keep, size_from_text, time_from_text
 from weir.dataflow.stage import Stage
-from weir.dataflow.state import State
+from weir.dataflow.state import OnReprocess, State
 from weir.dataflow.validation import sound_stages
 from weir.errors import Misconfigured
 
@@ -24,7 +24,7 @@ STATE_VERSION = 3
 
 _READ = (1, VERSION, STATE_VERSION)
 
-_LIFE = ("keep", "keep_failed", "keep_published", "quota")
+_LIFE = ("keep", "keep_failed", "keep_published", "quota", "retained_checkpoints")
 """What a dataflow may say of the life of its results."""
 
 
@@ -37,7 +37,10 @@ class Dataflow:
     "individual") and `consumers` when those that read what was made again do ("if_changed", "always").
     `keep` says how long intermediate results stay that nobody needs ("2 runs", "end_of_run", "on_consumed", "7 days"),
     `keep_failed` those of a run that never closed, `keep_published` published versions ("forever", "90 days"), and
-    `quota` how many bytes the dataflow may have at rest ("500 GB"); None leaves each to the deployment.
+    `quota` how many bytes the dataflow may have at rest ("500 GB"), and `retained_checkpoints` how many checkpoints and
+    savepoints of its state are retained; None leaves each to the deployment.
+    `on_reprocess` says what becomes of later epochs when one that they go on from comes out otherwise: "cascade" has
+    them run again, in order, as far as there is a change; with "mark" they are stale until somebody needs them.
     Raises Misconfigured, which lists what to write instead.
     """
 
@@ -51,6 +54,8 @@ class Dataflow:
     keep_failed: str | None = field(default=None, kw_only=True)
     keep_published: str | None = field(default=None, kw_only=True)
     quota: str | None = field(default=None, kw_only=True)
+    retained_checkpoints: int | None = field(default=None, kw_only=True)
+    on_reprocess: OnReprocess = field(default=OnReprocess.CASCADE, kw_only=True)
 
     if TYPE_CHECKING:
         # Texts are taken, enums are kept: a dataclass's own annotations cannot say that of one field.
@@ -67,11 +72,14 @@ class Dataflow:
             keep_failed: str | None = None,
             keep_published: str | None = None,
             quota: str | None = None,
+            retained_checkpoints: int | None = None,
+            on_reprocess: OnReprocess | str = OnReprocess.CASCADE,
         ) -> None: ...
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "failover", _choice(self.name, "failover", self.failover, FailoverStrategy))
         object.__setattr__(self, "consumers", _choice(self.name, "consumers", self.consumers, Consumers))
+        object.__setattr__(self, "on_reprocess", _choice(self.name, "on_reprocess", self.on_reprocess, OnReprocess))
         self._check_life()
         object.__setattr__(self, "parameters", _as_json(self.name, self.parameters))
         object.__setattr__(self, "stages", sound_stages(self.name, self.max_parallelism, tuple(self.stages)))
@@ -85,6 +93,9 @@ class Dataflow:
                     time_from_text(what, getattr(self, what))
             if self.quota is not None:
                 size_from_text("quota", self.quota)
+            retained: object = self.retained_checkpoints
+            if retained is not None and (type(retained) is not int or retained < 1):
+                raise Misconfigured(f"retained_checkpoints is {retained!r}, expected a whole number of at least 1")
         except Misconfigured as error:
             raise Misconfigured(f"dataflow {self.name!r}: {error}") from error
 
@@ -124,6 +135,8 @@ class Dataflow:
             "failover": self.failover.value,
             "consumers": self.consumers.value,
             **{each: getattr(self, each) for each in _LIFE if getattr(self, each) is not None},
+            # Younger than the first records, which are to stay as they are.
+            **({} if self.on_reprocess is OnReprocess.CASCADE else {"on_reprocess": self.on_reprocess.value}),
             "stages": [stage_to_json(stage) for stage in self.stages],
         }
 
@@ -144,6 +157,7 @@ class Dataflow:
             parameters=document["parameters"],
             failover=document.get("failover", FailoverStrategy.REGION),
             consumers=document.get("consumers", Consumers.IF_CHANGED),
+            on_reprocess=document.get("on_reprocess", OnReprocess.CASCADE),
             **{each: document.get(each) for each in _LIFE},
         )
 

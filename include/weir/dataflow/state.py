@@ -25,6 +25,15 @@ class StateKind(Enum):
     """The same rows in every subtask."""
 
 
+class OnReprocess(Enum):
+    """What becomes of later epochs when one that they go on from is made again, and comes out otherwise."""
+
+    CASCADE = "cascade"
+    """They run again, one after the other, up to the first that comes out as it was."""
+    MARK = "mark"
+    """They are stale, and are made again when somebody needs them: a later epoch, or a person."""
+
+
 @dataclass(frozen=True, slots=True)
 class State:
     """One state of a stage; made by `keyed_state`, `list_state` and `broadcast_state`.

@@ -19,6 +19,7 @@ from weir.dataflow import Dataflow
 from weir.errors import Misconfigured, Retryable
 from weir.ledger.deleted_runs import set_aside
 from weir.ledger.models import DataflowRow, RunRow, Table
+from weir.ledger.state_epochs import require_sound_epoch
 from weir.topology.regions import Topology
 
 _OF_EPOCH = select(RunRow).where(RunRow.dataflow == bindparam("dataflow"), RunRow.epoch == bindparam("epoch"))
@@ -65,6 +66,8 @@ class PreviousRun:
     dag_id: str
     run_id: str
     interval: tuple[datetime, datetime]
+    is_queued: bool = False
+    """Whether both are of one backfill, and this one is to run behind the later one: it runs backwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,11 @@ def dataflow_of(run: str) -> str:
     return run.partition("@")[0]
 
 
+def epoch_of_run(run: str) -> str:
+    """The epoch of the run with this id."""
+    return run.partition("@")[2]
+
+
 def ensure_dataflow(session: Session, name: str, store_id: str) -> DataflowRow:
     """The row of dataflow `name`, made at its first begin. Raises Retryable if the results live in another store."""
     row = session.scalar(_DATAFLOW, {"dataflow": name})
@@ -150,6 +158,8 @@ def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[Ru
         row.pinned, row.parameters = new.dataflow.to_json(), dict(new.parameters)
         row.task_prefix, row.predecessor = new.task_prefix, _predecessor(session, new, epoch, now)
         session.flush()
+        is_backwards = new.previous is not None and new.previous.is_queued
+        require_sound_epoch(session, row, new.dataflow, is_backwards=is_backwards)
         on_pin(row)
     elif row.expired_at is not None:
         row.expired_at = None  # it has a record again, from which its new results can be found

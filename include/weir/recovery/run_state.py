@@ -208,11 +208,13 @@ class RunState:
         )
 
     def _previous_partitions(self, run: str, read: PreviousInput) -> tuple[PartitionId, ...]:
-        """All that the run before has of the producer; nothing in the first epoch."""
+        """All that the run before has of the producer; nothing in the first epoch, and of a new state."""
         before = self.predecessor_of(run)
         if before is None:
             return ()
         known = self._earlier(before)
+        if read.producer in self.topology_of(run).states and read.producer not in known.topology.states:
+            return ()
         if not known.topology.writes(read.producer, read.layout.id):
             raise Misconfigured(
                 f"stage {read.stage} reads {read.producer} of the epoch before, but run {before} is pinned to a "

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from weir.dataflow.resolving import ResolveContext
+from weir.dataflow.state_schema import fields_of_ddl, spark_json
 from weir.errors import Internal
 from weir.results.codec import manifest_from_json, stage_copy_from_json, stage_copy_to_json
 from weir.results.layout import PLAIN
@@ -127,7 +128,8 @@ class FakeEngine:
         content = hashlib.sha256(json.dumps([contents[stage.name], before[-1:]]).encode()).hexdigest()
         written = self._write(stage, output, content)
         tally = StateTally(read.updated, 1, written.digest.xor, 0, 0)
-        return replace(written, state=StateReport((tally,), 1))
+        schema = spark_json(fields_of_ddl(read.state.schema))
+        return replace(written, spark_schema=schema, state=StateReport((tally,), 1, read.is_full))
 
     def _of_stage(self, job: RegionJob, stage: StageToRun, contents: Mapping[str, str]) -> tuple[str, bytes]:
         """A plain result's content, and what its file has besides."""

@@ -1,0 +1,169 @@
+"""How a state may be declared otherwise from one epoch to the next.
+
+Invariant: what the files of a state hold is read under a new declaration as it was written under the old one, or the
+change is refused before anything runs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from weir.dataflow.keep import time_from_text
+from weir.dataflow.state import State, StateKind
+from weir.dataflow.state_schema import Fields, Kind, fields_of_ddl, shown
+from weir.errors import Misconfigured
+
+if TYPE_CHECKING:
+    from weir.dataflow.dataflow import Dataflow
+
+_WIDER = {
+    "tinyint": ("smallint", "int", "bigint"),
+    "smallint": ("int", "bigint"),
+    "int": ("bigint",),
+    "float": ("double",),
+}
+"""The types that Spark reads values of others as, out of files that were written with the others."""
+
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Evolution:
+    """What a new declaration of a state asks of the first epoch that has it.
+
+    `is_changed`: its columns are others, so that its rows are digested anew. `is_rewritten`: the epoch writes all of
+    it, so that neither the values of a column that is dropped come back, nor rows that have expired.
+    """
+
+    is_changed: bool = False
+    is_rewritten: bool = False
+
+
+def evolution(old: State, new: State, old_fields: Fields | None = None) -> Evolution:
+    """Compare two declarations that `problems` has nothing against; `old_fields` are the columns that were written."""
+    if new.kind is not StateKind.KEYED:
+        return Evolution()
+    before, after = old_fields or fields_of_ddl(old.schema), fields_of_ddl(new.schema)
+    is_changed = [(name, each.kind) for name, each in before.items()] != [
+        (name, each.kind) for name, each in after.items()
+    ]
+    return Evolution(is_changed, bool(before.keys() - after.keys()) or _lives_longer(old, new))
+
+
+def _lives_longer(old: State, new: State) -> bool:
+    before, after = (None if each.ttl is None else time_from_text("ttl", each.ttl) for each in (old, new))
+    return before is not None and after is not None and after > before
+
+
+def require_compatible(
+    old: Dataflow, new: Dataflow, old_name: str, new_name: str, left_out: Collection[str] = ()
+) -> None:
+    """Check that `new` can go on from the states of `old`; the names are those of what each is the dataflow of.
+
+    States in `left_out` may be gone; a state that `old` has not kept is new, and starts empty. Raises Misconfigured.
+    """
+    found = list(incompatibilities(old, new, left_out))
+    if not found:
+        return
+    listed = found[0] if len(found) == 1 else "\n" + "\n".join(f"- {text}" for text in found)
+    raise Misconfigured(f"{new_name} cannot go on from the state of {old_name}: {listed}. Nothing was run")
+
+
+def incompatibilities(old: Dataflow, new: Dataflow, left_out: Collection[str] = ()) -> Iterator[str]:
+    """Say why `new` cannot go on from the states of `old`."""
+    kept = {state.name: state for stage in new.stages for state in stage.states}
+    for stage in old.stages:
+        for state in stage.states:
+            if state.name in kept:
+                groups = (old.max_parallelism_of(state.name), new.max_parallelism_of(state.name))
+                yield from problems(state, kept[state.name], groups)
+            elif state.name not in left_out:
+                yield _vanished(state, new)
+
+
+def _vanished(state: State, new: Dataflow) -> str:
+    names = [each.name for stage in new.stages for each in stage.states]
+    there = f"it keeps {', '.join(names)}" if names else "it keeps none"
+    return (
+        f"state {state.name!r} is not declared any more ({there}), and would be lost: declare it again, under the same "
+        f"name; or let it go with `weir restore {new.name} CHECKPOINT --allow-non-restored-state` (`weir checkpoints "
+        f"{new.name}` lists them)"
+    )
+
+
+def problems(
+    old: State, new: State, max_parallelism: tuple[int, int], old_fields: Fields | None = None
+) -> Iterator[str]:
+    """Say why a state cannot go on under a new declaration. `old_fields` are the columns as they were written."""
+    where = f"state {new.name!r}"
+    if old.kind is not new.kind:
+        yield f"{where} was a {old.kind.value} state and is now a {new.kind.value} one: give the new one another name"
+        return
+    if old.kind is not StateKind.KEYED:
+        if old.schema != new.schema and fields_of_ddl(old.schema) != fields_of_ddl(new.schema):
+            yield f'{where} had the columns "{old.schema}" and now has "{new.schema}": give the new one another name'
+        return
+    if max_parallelism[0] != max_parallelism[1]:
+        yield (
+            f"{where} is divided into {max_parallelism[0]} key groups, and max_parallelism is {max_parallelism[1]}: "
+            f"write max_parallelism={max_parallelism[0]} (parallelism itself may change)"
+        )
+    if old.keys != new.keys:
+        yield f"{where} is kept by {_listed(old.keys)}, not by {_listed(new.keys)}: give the new one another name"
+        return
+    yield from (f"{where}: {text}" for text in _column_problems(new, old_fields or fields_of_ddl(old.schema)))
+    if (old.ttl is None) is not (new.ttl is None):
+        yield (
+            f"{where} had {_said(old.ttl)} and now has {_said(new.ttl)}: when its rows were last updated is only known "
+            "of a state that has always had one (a ttl may be shortened or lengthened). Give the new one another name"
+        )
+
+
+def _said(ttl: str | None) -> str:
+    return "no ttl" if ttl is None else f'ttl="{ttl}"'
+
+
+def _column_problems(new: State, before: Fields) -> Iterator[str]:
+    after = fields_of_ddl(new.schema)
+    both = f"It was written with ({shown(before)}), and is declared with ({shown(after)})"
+    for name, field in after.items():
+        if name not in before:
+            if field.is_required:
+                yield f"the new column {name} is NOT NULL, but rows that are there have none: let it be null. {both}"
+            continue
+        was = before[name].kind
+        if name in new.keys and was != field.kind:
+            yield f"the key column {name} was {was} and is now {field.kind}: a key's type cannot change. {both}"
+        elif not is_readable(was, field.kind):
+            yield (
+                f"the column {name} was {was} and is now {field.kind}, not to be read as that: whole numbers, float "
+                "and decimal may become wider, columns may be added and dropped; call one of another type otherwise. "
+                f"{both}"
+            )
+    for name in before.keys() - after.keys():
+        same = [each for each in after if each.lower() == name.lower()]
+        if same:
+            yield f"the column {name} is now spelled {same[0]}: leave its name as it was. {both}"
+
+
+def is_readable(was: Kind, now: Kind) -> bool:
+    """Whether values that were written as one type can be read as another one, and are what they were."""
+    if was == now or now.name in _WIDER.get(was.name, ()):
+        return True
+    old, new = _DECIMAL.fullmatch(was.name), _DECIMAL.fullmatch(now.name)
+    if old and new:
+        return int(new[2]) == int(old[2]) and int(new[1]) >= int(old[1])
+    if was.name != now.name or not was.parts:
+        return False
+    after = dict(now.parts)
+    if was.name == "map" and dict(was.parts)["key"] != after["key"]:
+        return False
+    # A nested column may get more fields and wider ones; one that is dropped would come back with an old value.
+    return all(name in after and is_readable(kind, after[name]) for name, kind in was.parts)
+
+
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(names)

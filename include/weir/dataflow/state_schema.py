@@ -1,0 +1,227 @@
+"""The columns of a state, read from Spark's DDL or from Spark's JSON, without Spark.
+
+Invariant: two spellings of one type are one value (LONG and BIGINT, `STRUCT<a: INT>` and `struct<a:int>`), and only
+they.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from weir.errors import Misconfigured
+
+_TOKEN = re.compile(r"\s*(`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[A-Za-z0-9_]+|[<>(),:])")
+_SAME = {
+    "byte": "tinyint",
+    "short": "smallint",
+    "integer": "int",
+    "long": "bigint",
+    "real": "float",
+    "dec": "decimal",
+    "numeric": "decimal",
+    "character": "char",
+    "timestamp_ltz": "timestamp",
+}
+_OF_WORDS = ("interval", "string", "timestamp")
+"""Types that may be spelled with several words."""
+
+_IN_JSON = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}
+
+_ENDS = (",", ">", ")")
+_CLAUSES = ("not", "comment", "default")
+_NESTED = {"array": ("element",), "map": ("key", "value")}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A type: its name with what belongs to it ("decimal(10,2)"), and the parts of a nested one by their names."""
+
+    name: str
+    parts: tuple[tuple[str, Kind], ...] = ()
+    collation: str = field(default="", compare=False)
+    """Of a string; Spark's JSON does not say it at this place."""
+
+    def __str__(self) -> str:
+        if self.name == "struct":
+            return f"struct<{','.join(f'{name}:{kind}' for name, kind in self.parts)}>"
+        if self.parts:
+            return f"{self.name}<{','.join(str(kind) for _, kind in self.parts)}>"
+        return self.name + self.collation
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column of a state."""
+
+    name: str
+    kind: Kind
+    is_required: bool = False
+    """Whether it was declared NOT NULL."""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.kind}{' NOT NULL' if self.is_required else ''}"
+
+
+Fields = Mapping[str, Field]
+"""The columns of a state by name, in their order."""
+
+
+def shown(fields: Fields) -> str:
+    """The columns as DDL, for a message."""
+    return ", ".join(str(each) for each in fields.values())
+
+
+def fields_of_ddl(schema: str) -> Fields:
+    """Read DDL like "tailnum STRING, flights BIGINT". Raises Misconfigured for what is no list of columns."""
+    read = _Reader(schema)
+    found = tuple(read.fields(last=""))
+    names = [each.name for each in found]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if not found or twice:
+        what = f"has the column {', '.join(twice)} twice" if twice else "has no columns"
+        raise Misconfigured(f'the schema "{schema}" {what}: write it like "tailnum STRING, flights BIGINT"')
+    return {each.name: each for each in found}
+
+
+def fields_of_json(spark_schema: str) -> Fields:
+    """Read Spark's JSON of a schema, in which every column may be null."""
+    columns = json.loads(spark_schema)["fields"]
+    return {each["name"]: Field(each["name"], _kind_of_json(each["type"])) for each in columns}
+
+
+def spark_json(fields: Fields) -> str:
+    """Write columns as Spark's JSON of a schema, nullable throughout."""
+    return json.dumps(_struct(tuple((each.name, each.kind) for each in fields.values())))
+
+
+def _struct(parts: tuple[tuple[str, Kind], ...]) -> dict[str, Any]:
+    fields = [{"name": name, "type": _json_of_kind(kind), "nullable": True, "metadata": {}} for name, kind in parts]
+    return {"type": "struct", "fields": fields}
+
+
+def _json_of_kind(kind: Kind) -> Any:
+    if kind.name == "struct":
+        return _struct(kind.parts)
+    parts = {name: _json_of_kind(part) for name, part in kind.parts}
+    if kind.name == "array":
+        return {"type": "array", "elementType": parts["element"], "containsNull": True}
+    if kind.name == "map":
+        return {"type": "map", "keyType": parts["key"], "valueType": parts["value"], "valueContainsNull": True}
+    return _IN_JSON.get(kind.name, kind.name)
+
+
+def _kind_of_json(found: Any) -> Kind:
+    if not isinstance(found, dict):
+        return _named(str(found))
+    root = found["type"]
+    if root == "struct":
+        return Kind("struct", tuple((each["name"], _kind_of_json(each["type"])) for each in found["fields"]))
+    if root == "array":
+        return Kind("array", (("element", _kind_of_json(found["elementType"])),))
+    if root == "map":
+        return Kind("map", (("key", _kind_of_json(found["keyType"])), ("value", _kind_of_json(found["valueType"]))))
+    return _kind_of_json(found["sqlType"]) if "sqlType" in found else _named(str(root))
+
+
+def _named(text: str) -> Kind:
+    if " collate " in text:
+        root, _, collation = text.partition(" collate ")
+        return Kind(root, collation=f" collate {collation}")
+    root, bracket, rest = text.lower().partition("(")
+    name = _SAME.get(root.strip(), root.strip())
+    if name == "decimal" and not bracket:
+        return Kind("decimal(10,0)")
+    if name == "decimal" and "," not in rest:
+        rest = rest.replace(")", ",0)")
+    return Kind(f"{name}{bracket}{rest.replace(' ', '')}")
+
+
+class _Reader:
+    """Reads a list of columns from left to right."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = list(self._split(text))
+
+    def _split(self, text: str) -> Iterator[str]:
+        at = 0
+        while text[at:].strip():
+            found = _TOKEN.match(text, at)
+            if found is None:
+                raise self._wrong(f"cannot be read from {text[at:].strip()[:20]!r} on")
+            yield found[1]
+            at = found.end()
+
+    def _wrong(self, what: str) -> Misconfigured:
+        return Misconfigured(f'the schema "{self._text}" {what}: write it like "tailnum STRING, flights BIGINT"')
+
+    def _next(self) -> str:
+        return self._tokens[0] if self._tokens else ""
+
+    def _take(self, wanted: str = "") -> str:
+        if not self._tokens or (wanted and self._tokens[0] != wanted):
+            raise self._wrong(f"has {self._next() or 'its end'!r} where {wanted or 'something'!r} was expected")
+        return self._tokens.pop(0)
+
+    def fields(self, last: str) -> Iterator[Field]:
+        """The columns up to the token `last`, or to the end."""
+        while self._next() != last:
+            yield self._field()
+            if self._next() != last:
+                self._take(",")
+                if self._next() == last:
+                    raise self._wrong("ends with a comma")
+
+    def _field(self) -> Field:
+        name = self._take()
+        if name in ("<", *_ENDS, ":"):
+            raise self._wrong(f"has {name!r} where a column's name was expected")
+        if self._next() == ":":
+            self._take()
+        kind, is_required = self._kind(), False
+        while self._next().lower() in _CLAUSES:
+            clause = self._take().lower()
+            if clause == "not":
+                is_required = self._take().lower() == "null"
+            else:
+                self._take()
+        return Field(name[1:-1].replace("``", "`") if name.startswith("`") else name, kind, is_required)
+
+    def _kind(self) -> Kind:
+        root = self._take().lower()
+        if root in _ENDS or root in (":", "<", "("):
+            raise self._wrong("has a column without a type")
+        if root == "struct" and self._next() == "<":
+            self._take()
+            parts = tuple((each.name, each.kind) for each in self.fields(last=">"))
+            self._take(">")
+            return Kind("struct", parts)
+        if root in _NESTED and self._next() == "<":
+            return self._nested(root)
+        words = [root]
+        while self._next() == "(" or (root in _OF_WORDS and not self._is_at_end()):
+            words.append(self._arguments() if self._next() == "(" else f" {self._take().lower()}")
+        return _named("".join(words))
+
+    def _is_at_end(self) -> bool:
+        return self._next() in ("", *_ENDS) or self._next().lower() in _CLAUSES
+
+    def _nested(self, root: str) -> Kind:
+        self._take("<")
+        parts = []
+        for place, name in enumerate(_NESTED[root]):
+            if place:
+                self._take(",")
+            parts.append((name, self._kind()))
+        self._take(">")
+        return Kind(root, tuple(parts))
+
+    def _arguments(self) -> str:
+        taken = ""
+        while not taken.endswith(")"):
+            taken += self._take()
+        return taken
