@@ -42,6 +42,8 @@ class Origin(Enum):
     CLEARED_BY_PERSON = "cleared by a person"
     REBUILT = "rebuilt"
     """Found in the store when the ledger was built again; nobody knows any more."""
+    RESTORED = "restored"
+    """Nobody's: what it has made is what a checkpoint or savepoint had."""
 
 
 def attempts_of(session: Session, run: str, region: RegionId) -> list[AttemptRow]:

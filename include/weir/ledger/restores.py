@@ -1,0 +1,69 @@
+"""What dataflows were restored from.
+
+Invariant: no epoch up to one that was restored, and that no DagRun of the dataflow has made, is ever computed: nobody
+has what it would go on from.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from weir.errors import Misconfigured
+from weir.ledger.models import RestoreRow, RunRow
+
+NO_DAG = ""
+"""The DAG of a run that was restored and never computed here."""
+
+
+def restores_of(session: Session, dataflow: str) -> list[RestoreRow]:
+    """All restores of a dataflow, oldest first."""
+    return list(session.scalars(select(RestoreRow).where(RestoreRow.dataflow == dataflow).order_by(RestoreRow.id)))
+
+
+def last_restore(session: Session, dataflow: str, epoch: str) -> RestoreRow | None:
+    """The last restore of an epoch, if there was one."""
+    query = select(RestoreRow).where(RestoreRow.dataflow == dataflow, RestoreRow.epoch == epoch)
+    return session.scalar(query.order_by(RestoreRow.id.desc()).limit(1))
+
+
+def left_out(session: Session, dataflow: str, epoch: str) -> tuple[str, ...]:
+    """The states that an epoch may do without whose predecessor is `epoch`."""
+    row = last_restore(session, dataflow, epoch)
+    return () if row is None else tuple(str(each) for each in row.left_out)
+
+
+def pins_on(session: Session, origin: str) -> list[RestoreRow]:
+    """The forks of a dataflow that still need its files."""
+    query = select(RestoreRow).where(RestoreRow.origin == origin, RestoreRow.unpinned_at.is_(None))
+    return list(session.scalars(query.order_by(RestoreRow.id)))
+
+
+def pins_of(session: Session, dataflow: str) -> list[RestoreRow]:
+    """The restores of a dataflow of which it needs files that are not its own."""
+    return [row for row in restores_of(session, dataflow) if row.unpinned_at is None]
+
+
+def end_pin(row: RestoreRow, now: datetime) -> None:
+    """Let the origin delete what the dataflow needs no more."""
+    row.unpinned_at = now
+
+
+def require_after_restore(session: Session, dataflow: str, epoch: str) -> None:
+    """Refuse to compute an epoch up to the one that a dataflow begins with. Raises Misconfigured."""
+    first = session.scalar(
+        select(RunRow.epoch)
+        .where(RunRow.dataflow == dataflow, RunRow.dag_id == NO_DAG, RunRow.epoch >= epoch)
+        .order_by(RunRow.epoch)
+        .limit(1)
+    )
+    if first is None:
+        return
+    row = last_restore(session, dataflow, first)
+    source = "a checkpoint" if row is None else f"{row.source} of {row.origin}"
+    raise Misconfigured(
+        f"dataflow {dataflow} goes on from the end of epoch {first}, restored from {source}: epoch {epoch} is not "
+        "behind it, and has nothing to go on from. Delete this DagRun; give the DAG a start_date behind that epoch"
+    )
