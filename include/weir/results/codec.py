@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -16,7 +16,7 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 
 from weir.errors import Misconfigured
 from weir.results.checkpoint import Checkpoint
-from weir.results.manifest import Manifest
+from weir.results.manifest import Manifest, StateFile
 from weir.results.region_failure import RegionFailure
 from weir.results.region_job import RegionJob, RegionReport
 from weir.results.run_record import RunRecord
@@ -120,6 +120,16 @@ def checkpoint_from_json(data: bytes) -> Checkpoint:
     if checkpoint_to_json(checkpoint) != data:
         raise Misconfigured("a checkpoint is not as it was written: its SHA-256 does not match")
     return checkpoint
+
+
+def state_files_to_plain(files: Iterable[StateFile]) -> list[Any]:
+    """Encode files of keyed state for a column of JSON."""
+    return [_plain(each) for each in files]
+
+
+def state_files_from_plain(value: Any) -> tuple[StateFile, ...]:
+    """Decode files of keyed state. Raises Misconfigured if they are none."""
+    return cast("tuple[StateFile, ...]", _value(tuple[StateFile, ...], value, "state files"))
 
 
 def _checksum(data: bytes) -> str:

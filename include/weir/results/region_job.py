@@ -95,6 +95,23 @@ class OutputToWrite:
 
 
 @dataclass(frozen=True, slots=True)
+class MergeToWrite:
+    """Files of a keyed state that become one run of it: those of `state`, each cut to its key groups.
+
+    Where `is_bottom` there are no older ones: deleted and expired rows are left out. `parts` is how many files to
+    write, apart by key group. `folder` is relative to the store; `spark_folder` is the same in Spark's spelling.
+    """
+
+    stage: str
+    layout: Layout
+    state: StateToRead
+    is_bottom: bool
+    parts: int
+    folder: str
+    spark_folder: str
+
+
+@dataclass(frozen=True, slots=True)
 class CopyToWrite:
     """Where a stage's rows are copied to, and the fingerprint of what they are made from.
 
@@ -171,6 +188,8 @@ class RegionJob:
     spark_conf: dict[str, str] = field(default_factory=dict)
     modules: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    merges: tuple[MergeToWrite, ...] = ()
+    """Of a compaction, which has no stages: its report has an output for each of them, in this order."""
 
     @property
     def folder(self) -> str:
