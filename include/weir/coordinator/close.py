@@ -7,10 +7,12 @@ equal content does nothing. Each step is recorded and can be taken twice.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
+from weir.coordinator.checkpoint import checkpoint_run
+from weir.coordinator.checkpoint_order import await_predecessor
 from weir.coordinator.clearing import Clearer
 from weir.coordinator.commit import require_newest, require_unchanged
 from weir.coordinator.consequences import note_whether_closed
@@ -41,6 +43,9 @@ from weir.topology.regions import PartitionId
 _MADE_ANEW = (PartitionState.QUARANTINED.value, PartitionState.SUPERSEDED.value)
 """The states of results that are not right, or were not when they were made again."""
 
+CHECKPOINT = "weir_checkpoint"
+"""Where the summary says which checkpoint was completed, if one was: no sink has that name."""
+
 
 @dataclass(frozen=True, slots=True)
 class SinkResult:
@@ -61,13 +66,14 @@ def close(
     registered = enter(services, request, clearer)
     if not isinstance(registered, Registered):
         return registered
-    gathered = gather(services, registered, clearer)
+    gathered = await_predecessor(services, registered, clearer) or gather(services, registered, clearer)
     if isinstance(gathered, Awaiting):
         return gathered
     require_equal_broadcasts(gathered.state)
     sinks = [_sink_result(registered, sink, gathered.manifests) for sink in registered.topology.sinks]
     parts = _parts(gathered, sinks)
     require_intact(services, parts)
+    checkpoint = checkpoint_run(services, registered, gathered)
     reads = tuple(_read(gathered.state, partition) for sink in sinks for partition in sink.partitions)
     intact = {folder: manifest for manifest, folder, _ in parts}
     pointers = _decide(
@@ -79,7 +85,8 @@ def close(
     for pointer in pointers:
         _create(services, pointer)
     services.store_id()  # or it was written under a mount point whose disk is gone
-    return _complete(services, registered, reads, sinks)
+    done = _complete(services, registered, reads, sinks)
+    return done if checkpoint is None else replace(done, summary={**done.summary, CHECKPOINT: checkpoint})
 
 
 def _parts(gathered: Gathered, sinks: Sequence[SinkResult]) -> list[Part]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from weir.coordinator import amendment, begin, close, commit, failure, settle
+from weir.coordinator.checkpoint_keeping import keep_checkpoints
 from weir.coordinator.clearing import Clearer
 from weir.coordinator.release import Deleted, delete_released, release
 from weir.coordinator.room import make_room_again
@@ -83,10 +84,14 @@ class Coordinator:
         return amendment.label(self._services, dataflow, attempt, labels)
 
     def release(self, dataflow: str, runs: Iterable[str] | None = None) -> tuple[Deleted, ...]:
-        """Release what nobody needs any more, in `runs` or in all, and delete its bytes. Raises Retryable."""
+        """Release what nobody needs any more, in `runs` or in all, and delete its bytes. Raises Retryable.
+
+        Of checkpoints those that are too many are subsumed first.
+        """
         touched = None if runs is None else tuple(runs)
         if touched is None:
             expire_versions(self._services, dataflow)
+        keep_checkpoints(self._services, dataflow)
         release(self._services, dataflow, touched)
         return delete_released(self._services, dataflow, touched)
 

@@ -146,11 +146,16 @@ def _identities(state: RunState, partitions: Iterable[PartitionId]) -> dict[Part
 
 
 def _wait(row: AttemptRow, awaited: Mapping[PartitionId, frozenset[RegionId]], registered: Registered) -> Awaiting:
-    seconds = min(FIRST_WAIT * 2**row.waits, LONGEST_WAIT)
-    row.state, row.waits = AttemptState.WAITING.value, min(row.waits + 1, 10)
     regions = sorted({str(region) for regions in awaited.values() for region in regions})
     partitions = ", ".join(str(each) for each in sorted(awaited))
-    return Awaiting(seconds, f"waiting for {', '.join(regions)}, at work on {partitions}", registered.interrupt)
+    return wait_for(row, f"waiting for {', '.join(regions)}, at work on {partitions}", registered)
+
+
+def wait_for(row: AttemptRow, reason: str, registered: Registered) -> Awaiting:
+    """Write down that an attempt waits, longer each time."""
+    seconds = min(FIRST_WAIT * 2**row.waits, LONGEST_WAIT)
+    row.state, row.waits = AttemptState.WAITING.value, min(row.waits + 1, 10)
+    return Awaiting(seconds, reason, registered.interrupt)
 
 
 def losses_by_partition(losses: Iterable[Loss], current: str) -> dict[PartitionId, Loss]:

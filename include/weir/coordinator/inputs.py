@@ -16,7 +16,7 @@ from weir.recovery.run_state import CLOSE, CurrentResult, RunState
 from weir.results.manifest import Manifest
 from weir.results.partition_state import PartitionState
 from weir.store.probe import KeyGroups, PartitionRef, probe, verify_segments
-from weir.topology.regions import PartitionId, RegionId
+from weir.topology.regions import PartitionId, RegionId, Topology
 
 Part = tuple[Manifest, str, KeyGroups]
 """What a reader reads of a partition: its manifest, its folder, and an inclusive range of key groups (None: all)."""
@@ -52,8 +52,18 @@ def sort_inputs(state: RunState, region: RegionId) -> Sorted:
 
 
 def _is_worth_probing(state: RunState, partition: PartitionId) -> bool:
-    """The closing task reads the sinks; of other results it asks the ledger, unless that has recorded a loss."""
-    return partition.stage in state.topology.sinks or state.results[partition].state is PartitionState.LOST
+    """The closing task reads the sinks, and what its checkpoint names that is not released.
+
+    Of other results it asks the ledger, unless that has recorded a loss.
+    """
+    known = state.results[partition].state
+    is_of_checkpoint = partition in checkpointed(state.topology) and known is not PartitionState.RELEASED
+    return partition.stage in state.topology.sinks or is_of_checkpoint or known is PartitionState.LOST
+
+
+def checkpointed(topology: Topology) -> Set[PartitionId]:
+    """The partitions that a checkpoint of a run of this topology names: none where no stage keeps state."""
+    return topology.carried if topology.dataflow.keeps_state else frozenset()
 
 
 def reference(result: CurrentResult, run: str) -> PartitionRef:

@@ -10,7 +10,7 @@ released: so that a ledger that is built again does not take it for lost.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
@@ -18,6 +18,7 @@ from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from weir.coordinator.services import Services
+from weir.coordinator.state_files import is_keyed_state, live_state_files
 from weir.errors import DiskFull
 from weir.ledger.lives import is_all_kept, newest_dataflow_settings, run_life, runs_to_release, unpinned_verdicts
 from weir.ledger.models import ResultRow, RunRow
@@ -137,13 +138,18 @@ def delete_released(services: Services, dataflow: str, runs: Iterable[str] | Non
     services.store_id()  # an unmounted disk looks as if all were deleted already
     with services.ledger.transaction() as session:
         pending = _pending(session, dataflow, runs)
-    in_parallel(lambda each: _delete_data(services, each), pending, services.store.workers)
-    if pending:
-        services.store_id()  # or it was unmounted meanwhile
-        with services.ledger.transaction(dataflow) as session:
-            for each in pending:
-                _note_deleted(session, services, each)
-    return tuple(pending)
+        has_state = any(is_keyed_state(session, each.run, each.stage) for each in pending)
+    if not pending:
+        return ()
+    # Asked when they are released, not before: what is not in use by now never will be.
+    in_use = live_state_files(services, dataflow) if has_state else frozenset()
+    is_done = in_parallel(lambda each: _delete_data(services, each, in_use), pending, services.store.workers)
+    services.store_id()  # or it was unmounted meanwhile
+    gone = [each for each, done in zip(pending, is_done, strict=True) if done]
+    with services.ledger.transaction(dataflow) as session:
+        for each in gone:
+            _note_deleted(session, services, each)
+    return tuple(gone)
 
 
 def _pending(session: Session, dataflow: str, runs: Iterable[str] | None) -> list[Deleted]:
@@ -165,23 +171,27 @@ def _pending(session: Session, dataflow: str, runs: Iterable[str] | None) -> lis
     ]
 
 
-def _delete_data(services: Services, deleted: Deleted) -> None:
-    """Delete what is beside the manifest; the note goes first, and tells whoever comes by what was begun.
+def _delete_data(services: Services, deleted: Deleted, in_use: Set[str]) -> bool:
+    """Delete what is beside the manifest and not in use; answers whether nothing is left.
+
+    The note goes first, and tells whoever comes by what was begun.
 
     Where the disk has no room for the note it is made by deleting: that must work just then. Should it end before the
     note is written, and the ledger be lost as well, then one that is built again calls the result lost, not released.
     """
     if not _is_released(services, deleted):
-        return  # the ledger was built again meanwhile
+        return True  # the ledger was built again meanwhile
     is_noted = _is_noted(services, deleted)
     try:
         names = [name for name, _ in services.store.list(deleted.folder) if name not in _KEPT_FILES]
     except NotFound:
-        return
-    for name in names:
+        return True
+    unused = [name for name in names if f"{deleted.folder}/{name}" not in in_use]
+    for name in unused:
         services.store.delete(f"{deleted.folder}/{name}")
     if not is_noted:
         _write_note(services, deleted)
+    return len(unused) == len(names)
 
 
 def _is_released(services: Services, deleted: Deleted) -> bool:

@@ -13,6 +13,7 @@ from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
 from weir.dataflow.keep import KeepUntil
+from weir.ledger.checkpoint_pins import checkpoint_pins, why_subsumed
 from weir.ledger.leases import leased
 from weir.ledger.models import AttemptRow, PublicationRow, ResultRow, RunRow
 from weir.ledger.runs import Run, run_by_id, topology_of
@@ -76,13 +77,19 @@ def run_life(session: Session, run: Run, settings: LifeSettings, now: datetime) 
     return RunLife(
         state,
         tuple(_stored(each, run.topology) for each in stored),
-        {**_read(session, stored, now), **_published(session, run.id, stored)},
+        {
+            **_read(session, stored, now),
+            **checkpoint_pins(session, row, run.topology, stored),
+            **_published(session, run.id, stored),
+        },
         _needed_later(session, row, settings, now),
         row.closed_at,
         _closed_after(session, row),
         _is_last_word(session, run.id),
         last_event(session, row),
         row.deleted_at is not None and row.deleted_at + settings.orphan_age <= now,
+        frozenset(run.topology.states),
+        why_subsumed(session, row, run.topology),
     )
 
 

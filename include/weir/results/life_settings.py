@@ -27,6 +27,7 @@ class LifeSettings:
     all runs: then manifests and records go too. `orphan_age` is how old a file must be that nobody knows, before it is
     deleted. Each hour `scrub_share` of all bytes is read again, and with `scrub_repair` what is found bad is made again
     before somebody needs it. `quota` and `least_free` are in bytes.
+    `retained_checkpoints` is how many checkpoints and savepoints of a dataflow that keeps state are retained.
     """
 
     keep: Keep = _TWO_RUNS
@@ -38,6 +39,7 @@ class LifeSettings:
     scrub_repair: bool = True
     quota: int | None = None
     least_free: int = 16 * 2**20
+    retained_checkpoints: int = 3
 
     @staticmethod
     def from_options(options: Mapping[str, Any]) -> LifeSettings:
@@ -60,6 +62,7 @@ class LifeSettings:
             _flag(given.get("scrub_repair"), usual=usual.scrub_repair),
             size_from_text("quota", given["quota"]) if "quota" in given else None,
             size_from_text("least_free", given["least_free"]) if "least_free" in given else usual.least_free,
+            _count(given, "retained_checkpoints", usual.retained_checkpoints),
         )
 
     def of(self, dataflow: Dataflow) -> LifeSettings:
@@ -74,6 +77,7 @@ class LifeSettings:
             self.scrub_repair,
             self.quota if dataflow.quota is None else size_from_text("quota", dataflow.quota),
             self.least_free,
+            self.retained_checkpoints if dataflow.retained_checkpoints is None else dataflow.retained_checkpoints,
         )
 
 
@@ -83,6 +87,15 @@ def _own(what: str, text: str | None, usual: timedelta | None) -> timedelta | No
 
 def _time(given: Mapping[str, str], what: str, usual: timedelta | None) -> timedelta | None:
     return time_from_text(what, given[what]) if what in given else usual
+
+
+def _count(given: Mapping[str, str], what: str, usual: int) -> int:
+    text = given.get(what)
+    if text is None:
+        return usual
+    if not text.isdecimal() or int(text) < 1:
+        raise Misconfigured(f"{what} is {text!r}, expected a whole number of at least 1")
+    return int(text)
 
 
 def _share(text: str | None, usual: float) -> float:

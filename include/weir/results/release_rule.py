@@ -7,7 +7,7 @@ yet, has failed, has to run again or is of an epoch to come is never named.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -63,6 +63,10 @@ class RunLife:
     last_event: datetime
     is_deleted: bool = False
     """Airflow has no such run any more."""
+    states: Set[str] = frozenset()
+    """The stages that are states: of these no consumer decides, but checkpoints do."""
+    subsumed: str | None = None
+    """Why nobody goes on from its states any more: what was checkpointed of it is subsumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +104,20 @@ class _Judge:
         needed = self._life.needed_later.get(stored.partition.stage)
         if needed is not None:
             return Verdict(stored, is_released=False, reason=needed)
+        if stored.partition.stage in self._life.states:
+            return self._of_state(stored)
         given_up = self._why_given_up()
         if given_up is not None:
             return Verdict(stored, is_released=True, reason=given_up)
         return self._by_use(stored)
+
+    def _of_state(self, stored: StoredResult) -> Verdict:
+        why = self._life.subsumed
+        if why is None and self._life.closed_at is None:
+            why = "Airflow has no such run any more" if self._life.is_deleted else self._why_given_up()
+        if why is not None:
+            return Verdict(stored, is_released=True, reason=why)
+        return Verdict(stored, is_released=False, reason="state stays until its checkpoint is subsumed")
 
     def _by_use(self, stored: StoredResult) -> Verdict:
         consumers = self._life.state.consumers(stored.partition)

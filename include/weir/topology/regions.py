@@ -205,6 +205,17 @@ class Topology:
         """Whether any stage reads the run before."""
         return any(each.is_previous for stage in self.dataflow.stages for each in stage.exchanges.values())
 
+    @cached_property
+    def carried(self) -> frozenset[PartitionId]:
+        """The partitions that the run after reads, if it is of this topology."""
+        read = {
+            (exchange.stage, self.layout_read(stage.name, exchange).id)
+            for stage in self.dataflow.stages
+            for exchange in stage.exchanges.values()
+            if exchange.is_previous
+        }
+        return frozenset(each for one in read if self.writes(*one) for each in self.partitions_of(*one))
+
     def previous_inputs(self, region: RegionId) -> tuple[PreviousInput, ...]:
         """Return what a region's stages read of the run before, in the order of stages and arguments."""
         self._expect(region)

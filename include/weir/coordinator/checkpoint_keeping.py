@@ -1,0 +1,197 @@
+"""What follows when checkpoints are complete: older ones are subsumed, and what nobody uses any more is deleted.
+
+Invariant 7: whoever comes by goes on where another was killed, in this order: numbers that nobody will complete are
+given up; runs whose state was made again are checkpointed again; what is too many is subsumed, in the ledger; results
+are released; manifests are deleted, and files behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from weir.coordinator.checkpoint import Draft, Guard, complete_checkpoint, draft_of
+from weir.coordinator.checkpoint_files import read_checkpoint
+from weir.coordinator.checkpoint_order import is_complete
+from weir.coordinator.inputs import checkpointed, probe_partitions
+from weir.coordinator.release import delete_released, release
+from weir.coordinator.services import Services
+from weir.coordinator.state_files import live_state_files
+from weir.errors import Conflict
+from weir.ledger.attempts import LIVE
+from weir.ledger.checkpoints import (
+    abandon,
+    checkpoint_row,
+    pending_checkpoints,
+    retained_checkpoints,
+    retained_of_run,
+    runs_with_checkpoints,
+    subsume_checkpoints,
+    undeleted_checkpoints,
+)
+from weir.ledger.lives import newest_dataflow_settings
+from weir.ledger.models import AttemptRow, CheckpointRow, ResultRow, RunRow
+from weir.ledger.runs import run_by_id
+from weir.ledger.snapshot import committed_attempt, run_state
+from weir.recovery.run_state import CLOSE
+from weir.results.checkpoint import Checkpoint, checkpoint_path
+from weir.results.manifest import DataFile
+from weir.state.registry import SharedFiles
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCheckpoints:
+    """What was done: numbers that were given up, completed anew and subsumed, and files that were deleted."""
+
+    given_up: tuple[int, ...] = ()
+    completed: tuple[int, ...] = ()
+    subsumed: tuple[int, ...] = ()
+    deleted: tuple[str, ...] = ()
+
+
+def keep_checkpoints(services: Services, dataflow: str) -> KeptCheckpoints:
+    """Do what is left to do for the checkpoints of a dataflow. Raises Retryable."""
+    with services.ledger.transaction() as session:
+        if session.scalar(select(CheckpointRow.id).where(CheckpointRow.dataflow == dataflow).limit(1)) is None:
+            return KeptCheckpoints()
+        is_pending = bool(pending_checkpoints(session, dataflow))
+    given_up = _give_up(services, dataflow) if is_pending else ()
+    completed = _complete_again(services, dataflow)
+    subsumed = _subsume(services, dataflow)
+    return KeptCheckpoints(given_up, completed, subsumed, _delete(services, dataflow))
+
+
+def _give_up(services: Services, dataflow: str) -> tuple[int, ...]:
+    """Those whose attempt will not complete them: the next one of that run takes a number of its own."""
+    with services.ledger.transaction(dataflow) as session:
+        rows = [row for row in pending_checkpoints(session, dataflow) if not _may_complete(session, row)]
+        for row in rows:
+            abandon(row)
+        return tuple(row.number for row in rows)
+
+
+def _may_complete(session: Session, row: CheckpointRow) -> bool:
+    """Whether a try of the closing task is at work, or will be: it goes on with the number, if the content is equal."""
+    run = session.get(RunRow, row.run)
+    return run is not None and run.closed_at is None and _is_closing(session, row.run)
+
+
+def _is_closing(session: Session, run: str) -> bool:
+    query = select(AttemptRow.id).where(
+        AttemptRow.run == run, AttemptRow.region == CLOSE.name, AttemptRow.state.in_(LIVE)
+    )
+    return session.scalar(query.limit(1)) is not None
+
+
+def _complete_again(services: Services, dataflow: str) -> tuple[int, ...]:
+    """Checkpoint runs once more whose state was made again, oldest epoch first: their checkpoints name other files."""
+    with services.ledger.transaction() as session:
+        runs = sorted(run for run in runs_with_checkpoints(session, dataflow) if _is_outdated(session, run))
+    found = []
+    for run in runs:
+        with suppress(Conflict):  # somebody is at work on it: who comes by then tries again
+            found.append(_checkpoint_again(services, run))
+    return tuple(number for number in found if number is not None)
+
+
+def _is_outdated(session: Session, run: str) -> bool:
+    """Whether a closed run has current state that was made since its checkpoint, and nobody is about to complete it."""
+    row, made = session.get(RunRow, run), retained_of_run(session, run)
+    if row is None or made is None or row.closed_at is None or row.pinned is None or _is_closing(session, run):
+        return False
+    if row.predecessor is not None and not is_complete(session, f"{row.dataflow}@{row.predecessor}"):
+        return False
+    named = {(each.stage, each.layout) for each in checkpointed(run_by_id(session, run).topology)}
+    query = (
+        select(ResultRow.stage, ResultRow.layout)
+        .join(AttemptRow, AttemptRow.id == ResultRow.attempt)
+        .where(ResultRow.run == run, ResultRow.is_current, AttemptRow.ended_at >= made.triggered_at)
+    )
+    return any((stage, layout) in named for stage, layout in session.execute(query))
+
+
+def _checkpoint_again(services: Services, run: str) -> int | None:
+    """Complete another checkpoint of a closed run; None where it is not whole."""
+    with services.ledger.transaction() as session:
+        of_run = run_by_id(session, run)
+        closing = committed_attempt(session, run, CLOSE)
+        state = run_state(session, of_run, of_run.topology)
+    named = checkpointed(of_run.topology)
+    if closing is None or not all(state.is_good(each) for each in named):
+        return None
+    manifests = probe_partitions(services, services.store_id(), state, named).manifests
+    draft = draft_of(of_run, closing.id, state, manifests)
+    return None if draft is None else complete_checkpoint(services, draft, _still_closed(draft))
+
+
+def _still_closed(draft: Draft) -> Guard:
+    def guard(session: Session) -> None:
+        row = session.get_one(RunRow, draft.run.id)
+        if row.closed_at is None or _is_closing(session, draft.run.id):
+            raise Conflict(f"run {draft.run.id} is not closed any more")
+
+    return guard
+
+
+def _subsume(services: Services, dataflow: str) -> tuple[int, ...]:
+    with services.ledger.transaction() as session:
+        retained = newest_dataflow_settings(session, dataflow, services.life).retained_checkpoints
+        if len(retained_checkpoints(session, dataflow)) <= 1:
+            return ()
+    with services.ledger.transaction(dataflow) as session:
+        gone = subsume_checkpoints(session, dataflow, retained, services.now())
+        return tuple(row.number for row in gone)
+
+
+def _delete(services: Services, dataflow: str) -> tuple[str, ...]:
+    """Delete what belongs to checkpoints that are no longer retained: manifests first, then files that nobody uses."""
+    with services.ledger.transaction() as session:
+        rows = undeleted_checkpoints(session, dataflow)
+        kept = [row.number for row in retained_checkpoints(session, dataflow) if not row.folder]
+    if not rows:
+        return ()
+    release(services, dataflow, sorted({row.run for row in rows}))
+    gone = _read(services, dataflow, (row.number for row in rows))
+    unused = unused_files([*gone.values()], [*_read(services, dataflow, kept).values()])
+    services.store_id()  # an unmounted disk looks as if all were deleted already
+    for row in rows:
+        services.store.delete(checkpoint_path(dataflow, row.number))
+    delete_released(services, dataflow)
+    in_use = live_state_files(services, dataflow)
+    deleted = [path for path in unused if path.startswith(f"{dataflow}/") and path not in in_use]
+    for path in deleted:
+        services.store.delete(path)
+    services.store_id()  # or it was unmounted meanwhile
+    with services.ledger.transaction(dataflow) as session:
+        for row in rows:
+            found = checkpoint_row(session, dataflow, row.number)
+            if found is not None and found.deleted_at is None:
+                found.deleted_at = services.now()
+    return tuple(deleted)
+
+
+def _read(services: Services, dataflow: str, numbers: Iterable[int]) -> Mapping[int, Checkpoint]:
+    found = {number: read_checkpoint(services.store, dataflow, number) for number in numbers}
+    return {number: each for number, each in found.items() if each is not None}
+
+
+def unused_files(gone: Iterable[Checkpoint], kept: Iterable[Checkpoint]) -> tuple[str, ...]:
+    """The files of keyed state that no kept checkpoint names any more, by Flink's registry, built from manifests.
+
+    It counts by ids that ascend; an old epoch may have been completed again under a high number, so those that are gone
+    come first here.
+    """
+    registry: SharedFiles[DataFile] = SharedFiles()
+    first = sorted(gone, key=_age)
+    for place, checkpoint in enumerate([*first, *sorted(kept, key=_age)]):
+        for path, file in checkpoint.files.items():
+            registry.register(path, file.file, place)
+    return tuple(sorted(registry.unregister_unused(len(first)).files))
+
+
+def _age(checkpoint: Checkpoint) -> tuple[str, int]:
+    return checkpoint.epoch, checkpoint.number

@@ -1,0 +1,149 @@
+"""Checkpoints and savepoints. Invariant: a number is given out once, and one that is given up is never completed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+from enum import Enum
+
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import Session
+
+from weir.errors import Conflict
+from weir.ledger.models import CheckpointRow
+from weir.results.checkpoint import Checkpoint
+from weir.state.retained import CompletedSnapshot, subsumed
+from weir.state.retention import SnapshotKind
+
+
+class CheckpointStatus(Enum):
+    """Where a checkpoint stands. One that is subsumed stays completed: `subsumed_at` says so."""
+
+    PENDING = "pending"
+    """Its number is taken; its manifest may be there."""
+    COMPLETED = "completed"
+    FAILED = "failed"
+    """It was never completed, and never will be."""
+
+
+def is_retained() -> ColumnElement[bool]:
+    """The condition on rows of checkpoints and savepoints that are complete and not subsumed."""
+    return (
+        (CheckpointRow.status == CheckpointStatus.COMPLETED.value)
+        & CheckpointRow.subsumed_at.is_(None)
+        & CheckpointRow.deleted_at.is_(None)
+    )
+
+
+def retained_checkpoints(session: Session, dataflow: str) -> list[CheckpointRow]:
+    """The checkpoints and savepoints of a dataflow that are retained, by number."""
+    query = select(CheckpointRow).where(CheckpointRow.dataflow == dataflow, is_retained())
+    return list(session.scalars(query.order_by(CheckpointRow.number)))
+
+
+def checkpoints_of(session: Session, dataflow: str) -> list[CheckpointRow]:
+    """All that the ledger knows of the checkpoints and savepoints of a dataflow, by number."""
+    query = select(CheckpointRow).where(CheckpointRow.dataflow == dataflow)
+    return list(session.scalars(query.order_by(CheckpointRow.number)))
+
+
+def pending_checkpoints(session: Session, dataflow: str) -> list[CheckpointRow]:
+    """Checkpoints whose number is taken, and of which it is not known whether they will be completed."""
+    return _own(session, dataflow, CheckpointRow.status == CheckpointStatus.PENDING.value)
+
+
+def undeleted_checkpoints(session: Session, dataflow: str) -> list[CheckpointRow]:
+    """Checkpoints that are subsumed or given up, and whose manifest may still be there."""
+    is_gone = (CheckpointRow.status == CheckpointStatus.FAILED.value) | CheckpointRow.subsumed_at.is_not(None)
+    return _own(session, dataflow, is_gone & CheckpointRow.deleted_at.is_(None))
+
+
+def retained_of_run(session: Session, run: str) -> CheckpointRow | None:
+    """The newest own checkpoint of a run that is retained."""
+    query = select(CheckpointRow).where(
+        CheckpointRow.run == run, CheckpointRow.kind == SnapshotKind.CHECKPOINT.value, is_retained()
+    )
+    return session.scalar(query.order_by(CheckpointRow.number.desc()).limit(1))
+
+
+def _own(session: Session, dataflow: str, condition: ColumnElement[bool]) -> list[CheckpointRow]:
+    query = select(CheckpointRow).where(
+        CheckpointRow.dataflow == dataflow, CheckpointRow.kind == SnapshotKind.CHECKPOINT.value, condition
+    )
+    return list(session.scalars(query.order_by(CheckpointRow.number)))
+
+
+def next_number(session: Session, dataflow: str) -> int:
+    """A number that no checkpoint or savepoint of the dataflow has had: to be taken in the same transaction."""
+    highest = session.scalar(select(func.max(CheckpointRow.number)).where(CheckpointRow.dataflow == dataflow))
+    return (highest or 0) + 1
+
+
+def enter_checkpoint(
+    session: Session, checkpoint: Checkpoint, content: str, triggered_at: datetime, folder: str = ""
+) -> CheckpointRow:
+    """Take the number of a checkpoint or savepoint, which is pending from now on."""
+    row = CheckpointRow(
+        dataflow=checkpoint.dataflow,
+        number=checkpoint.number,
+        kind=checkpoint.kind.value,
+        status=CheckpointStatus.PENDING.value,
+        epoch=checkpoint.epoch,
+        run=checkpoint.run,
+        lineage=checkpoint.lineage,
+        attempt=checkpoint.attempt,
+        content=content,
+        folder=folder,
+        triggered_at=triggered_at,
+        full_bytes=checkpoint.full_bytes,
+        incremental_bytes=checkpoint.incremental_bytes,
+        new_files=checkpoint.new_files,
+        shared_files=checkpoint.shared_files,
+    )
+    session.add(row)
+    session.flush()
+    return row
+
+
+def checkpoint_row(session: Session, dataflow: str, number: int) -> CheckpointRow | None:
+    """What the ledger knows of a number."""
+    query = select(CheckpointRow).where(CheckpointRow.dataflow == dataflow, CheckpointRow.number == number)
+    return session.scalar(query)
+
+
+def complete(session: Session, dataflow: str, number: int, now: datetime) -> CheckpointRow:
+    """Write down that a manifest is there. Raises Conflict if the number was given up meanwhile."""
+    row = checkpoint_row(session, dataflow, number)
+    if row is None or row.status == CheckpointStatus.FAILED.value:
+        raise Conflict(f"checkpoint {number} of {dataflow} was given up before it was complete: it is made anew")
+    row.status, row.completed_at = CheckpointStatus.COMPLETED.value, row.completed_at or now
+    return row
+
+
+def abandon(row: CheckpointRow) -> None:
+    """Write down that a pending one will never be completed; its manifest is deleted behind that."""
+    row.status = CheckpointStatus.FAILED.value
+
+
+def subsume_checkpoints(session: Session, dataflow: str, retained: int, now: datetime) -> list[CheckpointRow]:
+    """Mark subsumed what has to go so that `retained` checkpoints and savepoints stay; answers which."""
+    rows = {row.number: row for row in retained_checkpoints(session, dataflow)}
+    listed = [CompletedSnapshot(row.number, SnapshotKind(row.kind), row.epoch) for row in rows.values()]
+    gone = subsumed(listed, retained)
+    for number, by in gone.items():
+        rows[number].subsumed_at, rows[number].subsumed_by = now, by
+    return [rows[number] for number in sorted(gone)]
+
+
+def runs_with_checkpoints(session: Session, dataflow: str) -> set[str]:
+    """The runs of which an own checkpoint is retained."""
+    return {row.run for row in _own(session, dataflow, is_retained())}
+
+
+def forget_checkpoints(session: Session, dataflow: str, numbers: Collection[int]) -> None:
+    """Drop what is known of numbers, where the store says otherwise: only a ledger that is built again does this."""
+    for number in numbers:
+        row = checkpoint_row(session, dataflow, number)
+        if row is not None:
+            session.delete(row)
+    session.flush()

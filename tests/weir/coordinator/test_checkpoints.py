@@ -1,0 +1,127 @@
+"""The checkpoints of a dataflow: when they complete, what they name, which go, and what goes with them."""
+
+import pytest
+from sqlalchemy import select
+
+from weir.coordinator.state_files import live_state_files
+from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
+from weir.ledger.checkpoints import checkpoints_of, retained_checkpoints
+from weir.ledger.models import ResultRow
+from weir.results.checkpoint import checkpoint_path
+from weir.results.codec import checkpoint_from_json
+from weir.store.errors import NotFound
+
+EPOCHS = tuple(f"201301{day:02d}T000000Z" for day in range(1, 12))
+
+
+def aircraft(parallelism=1, ttl=None, **more):
+    """Each day's flights change the history of the aircraft."""
+    return Dataflow(
+        "ladder",
+        [
+            source("flights", "pipelines.ladder:flights"),
+            Stage(
+                "aircraft",
+                "pipelines.ladder:aircraft",
+                [blocking("flights", by="k")],
+                parallelism=parallelism,
+                state=keyed_state("history", key="k", schema="k BIGINT, n BIGINT", ttl=ttl),
+            ),
+            sink("aircraft", "known"),
+        ],
+        **more,
+    )
+
+
+@pytest.fixture
+def days(world):
+    world.airflow.deploy(aircraft())
+    return world
+
+
+def run_days(world, *days):
+    for day in days:
+        world.airflow.dag_run(day)
+        world.airflow.run_until_quiet()
+
+
+def rows(world, which=checkpoints_of):
+    with world.ledger.transaction() as session:
+        return which(session, "ladder")
+
+
+def retained(world):
+    """Which epochs' checkpoints are retained, as (number, day)."""
+    return [(row.number, EPOCHS.index(row.epoch) + 1) for row in rows(world, retained_checkpoints)]
+
+
+def checkpoint(world, number):
+    return checkpoint_from_json(world.store.read(checkpoint_path("ladder", number)))
+
+
+def is_there(world, path):
+    try:
+        world.store.size(path)
+    except NotFound:
+        return False
+    return True
+
+
+def states_of_history(world):
+    """The states of current results of the history, by day."""
+    with world.ledger.transaction() as session:
+        found = select(ResultRow).where(ResultRow.stage == "history", ResultRow.is_current).order_by(ResultRow.run)
+        return [row.state for row in session.scalars(found)]
+
+
+def test_each_run_ends_in_a_checkpoint_that_names_all_files_and_counts_the_new_ones(days):
+    run_days(days, 1, 2)
+    assert set(days.airflow.states().values()) == {"success"}
+    first, second = (checkpoint(days, number) for number in (1, 2))
+    assert [(each.epoch, each.new_files, each.shared_files) for each in (first, second)] == [
+        (EPOCHS[0], 1, 0),
+        (EPOCHS[1], 1, 1),
+    ]
+    assert first.files.items() < second.files.items()
+    assert second.full_bytes == first.full_bytes + second.incremental_bytes
+    assert [(row.status, row.subsumed_at) for row in rows(days)] == [("completed", None)] * 2
+
+
+def test_three_are_retained_and_the_state_of_those_that_are_subsumed_is_released(days):
+    run_days(days, 1, 2, 3, 4, 5)
+    assert retained(days) == [(3, 3), (4, 4), (5, 5)]
+    assert [(row.number, row.subsumed_by) for row in rows(days) if row.subsumed_at] == [(1, 4), (2, 5)]
+    assert states_of_history(days) == ["released", "released", "finished", "finished", "finished"]
+    assert not is_there(days, checkpoint_path("ladder", 2))
+
+
+def test_a_released_epochs_file_stays_as_long_as_a_retained_checkpoint_names_it(days):
+    run_days(days, 1, 2, 3, 4, 5)
+    named = checkpoint(days, 5).files
+    assert {file.epoch for file in named.values()} == set(EPOCHS[:5])
+    assert all(is_there(days, path) for path in named)
+    assert live_state_files(days.services, "ladder") == set(named)
+
+
+def test_a_file_that_nobody_names_any_more_is_deleted_with_the_checkpoint(world):
+    world.airflow.deploy(aircraft(ttl="2 days"))
+    run_days(world, 1)
+    (first,) = checkpoint(world, 1).files
+    run_days(world, 2, 3, 4)
+    assert is_there(world, first)  # of the second day
+    run_days(world, 5)
+    assert not is_there(world, first)
+    assert all(is_there(world, path) for number in (3, 4, 5) for path in checkpoint(world, number).files)
+
+
+def test_a_dataflow_says_how_many_are_retained(world):
+    world.airflow.deploy(aircraft(retained_checkpoints=1))
+    run_days(world, 1, 2, 3)
+    assert retained(world) == [(3, 3)]
+
+
+def test_to_close_again_with_equal_content_makes_no_checkpoint(days):
+    run_days(days, 1)
+    days.airflow.clear_by_hand("scheduled__2013-01-01", "weir_close")
+    days.airflow.run_until_quiet()
+    assert [row.number for row in rows(days)] == [1]
