@@ -14,6 +14,7 @@ from weir.coordinator.clearing import Clearer
 from weir.coordinator.services import Services
 from weir.errors import WeirError
 from weir.ledger.models import RunRow
+from weir.ledger.restores import NO_DAG
 from weir.ledger.sweeping import runs_to_sweep
 
 
@@ -22,7 +23,8 @@ def note_deleted_runs(services: Services, clearer: Clearer, dataflow: str, since
 
     With `since`, for those only in which something has happened since then.
     """
-    query = select(RunRow).where(RunRow.dataflow == dataflow, RunRow.expired_at.is_(None)).order_by(RunRow.epoch)
+    is_airflows = (RunRow.dataflow == dataflow) & (RunRow.dag_id != NO_DAG)
+    query = select(RunRow).where(is_airflows, RunRow.expired_at.is_(None)).order_by(RunRow.epoch)
     with services.ledger.transaction() as session:
         asked = set(runs_to_sweep(session, dataflow, since))
         runs = [row for row in session.scalars(query) if row.id in asked]

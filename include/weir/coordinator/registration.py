@@ -20,7 +20,8 @@ from weir.errors import Fenced
 from weir.ledger.attempts import Origin, attempts_ever_of, end, origin_of
 from weir.ledger.deleted_runs import is_another_life
 from weir.ledger.models import AttemptRow
-from weir.ledger.runs import NewRun, Run, own_epoch
+from weir.ledger.restores import require_after_restore
+from weir.ledger.runs import NewRun, Run, epoch_of, own_epoch
 from weir.recovery.classify import FailureClass
 from weir.recovery.run_state import CLOSE, AttemptState
 from weir.topology.regions import RegionId, Topology
@@ -50,6 +51,7 @@ def register(services: Services, request: BeginRequest) -> Registered | Awaiting
     store_id = services.store_id()
     key, dataflow = request.key, request.dataflow
     with services.ledger.transaction(dataflow.name) as session:
+        require_after_restore(session, dataflow.name, epoch_of(request.interval[0]))
         new = NewRun(
             dataflow,
             request.interval,

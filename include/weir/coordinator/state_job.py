@@ -6,7 +6,7 @@ key groups; a state that is missing is never taken for an empty one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from weir.coordinator.registration import Registered
 from weir.coordinator.services import Services
@@ -103,8 +103,13 @@ def state_to_read(services: Services, run: Run, share: StateShare) -> StateToRea
         for each in share.files
     )
     updated = 0 if share.expired_until is None else epoch_seconds(run.epoch)
-    is_full = share.state.is_full or share.is_rewritten
+    is_full = share.state.is_full or share.is_rewritten or needs_others(run.dataflow.name, share.files)
     return StateToRead(share.state, files, share.tallies, updated, share.expired_until, is_full)
+
+
+def needs_others(dataflow: str, files: Iterable[StateFile]) -> bool:
+    """Whether files are another dataflow's: a fork writes all of its state in its first epoch, and is free of them."""
+    return any(not file.folder.startswith(f"{dataflow}/") for file in files)
 
 
 def state_content(run: Run, share: StateShare, output: OutputReport) -> StateContent | None:

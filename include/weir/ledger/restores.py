@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from weir.errors import Misconfigured
@@ -16,6 +16,15 @@ from weir.ledger.models import RestoreRow, RunRow
 
 NO_DAG = ""
 """The DAG of a run that was restored and never computed here."""
+
+_RUN = RunRow.__table__.c
+_RESTORED_FROM = (
+    select(_RUN.epoch)
+    .where(_RUN.dataflow == bindparam("dataflow"), _RUN.dag_id == NO_DAG, _RUN.epoch >= bindparam("epoch"))
+    .order_by(_RUN.epoch)
+    .limit(1)
+)
+"""Built once: every task asks this when it begins."""
 
 
 def restores_of(session: Session, dataflow: str) -> list[RestoreRow]:
@@ -53,12 +62,7 @@ def end_pin(row: RestoreRow, now: datetime) -> None:
 
 def require_after_restore(session: Session, dataflow: str, epoch: str) -> None:
     """Refuse to compute an epoch up to the one that a dataflow begins with. Raises Misconfigured."""
-    first = session.scalar(
-        select(RunRow.epoch)
-        .where(RunRow.dataflow == dataflow, RunRow.dag_id == NO_DAG, RunRow.epoch >= epoch)
-        .order_by(RunRow.epoch)
-        .limit(1)
-    )
+    first = session.connection().execute(_RESTORED_FROM, {"dataflow": dataflow, "epoch": epoch}).scalar()
     if first is None:
         return
     row = last_restore(session, dataflow, first)
