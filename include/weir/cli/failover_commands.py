@@ -66,8 +66,8 @@ def _tell_failover(story: FailoverStory) -> None:
     _say(f"  cause: {row.cause or 'none recorded'}")
     if row.labels:
         _say("  labels: " + ", ".join(f"{key}={value}" for key, value in row.labels.items()))
-    if plan.held_back:
-        _say(f"  held back: {plan.held_back}")
+    if plan.held_back or plan.impossible:
+        _say(f"  held back: {plan.impossible or plan.held_back}")
     for kind in StepKind:
         steps = plan.of(kind)
         names = f"{len(steps)} region(s)" if kind is StepKind.SPARED else ", ".join(str(each.region) for each in steps)

@@ -64,7 +64,9 @@ def _totals(plan: Plan) -> list[str]:
     if plan.not_deterministic:
         named = ", ".join(map(str, plan.not_deterministic))
         lines.append(f"Not deterministic before, from equal inputs: {named}. Usual causes: {USUAL_CAUSES}.")
-    if plan.held_back:
+    if plan.impossible:
+        lines.append(f"This cannot be carried out: {plan.impossible}.")
+    elif plan.held_back:
         lines.append(f"Weir does not carry this out by itself: {plan.held_back}. `weir plan {plan.run} --apply` does.")
     return lines
 

@@ -125,6 +125,8 @@ def carry_out_by_hand(services: Services, answer: Answer, kind: FailoverKind = F
         plan = decide_now(session, run, answer.failure).answer
         if not isinstance(plan, Plan) or not plan.does_the_same(answer.plan):
             raise Conflict(f"run {run.id} has changed since it was planned, and nothing was done: `weir plan {run.id}`")
+        if plan.impossible:
+            raise Misconfigured(f"nothing of run {run.id} was restarted, since it would not help: {plan.impossible}")
         if not plan.of(StepKind.RERUN):
             return 0
         carry_out(session, services, run, plan, kind)

@@ -18,7 +18,7 @@ from weir.ledger.results import NewResult
 from weir.ledger.runs import Run, has_later, mark_closed, run_by_id
 from weir.ledger.snapshot import committed_attempt, newest_try, readers_in_other_runs, run_state
 from weir.recovery.run_state import CLOSE, RunState
-from weir.recovery.staleness import Replacement, clears_consumers, reasons, stale_consumers
+from weir.recovery.staleness import Replacement, clears_consumers, clears_later_epochs, reasons, stale_consumers
 from weir.results.partition_state import PartitionState
 from weir.topology.regions import PartitionId, RegionId, Topology
 
@@ -72,15 +72,20 @@ def _why_close_again(session: Session, run: Run, before: RunState, replaced: Rep
 
 
 def _in_other_runs(session: Session, services: Services, run: Run, topology: Topology, replaced: Replaced) -> int:
-    """Later epochs read over `previous`: the next one begins anew, and what follows from that is its own commit's."""
+    """Later epochs read over `previous`: the next one begins anew, and what follows from that is its own commit's.
+
+    One that is only to be marked is stale from now on, and nothing of it is cleared: whoever needs it says so.
+    """
     stale = stale_in_other_runs(session, run, topology, replaced)
+    owed = 0
     for (other, region), reason in stale.items():
         session.get_one(RunRow, other).closed_at = None
         later = run_by_id(session, other, topology)
-        if clears_consumers(later.topology):
+        if clears_later_epochs(later.topology):
             told = reason.replace("weir: ", f"weir: in run {run.id} ", 1)
             owe_clear(session, later, region, newest_try(session, other, region), told, services.now())
-    return len(stale)
+            owed += 1
+    return owed
 
 
 def stale_in_other_runs(

@@ -114,7 +114,7 @@ def _end(
     drop_leases(session, attempt)
     attempts = attempts_of(session, run.id, RegionId(row.region, row.subtask))
     decision = from_budget(services, attempts, FailureClass.BACKTRACK, plan.summary())
-    if plan.held_back:
+    if plan.held_back or plan.impossible:
         record_failover(session, run, plan, services.now(), FailoverKind.HELD_BACK, row)
         # Also what is answered where this answer is lost, and somebody asks again.
         row.error = _to_a_person(run, plan)
@@ -127,6 +127,8 @@ def _end(
 
 
 def _to_a_person(run: Run, plan: Plan) -> str:
+    if plan.impossible:
+        return f"nothing was restarted, since it would not help: {plan.impossible}"
     return (
         f"nothing was restarted: {plan.held_back}. {plan.cause}. The plan: {plan.summary()}. `weir plan {run.id}` "
         f"shows all of it, and `weir plan {run.id} --apply` carries it out, with the tasks that have failed"

@@ -15,6 +15,7 @@ from weir.coordinator.services import Services
 from weir.errors import Conflict, Fault, Loss
 from weir.ledger.costs import costs_of
 from weir.ledger.findings import not_deterministic_regions
+from weir.ledger.kept import what_is_kept
 from weir.ledger.runs import Run, has_later, run_by_id
 from weir.ledger.snapshot import readers_in_other_runs, run_state
 from weir.recovery.backtrack import known_loss
@@ -23,6 +24,7 @@ from weir.recovery.decision import Failure, NeedsProbe, decide
 from weir.recovery.horizon import BeyondHorizon
 from weir.recovery.plan import Plan
 from weir.recovery.run_state import RegionState, RunState
+from weir.recovery.staleness import clears_later_epochs
 from weir.topology.regions import PartitionId, RegionId
 
 ROUNDS = 20
@@ -56,7 +58,15 @@ def decide_now(session: Session, run: Run, failure: Failure) -> Decided:
             runs = {run.id, *state.earlier}
             answer = answer.with_costs(costs_of(session, runs, run.id))
             answer = answer.with_findings(not_deterministic_regions(session, runs, run.id))
+            answer = _with_snapshots(session, run, answer)
         return Decided(state, present, answer)
+
+
+def _with_snapshots(session: Session, run: Run, plan: Plan) -> Plan:
+    """Of a plan that ends at a state which is not kept any more: what can be gone on from instead."""
+    if not plan.impossible:
+        return plan
+    return replace(plan, impossible=f"{plan.impossible}. {what_is_kept(session, run.dataflow.name)}")
 
 
 def probe_for(services: Services, store_id: str, decided: Decided, wanted: NeedsProbe) -> Failure:
@@ -123,6 +133,8 @@ def _later_readers(session: Session, run: Run) -> LaterReaders:
             region = RegionId(row.region, row.subtask)
             if row.run not in states:
                 states[row.run] = run_state(session, run_by_id(session, row.run, topology))
+            if not clears_later_epochs(states[row.run].topology):
+                continue  # it becomes stale, and stays as it is
             readers.append(replace(states[row.run].region(region), region=replace(region, run=row.run)))
         if readers:
             found[stage, layout] = tuple(readers)

@@ -82,7 +82,7 @@ def _failovers(session: Session, run: str, history: TaskHistory) -> Iterator[Eve
         incident = f", of incident {row.incident}" if row.incident else ""
         if (row.region, row.subtask) == (history.region.name, history.region.subtask):
             joined = ", ".join(str(step.region) for step in plan.of(StepKind.JOINED))
-            details = [f"held back: {plan.held_back}"] if plan.held_back else []
+            details = [f"held back: {plan.impossible or plan.held_back}"] if plan.impossible or plan.held_back else []
             details += [f"joined what is at work already: {joined}"] if joined else []
             yield Event(row.decided_at, f"failover {row.id}{incident}: {plan.summary()}", tuple(details))
         elif any(str(step.region) == name for step in plan.of(StepKind.JOINED)):

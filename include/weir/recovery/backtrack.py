@@ -3,7 +3,8 @@
 Flink's RestartPipelinedRegionFailoverStrategy walks from the failed region to the producers of unavailable inputs,
 transitively. Weir walks back likewise, also into earlier runs; what it needs to know of the store it asks for.
 
-Invariant: what is stale only because something at work may change it is suspended, and makes nobody run again.
+Invariant: what is stale only because something at work may change it is suspended, and makes nobody run again. A state
+that was released is where the walk ends: to make it again would take all epochs since the first.
 """
 
 from __future__ import annotations
@@ -47,11 +48,15 @@ class Lost:
 
 @dataclass(slots=True)
 class Backtracked:
-    """What the walk found: producers that run again or are at work on it, suspended ones, and what is to be probed."""
+    """What the walk found: producers that run again or are at work on it, suspended ones, and what is to be probed.
+
+    `kept_no_more` are states that somebody needs, and that nobody makes again.
+    """
 
     causes: dict[RegionId, Lost] = field(default_factory=dict)
     suspended: dict[RegionId, frozenset[RegionId]] = field(default_factory=dict)
     unknown: set[PartitionId] = field(default_factory=set)
+    kept_no_more: dict[PartitionId, Lost] = field(default_factory=dict)
 
 
 def known_loss(state: RunState, partition: PartitionId, reader: RegionId | None = _SOMEBODY) -> Loss | None:
@@ -160,6 +165,8 @@ class _Walk:
             loss = self._loss(partition, reader)
             if loss is None or self._is_suspended(partition, loss):
                 self._spare(partition, producer, loss, reader, is_probed=is_probed)
+            elif self._is_kept_no_more(partition):
+                self.found.kept_no_more.setdefault(partition, Lost(loss, reader))
             elif not self._is_to_begin(partition, producer):
                 self.found.causes[producer] = Lost(loss, reader)
                 yield producer
@@ -168,6 +175,12 @@ class _Walk:
         result = self._state.results.get(partition)
         is_seen = result is None or self._is_named(result) or self._is_worth_probing(result, reader)
         return (self._losses.get(partition) if is_seen else None) or known_loss(self._state, partition, reader)
+
+    def _is_kept_no_more(self, partition: PartitionId) -> bool:
+        result = self._state.results.get(partition)
+        is_released = result is not None and result.state is PartitionState.RELEASED
+        is_state = partition.stage in self._state.topology_of(partition.run).states
+        return is_state and is_released and self._state.is_valid(partition)
 
     def _is_named(self, result: CurrentResult) -> bool:
         """Whether a loss of it can only be a person's word: the store is not asked for what was released."""

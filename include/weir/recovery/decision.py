@@ -6,14 +6,14 @@ each round either ends in the plan or names what the store is to be asked about.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field
 
 from weir.dataflow.failover import FailoverStrategy
 from weir.errors import Fault, Loss
 from weir.recovery.backtrack import Backtracked, Lost, Occasion, backtrack
 from weir.recovery.consumers import Affected, LaterReaders, Readers, affected
-from weir.recovery.plan import Plan, Step, StepKind
+from weir.recovery.plan import SHOWN, Plan, Step, StepKind
 from weir.recovery.run_state import CLOSE, AttemptState, CurrentResult, RegionState, RunState
 from weir.recovery.staleness import clears_consumers
 from weir.results.partition_state import PartitionState
@@ -60,6 +60,8 @@ class _Found:
     rerun: dict[RegionId, str]
     behind: Affected
     possible: dict[RegionId, Lost] = field(default_factory=dict)
+    missing: dict[RegionId, Lost] = field(default_factory=dict)
+    """By region that may run again: a state that it needs, and that is not kept any more."""
 
 
 def decide(state: RunState, failure: Failure) -> Plan | NeedsProbe:
@@ -78,7 +80,16 @@ def decide(state: RunState, failure: Failure) -> Plan | NeedsProbe:
         dataflow.failover.value,
         dataflow.consumers.value,
         _held_back(state, failure, found),
+        impossible=_impossible(found.back.kept_no_more.values()),
     )
+
+
+def _impossible(missed: Collection[Lost]) -> str:
+    """Why a plan cannot be carried out; empty if it can."""
+    if not missed:
+        return ""
+    shown = "; ".join(str(each) for each in list(missed)[:SHOWN])
+    return f"{shown}. A state that was released is not made again, since that would take all epochs since the first"
 
 
 def _closure(state: RunState, failure: Failure, readers: Readers) -> _Found | NeedsProbe:
@@ -110,7 +121,8 @@ def _closure(state: RunState, failure: Failure, readers: Readers) -> _Found | Ne
         new = perhaps.causes.keys() - rerun.keys() - back.causes.keys() - possible.keys() - {failure.failed}
         new = {each for each in new if not state.is_coming(each)}
         if not new:
-            return _Found(back, rerun, behind, possible)
+            missing = {each.reader: each for each in perhaps.kept_no_more.values() if each.reader is not None}
+            return _Found(back, rerun, behind, possible, missing)
         possible |= {each: perhaps.causes[each] for each in new}
 
 
@@ -199,6 +211,8 @@ def _step(state: RunState, readers: Readers, found: _Found, region: RegionId) ->
     reasons, depends_on = _conditions(found, region)
     if depends_on:
         kind = StepKind.SUSPENDED if is_stale else StepKind.IF_CHANGED
+        if region in found.missing:
+            reasons.append(f"but it could not: {_impossible([found.missing[region]])}")
         return Step(kind, region, known.newest_try, "; or ".join(reasons), depends_on)
     return Step(StepKind.SPARED, region, known.newest_try, _why_spared(state, known, is_stale=is_stale))
 

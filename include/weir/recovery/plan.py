@@ -102,7 +102,8 @@ class Step:
 class Plan:
     """The answer to one failure. `failed` is retried by Airflow itself and needs no clear; None if nothing failed.
 
-    `held_back` says why Weir does not carry it out by itself; empty if it does. Of `not_deterministic` regions equal
+    `held_back` says why Weir does not carry it out by itself; empty if it does. `impossible` says why nobody can: it
+    would need a state that is not kept any more; empty if it can be carried out. Of `not_deterministic` regions equal
     inputs have given unequal results before.
     """
 
@@ -115,6 +116,7 @@ class Plan:
     held_back: str = ""
     failed_cost: Cost | None = None
     not_deterministic: tuple[RegionId, ...] = ()
+    impossible: str = ""
 
     def of(self, kind: StepKind) -> tuple[Step, ...]:
         """The steps of one kind, in topological order."""
@@ -145,6 +147,8 @@ class Plan:
 
     def summary(self) -> str:
         """One sentence for a log or a note."""
+        if self.impossible:
+            return f"nothing can be re-run: {self.impossible}"
         counts = Counter(step.kind for step in self.steps)
         rerun = [str(step.region) for step in self.of(StepKind.RERUN)]
         more = f" and {len(rerun) - SHOWN} more" if len(rerun) > SHOWN else ""
@@ -163,6 +167,7 @@ class Plan:
             "failed_cost": _cost_to_json(self.failed_cost),
             "cause": self.cause,
             "held_back": self.held_back,
+            "impossible": self.impossible,
             "not_deterministic": [str(each) for each in self.not_deterministic],
             "steps": [_step_to_json(step, self.run) for step in self.steps],
             "totals": {name: asdict(self.total(*kinds)) for name, kinds in _TOTALS.items()}
@@ -188,6 +193,7 @@ class Plan:
             found.get("held_back", ""),
             _cost_from_json(found.get("failed_cost")),
             tuple(_full_region(each) for each in found.get("not_deterministic", ())),
+            found.get("impossible", ""),
         )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from weir.dataflow.failover import Consumers, FailoverStrategy
+from weir.dataflow.state import OnReprocess
 from weir.recovery.run_state import ReadResult, ReadSet, RunState
 from weir.results.manifest import digest_version
 from weir.topology.regions import PartitionId, RegionId, Topology
@@ -40,6 +41,11 @@ def restarts_consumers(topology: Topology, stage: str) -> bool:
 def clears_consumers(topology: Topology) -> bool:
     """Whether Weir clears consumers at all."""
     return topology.dataflow.failover is not FailoverStrategy.INDIVIDUAL
+
+
+def clears_later_epochs(topology: Topology) -> bool:
+    """Whether Weir clears what a run of this topology has read of an earlier epoch that came out otherwise."""
+    return clears_consumers(topology) and topology.dataflow.on_reprocess is OnReprocess.CASCADE
 
 
 def stale_consumers(state: RunState, replaced: Mapping[PartitionId, Replacement]) -> dict[RegionId, str]:
