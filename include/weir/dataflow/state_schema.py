@@ -26,8 +26,8 @@ _SAME = {
     "character": "char",
     "timestamp_ltz": "timestamp",
 }
-_OF_WORDS = ("interval", "string", "timestamp")
-"""Types that may be spelled with several words."""
+_MORE_WORDS = ("collate", "with", "without")
+"""What goes on with a type's name; an interval takes any word."""
 
 _IN_JSON = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}
 
@@ -203,12 +203,16 @@ class _Reader:
         if root in _NESTED and self._next() == "<":
             return self._nested(root)
         words = [root]
-        while self._next() == "(" or (root in _OF_WORDS and not self._is_at_end()):
+        while self._next() == "(" or self._goes_on(words):
             words.append(self._arguments() if self._next() == "(" else f" {self._take().lower()}")
         return _named("".join(words))
 
-    def _is_at_end(self) -> bool:
-        return self._next() in ("", *_ENDS) or self._next().lower() in _CLAUSES
+    def _goes_on(self, words: list[str]) -> bool:
+        word = self._next().lower()
+        if word in ("", *_ENDS, *_CLAUSES):
+            return False
+        is_long = words[0] == "interval" or any(each.strip() in _MORE_WORDS for each in words)
+        return is_long or word in _MORE_WORDS
 
     def _nested(self, root: str) -> Kind:
         self._take("<")

@@ -222,7 +222,10 @@ class FakeAirflow:
 
     def _previous(self, run_id: str) -> PreviousRun | None:
         earlier = max((key.run_id for key in self.tasks if key.run_id < run_id), default=None)
-        return None if earlier is None else PreviousRun("dag", earlier, _interval(earlier))
+        if earlier is None:
+            return None
+        are_backfill = all(each.startswith("backfill__") for each in (run_id, earlier))
+        return PreviousRun("dag", earlier, _interval(earlier), are_backfill and earlier in self.queued)
 
     def _failed(self, task: FakeTask, error: Exception) -> None:
         if task.state != "running":

@@ -1,0 +1,63 @@
+"""The columns of a state as they are declared and as they were written: one type, however it is spelled."""
+
+import json
+
+import pytest
+
+from weir.dataflow.state_schema import fields_of_ddl, fields_of_json, shown, spark_json
+from weir.errors import Misconfigured
+
+
+@pytest.mark.parametrize(
+    ("spelled", "plain"),
+    [
+        ("tailnum STRING, flights BIGINT", "tailnum string, flights bigint"),
+        ("a: LONG, b: Integer", "a bigint, b int"),
+        ("k BYTE NOT NULL COMMENT 'a, key', v SHORT", "k tinyint NOT NULL, v smallint"),
+        ("`a``b c` DECIMAL, d DEC(5), e NUMERIC(7, 2)", "a`b c decimal(10,0), d decimal(5,0), e decimal(7,2)"),
+        ("s STRUCT<x: INT, y: ARRAY<STRUCT<z: DATE>>>", "s struct<x:int,y:array<struct<z:date>>>"),
+        ("m MAP<STRING, ARRAY<LONG>>, t TIMESTAMP_LTZ", "m map<string,array<bigint>>, t timestamp"),
+        ("i INTERVAL DAY TO SECOND, c CHARACTER(3)", "i interval day to second, c char(3)"),
+        ("s STRING COLLATE UTF8_LCASE, r REAL", "s string collate utf8_lcase, r float"),
+    ],
+)
+def test_ddl_is_read_as_spark_reads_it(spelled, plain):
+    assert shown(fields_of_ddl(spelled)) == plain
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ("", "has no columns"),
+        ("a", "its end"),
+        ("a INT,", "ends with a comma"),
+        (", a INT", "where a column's name was expected"),
+        ("a INT b INT", "has 'b' where ',' was expected"),
+        ("a ARRAY<INT", "has 'its end' where '>' was expected"),
+        ("a MAP<INT>", "has '>' where ',' was expected"),
+        ("a INT; b INT", "cannot be read from '; b INT'"),
+        ("a INT, b INT, a DATE", "has the column a twice"),
+        ("a, b INT", "has a column without a type"),
+    ],
+)
+def test_what_is_no_list_of_columns_is_refused_with_an_example(wrong, why):
+    with pytest.raises(Misconfigured, match=r'write it like "tailnum STRING, flights BIGINT"') as error:
+        fields_of_ddl(wrong)
+    assert why in str(error.value)
+
+
+def test_what_spark_has_recorded_is_what_was_declared():
+    declared = "k INT, d DECIMAL(7, 2), s STRUCT<x: LONG, y: ARRAY<MAP<STRING, BYTE>>>, t TIMESTAMP_NTZ"
+    fields = fields_of_ddl(declared)
+    assert fields_of_json(spark_json(fields)) == fields
+
+
+def test_a_collation_is_not_what_tells_recorded_columns_from_declared_ones():
+    recorded = {"fields": [{"name": "s", "type": "string", "nullable": True, "metadata": {"__COLLATIONS": {}}}]}
+    assert fields_of_json(json.dumps(recorded)) == fields_of_ddl("s STRING COLLATE UTF8_LCASE")
+
+
+def test_a_type_of_the_user_is_that_which_it_is_stored_as():
+    udt = {"type": "udt", "class": "p.C", "sqlType": {"type": "array", "elementType": "double", "containsNull": False}}
+    fields = fields_of_json(json.dumps({"fields": [{"name": "v", "type": udt, "nullable": True, "metadata": {}}]}))
+    assert fields == fields_of_ddl("v ARRAY<DOUBLE>")
