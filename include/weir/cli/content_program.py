@@ -30,7 +30,7 @@ def recomputed(
     `remote` is a Spark Connect server; without one it is that of the local stack while it is up, or a Spark in the
     program itself. Raises EngineLost if the program does not come to its end.
     """
-    url = remote or _own_server(environ)
+    url = remote or own_server(environ)
     with tempfile.TemporaryDirectory(prefix="weir-verify-") as folder:
         request, log = Path(folder) / "request.json", Path(folder) / "log"
         request.write_text(request_to_json(asked))
@@ -38,7 +38,7 @@ def recomputed(
         with log.open("wb") as errors:
             program = subprocess.Popen(
                 [*command, *(["--remote", url] if url else [])],
-                env=_environment(environ),
+                env=spark_environment(environ),
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 stdin=subprocess.DEVNULL,
@@ -64,7 +64,7 @@ def _answers(program: subprocess.Popen[str]) -> Iterator[ContentAnswer]:
             program.terminate()
 
 
-def _own_server(environ: Mapping[str, str]) -> str | None:
+def own_server(environ: Mapping[str, str]) -> str | None:
     """The local stack's Spark, if what is asked about is the local stack's."""
     if {"WEIR_STORE", "WEIR_LEDGER"} & environ.keys():
         return None
@@ -72,7 +72,7 @@ def _own_server(environ: Mapping[str, str]) -> str | None:
     return f"sc://{LOOPBACK}:{state.ports[SPARK]}" if state.phase is Phase.UP and SPARK in state.ports else None
 
 
-def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+def spark_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """With a Java, and without what would make a client of a Spark that is its own."""
     java = find_java(state_folder() / "java", environ).environment(environ)
     kept = {key: value for key, value in environ.items() if key not in {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"}}

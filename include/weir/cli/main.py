@@ -19,8 +19,11 @@ from weir.cli import (
     gc_commands,
     ledger_commands,
     plan_commands,
+    restore_commands,
     results_commands,
+    savepoint_commands,
     stack_commands,
+    state_commands,
     verify_commands,
 )
 from weir.cli.project import project_root
@@ -62,8 +65,11 @@ app.command()(plan_commands.plan)
 app.command()(failover_commands.why)
 app.command()(gc_commands.gc)
 app.command()(verify_commands.verify)
+app.command()(restore_commands.restore)
+app.add_typer(savepoint_commands.savepoint_app, name="savepoint")
 app.add_typer(ledger_commands.run_app, name="run")
 app.add_typer(ledger_commands.ledger_app, name="ledger")
+app.add_typer(state_commands.state_app, name="state")
 
 
 @app.command(

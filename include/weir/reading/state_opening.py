@@ -12,24 +12,23 @@ from contextlib import ExitStack
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from weir.coordinator.checkpoint_files import read_checkpoint
 from weir.coordinator.reading import ReadLease, claimed, reader
 from weir.coordinator.services import Services
-from weir.dataflow.dataflow import Dataflow
 from weir.dataflow.keep import time_from_text
 from weir.dataflow.state import State, StateKind
 from weir.errors import Loss, Misconfigured
+from weir.ledger.checkpoints import checkpoint_row, retained_checkpoints
 from weir.ledger.models import CheckpointRow, ResultRow, RunRow
-from weir.ledger.runs import topology_of
+from weir.ledger.runs import runs_of, topology_of
 from weir.reading.availability import Chosen, Unreadable
 from weir.reading.choosing import When, choose
 from weir.reading.opened_state import OpenedState, OpenStatePartition, StateAt
 from weir.reading.probing import manifests_of
 from weir.results.checkpoint import Checkpoint, KeyedSnapshot, checkpoint_path
-from weir.results.codec import checkpoint_from_json
 from weir.results.layout import Layout
 from weir.results.manifest import Manifest
 from weir.state.files import epoch_seconds
-from weir.store.errors import NotFound
 from weir.topology.key_groups import key_group_range
 from weir.topology.regions import Topology
 
@@ -39,13 +38,13 @@ _SHOWN = 10
 def open_state(services: Services, dataflow: str, run: When, name: str, closing: ExitStack) -> OpenedState:
     """Open the state that an epoch has left. Raises Misconfigured, Unreadable, Retryable."""
     with services.ledger.transaction(dataflow) as session:
-        retained = _told(retained_checkpoints(session, dataflow))
+        retained = _told(_kept(session, dataflow))
+        _require_keyed(session, dataflow, name)
         try:
             chosen = choose(session, dataflow, run, name)
         except Unreadable as error:
             raise _unreadable(error.losses, dataflow, run, retained) from None
         topology = topology_of(session.get_one(RunRow, chosen.run).pinned or {})
-        _require_keyed(topology.dataflow, name)
         claim = claimed(session, services, dataflow, [row.id for row in chosen.rows], reader("weir.open"))
     lease = ReadLease(claim)
     closing.callback(lease.close)
@@ -63,39 +62,35 @@ def open_checkpoint(services: Services, dataflow: str, number: int, name: str, c
         row = _retained(session, dataflow, number)
         results = list(session.scalars(select(ResultRow.id).where(ResultRow.run == row.run, ResultRow.stage == name)))
         claim = claimed(session, services, dataflow, results, reader("weir.open"))
-        retained = _told(retained_checkpoints(session, dataflow))
+        retained = _told(_kept(session, dataflow))
     lease = ReadLease(claim)
     closing.callback(lease.close)
-    path = checkpoint_path(dataflow, number)
-    try:
-        checkpoint = checkpoint_from_json(services.store.read(path))
-    except NotFound:
+    checkpoint = read_checkpoint(services.store, dataflow, number)
+    if checkpoint is None:
         raise Misconfigured(
-            f"{services.store.url}/{path} is gone, though checkpoint {number} of {dataflow} is kept: `weir verify` "
-            f"tells what else is. Kept are {retained}"
-        ) from None
+            f"{services.store.url}/{checkpoint_path(dataflow, number)} is gone or damaged, though checkpoint {number} "
+            f"of {dataflow} is kept: `weir verify` tells what else is. Kept are {retained}"
+        )
     at = _of_checkpoint(checkpoint, _snapshot(checkpoint, name), _advice(checkpoint.run, retained))
     return OpenedState(services.store, at, lease, closing.pop_all())
 
 
-def retained_checkpoints(session: Session, dataflow: str) -> list[CheckpointRow]:
-    """The checkpoints of a dataflow that are completed and not subsumed, the oldest first; no savepoint is one."""
-    query = select(CheckpointRow).where(
-        CheckpointRow.dataflow == dataflow,
-        CheckpointRow.folder == "",
-        CheckpointRow.completed_at.is_not(None),
-        CheckpointRow.subsumed_at.is_(None),
-        CheckpointRow.deleted_at.is_(None),
-    )
-    return list(session.scalars(query.order_by(CheckpointRow.number)))
+def keyed_states(session: Session, dataflow: str) -> tuple[str, ...]:
+    """The keyed states of any run that the ledger remembers: one may have come or gone."""
+    flows = [topology_of(row.pinned).dataflow for row in runs_of(session, dataflow) if row.pinned is not None]
+    states = (state for flow in flows for stage in flow.stages for state in stage.states)
+    return tuple(sorted({state.name for state in states if state.kind is StateKind.KEYED}))
+
+
+def _kept(session: Session, dataflow: str) -> list[CheckpointRow]:
+    return [row for row in retained_checkpoints(session, dataflow) if not row.folder]
 
 
 def _retained(session: Session, dataflow: str, number: int) -> CheckpointRow:
-    kept = {row.number: row for row in retained_checkpoints(session, dataflow)}
+    kept = {row.number: row for row in _kept(session, dataflow)}
     if number in kept:
         return kept[number]
-    query = select(CheckpointRow).where(CheckpointRow.dataflow == dataflow, CheckpointRow.number == number)
-    known = session.scalar(query)
+    known = checkpoint_row(session, dataflow, number)
     if known is not None and known.subsumed_by is not None:
         found = f"was subsumed by checkpoint {known.subsumed_by}"
     elif known is not None and known.folder:
@@ -122,11 +117,15 @@ def _advice(run: str, retained: str) -> str:
     )
 
 
-def _require_keyed(dataflow: Dataflow, name: str) -> State:
-    state = dataflow.state(name)
-    if state.kind is StateKind.KEYED:
-        return state
-    raise Misconfigured(f"state {name!r} has no keys: it is read whole, like a result, stage={name!r}")
+def _require_keyed(session: Session, dataflow: str, name: str) -> None:
+    rows = runs_of(session, dataflow)
+    known = keyed_states(session, dataflow)
+    if not rows or name in known:
+        return
+    raise Misconfigured(
+        f"dataflow {dataflow} keeps no state {name!r} by key; it keeps {', '.join(known) or 'none'}. Lists and "
+        "broadcast state are read whole, like results: stage=..."
+    )
 
 
 def _of_epoch(topology: Topology, name: str, chosen: Chosen, manifests: Sequence[Manifest], advice: str) -> StateAt:

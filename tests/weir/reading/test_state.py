@@ -1,155 +1,38 @@
 """`weir.open(..., state=...)`: what an epoch has left, for a key or as a whole, and what a reader is told otherwise."""
 
-import hashlib
-import io
-from datetime import UTC, datetime
+import importlib.util
+from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
 import weir
-from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 from weir.errors import Misconfigured
-from weir.ledger.models import AttemptRow, CheckpointRow, LeaseRow, ResultRow
-from weir.ledger.moves import move
+from weir.ledger.models import LeaseRow, ResultRow
 from weir.reading.availability import Unreadable
 from weir.reading.state_rows import Shape, newest
-from weir.results.checkpoint import Checkpoint, KeyedSnapshot, StatePartition, checkpoint_path
-from weir.results.codec import checkpoint_to_json, manifest_from_json
+from weir.results.codec import manifest_from_json
 from weir.results.layout import KEY_GROUP_COLUMN
-from weir.results.manifest import ContentDigest, StateTally
-from weir.results.partition_state import PartitionState
-from weir.results.region_job import OutputReport, StateReport
-from weir.state.files import epoch_seconds
-from weir.state.retention import SnapshotKind
-from weir.store.seal import seal
-from weir.topology.key_groups import key_group_range
-from weir.topology.key_hash import key_group
+from weir.store.errors import NotFound
 
-SCHEMA = (
-    '{"type": "struct", "fields": ['
-    '{"name": "tail", "type": "string", "nullable": true, "metadata": {}},'
-    '{"name": "n", "type": "long", "nullable": true, "metadata": {}}]}'
+_spec = importlib.util.spec_from_file_location("state_world", Path(__file__).with_name("state_world.py"))
+of_state = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(of_state)
+epoch, group_of, history, run_days, SCHEMA = (
+    of_state.epoch,
+    of_state.group_of,
+    of_state.history,
+    of_state.run_days,
+    of_state.SCHEMA,
 )
-DAY = 24 * 60 * 60
-
-
-def history(parallelism=2, ttl=None, **more):
-    return Dataflow(
-        "ladder",
-        [
-            source("flights", "pipelines.ladder:flights"),
-            Stage(
-                "aircraft",
-                "pipelines.ladder:aircraft",
-                [blocking("flights", by="content")],
-                parallelism=parallelism,
-                state=keyed_state("history", key="tail", schema="tail STRING, n BIGINT", ttl=ttl),
-            ),
-            sink("aircraft", "known"),
-        ],
-        **{"keep": "60 days", **more},
-    )
-
-
-def group_of(tail):
-    return key_group([("string", tail)], 128)
-
-
-class StateEngine:
-    """Writes the changes of each day's plan as state files, beside what the engine below writes.
-
-    `plan` has a dictionary for each day: the new `n` of a key, or "deleted".
-    """
-
-    def __init__(self, engine, store, plan):
-        self._engine, self._store, self.plan = engine, store, plan
-        self._read_result, engine._read, engine._state = engine._read, self._read, self._state
-
-    def run(self, job, during):
-        return self._engine.run(job, during)
-
-    def _state(self, job, stage, output, _contents):
-        keeper = next(each for each in job.stages if each.name == stage.keeps_state_of)
-        read = next(each.state for each in keeper.inputs if each.argument == stage.name)
-        groups = key_group_range(128, stage.parallelism, stage.subtask)
-        today = self.plan.get(job.epoch, {})
-        own = sorted((group_of(k), k or "", k, v) for k, v in today.items() if groups[0] <= group_of(k) <= groups[1])
-        if own:
-            self._write_file(output.folder, [(group, k, v) for group, _, k, v in own], read)
-        files = seal(self._store, output.folder)
-        rows = self.rows_at(job.epoch, groups, read)
-        by_time = {}
-        for k, (n, updated) in rows:
-            count, xor = by_time.get(updated, (0, 0))
-            by_time[updated] = (count + 1, xor ^ int(hashlib.sha256(repr((k, n)).encode()).hexdigest()[:15], 16))
-        tallies = tuple(StateTally(updated, *by_time[updated], 0, 0) for updated in sorted(by_time))
-        xor = 0
-        for each in tallies:
-            xor ^= each.xor
-        digest = ContentDigest("s", len(rows), xor, 0, 0)
-        report = StateReport(tallies, len(own))
-        return OutputReport(stage.name, output.layout, output.folder, SCHEMA, digest, files, report)
-
-    def _read(self, spark_path):
-        if "/history/" not in spark_path:
-            return self._read_result(spark_path)
-        path = spark_path.removeprefix(self._store.spark_url("").rstrip("/") + "/")
-        return hashlib.sha256(self._store.read(path)).hexdigest()
-
-    def rows_at(self, epoch, groups=(0, 127), read=None):
-        """The rows, by replaying all days: nothing of what is tested is used."""
-        known = {}
-        for day in sorted(each for each in self.plan if each <= epoch):
-            for k, v in self.plan[day].items():
-                known[k] = (v, epoch_seconds(day) if read is None or read.expired_until is not None else 0)
-        until = -1 if read is None or read.expired_until is None else read.expired_until
-        kept = [(k, each) for k, each in known.items() if each[0] != "deleted" and each[1] > until]
-        return [(k, each) for k, each in kept if groups[0] <= group_of(k) <= groups[1]]
-
-    def _write_file(self, folder, rows, read):
-        columns = {
-            "tail": pa.array([k for _, k, _ in rows], pa.string()),
-            "n": pa.array([None if v == "deleted" else v for *_, v in rows], pa.int64()),
-            KEY_GROUP_COLUMN: pa.array([group for group, *_ in rows], pa.int32()),
-            "_weir_deleted": pa.array([v == "deleted" for *_, v in rows], pa.bool_()),
-        }
-        if read.expired_until is not None:
-            columns["_weir_updated"] = pa.array([read.updated] * len(rows), pa.int64())
-        buffer = io.BytesIO()
-        pq.write_table(pa.table(columns), buffer, row_group_size=2, compression="zstd", write_page_checksum=True)
-        self._store.create(f"{folder}/part-0.zstd.parquet", buffer.getvalue())
-
-
-def epoch(day):
-    return f"201301{day:02}T000000Z"
-
-
-PLAN = {
-    epoch(1): {"N1": 1, "N2": 2, "N3": 3, "N4": 4, "N5": 5, None: 6},
-    epoch(2): {"N1": 10, "N3": "deleted", "N7": 7},
-    epoch(3): {"N3": 30, None: "deleted"},
-}
 
 
 @pytest.fixture
 def days(world):
-    world.airflow.engine = StateEngine(world.airflow.engine, world.store, dict(PLAN))
-    return world
-
-
-def run_days(world, flow, *days):
-    world.airflow.deploy(flow)
-    for day in days:
-        world.run(day)
-    with world.ledger.transaction() as session:
-        errors = [row.error for row in session.scalars(select(AttemptRow)) if row.error]
-    assert errors == []
-    return world
+    return of_state.keeps_state(world)
 
 
 def expected(world, day):
@@ -161,6 +44,13 @@ def found(opened):
     assert table.column_names == ["tail", "n"]
     assert table.num_rows == opened.rows
     return dict(zip(table["tail"].to_pylist(), table["n"].to_pylist(), strict=True))
+
+
+def is_there(world, path):
+    try:
+        return world.store.size(path) > 0
+    except NotFound:
+        return False
 
 
 def lost(world, path):
@@ -315,7 +205,7 @@ def test_a_state_is_not_read_as_if_it_were_a_result(days):
     run_days(days, history(), 1)
     with pytest.raises(Misconfigured, match="history is a keyed state: open it with state='history'"):
         weir.open("ladder", stage="history")
-    with pytest.raises(Misconfigured, match="keeps no state 'flights'; it keeps history"):
+    with pytest.raises(Misconfigured, match="keeps no state 'flights' by key; it keeps history"):
         weir.open("ladder", state="flights")
     with pytest.raises(Misconfigured, match="say either"):
         weir.open("ladder", stage="flights", state="history")
@@ -339,7 +229,7 @@ def test_a_file_that_is_gone_is_told_with_what_brings_it_back(days):
         lost(days, shared.path)
         with pytest.raises(Unreadable, match=r"found no such file.*weir plan ladder@20130102T000000Z"):
             state.arrow()
-    with pytest.raises(Unreadable, match=f"{shared.path}.*Kept are no checkpoints"):
+    with pytest.raises(Unreadable, match=f"{shared.path}.*Kept are the checkpoints 1 of 20130101T000000Z, 2 of"):
         weir.open("ladder", state="history")
 
 
@@ -355,16 +245,9 @@ def test_bytes_that_are_not_as_they_were_written_are_never_used(days):
 
 
 def test_a_state_that_was_released_is_told_with_what_is_kept(days):
-    run_days(days, history(), 1, 2)
-    checkpointed(days, 1)
-    with days.ledger.transaction("ladder") as session:
-        rows = session.scalars(
-            select(ResultRow).where(ResultRow.run == f"ladder@{epoch(2)}", ResultRow.stage == "history")
-        )
-        for row in rows:
-            move(session, row, PartitionState.RELEASED, "its checkpoint was subsumed", days.airflow.time)
-    with pytest.raises(Unreadable, match=r"released.*Kept are the checkpoints 1 of 20130101T000000Z.*--checkpoint N"):
-        weir.open("ladder", epoch(2), state="history")
+    run_days(days, history(retained_checkpoints=1), 1, 2)
+    with pytest.raises(Unreadable, match=r"released.*Kept are the checkpoints 2 of 20130102T000000Z.*--checkpoint N"):
+        weir.open("ladder", epoch(1), state="history")
 
 
 def test_what_is_open_is_claimed_until_it_is_closed(days):
@@ -383,83 +266,24 @@ def test_what_is_open_is_claimed_until_it_is_closed(days):
 # Checkpoints
 
 
-def checkpointed(world, day, number=1, subsumed_by=None):
-    """Write a checkpoint of a day's state, as closing does."""
-    parts = tuple(
-        StatePartition(
-            each.subtask,
-            key_group_range(128, 2, each.subtask),
-            each.attempt,
-            str(each.digest),
-            each.rows,
-            each.state.tallies,
-            each.state.files,
-        )
-        for each in manifests(world, day)
-    )
-    keyed = KeyedSnapshot(history().state("history"), "aircraft", 128, SCHEMA, parts)
-    run = f"ladder@{epoch(day)}"
-    at = datetime(2013, 1, day, tzinfo=UTC)
-    made = Checkpoint(
-        "ladder",
-        number,
-        SnapshotKind.CHECKPOINT,
-        epoch(day),
-        run,
-        1,
-        "close",
-        (keyed,),
-        (),
-        {},
-        at.isoformat(),
-        at.isoformat(),
-        1,
-        1,
-        1,
-        0,
-    )
-    world.store.create(checkpoint_path("ladder", number), checkpoint_to_json(made))
-    with world.ledger.transaction("ladder") as session:
-        session.add(
-            CheckpointRow(
-                dataflow="ladder",
-                number=number,
-                kind="checkpoint",
-                status="completed",
-                epoch=epoch(day),
-                run=run,
-                lineage=1,
-                attempt="close",
-                content="",
-                folder="",
-                triggered_at=at,
-                completed_at=at,
-                subsumed_at=at if subsumed_by else None,
-                subsumed_by=subsumed_by,
-                full_bytes=1,
-                incremental_bytes=1,
-                new_files=1,
-                shared_files=0,
-            )
-        )
-
-
-def test_a_checkpoint_is_read_as_it_was_completed_whatever_became_of_its_epoch(days):
-    run_days(days, history(), 1, 2)
-    checkpointed(days, 1)
-    days.airflow.engine.plan[epoch(1)] = {"N1": -1}
+def test_a_checkpoint_is_read_as_it_was_completed_whatever_becomes_of_its_epoch(days):
+    run_days(days, history(retained_checkpoints=1), 1)
     with weir.open("ladder", state="history", checkpoint=1) as state:
+        days.airflow.engine.plan[epoch(1)] = {"N1": -1}
+        days.airflow.clear_run_by_hand("scheduled__2013-01-01")
+        days.airflow.run_until_quiet()
         assert found(state) == {"N1": 1, "N2": 2, "N3": 3, "N4": 4, "N5": 5, None: 6}
         assert (state.checkpoint, state.epoch, state.get("N1")) == (1, epoch(1), {"tail": "N1", "n": 1})
+        read = [file.path for part in state.partitions for file in part.files]
+    with weir.open("ladder", state="history") as state:
+        assert found(state) == {"N1": -1}
+    run_days(days, history(retained_checkpoints=1), 2)
+    assert not any(is_there(days, path) for path in read)
 
 
 def test_a_checkpoint_that_is_not_kept_is_refused_with_those_that_are(days):
-    run_days(days, history(), 1, 2)
-    checkpointed(days, 1, 1, subsumed_by=2)
-    checkpointed(days, 2, 2)
-    with pytest.raises(
-        Misconfigured, match="checkpoint 1 of ladder was subsumed by checkpoint 2; kept are the checkpoints 2 of"
-    ):
+    run_days(days, history(retained_checkpoints=1), 1, 2)
+    with pytest.raises(Misconfigured, match="checkpoint 1 of ladder was subsumed by checkpoint 2; kept are the"):
         weir.open("ladder", state="history", checkpoint=1)
     with pytest.raises(Misconfigured, match="checkpoint 7 of ladder is not known"):
         weir.open("ladder", state="history", checkpoint=7)

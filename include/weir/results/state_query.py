@@ -1,0 +1,63 @@
+"""What a program with Spark is asked about keyed states. Invariant: JSON in; an unknown version is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from weir.dataflow.state import State, StateKind
+from weir.errors import Misconfigured
+from weir.results.region_job import StateFileToRead, StateToRead
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StateQuery:
+    """A query in Spark's SQL, and the states that it names, each a view of that name; at most `limit` rows."""
+
+    query: str
+    states: Mapping[str, StateToRead]
+    limit: int | None
+
+
+def query_to_json(query: StateQuery) -> str:
+    """All that the program is asked."""
+    states = {name: _to_json(read) for name, read in query.states.items()}
+    return json.dumps({"version": VERSION, "query": query.query, "limit": query.limit, "states": states})
+
+
+def query_from_json(text: str) -> StateQuery:
+    """Read what the program is asked. Raises Misconfigured for a version that is not known."""
+    found = json.loads(text)
+    if found.get("version") != VERSION:
+        raise Misconfigured(
+            f"the query has version {found.get('version')!r}, expected {VERSION}: use the program of the Weir that "
+            "wrote it"
+        )
+    states = {name: _from_json(read) for name, read in found["states"].items()}
+    return StateQuery(found["query"], states, found["limit"])
+
+
+def _to_json(read: StateToRead) -> dict[str, Any]:
+    state = read.state
+    return {
+        "name": state.name,
+        "keys": list(state.keys),
+        "schema": state.schema,
+        "expired_until": read.expired_until,
+        "files": [asdict(file) for file in read.files],
+    }
+
+
+def _from_json(found: dict[str, Any]) -> StateToRead:
+    state = State(found["name"], StateKind.KEYED, tuple(found["keys"]), found["schema"])
+    files = tuple(
+        StateFileToRead(
+            each["path"], each["epoch"], (each["key_groups"][0], each["key_groups"][1]), each["rows"], each["bytes"]
+        )
+        for each in found["files"]
+    )
+    return StateToRead(state, files, None, 0, found["expired_until"], is_full=False)

@@ -1,0 +1,72 @@
+"""Answers a query about keyed states. Invariant: a state is what its files come to, as a stage would read it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from weir.errors import WeirError
+from weir.results.state_query import StateQuery, query_from_json
+from weir_spark.digest import quoted
+from weir_spark.session import active, configure
+from weir_spark.state_reader import StoredState
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Answer the query that the command line names; returns the exit code."""
+    given = _parser().parse_args(arguments)
+    try:
+        query = query_from_json(Path(given.query).read_text())
+        session = _session(given.remote)
+        try:
+            configure(session, {})
+            with active(session):
+                _write(answer(session, query).toArrow(), Path(given.answer))
+        finally:
+            session.stop()
+    except (WeirError, OSError, PySparkException) as error:
+        print(f"{type(error).__name__}: {str(error).strip()}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def answer(session: SparkSession, query: StateQuery) -> DataFrame:
+    """The rows of a query; the states become temporary views of the session."""
+    for name, read in query.states.items():
+        stored = StoredState(session, read)
+        columns = stored.schema.fieldNames()
+        stored.rows().select(*map(quoted, columns)).createOrReplaceTempView(quoted(name))
+    rows = session.sql(query.query)
+    return rows if query.limit is None else rows.limit(query.limit)
+
+
+def _write(table: pa.Table, path: Path) -> None:
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+        stream.write_table(table)
+
+
+def _session(remote: str | None) -> SparkSession:
+    if remote:
+        url = remote.rstrip(";/") + (";" if ";" in remote else "/;")
+        return SparkSession.builder.remote(f"{url}session_id={uuid.uuid4()}").create()
+    return (
+        SparkSession.builder.appName("weir state")
+        .config("spark.log.level", "ERROR")
+        .config("spark.ui.enabled", "false")
+        .getOrCreate()
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="Answer a query about keyed states.")
+    parser.add_argument("query", help="path of the query")
+    parser.add_argument("answer", help="path to write the rows to")
+    parser.add_argument("--remote", help="a Spark Connect server, sc://host:port; without it, a session of its own")
+    return parser
