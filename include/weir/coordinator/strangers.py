@@ -16,6 +16,7 @@ from sqlalchemy import select
 from weir.coordinator.services import Services
 from weir.coordinator.sweep_report import Kept, SweepReport
 from weir.coordinator.sweep_run import SINKS, RunSweep
+from weir.coordinator.sweep_state import sweep_checkpoints
 from weir.ledger.models import DataflowRow, RunRow
 from weir.results.run_folder import MANIFEST, RUN_RECORD, TEMPORARY
 from weir.results.stage_copy import COPY_NAME
@@ -30,7 +31,7 @@ _DOCTOR: Final = re.compile(r"\.weir-doctor-[0-9a-f]{32}")
 def sweep_strangers(services: Services, dataflow: str, of_runs: RunSweep, report: SweepReport) -> None:
     """Look at the epochs of a dataflow that no run of the ledger has. Raises Retryable."""
     store = services.store
-    epochs = _folders(services, dataflow)
+    epochs = [each for each in _folders(services, dataflow) if not each.startswith("_")]  # those are not epochs
     sinks = _folders(services, f"{SINKS}/{dataflow}")
     published = {sink: _folders(services, f"{SINKS}/{dataflow}/{sink}") for sink in sinks}
     loose = [each for each in _files(services, dataflow) if each[0].count("/") == 1]
@@ -44,6 +45,7 @@ def sweep_strangers(services: Services, dataflow: str, of_runs: RunSweep, report
         for epoch in (each for each in found if each not in known):
             path = f"{SINKS}/{dataflow}/{sink}/{epoch}"
             report.unknown.append(Kept(path, _bytes(files_below(store, [path])), rebuild))
+    sweep_checkpoints(services, dataflow, of_runs, report)
     of_runs.remove_temporary((path, size) for path, size in loose if _is_temporary(path))
     report.unknown += [Kept(path, size, "not a file of Weir's") for path, size in loose if not _is_temporary(path)]
 

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import select
 
+from weir.coordinator.checkpoint_keeping import keep_checkpoints
 from weir.coordinator.clearing import Clearer
 from weir.coordinator.deleted import note_deleted_runs
 from weir.coordinator.expiry import expire_runs
@@ -76,6 +77,8 @@ def _sweep_dataflow(
     if clearer is not None and not report.is_dry:
         report.notes += note_deleted_runs(services, clearer, dataflow, since)
     report.deleted += expire_versions(services, dataflow, is_dry=report.is_dry)
+    if not report.is_dry:
+        _keep_checkpoints(services, dataflow, report)
     _release(services, dataflow, report, is_pressed=is_pressed)
     expire_runs(services, dataflow, settings, report)
     of_runs = RunSweep(services, settings, report, floor, is_pressed=is_pressed)
@@ -83,6 +86,11 @@ def _sweep_dataflow(
         of_runs.sweep(run)
     if report.is_full:
         sweep_strangers(services, dataflow, of_runs, report)
+
+
+def _keep_checkpoints(services: Services, dataflow: str, report: SweepReport) -> None:
+    for path in keep_checkpoints(services, dataflow).deleted:
+        report.deleted.append(Swept(Garbage.CHECKPOINT, path, 0, "no retained checkpoint names it"))
 
 
 def _release(services: Services, dataflow: str, report: SweepReport, *, is_pressed: bool) -> None:

@@ -25,6 +25,7 @@ class Garbage(Enum):
     STRAY = "file that no manifest names"
     POINTER = "pointer to a version"
     EXPIRED = "expired run"
+    CHECKPOINT = "checkpoint that is not retained"
 
 
 @dataclass(frozen=True, slots=True)

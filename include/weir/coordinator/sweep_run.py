@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 
 from weir.coordinator.services import Services
 from weir.coordinator.sweep_report import Garbage, Kept, SweepReport, Swept
+from weir.coordinator.sweep_state import without_state_in_use
 from weir.errors import Misconfigured
 from weir.ledger.attempts import end
 from weir.ledger.models import RunRow
@@ -89,7 +90,7 @@ class RunSweep:
         known = self._know(listed)
         self._sweep_pointers(listed, known)
         self._compare(listed, known)
-        judged = judge(listed.folder, known)
+        judged = without_state_in_use(self._services, dataflow_of(run), judge(listed.folder, known))
         gone = {each.folder.path for each in judged if self._carry_out(each, known)}
         self._note_gone(listed.run, known, {each.folder.path for each in judged} - gone)
         self.remove_temporary([*listed.folder.temporary, *((each.path, each.bytes) for each in listed.temporary)])

@@ -12,6 +12,7 @@ from datetime import timedelta
 
 from sqlalchemy import select
 
+from weir.coordinator.checkpoint_keeping import keep_checkpoints
 from weir.coordinator.clearing import Clearer
 from weir.coordinator.release import Deleted, delete_released, release
 from weir.coordinator.scrub import scrub_dataflow
@@ -81,6 +82,8 @@ def _release(services: Services, dataflow: str, kept: Upkept) -> str:
         runs = runs_to_release(session, dataflow)
     with kept.trying(dataflow):
         expire_versions(services, dataflow)
+    with kept.trying(dataflow):
+        keep_checkpoints(services, dataflow)
     for run in runs:
         with kept.trying(run):
             release(services, dataflow, [run])

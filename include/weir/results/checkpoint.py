@@ -11,6 +11,9 @@ from weir.dataflow.state import State
 from weir.results.manifest import DataFile, StateFile, StateTally
 from weir.state.retention import SnapshotKind
 
+_DIGITS = 8
+"""Of a number in the name of a file, so that names sort as numbers do."""
+
 
 @dataclass(frozen=True, slots=True)
 class StatePartition:
@@ -95,4 +98,10 @@ def checkpoints_folder(dataflow: str) -> str:
 
 def checkpoint_path(dataflow: str, number: int) -> str:
     """Where a checkpoint is described: made exclusively, so that a number is never that of two."""
-    return f"{checkpoints_folder(dataflow)}/{number:08d}.json"
+    return f"{checkpoints_folder(dataflow)}/{number:0{_DIGITS}d}.json"
+
+
+def checkpoint_number(path: str) -> int | None:
+    """The number of the checkpoint that is described at a path; None where that is no checkpoint's."""
+    name, dot, kind = path.rpartition("/")[2].partition(".")
+    return int(name) if dot and kind == "json" and len(name) >= _DIGITS and name.isdecimal() else None

@@ -36,8 +36,8 @@ def spark_like(monkeypatch):
     """No name of a file is ever used twice, as by Spark."""
     write = FakeEngine._write
 
-    def named_anew(self, stage, output, content):
-        report = write(self, stage, output, content)
+    def named_anew(self, stage, output, content, *more):
+        report = write(self, stage, output, content, *more)
         old, new = report.files[0].name, f"part-{uuid.uuid4().hex}.bin"
         self._store.create(f"{output.folder}/{new}", self._store.read(f"{output.folder}/{old}"))
         self._store.delete(f"{output.folder}/{old}")
@@ -153,10 +153,10 @@ def test_what_a_ledger_that_is_built_again_calls_finished_is_not_deleted(world, 
     release.release(world.services, "ladder")
     before, delete = [], release._delete_data
 
-    def after_rebuild(services, deleted):
+    def after_rebuild(services, deleted, in_use):
         if not before:
             before.append(rebuild(services))
-        delete(services, deleted)
+        return delete(services, deleted, in_use)
 
     monkeypatch.setattr(release, "_delete_data", after_rebuild)
     release.delete_released(world.services, "ladder")
