@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from weir.coordinator.clearing import MISSING, ClearAnswer
 from weir.dataflow.failover import FailoverStrategy
 from weir.recovery.run_state import CLOSE
+from weir.testing.simulator.epochs import Where
 from weir.testing.simulator.sight import Attempt, Clear, Partition, Read
 from weir.topology.regions import RegionId
 
@@ -29,23 +30,28 @@ def a_commit_owes_what_follows_from_it(witness: Witness) -> Iterator[str]:
         return
     for row in sight.new_commits:
         owed = {each.whose for each in sight.owed()}
-        for consumer in _consumers(witness, row):
-            read = _read_something_else(witness, row, consumer)
-            if read is not None and (row.run, consumer) not in owed:
-                yield f"{row.id} of {row.region} has committed; {consumer} read {read.attempt}, and is not cleared"
+        for run, consumer in _consumers(witness, row):
+            read = _read_something_else(witness, row, run, consumer)
+            if read is not None and (run, consumer) not in owed:
+                yield f"{row.id} of {row.region} has committed; {consumer} of {run} read {read.attempt}, not cleared"
 
 
-def _consumers(witness: Witness, row: Attempt) -> set[RegionId]:
-    region = row.whose[1]
-    outputs = () if region == CLOSE else witness.topology.outputs(region)
-    found = {consumer for partition in outputs for consumer in witness.topology.consumers(partition)}
-    return found | ({CLOSE} if any(each.stage in witness.topology.sinks for each in outputs) else set())
+def _consumers(witness: Witness, row: Attempt) -> set[Where]:
+    """Those of its own run, and those of later ones that may have read it."""
+    (run, region), topology = row.whose, witness.topology_of(row.run)
+    outputs = () if region == CLOSE else topology.outputs(region)
+    found = {(run, consumer) for partition in outputs for consumer in topology.consumers(partition)}
+    if any(each.stage in topology.sinks for each in outputs):
+        found.add((run, CLOSE))
+    if outputs and topology.reads_previous:
+        found |= {each for each in witness.sight.regions() if each[0] > run and each[1] != CLOSE}
+    return found
 
 
-def _read_something_else(witness: Witness, row: Attempt, consumer: RegionId) -> Read | None:
+def _read_something_else(witness: Witness, row: Attempt, run: str, consumer: RegionId) -> Read | None:
     """The first result of the region of `row` that the consumer read, and that is another one now."""
     sight = witness.sight
-    for read in sight.reads.get(_made_by(witness, row.run, consumer), ()):
+    for read in sight.reads.get(_made_by(witness, run, consumer), ()):
         found = sight.current.get(read.partition)
         if found is not None and found.attempt == row.id and witness.is_other(read, found):
             return read
@@ -57,7 +63,7 @@ def _made_by(witness: Witness, run: str, consumer: RegionId) -> str:
     if consumer == CLOSE:
         committed = witness.sight.committed(run, CLOSE)
         return "" if committed is None else committed.id
-    found = witness.sight.current.get(Partition(run, witness.topology.outputs(consumer)[0]))
+    found = witness.sight.current.get(Partition(run, witness.topology_of(run).outputs(consumer)[0]))
     return "" if found is None else found.attempt
 
 

@@ -12,11 +12,33 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from weir.dataflow.state import StateKind
 from weir.errors import WeirError
-from weir.results.region_job import RegionJob, RegionReport, StageToRun
+from weir.results.manifest import DataFile, Segment
+from weir.results.region_job import (
+    InputToRead,
+    OutputReport,
+    OutputToWrite,
+    RegionJob,
+    RegionReport,
+    StageToRun,
+    StateReport,
+    StateToRead,
+)
 from weir.store.store import Store
-from weir.testing.engine import TAIL, FakeEngine
+from weir.testing.engine import SCHEMA, TAIL, FakeEngine
 from weir.testing.simulator.process import StageFailed
+from weir.testing.simulator.rows import (
+    applied,
+    changes_of,
+    content_of_rows,
+    digest_of,
+    packed,
+    tallies_of,
+    unpacked,
+    visible,
+    within,
+)
 
 SIZE: Final = 64 + TAIL
 """Bytes of each data file."""
@@ -35,7 +57,10 @@ class Nature(Enum):
 
 @dataclass(slots=True)
 class Made:
-    """What one attempt has made, by stage: its content and what it was made of besides what was read."""
+    """What one attempt has made, by stage: its content and what it was made of besides what was read.
+
+    The content of keyed state is all of its rows, as text.
+    """
 
     contents: dict[str, str] = field(default_factory=dict)
     own: dict[str, object] = field(default_factory=dict)
@@ -47,6 +72,19 @@ def content_of(stage: str, subtask: int, nature: Nature, own: object, read: Sequ
     if nature is Nature.COARSE and read:
         told = [str(sum(int(each[:2], 16) for each in read) % 2)]
     return hashlib.sha256(json.dumps([stage, subtask, own, told]).encode()).hexdigest()
+
+
+class WrongTallies(Exception):
+    """The tallies of a state that a job is given are not those of the rows that it finds."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What a region goes on from of one keyed state."""
+
+    rows: dict[int, str]
+    groups: tuple[int, int]
+    state: StateToRead
 
 
 class SimulatedEngine:
@@ -72,10 +110,15 @@ class _Computation(FakeEngine):
     def __init__(self, store: Store, world: Mapping[str, int], engine: SimulatedEngine, attempt: str) -> None:
         super().__init__(store, world)
         self._engine, self._attempt, self._made = engine, attempt, engine.made[attempt]
+        self._kept: dict[str, _Kept] = {}
 
     def _content(self, stage: StageToRun, contents: Mapping[str, str]) -> str:
         read = [contents[name] for name in stage.pipelined.values()]
-        read += [self._read(file) for each in stage.inputs for part in each.partitions for file in part.files]
+        for each in stage.inputs:
+            if each.state is not None and each.state.state.kind is StateKind.KEYED:
+                read.append(self._read_state(each, each.state))
+            else:
+                read += [self._read(file) for part in each.partitions for file in part.files]
         nature = self._engine.natures.get(stage.name, Nature.FINE)
         own = self._world.get(stage.name, 0) if stage.is_source else None
         self._made.own[stage.name] = self._attempt if nature is Nature.MOODY else own
@@ -93,6 +136,47 @@ class _Computation(FakeEngine):
             self._made.own |= self._engine.made[stage.resume.attempt].own
         self._made.contents[stage.name] = content
         return content
+
+    def _read_state(self, read: InputToRead, state: StateToRead) -> str:
+        """All visible rows, as the content of an input; they are kept for what the epoch adds."""
+        groups = read.key_groups or (0, 0)
+        rows: dict[int, str] = {}
+        for file in state.files:
+            changes = unpacked(self._store.read(self._path(file.path))[:-TAIL].decode())
+            rows = applied(rows, within(changes, file.key_groups))
+        seen = visible(rows, state.expired_until)
+        if state.tallies is not None and state.tallies != tallies_of(seen, has_end=state.expired_until is not None):
+            raise WrongTallies(f"{read.argument} has {seen}, and is said to have {state.tallies}")
+        self._kept[read.argument] = _Kept(seen, groups, state)
+        return content_of_rows(seen)
+
+    def _state(
+        self, job: RegionJob, stage: StageToRun, output: OutputToWrite, contents: Mapping[str, str]
+    ) -> OutputReport:
+        """One file of what has changed, none where nothing has; or of all rows, where all are to be written."""
+        kept = self._kept[stage.name]
+        changes = changes_of(contents[stage.name], kept.rows, kept.groups, int(job.epoch[6:8]))
+        rows = applied(kept.rows, changes)
+        self._made.contents[stage.name] = packed(rows)
+        tallies = tallies_of(rows, has_end=kept.state.expired_until is not None)
+        written = rows if kept.state.is_full else changes
+        files = (self._file(output.folder, packed(written)),) if written else ()
+        report = StateReport(tallies, len(changes), kept.state.is_full)
+        return OutputReport(stage.name, output.layout, output.folder, SCHEMA, digest_of(tallies), files, report)
+
+    def _of_stage(self, job: RegionJob, stage: StageToRun, contents: Mapping[str, str]) -> tuple[str, bytes]:
+        """A list is what the stage that keeps it gives."""
+        del job
+        return contents[stage.name], b""
+
+    def _file(self, folder: str, text: str) -> DataFile:
+        data = text.encode() + b"\0" * TAIL
+        self._store.create(f"{folder}/part-0.bin", data)
+        segments = tuple(
+            Segment(start, len(part), hashlib.sha256(part).hexdigest(), is_tail=start > 0)
+            for start, part in ((0, data[:-TAIL]), (len(data) - TAIL, data[-TAIL:]))
+        )
+        return DataFile("part-0.bin", 1, len(data), hashlib.sha256(data).hexdigest(), segments)
 
     def _read(self, spark_path: str) -> str:
         content = super()._read(spark_path)

@@ -5,7 +5,7 @@ Invariant: an event says all that it needs; carried out in another world it does
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
@@ -137,6 +137,16 @@ def random_events(random: Random) -> tuple[Event, ...]:
         overlap, at = _overlap(random), random.randrange(len(events) // 2)
         events[at : at + len(overlap)] = overlap
     return tuple(events)
+
+
+def with_runs(random: Random, events: Sequence[Event]) -> tuple[Event, ...]:
+    """The same schedule, in which one or two more runs start, each behind some steps that nothing meets."""
+    found = list(events)
+    for _ in range(random.choice([1, 2, 2])):
+        steps = [Event(Verb.STEP, random.randrange(100)) for _ in range(random.randrange(8))]
+        at = random.randrange(len(found) // 2 + 1)
+        found[at:at] = [*steps, Event(Verb.RUN)]
+    return tuple(found)
 
 
 def _overlap(random: Random) -> list[Event]:

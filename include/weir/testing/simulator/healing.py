@@ -10,32 +10,37 @@ from collections.abc import Iterator
 from typing import Final
 
 from weir.coordinator.asking import Question, ask, carry_out_by_hand
-from weir.dataflow import Dataflow, Stage
-from weir.ledger.runs import epoch_of, runs_of
+from weir.ledger.runs import epoch_of, run_key, runs_of
 from weir.recovery.run_state import CLOSE
+from weir.results.layout import PLAIN
 from weir.store.probe import MANIFEST
 from weir.store.published import published
 from weir.testing.dag import FakeTask
+from weir.testing.simulator.again import UNKNOWN, contents_of
 from weir.testing.simulator.airflow import Api
-from weir.testing.simulator.dataflows import Scene
-from weir.testing.simulator.engine import Nature, content_of
+from weir.testing.simulator.engine import Nature
 from weir.testing.simulator.events import Event, Verb
 from weir.testing.simulator.needs import left_over, unknown_files
 from weir.testing.simulator.process import NO_FATE
+from weir.testing.simulator.sight import Partition
 from weir.testing.simulator.store import Condition
 from weir.testing.simulator.witness import Broken, require
 from weir.testing.simulator.world import World
+from weir.topology.regions import PartitionId
 
 MOST_TRIES: Final = 400
 
 QUIET_MINUTES: Final = 150
 """As long as any claim lasts, and a closed run may be busy."""
 
+MOST_WAITS: Final = 20
+"""After so many looks in a row, at each of which a task had to wait, they are told to be waiting for a person."""
+
 MOST_WORDS: Final = 12
 """How often a person may be needed: with failover="individual" for each loss that comes to light."""
 
-NEEDS_A_PERSON: Final = ("was skipped in Airflow", "but Airflow calls")
-"""What is said of a task that a person has marked."""
+NEEDS_A_PERSON: Final = ("was skipped in Airflow", "but Airflow calls", "times backtrack since")
+"""What is said of a task that a person has marked; and of one that reads it a day later, and has it cleared again."""
 
 AT_FIRST: Final = ("cannot be used: expected a folder",)
 """What is said where the store cannot be used at the very first begin: its URL may be wrong."""
@@ -112,15 +117,22 @@ def _apply_plans(world: World) -> None:
 
 
 def _run_until_quiet(world: World) -> None:
-    for _ in range(MOST_TRIES):
+    waits = 0
+    for _ in range(MOST_TRIES * len(world.runs)):
         ready = world.airflow.ready()
-        if not ready:
+        if not ready or waits > MOST_WAITS:
             world.airflow.upkeep()
             ready = world.airflow.ready()
-        if not ready:
+        if not ready or (waits > MOST_WAITS and _is_waited_for(world)):
             return
         world.run(world.airflow.launch(ready[0]), NO_FATE)
+        waits = waits + 1 if ready[0].state == "up_for_reschedule" else 0
     raise Broken("all_heals_in_the_end", f"no end after {MOST_TRIES} tries: {world.airflow.states()}")
+
+
+def _is_waited_for(world: World) -> bool:
+    """Whether those who only wait do so for a task of another run that a person has to mend."""
+    return any(task.state in ("failed", "skipped") for task in world.airflow.tasks.values())
 
 
 def _unneeded(world: World, stuck: list[FakeTask]) -> Iterator[str]:
@@ -149,39 +161,34 @@ def _not_good(world: World) -> Iterator[str]:
 
 def _wrong(world: World) -> Iterator[str]:
     """Compare what a reader sees with what the stages give."""
-    expected = expected_contents(world.scene, world.content)
+    expected = expected_contents(world)
     for task in [each for key, each in world.airflow.tasks.items() if key.task_id == CLOSE.name]:
         epoch = epoch_of(world.airflow.request(task).interval[0])
-        for sink in world.topology.sinks:
+        run = run_key(world.scene.flow.name, epoch)
+        for sink in world.witness.topology_of(run).sinks:
             pointer = published(world.store, world.scene.flow.name, sink, epoch)
             if pointer is None:
                 yield f"{sink} of {epoch} is not published"
                 continue
             for part in pointer.partitions:
                 found = world.files.data.get(f"{part.folder}/part-0.bin", b"")[:64].decode()
-                wanted = expected.get((sink, part.subtask))
+                wanted = expected[Partition(run, PartitionId(sink, part.subtask, PLAIN.id))]
                 if f"{part.folder}/{MANIFEST}" not in world.files.data or wanted not in (None, found):
                     yield f"{sink}[{part.subtask}] of {epoch}: found {found or 'no file'}, expected {wanted}"
 
 
-def expected_contents(scene: Scene, content: dict[str, int]) -> dict[tuple[str, int], str]:
-    """What each stage gives in a run without faults; without those that follow from a mood."""
-    found: dict[tuple[str, int], str] = {}
-    for stage in scene.flow.stages:
-        nature = scene.natures.get(stage.name, Nature.FINE)
-        for subtask in range(stage.parallelism if nature is not Nature.MOODY else 0):
-            wanted = list(_read_by(scene.flow, stage, subtask))
-            read = [found[each] for each in wanted if each in found]
-            if len(read) == len(wanted):
-                own = content.get(stage.name, 0) if not stage.exchanges else None
-                given = content_of(stage.name, subtask, nature, own, read) if stage.function else read[0]
-                found[stage.name, subtask] = given
+def expected_contents(world: World) -> dict[Partition, str | None]:
+    """What each partition is in runs without faults, one epoch after the other; None for those that follow a mood."""
+    found: dict[Partition, str | None] = {}
+    natures, epochs = world.scene.natures, world.witness.epochs
+
+    def own(stage: str) -> object:
+        is_moody = natures.get(stage, Nature.FINE) is Nature.MOODY
+        return UNKNOWN if is_moody else world.content.get(stage, 0) if stage in world.sources else None
+
+    for run in sorted(world.witness.sight.runs()):
+        topology = epochs.topology_of(run)
+        for region in topology.region_ids():
+            contents = contents_of(epochs, (run, region), natures, own, found.__getitem__)
+            found |= {Partition(run, each): contents[each.stage] for each in topology.outputs(region)}
     return found
-
-
-def _read_by(flow: Dataflow, stage: Stage, subtask: int) -> Iterator[tuple[str, int]]:
-    for exchange in stage.exchanges.values():
-        if exchange.joins_plan or exchange.pointwise:
-            yield exchange.stage, subtask
-        else:
-            yield from ((exchange.stage, number) for number in range(flow.stage(exchange.stage).parallelism))

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from weir.dataflow.failover import FailoverStrategy
 from weir.recovery.run_state import CLOSE
+from weir.testing.simulator.again import made_again
 from weir.testing.simulator.clears import (
     a_clear_is_settled_when_airflow_has_followed,
     a_commit_owes_what_follows_from_it,
 )
-from weir.testing.simulator.engine import Nature, content_of
 from weir.testing.simulator.needs import what_is_released_is_needed_by_nobody
 from weir.testing.simulator.plans import a_plan_names_what_must_run_again, what_is_spared_is_not_cleared
 from weir.testing.simulator.sight import Clear, Partition, Read, Result
@@ -58,7 +58,7 @@ def results_of_a_region_are_of_one_attempt(witness: Witness) -> Iterator[str]:
     """Invariant 2."""
     found: dict[tuple[str, RegionId], set[str]] = {}
     for partition, result in witness.sight.current.items():
-        region = witness.topology.producer(partition.id)
+        _, region = witness.epochs.producer(partition)
         found.setdefault((partition.run, region), set()).add(result.attempt)
     for (_, region), attempts in found.items():
         if len(attempts) > 1:
@@ -90,7 +90,8 @@ def a_commit_was_made_from_what_is_current(witness: Witness) -> Iterator[str]:
 def what_is_called_lost_was_harmed(witness: Witness) -> Iterator[str]:
     """Invariant 5: what a store that is away, or an answer that is out of date, seems to miss is not made again."""
     for result in witness.sight.newly_lost:
-        if result.fault != "stale" and result.folder not in witness.harmed:
+        folders = {result.folder, *(path.rpartition("/")[0] for path in witness.files_of(result))}
+        if result.fault != "stale" and not folders & witness.harmed:
             yield f"{_shown(result)} is called lost ({result.fault}), and nothing has happened to it"
 
 
@@ -119,24 +120,8 @@ def a_valid_result_is_what_its_inputs_give(witness: Witness) -> Iterator[str]:
                 yield f"{_shown(result)} is valid, but its present inputs do not give it"
 
 
-def _again(witness: Witness, partition: Partition, result: Result) -> str:
-    made, topology = witness.engine.made[result.attempt], witness.topology
-    region = topology.producer(partition.id)
-    contents: dict[str, str] = {}
-    for stage in topology.stages_of(region.name):
-        read = [contents[each.stage] for each in stage.exchanges.values() if each.stage in contents]
-        for each in topology.inputs(region):
-            if each.stage == stage.name:
-                read += [_content(witness, Partition(partition.run, one)) for one in each.partitions]
-        nature = witness.engine.natures.get(stage.name, Nature.FINE)
-        own = made.own[stage.name]
-        contents[stage.name] = content_of(stage.name, region.subtask, nature, own, read) if stage.function else read[0]
-    return contents[result.stage]
-
-
-def _content(witness: Witness, partition: Partition) -> str:
-    current = witness.sight.current[partition]
-    return witness.engine.made[current.attempt].contents[current.stage]
+def _again(witness: Witness, partition: Partition, result: Result) -> str | None:
+    return made_again(witness, partition, witness.engine.made[result.attempt].own)[result.stage]
 
 
 def a_clear_has_a_cause(witness: Witness) -> Iterator[str]:

@@ -117,7 +117,7 @@ def why_needed(witness: Witness, result: Result) -> str | None:
         return "it is published"
     if not result.is_current or _is_over(witness, result.run) or _is_given_up(witness, result.run):
         return None
-    consumers = witness.topology.consumers(result.partition.id)
+    consumers = witness.topology_of(result.run).consumers(result.partition.id)
     waiting = next((each for each in consumers if _may_need(witness, result, each)), None)
     if waiting is not None:
         return f"{waiting} has not done with it"
@@ -135,7 +135,7 @@ def why_kept(witness: Witness, result: Result) -> str | None:
     """Which policy keeps a current result that nobody needs."""
     if not result.is_current or _is_given_up(witness, result.run):
         return None
-    keep, runs = Keep.from_text(witness.topology.dataflow.keep or USUAL_KEEP), witness.sight.runs()
+    keep, runs = Keep.from_text(witness.flow.keep or USUAL_KEEP), witness.sight.runs()
     if str(keep) == "on_consumed":
         return None
     closed_at = runs[result.run].closed_at
@@ -154,7 +154,7 @@ def _may_need(witness: Witness, result: Result, consumer: RegionId) -> bool:
     newest = sight.newest(run, consumer)
     if newest is None or newest.state not in COMMITTED or sight.is_at_work(run, consumer):
         return True
-    outputs = [Partition(run, each) for each in witness.topology.outputs(consumer)]
+    outputs = [Partition(run, each) for each in witness.topology_of(run).outputs(consumer)]
     if not all(sight.is_done(each) for each in outputs):
         return True
     made_by = {sight.current[each].attempt for each in outputs}
@@ -165,7 +165,7 @@ def _may_need(witness: Witness, result: Result, consumer: RegionId) -> bool:
 def _is_over(witness: Witness, run: str) -> bool:
     """Whether the closing task has seen all that is current, or nothing else has come of an hour; nobody is at work."""
     sight = witness.sight
-    regions = [*witness.topology.region_ids(), CLOSE]
+    regions = [*witness.topology_of(run).region_ids(), CLOSE]
     closing = sight.committed(run, CLOSE)
     is_open = any(sight.is_at_work(run, each) or _has_failed(sight.newest(run, each)) for each in regions)
     if sight.runs()[run].closed_at is None or closing is None or is_open:
@@ -196,7 +196,7 @@ def _is_silent(witness: Witness, attempt: Attempt) -> bool:
 
 
 def _keep_failed(witness: Witness) -> timedelta | None:
-    return time_from_text("keep_failed", witness.topology.dataflow.keep_failed or USUAL_KEEP_FAILED)
+    return time_from_text("keep_failed", witness.flow.keep_failed or USUAL_KEEP_FAILED)
 
 
 def told(at: datetime) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Final
 
-from weir.testing.simulator.dataflows import Scene, random_scene
-from weir.testing.simulator.events import Event, random_events
+from weir.testing.simulator.dataflows import Scene, random_scene, stateful_scene
+from weir.testing.simulator.events import Event, random_events, with_runs
 from weir.testing.simulator.healing import heal
 from weir.testing.simulator.witness import Broken
 from weir.testing.simulator.world import World
@@ -22,10 +23,17 @@ class Finding:
     behind: int | None
 
 
-def scene_and_events(seed: int) -> tuple[Scene, tuple[Event, ...]]:
-    """What a seed stands for."""
+STATEFUL: Final = 0.05
+"""The share of scenes whose epochs go on from one another: these cost several times as much."""
+
+
+def scene_and_events(seed: int, stateful: float = STATEFUL) -> tuple[Scene, tuple[Event, ...]]:
+    """What a seed stands for; `stateful` is the share of scenes whose epochs go on from one another."""
     random = Random(seed)  # noqa: S311 - nothing is secret
-    return random_scene(random), random_events(random)
+    scene, events = random_scene(random), random_events(random)
+    if random.random() >= stateful:
+        return scene, events
+    return stateful_scene(random), with_runs(random, events)
 
 
 def simulate(scene: Scene, events: Sequence[Event]) -> Finding | None:

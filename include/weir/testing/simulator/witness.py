@@ -12,13 +12,16 @@ from typing import Any
 
 from weir.coordinator.clearing import ClearAnswer
 from weir.dataflow.failover import Consumers, FailoverStrategy
-from weir.recovery.run_state import CLOSE
+from weir.results.codec import manifest_from_json
+from weir.results.manifest import Manifest
 from weir.sinks.pointer import pointer_from_json
+from weir.store.probe import MANIFEST
 from weir.testing.simulator.engine import SIZE, SimulatedEngine
+from weir.testing.simulator.epochs import Epochs
 from weir.testing.simulator.invariants import AFTER_EACH_TRANSACTION
 from weir.testing.simulator.needs import Publications, is_in_use
-from weir.testing.simulator.sight import Partition, Read, Result, Sight
-from weir.topology.regions import PartitionId, RegionId, Topology
+from weir.testing.simulator.sight import Read, Result, Sight
+from weir.topology.regions import Topology
 
 
 class Broken(BaseException):
@@ -40,7 +43,10 @@ class Witness:
         files: Mapping[str, bytes],
         now: Callable[[], datetime],
     ) -> None:
-        self.sight, self.topology, self.engine = Sight(connection), topology, engine
+        self.sight, self.engine = Sight(connection), engine
+        self.epochs = Epochs(connection, topology)
+        self.flow = topology.dataflow
+        self._state_files: dict[str, tuple[str, ...]] = {}
         self.committed_tries: dict[tuple[Any, ...], str] = {}
         self.created: set[str] = set()
         self.harmed: set[str] = set()
@@ -62,11 +68,13 @@ class Witness:
         for invariant in AFTER_EACH_TRANSACTION:
             require(invariant.__name__, invariant(self))
 
-    def inputs_of(self, region: RegionId) -> list[PartitionId]:
-        """What a region needs; the closing task needs all."""
-        if region == CLOSE:
-            return [each for one in self.topology.region_ids() for each in self.topology.outputs(one)]
-        return [each for read in self.topology.inputs(region) for each in read.partitions]
+    def topology_of(self, run: str) -> Topology:
+        """What a run is pinned to."""
+        return self.epochs.topology_of(run)
+
+    def files_of(self, result: Result) -> tuple[str, ...]:
+        """The data files of a result: of keyed state those that earlier attempts wrote, too."""
+        return self._state_files.get(result.folder, (f"{result.folder}/part-0.bin",))
 
     def _note_publishable(self) -> None:
         """Remember which results of a sink were valid together, and until when."""
@@ -77,25 +85,24 @@ class Witness:
         self._standing = {
             (run, sink): folders
             for run in {partition.run for partition in self.sight.current}
-            for sink in self.topology.sinks
+            for sink in self.topology_of(run).sinks
             if (folders := self._valid_together(run, sink))
         }
 
     def _valid_together(self, run: str, sink: str) -> frozenset[str]:
-        (layout,) = self.topology.layouts_of(sink)
-        partitions = [Partition(run, each) for each in self.topology.partitions_of(sink, layout.id)]
+        (layout,) = self.topology_of(run).layouts_of(sink)
+        partitions = self.epochs.partitions_of(run, sink, layout.id)
         is_whole = all(self.sight.is_good(each) for each in partitions)
         return frozenset(self.sight.current[each].folder for each in partitions) if is_whole else frozenset()
 
     @property
     def strategy(self) -> FailoverStrategy:
         """Which regions a failure restarts."""
-        return self.topology.dataflow.failover
+        return self.flow.failover
 
     def restarts_consumers(self, stage: str) -> bool:
         """Whether consumers of `stage` restart with it whatever it gives."""
-        flow = self.topology.dataflow
-        return flow.consumers is Consumers.ALWAYS or not flow.stage(stage).deterministic
+        return self.flow.consumers is Consumers.ALWAYS or not self.flow.stage(stage).deterministic
 
     def is_other(self, read: Read, found: Result) -> bool:
         """Whether a result is not what was read, as far as whoever read it is concerned."""
@@ -113,7 +120,7 @@ class Witness:
         """Whether a result that was missing is there again, as whoever probes it finds."""
         if result is None or result.state != "lost" or result.fault == "damaged":
             return False
-        whole = len(self.files.get(f"{result.folder}/part-0.bin", b"")) == SIZE
+        whole = all(len(self.files.get(path, b"")) == SIZE for path in self.files_of(result))
         return whole and f"{result.folder}/manifest.json" in self.files
 
     # The store
@@ -128,8 +135,14 @@ class Witness:
             return
         require("no_name_is_written_twice", [f"{path} is written again"] if path in self.created else [])
         self.created.add(path)
+        if path.endswith(f"/{MANIFEST}"):
+            self._note_state(manifest_from_json(data), path.rpartition("/")[0])
         if path.startswith("_sinks/"):
             require("what_is_published_was_valid_as_a_whole", self._publishes(path, data))
+
+    def _note_state(self, manifest: Manifest, folder: str) -> None:
+        if manifest.state is not None:
+            self._state_files[folder] = tuple(file.path for file in manifest.state.files)
 
     def _deleted(self, path: str) -> Iterator[str]:
         why = is_in_use(self, path)

@@ -6,15 +6,18 @@ Invariant: the same scene and the same events give the same outcome.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from itertools import count
 from typing import Final
 
 from weir.coordinator.clearing import ClearAnswer
 from weir.coordinator.reading import claimed
 from weir.coordinator.services import Services
+from weir.dataflow.stage import StageKind
 from weir.ledger.leases import drop_leases
 from weir.recovery.restart import ExponentialDelay
 from weir.recovery.settings import RecoverySettings
+from weir.store.probe import MANIFEST
 from weir.store.store import Store
 from weir.testing.dag import FakeTask
 from weir.testing.simulator.airflow import Api, SimulatedAirflow, Unexpected
@@ -36,7 +39,7 @@ class World:
     """Everything that one simulation is about."""
 
     def __init__(self, scene: Scene) -> None:
-        self.scene, self.sources = scene, [each.name for each in scene.flow.stages if not each.exchanges]
+        self.scene, self.sources = scene, _sources(scene)
         self.content: dict[str, int] = {}
         self.files = MemoryFiles(self._step, self._changed, lambda: self.airflow.time)
         self.store = Store(self.files)
@@ -50,13 +53,12 @@ class World:
             RecoverySettings(largest_plan=scene.largest_plan),
         )
         self.services = services
-        self.topology = Topology(scene.flow)
         self.engine = SimulatedEngine(self.store, self.content, scene.natures)
         self.airflow = SimulatedAirflow(services, self.engine, scene.flow)
         self.airflow.on_answer, self.airflow.collects = self._answered, scene.collects
         self.airflow.strategy = PATIENT if scene.is_patient else self.airflow.strategy
         self.witness = Witness(
-            self.ledger.connection, self.topology, self.engine, self.files.data, lambda: self.airflow.time
+            self.ledger.connection, Topology(scene.flow), self.engine, self.files.data, lambda: self.airflow.time
         )
         self.suspended: list[Process] = []
         self.pressed: set[Process] = set()
@@ -192,7 +194,7 @@ class World:
 
     def damage(self, event: Event) -> None:
         """A current result loses files, or has wrong ones."""
-        folders = sorted(result.folder for result in self.witness.sight.current.values())
+        folders = sorted({path.rpartition("/")[0] for path in self._current_files()})
         if not folders:
             return
         claimed = sorted(self.witness.sight.claimed()) if event.number % 2 else []
@@ -201,6 +203,12 @@ class World:
         file, manifest = f"{folder}/part-0.bin", f"{folder}/manifest.json"
         for path in {"folder": (file, manifest), "manifest": (manifest,)}.get(event.how, (file,)):
             self._damage(path, event)
+
+    def _current_files(self) -> Iterator[str]:
+        """Those of state, that an earlier attempt may have written, among them."""
+        for result in self.witness.sight.current.values():
+            yield f"{result.folder}/{MANIFEST}"
+            yield from self.witness.files_of(result)
 
     def _damage(self, path: str, event: Event) -> None:
         data = self.files.data.get(path)
@@ -258,6 +266,10 @@ class World:
             holder = self.notebooks.pop(event.number % len(self.notebooks))
             with self.ledger.transaction(self.scene.flow.name) as session:
                 drop_leases(session, holder)
+
+
+def _sources(scene: Scene) -> list[str]:
+    return [stage.name for stage in scene.flow.stages if stage.kind is StageKind.SOURCE]
 
 
 _WHAT: Final = {

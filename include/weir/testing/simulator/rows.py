@@ -1,0 +1,122 @@
+"""Rows of keyed state, small enough that a file of them is as long as any other file of a simulation.
+
+Invariant: a file tells of each key whether it was left alone, deleted, or given which value; and whether it is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+from weir.results.manifest import ContentDigest, StateTally
+
+KEYS: Final = (3, 24, 45, 66, 87, 108, 126)
+"""There is one key in each of these key groups, which are spread over all 128 of them."""
+
+LEFT_ALONE: Final = "." * 8
+DELETED: Final = "-" * 8
+
+Rows = Mapping[int, str]
+"""By key, eight hexadecimal digits: the day of the last update, and six of the value."""
+Changes = Mapping[int, str]
+"""By key, a new row or DELETED."""
+
+
+def packed(changes: Changes) -> str:
+    """Write rows or changes as text of 64 characters, of which the last eight tell whether the others are whole."""
+    text = "".join(changes.get(key, LEFT_ALONE) for key in KEYS)
+    return text + _sum_of(text)
+
+
+def unpacked(text: str) -> dict[int, str]:
+    """Read what `packed` wrote. Raises ValueError, as Spark does where a page's checksum is another one."""
+    body, found = text[:-8], text[-8:]
+    if len(text) != 64 or found != _sum_of(body):
+        raise ValueError("the checksum of a page is another one")
+    rows = {key: body[8 * at : 8 * at + 8] for at, key in enumerate(KEYS)}
+    return {key: row for key, row in rows.items() if row != LEFT_ALONE}
+
+
+def _sum_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def within(rows: Rows, groups: tuple[int, int]) -> dict[int, str]:
+    """The rows of an inclusive range of key groups."""
+    return {key: row for key, row in rows.items() if groups[0] <= key <= groups[1]}
+
+
+def applied(rows: Rows, changes: Changes) -> dict[int, str]:
+    """What rows are after changes."""
+    found = {**rows, **changes}
+    return {key: found[key] for key in sorted(found) if found[key] != DELETED}
+
+
+def visible(rows: Rows, expired_until: int | None) -> dict[int, str]:
+    """The rows that have not expired."""
+    return {key: row for key, row in rows.items() if expired_until is None or updated_at(row) > expired_until}
+
+
+def updated_at(row: str) -> int:
+    """When a row was last updated, in seconds since 1970."""
+    return start_of(int(row[:2], 16))
+
+
+def start_of(day: int) -> int:
+    """When a day of January 2013 begins, in seconds since 1970."""
+    return int(datetime(2013, 1, day, tzinfo=UTC).timestamp())
+
+
+def changes_of(content: str, rows: Rows, groups: tuple[int, int], day: int) -> dict[int, str]:
+    """What a stage whose content is `content` does to its state: a key is left alone, updated, or deleted."""
+    found = {}
+    for key in KEYS:
+        digits = hashlib.sha256(f"{content} {key}".encode()).hexdigest()
+        if not groups[0] <= key <= groups[1] or digits[0] in "01234567":
+            continue
+        if digits[0] in "89abcd":
+            found[key] = f"{day:02x}{digits[1:7]}"
+        elif key in rows:
+            found[key] = DELETED
+    return found
+
+
+def content_of_rows(rows: Rows) -> str:
+    """What a stage sees of its state, as the content of an input."""
+    return hashlib.sha256(packed(rows).encode()).hexdigest()
+
+
+def tallies_of(rows: Rows, *, has_end: bool) -> tuple[StateTally, ...]:
+    """The tallies of live rows, by last update where they have an end."""
+    groups: dict[int, list[int]] = {}
+    for key, row in rows.items():
+        groups.setdefault(updated_at(row) if has_end else 0, []).append(_hash_of(key, row))
+    return tuple(
+        StateTally(updated, len(hashes), _xor(hashes), sum(each & 0xFFFF for each in hashes), 0)
+        for updated, hashes in sorted(groups.items())
+    )
+
+
+def digest_of(tallies: Iterable[StateTally]) -> ContentDigest:
+    """The digest of all rows that tallies tell of."""
+    listed = list(tallies)
+    return ContentDigest(
+        "state",
+        sum(each.rows for each in listed),
+        _xor(each.xor for each in listed),
+        sum(each.low_sum for each in listed),
+        sum(each.high_sum for each in listed),
+    )
+
+
+def _hash_of(key: int, row: str) -> int:
+    return int(hashlib.sha256(f"{key} {row}".encode()).hexdigest()[:15], 16)
+
+
+def _xor(hashes: Iterable[int]) -> int:
+    found = 0
+    for each in hashes:
+        found ^= each
+    return found
