@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from sqlalchemy.orm import Session
 
@@ -16,11 +17,12 @@ from weir.coordinator.checkpoint_content import checkpoint_of, fingerprint
 from weir.coordinator.checkpoint_files import files_retained, read_checkpoint
 from weir.coordinator.checkpoint_order import is_complete
 from weir.coordinator.commit import require_newest
+from weir.coordinator.compacted_files import compacted_files, present_compactions
 from weir.coordinator.gathering import Gathered
 from weir.coordinator.inputs import checkpointed
 from weir.coordinator.registration import Registered
+from weir.coordinator.restore_pins import unpin
 from weir.coordinator.services import Services
-from weir.coordinator.state_job import present_files
 from weir.errors import Conflict
 from weir.ledger.checkpoints import (
     abandon,
@@ -82,7 +84,9 @@ def complete_checkpoint(services: Services, draft: Draft, guard: Guard) -> int |
     """Take a number, write the manifest, and write down that it is there."""
     now = services.now()
     before = files_retained(services, draft.run.dataflow.name).keys()
-    checkpoint = checkpoint_of(draft.run, draft.attempt, draft.results, draft.manifests, present_files, before, now)
+    compactions = present_compactions(services, {each.attempt for each in draft.manifests.values() if each.state})
+    files_of = partial(compacted_files, compactions=compactions)
+    checkpoint = checkpoint_of(draft.run, draft.attempt, draft.results, draft.manifests, files_of, before, now)
     number = _take_number(services, draft, checkpoint, guard)
     if number is None:
         return None
@@ -93,6 +97,7 @@ def complete_checkpoint(services: Services, draft: Draft, guard: Guard) -> int |
         guard(session)
         _require_same(session, draft)
         complete(session, checkpoint.dataflow, number, services.now())
+        unpin(services, session, checkpoint)
     return number
 
 

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordinator.checkpoint_content import keyed_states
 from weir.coordinator.checkpoint_files import files_retained
+from weir.coordinator.restore_pins import pinned_files
 from weir.coordinator.services import Services
 from weir.errors import Misconfigured
 from weir.ledger.models import CompactionRow, RestoreRow, ResultRow, RunRow
@@ -39,9 +40,10 @@ def live_state_files(services: Services, dataflow: str) -> frozenset[str]:
         users = [dataflow, *_forks(session, dataflow)]
         folders = [row.folder for user in users for row in state_results(session, user, _COUNTING)]
         compacted = [path for user in users for path in _compacted(session, user)]
+        pinned = pinned_files(services, session, dataflow)
     named = in_parallel(lambda folder: _named(services, folder), folders, services.store.workers)
     checkpointed = (path for user in users for path in files_retained(services, user))
-    return frozenset([*compacted, *checkpointed, *(path for paths in named for path in paths)])
+    return frozenset([*compacted, *pinned, *checkpointed, *(path for paths in named for path in paths)])
 
 
 def state_results(session: Session, dataflow: str, states: Iterable[str]) -> list[ResultRow]:
