@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from weir.coordinator.clearing import Clearer
+from weir.coordinator.compacted_files import present_compactions
 from weir.coordinator.gathering import Gathered, gather
 from weir.coordinator.inputs import probe_partitions
 from weir.coordinator.job import reads_of_job, region_job
@@ -63,7 +64,9 @@ def _bytes_to_read(registered: Registered, gathered: Gathered) -> int:
 def _begun(services: Services, registered: Registered, gathered: Gathered, notes: Sequence[str]) -> Begun:
     state, manifests = gathered.state, gathered.manifests
     inputs = state.inputs(registered.attempt.region)
-    states = state_shares(registered, state, manifests)
+    kept = set(registered.topology.states)
+    read = {manifests[part].attempt for each in inputs if each.argument in kept for part in each.partitions}
+    states = state_shares(registered, state, manifests, present_compactions(services, read) if read else {})
     job = region_job(services, registered, state, manifests, states)
     return Begun(
         registered.attempt,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from weir.coordinator import amendment, begin, close, commit, failure, settle
+from weir.coordinator import amendment, begin, close, commit, compaction, failure, settle
 from weir.coordinator.checkpoint_keeping import keep_checkpoints
 from weir.coordinator.clearing import Clearer
+from weir.coordinator.compaction import CompactionRequest, ToCompact
 from weir.coordinator.release import Deleted, delete_released, release
 from weir.coordinator.room import make_room_again
 from weir.coordinator.services import Services
@@ -82,6 +83,14 @@ class Coordinator:
     def label(self, dataflow: str, attempt: str, labels: Mapping[str, str]) -> dict[str, str]:
         """Add labels to a booked failure; answers all that it has. Raises Retryable."""
         return amendment.label(self._services, dataflow, attempt, labels)
+
+    def plan_compaction(self, request: CompactionRequest) -> ToCompact | None:
+        """What is to be merged of the state that a region keeps; None where all is well. Raises Retryable."""
+        return compaction.plan_compaction(self._services, request)
+
+    def enter_compacted(self, begun: ToCompact, report: RegionReport | None) -> list[str]:
+        """Have all go on from what was merged; answers a line for each partition. Raises Retryable."""
+        return compaction.enter_compacted(self._services, begun, report)
 
     def release(self, dataflow: str, runs: Iterable[str] | None = None) -> tuple[Deleted, ...]:
         """Release what nobody needs any more, in `runs` or in all, and delete its bytes. Raises Retryable.

@@ -6,8 +6,10 @@ key groups; a state that is missing is never taken for an empty one.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterable, Mapping, Sequence
 
+from weir.coordinator.compacted_files import Compactions, compacted_files
 from weir.coordinator.registration import Registered
 from weir.coordinator.services import Services
 from weir.coordinator.state_share import StateShare
@@ -25,14 +27,17 @@ from weir.topology.regions import InputPartitions, PartitionId
 
 
 def state_shares(
-    registered: Registered, state: RunState, manifests: Mapping[PartitionId, Manifest]
+    registered: Registered,
+    state: RunState,
+    manifests: Mapping[PartitionId, Manifest],
+    compactions: Compactions = types.MappingProxyType({}),
 ) -> dict[str, StateShare]:
-    """The keyed states that the attempt's region goes on from, by name."""
+    """The keyed states that the attempt's region goes on from, by name; of what was compacted that is read."""
     shares = {}
     for read in state.inputs(registered.attempt.region):
         kept = {each.name: each for each in registered.topology.dataflow.stage(read.stage).states}
         if read.argument in kept and kept[read.argument].kind is StateKind.KEYED and read.key_groups is not None:
-            shares[read.argument] = _share(registered.run, kept[read.argument], state, read, manifests)
+            shares[read.argument] = _share(registered.run, kept[read.argument], state, read, manifests, compactions)
     return shares
 
 
@@ -42,10 +47,11 @@ def _share(
     state: RunState,
     read: InputPartitions,
     manifests: Mapping[PartitionId, Manifest],
+    compactions: Compactions,
 ) -> StateShare:
     assert read.key_groups is not None  # noqa: S101  # keyed
     evolved, until = _evolution(run, kept, state, read, manifests)
-    files = [file for each in read.partitions for file in present_files(manifests[each])]
+    files = [file for each in read.partitions for file in compacted_files(manifests[each], compactions)]
     tallies: tuple[StateTally, ...] | None = ()
     if read.partitions:
         alone = [each for each in read.partitions if _range_of(state, each, read) == read.key_groups]
@@ -74,8 +80,8 @@ def _evolution(
 
 
 def present_files(manifest: Manifest) -> tuple[StateFile, ...]:
-    """The files of a partition of keyed state, compacted if they have been."""
-    return () if manifest.state is None else manifest.state.files
+    """The files of a partition of keyed state, as it was committed."""
+    return compacted_files(manifest, {})
 
 
 def _range_of(state: RunState, partition: PartitionId, read: InputPartitions) -> tuple[int, int]:

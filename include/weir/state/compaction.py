@@ -26,6 +26,9 @@ CHANGED_SHARE = 2
 GARBAGE_SHARE = 1.0
 """How many rows that nobody sees may be kept for each that somebody does."""
 
+WORTH_CLEANING = 2**20
+"""Bytes of state below which rows that nobody sees do no harm: a merge would cost more than they do."""
+
 _SLICES_AN_EPOCH = 4
 _MOST_CLASS = 64
 _SLACK = 1.5
@@ -202,7 +205,7 @@ def _remove_garbage(slices: Sequence[_Slice], live_rows: int, left: int) -> None
 
     So a file that is used for some slices only is soon used for none, and its bytes can go.
     """
-    if not slices:
+    if sum(sum(each.sizes) for each in slices) < WORTH_CLEANING:
         return
     own = slices[0].key_groups[0], slices[-1].key_groups[1]
     files = {piece.path: piece for each in slices for run in each.runs for piece in run}

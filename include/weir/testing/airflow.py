@@ -29,6 +29,7 @@ from weir.errors import Misconfigured
 from weir.ledger.runs import PreviousRun
 from weir.recovery.restart import RestartStrategy
 from weir.recovery.run_state import CLOSE
+from weir.testing.compacting import compacts
 from weir.testing.dag import RETRIES, FakeDag, FakeTask
 from weir.testing.engine import FakeEngine
 from weir.topology.regions import Topology
@@ -115,8 +116,7 @@ class FakeAirflow:
             ready = self._ready()
             if ready is None:
                 return
-            if ready.not_before is not None and ready.not_before > self.time:
-                self.time = ready.not_before
+            self.time = max(self.time, ready.not_before or self.time)
             self.step(ready)
         raise AssertionError(f"no end after {most} tries: {self.states()}")
 
@@ -164,6 +164,8 @@ class FakeAirflow:
             self._failed(task, error)
 
     def _execute(self, task: FakeTask) -> None:
+        if compacts(self, task):
+            return
         self._settle()
         request = self.request(task)
         if task.key.task_id == CLOSE.name:
@@ -287,10 +289,8 @@ class FakeAirflow:
         found = []
         for item in wanted:
             task = self.tasks.get(TaskKey(item.dag_id, item.run_id, item.task_id, item.map_index))
-            if task is None:
-                found.append(ClearAnswer(item, MISSING, 0, cleared=False))
-            else:
-                found.append(ClearAnswer(item, task.state, task.try_number, cleared=False))
+            state, number = (MISSING, 0) if task is None else (task.state, task.try_number)
+            found.append(ClearAnswer(item, state, number, cleared=False))
         return found
 
 

@@ -1,7 +1,7 @@
 """The fake Airflow's DAG and its task instances: which there are, and what each waits for.
 
 Invariant: both are as Weir's DAG has them: one task a region, mapped over its subtasks, in a mapped group where regions
-read each other index by index.
+read each other index by index; and one for each region that keeps state in runs, which nobody waits for.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from datetime import datetime
 from weir.coordinator.values import TaskKey
 from weir.dataflow import Dataflow
 from weir.recovery.run_state import CLOSE
+from weir.topology.compaction_tasks import compacted_regions, compaction_task
 from weir.topology.regions import Topology
 
 RETRIES = 999
@@ -53,6 +54,9 @@ class FakeDag:
             region.name: frozenset(each.name for each in topology.upstream(region.name)) for region in topology.regions
         }
         self.upstream[CLOSE.name] = frozenset(each.name for each in topology.leaves)
+        for region in compacted_regions(topology):
+            self._indexes[compaction_task(region.name)] = (-1, 1)
+            self.upstream[compaction_task(region.name)] = frozenset({region.name})
         pipelines = [frozenset(region.name for region in pipeline) for pipeline in topology.pipelines]
         self.pipeline = {region: regions for regions in pipelines for region in regions}
 

@@ -1,0 +1,297 @@
+"""Compaction: after a region has committed its state, a task of its own merges runs of it.
+
+Invariant: nothing waits for it and nothing depends on it. What it has made stands for what was committed: the same
+rows, in other files; where it is not there, or not whole, all go on from the manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from weir.coordinator.compacted_files import compacted_files, present_compactions
+from weir.coordinator.services import Services, attempt_folder, region_folder
+from weir.coordinator.state_job import expired_until
+from weir.dataflow.keep import size_from_text, told_size
+from weir.dataflow.settings import spark_conf
+from weir.dataflow.state import State, StateKind
+from weir.errors import Internal
+from weir.ledger.compactions import Compacted, NewCompaction, compactions_of, enter_compaction
+from weir.ledger.models import ResultRow, RunRow
+from weir.ledger.runs import Run, run_by_id, run_key
+from weir.results.codec import manifest_from_json
+from weir.results.layout import Layout
+from weir.results.manifest import DataFile, Manifest, StateFile
+from weir.results.partition_state import PartitionState
+from weir.results.region_job import MergeToWrite, OutputReport, RegionJob, RegionReport, StateFileToRead, StateToRead
+from weir.state.compaction import Limits, Merge, after, bytes_of, merges_of
+from weir.state.files import runs_to_merge, share_of, visible
+from weir.store.errors import NotFound
+from weir.store.probe import MANIFEST
+from weir.topology.key_groups import key_group_range
+
+PART_BYTES = 128 * 2**20
+"""How large a file of a merged run may become, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionRequest:
+    """Which region's state to compact, of the run that owns an epoch; `dag_run` is Airflow's own id of it."""
+
+    dataflow: str
+    epoch: str
+    dag_run: str
+    region: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartToCompact:
+    """One partition: what it consists of, and what of it is merged, with the number of each merge in the job."""
+
+    of: Compacted
+    files: tuple[StateFile, ...]
+    merges: Mapping[int, Merge]
+
+
+@dataclass(frozen=True, slots=True)
+class ToCompact:
+    """Run `job`, then enter what it reports. Without merges there is no job to run."""
+
+    run: str
+    dataflow: str
+    attempt: str
+    session_id: str
+    job: RegionJob
+    parts: tuple[PartToCompact, ...]
+
+
+def plan_compaction(services: Services, request: CompactionRequest) -> ToCompact | None:
+    """What is to be merged of a region's state; None where all is well, or nothing is committed.
+
+    Raises Retryable where the ledger or the store does not answer.
+    """
+    with services.ledger.transaction() as session:
+        run = _run(session, request)
+        found = [] if run is None else list(_committed(session, run, request.region))
+    if run is None:
+        return None
+    attempt = f"c{services.attempt_id(1)[1:]}"
+    parts: list[PartToCompact] = []
+    merges: list[MergeToWrite] = []
+    for of, state, folder in found:
+        part = _part(services, run, of, state, folder, len(merges))
+        if part is not None:
+            parts.append(part)
+            layout = run.topology.layout(folder.split("/")[3])
+            merges += [_merge_to_write(services, run, attempt, part, state, layout, each) for each in part.merges]
+    if not parts:
+        return None
+    job = _job(services, run, request.region, attempt, merges)
+    return ToCompact(run.id, run.dataflow.name, attempt, str(services.new_uuid()), job, tuple(parts))
+
+
+def enter_compacted(services: Services, begun: ToCompact, report: RegionReport | None) -> list[str]:
+    """Enter what was merged, `report` being None where there was nothing to run; answers a line for each partition.
+
+    Raises Retryable.
+    """
+    outputs = () if report is None else report.outputs
+    if len(outputs) != len(begun.job.merges):
+        raise Internal(f"{begun.attempt} was to write {len(begun.job.merges)} runs but reports {len(outputs)}")
+    new = [_new(begun, part, outputs) for part in begun.parts]
+
+    def enter(session: Session) -> list[bool]:
+        return [enter_compaction(session, each, services.now()) for each in new]
+
+    entered = services.ledger.perform(begun.dataflow, enter)
+    return [
+        _told(each, part) if is_in else f"{_name(each)}: compacted by another attempt meanwhile"
+        for each, part, is_in in zip(new, begun.parts, entered, strict=True)
+    ]
+
+
+# Which partitions
+
+
+def _run(session: Session, request: CompactionRequest) -> Run | None:
+    """The run, if it is this DagRun's and has begun."""
+    row = session.get(RunRow, run_key(request.dataflow, request.epoch))
+    if row is None or row.pinned is None or row.run_id != request.dag_run:
+        return None
+    run = run_by_id(session, row.id)
+    known = {region.name for region in run.topology.regions}
+    return run if request.region in known else None
+
+
+def _committed(session: Session, run: Run, region: str) -> Iterator[tuple[Compacted, State, str]]:
+    """The region's partitions of keyed state that are current and there and have not been compacted, with folders."""
+    states = {
+        state.name: state
+        for stage in run.topology.stages_of(region)
+        for state in stage.states
+        if state.kind is StateKind.KEYED
+    }
+    query = (
+        select(ResultRow)
+        .where(
+            ResultRow.run == run.id,
+            ResultRow.stage.in_(states),
+            ResultRow.is_current,
+            ResultRow.state == PartitionState.FINISHED.value,
+        )
+        .order_by(ResultRow.stage, ResultRow.subtask)
+    )
+    rows = list(session.scalars(query)) if states else []
+    done = compactions_of(session, {row.attempt for row in rows})
+    for row in rows:
+        of = Compacted(row.attempt, row.stage, row.subtask)
+        if of not in done:
+            yield of, states[row.stage], row.folder
+
+
+# What to merge
+
+
+def _part(services: Services, run: Run, of: Compacted, state: State, folder: str, first: int) -> PartToCompact | None:
+    try:
+        manifest = manifest_from_json(services.store.read(f"{folder}/{MANIFEST}"))
+    except NotFound:
+        return None  # it is lost, and will be made again
+    if manifest.state is None:
+        return None
+    files = _with_earlier(services, run, of, state, manifest)
+    until = expired_until(state, run)
+    live = sum(each.rows for each in visible(manifest.state.tallies, until))
+    limits = Limits(max(1, state.runs), size_from_text("budget", state.budget), manifest.bytes)
+    merges = dict(enumerate(merges_of(files, live, limits), first))
+    return PartToCompact(of, files, merges) if merges or files != manifest.state.files else None
+
+
+def _with_earlier(
+    services: Services, run: Run, of: Compacted, state: State, manifest: Manifest
+) -> tuple[StateFile, ...]:
+    """The files of a partition; where what it goes on from was compacted after it had begun, those of that."""
+    assert manifest.state is not None  # noqa: S101  # a partition of keyed state
+    read = [each for each in manifest.inputs if each.stage == of.state]
+    compacted = present_compactions(services, {each.attempt for each in read})
+    if not compacted:
+        return manifest.state.files
+    parallelism = run.dataflow.stage(of.state).parallelism
+    groups, until = key_group_range(manifest.max_parallelism, parallelism, of.subtask), expired_until(state, run)
+    kept = [each for each in manifest.state.files if each.epoch != run.epoch]
+    own = [each for each in manifest.state.files if each.epoch == run.epoch]
+    before = _manifests(services, [(each.run, each.attempt, each.stage, each.subtask) for each in read])
+    plain = [file for each in before for file in (each.state.files if each.state else ())]
+    if list(share_of(plain, groups, until)) != kept:
+        return manifest.state.files  # it has gone on from what was compacted, or from something else
+    better = [file for each in before for file in compacted_files(each, compacted)]
+    return (*share_of(better, groups, until), *own)
+
+
+def _manifests(services: Services, wanted: Sequence[tuple[str, str, str, int]]) -> list[Manifest]:
+    with services.ledger.transaction() as session:
+        folders = [
+            session.scalar(
+                select(ResultRow.folder).where(
+                    ResultRow.run == run,
+                    ResultRow.attempt == attempt,
+                    ResultRow.stage == stage,
+                    ResultRow.subtask == subtask,
+                )
+            )
+            for run, attempt, stage, subtask in wanted
+        ]
+    try:
+        return [manifest_from_json(services.store.read(f"{each}/{MANIFEST}")) for each in folders if each]
+    except NotFound:
+        return []
+
+
+# The job, and what comes of it
+
+
+def _merge_to_write(
+    services: Services, run: Run, attempt: str, part: PartToCompact, state: State, layout: Layout, number: int
+) -> MergeToWrite:
+    merge = part.merges[number]
+    folder = attempt_folder(run, state.name, layout.id, part.of.subtask, attempt) + f"/m{number}"
+    files = tuple(
+        StateFileToRead(
+            services.store.spark_url(each.path), each.epoch, each.key_groups, each.file.rows, each.file.bytes
+        )
+        for each in merge.files
+    )
+    until = expired_until(state, run)
+    return MergeToWrite(
+        stage=state.name,
+        layout=layout,
+        state=StateToRead(state, files, None, 0, until, is_full=False),
+        is_bottom=merge.is_bottom,
+        parts=1 + _read_bytes(merge) // PART_BYTES,
+        folder=folder,
+        spark_folder=services.store.spark_url(folder),
+    )
+
+
+def _job(services: Services, run: Run, region: str, attempt: str, merges: Sequence[MergeToWrite]) -> RegionJob:
+    start, end = (each.astimezone(UTC).isoformat() for each in run.interval)
+    return RegionJob(
+        attempt=attempt,
+        dataflow=run.dataflow.name,
+        epoch=run.epoch,
+        interval=(start, end),
+        region=region,
+        subtask=0,
+        store=services.store.url,
+        report=region_folder(run, region, 0, attempt) + "/report.json",
+        stages=(),
+        parameters={},
+        spark_conf=spark_conf(run.topology.stages_of(region)),
+        merges=tuple(merges),
+    )
+
+
+def _new(begun: ToCompact, part: PartToCompact, outputs: Sequence[OutputReport]) -> NewCompaction:
+    written = [file for number, merge in part.merges.items() for file in _written(merge, outputs[number])]
+    return NewCompaction(
+        part.of,
+        begun.dataflow,
+        begun.run,
+        begun.attempt,
+        after(part.files, tuple(part.merges.values()), written),
+        sum(_read_bytes(merge) for merge in part.merges.values()),
+        sum(each.file.bytes for each in written),
+    )
+
+
+def _written(merge: Merge, output: OutputReport) -> Iterator[StateFile]:
+    """The files of a run; of several each has key groups of its own."""
+    files = [each for each in output.files if each.rows]
+    for file in files:
+        yield StateFile(output.folder, file, merge.epoch, merge.key_groups if len(files) == 1 else _key_groups(file))
+
+
+def _key_groups(file: DataFile) -> tuple[int, int]:
+    known = [each.key_groups for each in file.segments if each.key_groups is not None]
+    if not known:
+        raise Internal(f"nobody knows which key groups {file.name} has: its row groups do not say")
+    return min(first for first, _ in known), max(last for _, last in known)
+
+
+def _read_bytes(merge: Merge) -> int:
+    return sum(bytes_of(each, each.key_groups) for each in merge.files)
+
+
+def _told(new: NewCompaction, part: PartToCompact) -> str:
+    return (
+        f"{_name(new)}: {runs_to_merge(part.files)} runs are {runs_to_merge(new.files)} now; "
+        f"{told_size(new.read_bytes)} read, {told_size(new.written_bytes)} written"
+    )
+
+
+def _name(new: NewCompaction) -> str:
+    return f"state {new.of.state}[{new.of.subtask}]"

@@ -1,0 +1,204 @@
+"""Compaction beside the run: what it merges, who goes on from it, and that nothing depends on it."""
+
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import select
+
+from weir.coordinator.compacted_files import compacted_files, present_compactions
+from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
+from weir.ledger.models import CompactionRow, ResultRow
+from weir.results.codec import manifest_from_json
+from weir.state.files import runs_to_merge
+from weir.testing.airflow import Killed
+
+TASK = "weir_compact-aircraft-known"
+
+
+def aircraft(parallelism=1, runs=3, **more):
+    """Each day's flights change the history of the aircraft."""
+    return Dataflow(
+        "ladder",
+        [
+            source("flights", "pipelines.ladder:flights"),
+            Stage(
+                "aircraft",
+                "pipelines.ladder:aircraft",
+                [blocking("flights", by="k")],
+                parallelism=parallelism,
+                state=keyed_state("history", key="k", schema="k BIGINT, n BIGINT", runs=runs, **more),
+            ),
+            sink("aircraft", "known"),
+        ],
+        keep="60 days",
+    )
+
+
+@pytest.fixture
+def days(world):
+    world.airflow.deploy(aircraft())
+    return world
+
+
+def run_days(world, *days):
+    for day in days:
+        world.airflow.dag_run(day)
+        world.airflow.run_until_quiet()
+
+
+def epoch(day):
+    return f"201301{day:02d}T000000Z"
+
+
+def committed(world, day, subtask=0):
+    with world.ledger.transaction() as session:
+        row = session.scalar(
+            select(ResultRow).where(
+                ResultRow.run == f"ladder@{epoch(day)}",
+                ResultRow.stage == "history",
+                ResultRow.subtask == subtask,
+                ResultRow.is_current,
+            )
+        )
+    return manifest_from_json(world.store.read(f"{row.folder}/manifest.json"))
+
+
+def compactions(world):
+    with world.ledger.transaction() as session:
+        rows = list(session.scalars(select(CompactionRow).order_by(CompactionRow.run, CompactionRow.subtask)))
+    return [(row.run[-16:], row.subtask) for row in rows]
+
+
+def present(world, day, subtask=0):
+    manifest = committed(world, day, subtask)
+    return compacted_files(manifest, present_compactions(world.services, {manifest.attempt}))
+
+
+def digests(world, *days):
+    return [str(committed(world, day).digest) for day in days]
+
+
+def test_runs_are_merged_behind_the_epoch_that_makes_them_too_many(days):
+    run_days(days, 1, 2, 3, 4)
+    assert set(days.airflow.states().values()) == {"success"}
+    assert compactions(days) == [(epoch(4), 0)]
+    assert len(committed(days, 4).state.files) == 4
+    assert runs_to_merge(present(days, 4)) <= 3
+
+
+def test_the_next_epoch_goes_on_from_what_was_compacted(days):
+    run_days(days, 1, 2, 3, 4, 5)
+    merged = present(days, 4)
+    assert "/c" in merged[-1].path.rpartition("/m")[0] or any("/m0/" in each.path for each in merged)
+    assert committed(days, 5).state.files[:-1] == merged
+
+
+def test_states_are_the_same_with_and_without_compaction(days, tmp_path):
+    run_days(days, *range(1, 9))
+    with_it = digests(days, *range(1, 9))
+    assert compactions(days)
+    days.airflow.deploy(aircraft(runs=100))
+    days.airflow.clear_run_by_hand("scheduled__2013-01-04")
+    days.airflow.run_until_quiet()
+    assert digests(days, *range(1, 9)) == with_it
+
+
+def test_nobody_waits_for_a_compaction(days):
+    run_days(days, 1, 2, 3)
+    days.airflow.dag_run(4)
+    run = "scheduled__2013-01-04"
+    task = days.airflow.task(run, TASK)
+    task.state = "running"  # and never ends
+    days.airflow.run_until_quiet()
+    assert days.airflow.task(run, "weir_close").state == "success"
+    assert compactions(days) == []
+
+
+def test_a_compaction_that_comes_too_late_for_the_next_epoch_is_made_use_of_by_the_one_after(days):
+    run_days(days, 1, 2, 3)
+    days.airflow.dag_run(4)
+    late = days.airflow.task("scheduled__2013-01-04", TASK)
+    late.state = "running"
+    days.airflow.run_until_quiet()
+    days.airflow.dag_run(5)
+    own = days.airflow.task("scheduled__2013-01-05", TASK)
+    own.state = "running"
+    days.airflow.run_until_quiet()
+    late.state = own.state = None
+    assert len(committed(days, 5).state.files) == 5
+    days.airflow.run_until_quiet()
+    assert compactions(days) == [(epoch(4), 0), (epoch(5), 0)]
+    assert {each.path for each in present(days, 4)} & {each.path for each in present(days, 5)}
+    assert runs_to_merge(present(days, 5)) <= 3
+
+
+def test_a_compaction_that_dies_is_tried_again_and_counts_once(days):
+    deaths = []
+
+    def die_once(key):
+        if key.task_id == TASK and not deaths:
+            deaths.append(key)
+            raise Killed
+
+    run_days(days, 1, 2, 3)
+    days.airflow.during = die_once
+    run_days(days, 4)
+    assert deaths
+    assert compactions(days) == [(epoch(4), 0)]
+    days.airflow.clear_by_hand("scheduled__2013-01-04", TASK)
+    days.airflow.run_until_quiet()
+    assert compactions(days) == [(epoch(4), 0)]
+    assert set(days.airflow.states().values()) == {"success"}
+
+
+def test_where_a_merged_file_is_gone_all_go_on_from_what_was_committed(days):
+    run_days(days, 1, 2, 3, 4)
+    merged = next(each for each in present(days, 4) if "/m0/" in each.path)
+    days.store.delete(merged.path)
+    run_days(days, 5)
+    assert set(days.airflow.states().values()) == {"success"}
+    assert committed(days, 5).state.files[:-1] == committed(days, 4).state.files
+
+
+def test_a_compaction_whose_input_is_gone_ends_without_one(days):
+    run_days(days, 1, 2, 3)
+    days.airflow.dag_run(4)
+    task = days.airflow.task("scheduled__2013-01-04", TASK)
+    task.state = "running"
+    days.airflow.run_until_quiet()
+    days.store.delete(committed(days, 1).state.files[0].path)
+    task.state = None
+    days.airflow.run_until_quiet()
+    assert task.state == "success"
+    assert any("not compacted" in note for note in task.notes)
+
+
+def test_what_a_state_that_was_replaced_had_been_compacted_to_is_read_by_nobody(days):
+    run_days(days, 1, 2, 3, 4)
+    before = present(days, 4)
+    days.content["aircraft"] = "other"
+    days.airflow.clear_by_hand("scheduled__2013-01-04", "aircraft-known")
+    days.airflow.run_until_quiet()
+    run_days(days, 5)
+    assert present(days, 4) != before
+    own = [each for each in before if each.epoch == epoch(4)]
+    assert not {each.path for each in own} & {each.path for each in committed(days, 5).state.files}
+
+
+def test_each_subtask_is_compacted_on_its_own_also_after_a_change_of_parallelism(days):
+    run_days(days, 1, 2, 3)
+    days.airflow.deploy(aircraft(parallelism=3))
+    run_days(days, 4, 5, 6)
+    assert set(days.airflow.states().values()) == {"success"}
+    assert {subtask for run, subtask in compactions(days) if run == epoch(4)} == {0, 1, 2}
+    for subtask, groups in enumerate([(0, 42), (43, 85), (86, 127)]):
+        files = committed(days, 6, subtask).state.files
+        assert runs_to_merge(files) <= 4
+        assert all(groups[0] <= each.key_groups[0] and each.key_groups[1] <= groups[1] for each in files)
+
+
+def test_a_state_that_is_written_whole_has_no_task_that_compacts_it(world):
+    world.airflow.deploy(aircraft(full=True))
+    run_days(world, 1)
+    assert not [key for key in world.airflow.tasks if key.task_id == TASK]
+    assert replace(committed(world, 1).state, files=()).changed == 1
