@@ -40,7 +40,7 @@ def restore(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be done.")] = False,  # noqa: FBT002  Typer's
     as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,  # noqa: FBT002  Typer's
 ) -> None:
-    """Let a dataflow go on from a checkpoint or savepoint: epochs behind it that read other state run again, in order."""
+    """Let a dataflow go on from a checkpoint or savepoint: epochs that had read other state run again, in order."""
     from weir.coordinator.restore import Wish  # noqa: PLC0415  SQLAlchemy is slow to import
     from weir.coordinator.restore import restore as restore_snapshot  # noqa: PLC0415
 

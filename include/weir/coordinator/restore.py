@@ -267,8 +267,6 @@ def _commit(
 
 
 def _row(services: Services, wish: Wish, source: Source, lineage: int) -> RestoreRow:
-    """Only a fork of a checkpoint needs files that are not its own."""
-    needs_origin = wish.fork is not None and not source.is_savepoint
     return RestoreRow(
         dataflow=wish.target,
         epoch=source.checkpoint.epoch,
@@ -279,5 +277,4 @@ def _row(services: Services, wish: Wish, source: Source, lineage: int) -> Restor
         mode=SAME if wish.fork is None else FORK,
         left_out=list(_state_names(source.checkpoint)) if wish.allows_non_restored else [],
         restored_at=services.now(),
-        unpinned_at=None if needs_origin else services.now(),
     )

@@ -327,8 +327,9 @@ class CompactionRow(Table):
 class RestoreRow(Table):
     """What a dataflow goes on from that it did not compute itself: a checkpoint or savepoint at the end of `epoch`.
 
-    `source` is the path or URL of its manifest, `origin` the dataflow that made it. Files of the origin are not to be
-    deleted before `unpinned_at`: the first own full checkpoint. The next epoch may do without the states `left_out`.
+    `source` is the path or URL of its manifest, `origin` the dataflow that made it. What was restored stays until
+    `unpinned_at`: the first checkpoint behind it, of files of its own. The next epoch may do without the states
+    `left_out`.
     """
 
     __tablename__ = "restore"

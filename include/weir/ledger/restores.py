@@ -45,18 +45,18 @@ def left_out(session: Session, dataflow: str, epoch: str) -> tuple[str, ...]:
 
 
 def pins_on(session: Session, origin: str) -> list[RestoreRow]:
-    """The forks of a dataflow that still need its files."""
+    """The restores of what a dataflow has made, in whichever dataflow, that still need it."""
     query = select(RestoreRow).where(RestoreRow.origin == origin, RestoreRow.unpinned_at.is_(None))
     return list(session.scalars(query.order_by(RestoreRow.id)))
 
 
 def pins_of(session: Session, dataflow: str) -> list[RestoreRow]:
-    """The restores of a dataflow of which it needs files that are not its own."""
+    """The restores of a dataflow without a checkpoint behind them that can do without."""
     return [row for row in restores_of(session, dataflow) if row.unpinned_at is None]
 
 
 def end_pin(row: RestoreRow, now: datetime) -> None:
-    """Let the origin delete what the dataflow needs no more."""
+    """Let what was restored go, as any state may."""
     row.unpinned_at = now
 
 

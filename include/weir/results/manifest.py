@@ -67,9 +67,8 @@ def parsed_digest(text: str) -> ContentDigest:
     """The digest whose text this is."""
     plain, _, rule = text.partition(":rule-")
     version = digest_version(plain)
-    parts = plain.split(":")[1 if plain.startswith(f"v{version}:") else 0 :]
-    schema, rows, xor, low_sum, high_sum = parts[0], int(parts[1]), int(parts[2], 16), parts[3], parts[4]
-    return ContentDigest(schema, rows, xor, int(low_sum, 16), int(high_sum, 16), version, rule)
+    schema, rows, xor, low_sum, high_sum = plain.removeprefix(f"v{version}:").rsplit(":", 4)
+    return ContentDigest(schema, int(rows), int(xor, 16), int(low_sum, 16), int(high_sum, 16), version, rule)
 
 
 def digest_version(digest: str) -> int:
