@@ -1,0 +1,223 @@
+"""What a function is given of the state of one key. Invariant: what it does to it is written once it has returned.
+
+This module runs in Spark's Python workers, where there need be no Weir: it travels with the function, by its value, and
+imports nothing but Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+VALUE, LIST, MAP = "value", "list", "map"
+
+
+class KeyState:
+    """The row that a keyed state has of one key, and what becomes of it.
+
+    `columns` are those besides the key, by name: VALUE, LIST or MAP. A key without a row has `exists` False and None in
+    all columns. What is updated in place is not seen: set it.
+    """
+
+    def __init__(self, columns: Mapping[str, str], row: dict[str, Any] | None) -> None:
+        self._columns = columns
+        self._row = None if row is None else {name: row[name] for name in columns}
+        self._existed = row is not None
+        self._is_changed = False
+        self._is_whole = False
+        self._own: set[str] = set()  # columns whose list or map nobody else holds: only these are changed in place
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a row of this key, as it is now."""
+        return self._row is not None
+
+    def get(self) -> dict[str, Any] | None:
+        """The columns besides the key, as they are now, or None where there is no row."""
+        self._own.clear()
+        return None if self._row is None else dict(self._row)
+
+    def set(self, **columns: Any) -> None:
+        """Set the whole row: a column that is not named becomes None."""
+        for column in columns:
+            self._kind(column)
+        self._own.clear()
+        self._row = {name: columns.get(name) for name in self._columns}
+        self._is_changed = self._is_whole = True
+
+    def clear(self) -> None:
+        """Delete the row."""
+        self._row = None
+        self._is_changed = True
+
+    def value(self, column: str) -> ValueState:
+        """The value of a column of any type."""
+        self._kind(column)
+        return ValueState(self, column)
+
+    def list(self, column: str) -> ListOfKey:
+        """The list in a column of type ARRAY."""
+        self._require(column, LIST, "ARRAY")
+        return ListOfKey(self, column)
+
+    def map(self, column: str) -> MapState:
+        """The map in a column of type MAP."""
+        self._require(column, MAP, "MAP")
+        return MapState(self, column)
+
+    def reducing(self, column: str, function: Callable[[Any, Any], Any]) -> ReducingState:
+        """A value that each `add` reduces with what is added."""
+        self._kind(column)
+        return ReducingState(self, column, function)
+
+    def _kind(self, column: str) -> str:
+        if column not in self._columns:
+            there = ", ".join(self._columns) or "none"
+            raise ValueError(f"the state has no column {column!r} besides its key; it has {there}")
+        return self._columns[column]
+
+    def _require(self, column: str, kind: str, name: str) -> None:
+        if self._kind(column) != kind:
+            raise ValueError(f"the column {column!r} of the state is no {name}: use state.value({column!r})")
+
+    def _read(self, column: str) -> Any:
+        return None if self._row is None else self._row[column]
+
+    def _write(self, column: str, value: Any) -> None:
+        if self._row is None:
+            self._row = dict.fromkeys(self._columns)
+            self._is_whole = False
+        self._own.discard(column)
+        self._row[column] = value
+        self._is_changed = True
+
+    def _in_place(self, column: str, empty: Any) -> Any:
+        """The list or map of a column, to be changed in place."""
+        if column not in self._own:
+            self._write(column, type(empty)(self._read(column) or empty))
+            self._own.add(column)
+        return self._row[column] if self._row is not None else empty
+
+    def _change(self) -> tuple[bool, dict[str, Any] | None]:
+        """Whether anything is to be written, and the row: None where it is deleted.
+
+        A row all of whose columns were cleared is none, as a key in Flink has no state once its states are cleared.
+        """
+        if not self._is_changed:
+            return False, None
+        is_cleared = not self._is_whole and self._columns and all(each is None for each in (self._row or {}).values())
+        row = None if is_cleared else self._row
+        return row is not None or self._existed, row
+
+
+class ValueState:
+    """One column of the row, as Flink's ValueState."""
+
+    def __init__(self, state: KeyState, column: str) -> None:
+        self._state, self._column = state, column
+
+    def get(self, default: Any = None) -> Any:
+        """The value as it is now; `default` where there is none."""
+        self._state._own.discard(self._column)  # noqa: SLF001  # its own
+        value = self._state._read(self._column)  # noqa: SLF001  # its own
+        return default if value is None else value
+
+    def set(self, value: Any) -> None:
+        """Set the value; None clears it."""
+        self._state._write(self._column, value)  # noqa: SLF001  # its own
+
+    def clear(self) -> None:
+        """Leave no value."""
+        self.set(None)
+
+
+class ReducingState(ValueState):
+    """One value, reduced with each that is added, as Flink's ReducingState."""
+
+    def __init__(self, state: KeyState, column: str, function: Callable[[Any, Any], Any]) -> None:
+        super().__init__(state, column)
+        self._function = function
+
+    def add(self, value: Any) -> None:
+        """Reduce what is there with a value; the first one is taken as it is."""
+        before = self.get()
+        self.set(value if before is None else self._function(before, value))
+
+
+class ListOfKey:
+    """The elements in an ARRAY column, as Flink's ListState."""
+
+    def __init__(self, state: KeyState, column: str) -> None:
+        self._state, self._column = state, column
+
+    def get(self) -> list[Any]:
+        """The elements as they are now, in a list of its own; none where there is no list."""
+        return list(self._state._read(self._column) or ())  # noqa: SLF001  # its own
+
+    def append(self, element: Any) -> None:
+        """Add an element behind the last one."""
+        self.extend((element,))
+
+    def extend(self, elements: Iterable[Any]) -> None:
+        """Add elements behind the last one."""
+        self._state._in_place(self._column, []).extend(elements)  # noqa: SLF001  # its own
+
+    def update(self, elements: Iterable[Any]) -> None:
+        """Make these the elements."""
+        self._state._write(self._column, list(elements))  # noqa: SLF001  # its own
+
+    def clear(self) -> None:
+        """Leave no list."""
+        self._state._write(self._column, None)  # noqa: SLF001  # its own
+
+
+class MapState:
+    """The entries in a MAP column, as Flink's MapState; it is cleared once it has none."""
+
+    def __init__(self, state: KeyState, column: str) -> None:
+        self._state, self._column = state, column
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """What is under a key as it is now; `default` where there is nothing."""
+        return self._entries().get(key, default)
+
+    def put(self, key: Any, value: Any) -> None:
+        """Put a value under a key."""
+        self._state._in_place(self._column, {})[key] = value  # noqa: SLF001  # its own
+
+    def remove(self, key: Any) -> None:
+        """Take out a key; one that is not there does no harm."""
+        if key in self:
+            entries = self._state._in_place(self._column, {})  # noqa: SLF001  # its own
+            del entries[key]
+            if not entries:
+                self.clear()
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries()
+
+    def __len__(self) -> int:
+        return len(self._entries())
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.keys())
+
+    def keys(self) -> list[Any]:
+        """The keys as they are now."""
+        return [*self._entries()]
+
+    def values(self) -> list[Any]:
+        """The values as they are now."""
+        return [*self._entries().values()]
+
+    def items(self) -> list[tuple[Any, Any]]:
+        """The entries as they are now."""
+        return [*self._entries().items()]
+
+    def clear(self) -> None:
+        """Leave no entries."""
+        self._state._write(self._column, None)  # noqa: SLF001  # its own
+
+    def _entries(self) -> dict[Any, Any]:
+        entries: dict[Any, Any] = self._state._read(self._column) or {}  # noqa: SLF001  # its own
+        return entries
