@@ -34,7 +34,7 @@ def checkpoint_pins(session: Session, run: RunRow, topology: Topology, stored: C
     for row in stored:
         partition = (row.stage, row.subtask, row.layout)
         newer = None if row.is_current else made.get(partition)
-        by = [number for number, at in retained if newer is None or at <= newer]
+        by = [number for number, at in retained if newer is None or at < newer]
         if partition in named and by:
             pins[row.id] = Pin(f"checkpoint {max(by)} names it")
     return pins

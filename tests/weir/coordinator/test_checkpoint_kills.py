@@ -4,9 +4,9 @@ from contextlib import contextmanager
 
 import pytest
 from sqlalchemy import select
-
 from tests.weir.coordinator.conftest import Saved
 from tests.weir.coordinator.test_checkpoints import aircraft, checkpoint, is_there, retained, rows, run_days
+
 from weir.coordinator.checkpoint_keeping import keep_checkpoints
 from weir.coordinator.services import Services
 from weir.coordinator.state_files import live_state_files
@@ -84,7 +84,7 @@ def dying(world, nth):
 @pytest.fixture(scope="module")
 def before_the_fifth_closes(tmp_path_factory):
     """Four days of a history that forgets, and a fifth of which only the closing task is left."""
-    from tests.weir.coordinator.conftest import World, ladder  # noqa: PLC0415 - as the fixture of each test makes it
+    from tests.weir.coordinator.conftest import World, ladder
 
     folder = tmp_path_factory.mktemp("checkpoints")
     (folder / "world" / "store").mkdir(parents=True)

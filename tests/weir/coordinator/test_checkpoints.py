@@ -1,12 +1,14 @@
 """The checkpoints of a dataflow: when they complete, what they name, which go, and what goes with them."""
 
+from datetime import timedelta
+
 import pytest
 from sqlalchemy import select
 
 from weir.coordinator.state_files import live_state_files
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 from weir.ledger.checkpoints import checkpoints_of, retained_checkpoints
-from weir.ledger.models import ResultRow
+from weir.ledger.models import AttemptRow, ResultRow
 from weir.results.checkpoint import checkpoint_path
 from weir.results.codec import checkpoint_from_json
 from weir.store.errors import NotFound
@@ -125,3 +127,67 @@ def test_to_close_again_with_equal_content_makes_no_checkpoint(days):
     days.airflow.clear_by_hand("scheduled__2013-01-01", "weir_close")
     days.airflow.run_until_quiet()
     assert [row.number for row in rows(days)] == [1]
+
+
+def test_a_checkpoint_that_named_a_lost_file_is_completed_once_more(days):
+    run_days(days, 1, 2, 3)
+    (lost,) = checkpoint(days, 1).files
+    days.store.delete(lost)
+    run_days(days, 4)
+    assert set(days.airflow.states().values()) == {"success"}
+    assert [(row.number, row.subsumed_by) for row in rows(days)[:3]] == [(1, 4), (2, 5), (3, 6)]
+    assert retained(days) == [(5, 2), (6, 3), (7, 4)]
+    named = [checkpoint(days, number).files for number, _ in retained(days)]
+    assert all(lost not in files and all(is_there(days, path) for path in files) for files in named)
+
+
+def test_epochs_that_are_computed_again_have_new_checkpoints_in_the_place_of_the_old(days):
+    run_days(days, 1, 2, 3, 4, 5)
+    days.content["flights"] = "corrected"
+    days.airflow.clear_by_hand("scheduled__2013-01-04", "flights")
+    days.airflow.run_until_quiet()
+    assert set(days.airflow.states().values()) == {"success"}
+    assert retained(days) == [(3, 3), (6, 4), (7, 5)]
+    assert [(row.number, row.subsumed_by) for row in rows(days)[3:5]] == [(4, 6), (5, 7)]
+    assert live_state_files(days.services, "ladder") == {
+        path for number, _ in retained(days) for path in checkpoint(days, number).files
+    }
+
+
+def test_to_compute_all_epochs_again_keeps_the_newest_to_go_on_from(days):
+    run_days(days, 1, 2, 3, 4, 5)
+    days.content["flights"] = "corrected"
+    days.airflow.clear_by_hand("scheduled__2013-01-01", "flights")
+    days.airflow.run_until_quiet()
+    assert set(days.airflow.states().values()) == {"success"}
+    assert [day for _, day in retained(days)] == [3, 4, 5]
+    assert all(number > 5 for number, _ in retained(days))
+    assert all(is_there(days, path) for path in live_state_files(days.services, "ladder"))
+    run_days(days, 6)
+    assert set(days.airflow.states().values()) == {"success"}
+
+
+def test_the_closing_task_waits_until_the_epoch_before_is_closed(days):
+    for day in (1, 2):
+        days.airflow.dag_run(day)
+    first, second = (days.airflow.task(f"scheduled__2013-01-0{day}", "weir_close") for day in (1, 2))
+    first.not_before = days.airflow.time + timedelta(hours=2)
+    while second.state != "up_for_reschedule":
+        days.airflow.step(days.airflow._ready())
+    assert not rows(days)
+    days.airflow.run_until_quiet()
+    assert (first.state, second.state) == ("success", "success")
+    assert [(row.number, row.epoch) for row in rows(days)] == [(1, EPOCHS[0]), (2, EPOCHS[1])]
+
+
+def test_nobody_waits_for_an_epoch_that_nobody_will_close(days):
+    for day in (1, 2):
+        days.airflow.dag_run(day)
+    days.airflow.task("scheduled__2013-01-01", "weir_close").state = "success"  # marked by hand
+    days.airflow.run_until_quiet()
+    second = days.airflow.task("scheduled__2013-01-02", "weir_close")
+    assert second.state == "failed"
+    assert not rows(days)
+    with days.ledger.transaction() as session:
+        failed = select(AttemptRow.error).where(AttemptRow.region == "weir_close", AttemptRow.state == "failed")
+        assert "ladder@20130101T000000Z of the epoch before is not closed" in session.scalar(failed)
