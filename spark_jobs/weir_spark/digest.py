@@ -84,12 +84,29 @@ def digest_of(df: DataFrame, rule: DigestRule = PLAIN_RULE) -> ContentDigest:
     return to_digest(df.schema, row.asDict(), rule)
 
 
-def measured_by(df: DataFrame, counted: Sequence[str], by: str) -> list[tuple[int, int, int, int, int]]:
-    """Measure the columns `counted` of the rows in each group of the column `by`: (by, rows, xor, low and high sum)."""
-    schema = StructType([df.schema[name] for name in counted])
-    rows = df.alias(_ROWS).groupBy(quoted(by)).agg(*_measures(schema, PLAIN_RULE)).collect()
-    found = [(row[by], row["rows"], (row["xor"] or 0) & _MASK, row["low_sum"], row["high_sum"]) for row in rows]
-    return sorted((int(a), int(b), int(c), int(d or 0), int(e or 0)) for a, b, c, d, e in found)
+def hashed(df: DataFrame, counted: Sequence[str], name: str) -> DataFrame:
+    """The rows of `df` with a column `name`: the hash of the columns `counted`, of which `sums` make measures."""
+    text = row_hash(StructType([df.schema[each] for each in counted]))
+    return df.alias(_ROWS).select("*", F.expr(text).alias(name))
+
+
+def sums(hashes: Column) -> tuple[Column, Column, Column, Column]:
+    """The number of rows, their hashes' xor, and the sums of their low and high halves; nulls are no rows.
+
+    The sums overflow, which is an error, beyond 2**31 rows a partition.
+    """
+    return (
+        F.count(hashes).alias("rows"),
+        F.bit_xor(hashes).alias("xor"),
+        F.sum(hashes.bitwiseAND(F.lit(_LOW_HALF))).alias("low_sum"),
+        F.sum(F.shiftrightunsigned(hashes, 32)).alias("high_sum"),
+    )
+
+
+def measures(values: Sequence[Any]) -> tuple[int, int, int, int]:
+    """What Spark has computed of `sums`, as numbers."""
+    rows, xor, low_sum, high_sum = (int(value or 0) for value in values)
+    return rows, xor & _MASK, low_sum, high_sum
 
 
 def to_digest(schema: StructType, measured: Mapping[str, Any], rule: DigestRule = PLAIN_RULE) -> ContentDigest:
@@ -124,6 +141,11 @@ def schema_fingerprint(schema: StructType) -> str:
     """16 hexadecimal digits over names (as they are spelled) and types, in order; without nullability and metadata."""
     fields = [[field.name, type_signature(field.dataType)] for field in schema.fields if field.name != KEY_GROUP_COLUMN]
     return hashlib.sha256(json.dumps(fields, separators=(",", ":")).encode()).hexdigest()[:16]
+
+
+def is_same(one: str, other: str, data_type: DataType) -> Column:
+    """Whether two values, as SQL, count as the same for a digest; nulls do, too."""
+    return F.expr(f"{_canonical(one, data_type, one, 0)} <=> {_canonical(other, data_type, other, 0)}")
 
 
 def quoted(name: str) -> str:
@@ -174,14 +196,7 @@ def _counted(value: str, field: StructField, rule: DigestRule) -> str:
 
 
 def _measures(schema: StructType, rule: DigestRule) -> tuple[Column, ...]:
-    """Rows, xor, low_sum, high_sum; the sums overflow, which is an error, beyond 2**31 rows a partition."""
-    hashed = F.expr(row_hash(schema, rule))
-    return (
-        F.count(F.lit(1)).alias("rows"),
-        F.bit_xor(hashed).alias("xor"),
-        F.sum(hashed.bitwiseAND(F.lit(_LOW_HALF))).alias("low_sum"),
-        F.sum(F.shiftrightunsigned(hashed, 32)).alias("high_sum"),
-    )
+    return sums(F.expr(row_hash(schema, rule)))
 
 
 def _flagged(values: Sequence[str], types: Sequence[tuple[DataType, str]], depth: int = 0) -> list[str]:

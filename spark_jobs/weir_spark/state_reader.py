@@ -1,14 +1,15 @@
 """Reads keyed state from its files. Invariant: of all rows of a key the one in the file of the latest epoch counts.
 
 Which plan: the small runs are merged among themselves, and what they do not name is taken from the oldest files as it
-is; so what is large is read once, and not shuffled.
+is; so what is large is read once, and not shuffled. Where keys are given, only their rows are taken out of all files.
+Figures, and what was refused: docs/decisions/0033.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
@@ -24,82 +25,116 @@ DELETED = "_weir_deleted"
 UPDATED = "_weir_updated"
 """The start of the epoch of the last update, in seconds since 1970; only where the state has a time to live."""
 
-_ORDER = "_weir_order"
+RANK = "_weir_rank"
+"""The place of a row's file among the epochs, oldest first."""
+
 BROADCAST_ROWS = 2_000_000
-"""Of how many changed rows the keys are broadcast; above it all rows are shuffled."""
+"""Of how many rows at most the keys are broadcast; above it all rows are shuffled."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StoredState:
     """A keyed state as its files have it, for a session."""
 
     session: SparkSession
     read: StateToRead
 
-    @property
+    @cached_property
     def schema(self) -> StructType:
         """The user's columns."""
         return self.session.createDataFrame([], self.read.state.schema).schema
 
     @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns that tell its rows apart."""
+        return self.read.state.keys
+
+    @property
+    def counted(self) -> list[str]:
+        """The columns that its digest is of: the user's, and where it has a time to live that of the last update."""
+        return [*self.schema.fieldNames(), *([UPDATED] if self.has_end else [])]
+
+    @property
+    def has_end(self) -> bool:
+        """Whether it has a time to live."""
+        return self.read.expired_until is not None
+
+    @cached_property
     def stored_schema(self) -> StructType:
         """The columns of its files."""
         stored = StructType([*self.schema.fields]).add(KEY_GROUP_COLUMN, IntegerType()).add(DELETED, BooleanType())
-        return stored.add(UPDATED, LongType()) if self.read.expired_until is not None else stored
+        return stored.add(UPDATED, LongType()) if self.has_end else stored
 
-    def rows(self, keys: DataFrame | None = None) -> DataFrame:
-        """The visible rows, with the key-group column and, where it has a time to live, that of the last update.
+    def rows(self, keys: DataFrame | None = None, *, is_broadcast: bool = True) -> DataFrame:
+        """The visible rows: the user's columns, the key group and, where it has a time to live, the last update.
 
-        With `keys`, a DataFrame of key columns without duplicates, only those of these keys.
+        With `keys`, a DataFrame that has the key columns, only those of these keys; it may name a key more than once,
+        and is broadcast unless the caller knows that it is too large for that. Nulls are keys like others.
         """
-        merged = self._merged(keys)
-        visible = merged.where(~F.col(DELETED)).drop(DELETED)
-        if self.read.expired_until is None:
-            return visible
-        return visible.where(F.col(UPDATED) > F.lit(self.read.expired_until))
+        return self._merged(keys, is_broadcast=is_broadcast).where(~F.col(DELETED)).drop(DELETED)
 
-    def _merged(self, keys: DataFrame | None) -> DataFrame:
+    def versions(self, keys: DataFrame | None = None) -> DataFrame:
+        """All rows of the files that have not expired, deleted ones too, with the rank of their epoch.
+
+        With `keys`, which are broadcast, only rows of these keys.
+        """
+        return _only(self._files(self.read.files), keys, self.keys, is_broadcast=True)
+
+    def _merged(self, keys: DataFrame | None, *, is_broadcast: bool) -> DataFrame:
         bottom, upper = _layers(self.read.files)
         if not upper:
-            return self._only(self._files(bottom), keys)
-        ranks = {epoch: rank for rank, epoch in enumerate(sorted({file.epoch for file in upper}))}
-        newest = _newest(
-            [
-                self._only(self._files([file for file in upper if file.epoch == epoch]), keys).withColumn(
-                    _ORDER, F.lit(rank)
-                )
-                for epoch, rank in ranks.items()
-            ],
-            self.read.state.keys,
-        )
-        older = self._only(self._files(bottom), keys)
-        if sum(file.rows for file in upper) > BROADCAST_ROWS and keys is None:
-            ranked = [older.withColumn(_ORDER, F.lit(-1)), newest.withColumn(_ORDER, F.lit(0))]
-            return _newest(ranked, self.read.state.keys)
-        changed = newest.select(*map(quoted, self.read.state.keys))
-        untouched = older.join(F.broadcast(changed), same_key(older, changed, self.read.state.keys), "left_anti")
+            return _only(self._files(bottom), keys, self.keys, is_broadcast=is_broadcast).drop(RANK)
+        if keys is not None:
+            return _newest(_only(self._files(self.read.files), keys, self.keys, is_broadcast=is_broadcast), self.keys)
+        if sum(file.rows for file in upper) > BROADCAST_ROWS:
+            return _newest(self._files(self.read.files), self.keys)
+        newest = _newest(self._files(upper), self.keys)
+        changed = newest.select(*map(quoted, self.keys))
+        older = self._files(bottom).drop(RANK)
+        untouched = older.join(F.broadcast(changed), same_key(older, changed, self.keys), "left_anti")
         return untouched.unionByName(newest)
 
-    def _only(self, rows: DataFrame, keys: DataFrame | None) -> DataFrame:
-        if keys is None:
-            return rows
-        return rows.join(F.broadcast(keys), same_key(rows, keys, self.read.state.keys), "left_semi")
-
     def _files(self, files: Sequence[StateFileToRead]) -> DataFrame:
-        """The rows of the wanted key groups in these files."""
-        ranges: dict[tuple[int, int], list[str]] = {}
-        for file in files:
-            ranges.setdefault(file.key_groups, []).append(file.path)
-        if not ranges:
-            return self.session.createDataFrame([], self.stored_schema)
-        parts = [
-            self.session.read.options(**READ_OPTIONS)
-            .schema(self.stored_schema)
-            .parquet(*paths)
-            .where(F.col(KEY_GROUP_COLUMN).between(*key_groups))
-            for key_groups, paths in ranges.items()
-        ]
-        return reduce(DataFrame.unionByName, parts)
+        """The rows of the wanted key groups in these files that have not expired.
+
+        A row that has is hidden by no older one, which would have expired before it.
+        """
+        ranks = {epoch: rank for rank, epoch in enumerate(sorted({file.epoch for file in self.read.files}))}
+        parts = [self._scan(scan, ranks) for scan in _scans(files)]
+        if not parts:
+            return self.session.createDataFrame([], StructType([*self.stored_schema.fields]).add(RANK, IntegerType()))
+        rows = reduce(DataFrame.unionByName, parts)
+        return rows.where(F.col(UPDATED) > F.lit(self.read.expired_until)) if self.has_end else rows
+
+    def _scan(self, files: Sequence[StateFileToRead], ranks: Mapping[str, int]) -> DataFrame:
+        """Read files with different names, of the same key groups, at once: which is whose Spark tells by the name."""
+        epochs = {file.epoch for file in files}
+        paths = [file.path for file in files]
+        rows = self.session.read.options(**READ_OPTIONS).schema(self.stored_schema).parquet(*paths)
+        if len(epochs) == 1:
+            rank = F.lit(ranks[epochs.pop()])
+        else:
+            known = F.create_map(*[F.lit(each) for file in files for each in (_name(file), ranks[file.epoch])])
+            found = F.try_element_at(known, rows.metadataColumn("_metadata")["file_name"])
+            rank = F.coalesce(
+                found, F.raise_error(F.lit("a file of the state goes by another name in Spark")).cast("int")
+            )
+        return rows.withColumn(RANK, rank).where(F.col(KEY_GROUP_COLUMN).between(*files[0].key_groups))
+
+
+def _name(file: StateFileToRead) -> str:
+    return file.path.rpartition("/")[2]
+
+
+def _scans(files: Sequence[StateFileToRead]) -> Iterator[list[StateFileToRead]]:
+    """Divide files into groups of the same key groups, in each of which no two have the same name."""
+    groups: dict[tuple[tuple[int, int], int], list[StateFileToRead]] = {}
+    seen: dict[tuple[tuple[int, int], str], int] = {}
+    for file in files:
+        number = seen.get((file.key_groups, _name(file)), 0)
+        seen[file.key_groups, _name(file)] = number + 1
+        groups.setdefault((file.key_groups, number), []).append(file)
+    yield from groups.values()
 
 
 def _layers(files: Sequence[StateFileToRead]) -> tuple[list[StateFileToRead], list[StateFileToRead]]:
@@ -113,16 +148,21 @@ def _layers(files: Sequence[StateFileToRead]) -> tuple[list[StateFileToRead], li
     return bottom, upper
 
 
-def _newest(parts: Sequence[DataFrame], keys: Sequence[str]) -> DataFrame:
-    """Of each key the row of the highest order."""
-    if len(parts) == 1:
-        return parts[0].drop(_ORDER)
-    rows = reduce(DataFrame.unionByName, parts)
-    named = [F.col(quoted(name)) for name in rows.columns if name != _ORDER]
+def _newest(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Of each key the row of the highest rank, without the rank."""
+    named = [quoted(name) for name in rows.columns if name != RANK]
     newest = rows.groupBy(*[F.col(quoted(key)).alias(f"_weir_key_{i}") for i, key in enumerate(keys)]).agg(
-        F.max_by(F.struct(*named), F.col(_ORDER)).alias("_weir_row")
+        F.max_by(F.struct(*named), F.col(RANK)).alias("_weir_row")
     )
     return newest.select("_weir_row.*")
+
+
+def _only(rows: DataFrame, wanted: DataFrame | None, keys: Sequence[str], *, is_broadcast: bool) -> DataFrame:
+    if wanted is None:
+        return rows
+    named = wanted.select(*map(quoted, keys))
+    few = F.broadcast(named) if is_broadcast else named
+    return rows.join(few, same_key(rows, named, keys), "left_semi")
 
 
 def same_key(left: DataFrame, right: DataFrame, keys: Sequence[str]) -> Column:
