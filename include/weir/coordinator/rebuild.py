@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from weir.coordinator.rebuild_checkpoints import restore_checkpoints, stored_checkpoints
 from weir.coordinator.services import Services
 from weir.errors import Conflict, Misconfigured
 from weir.ledger.models import AttemptRow, DataflowRow, RunRow
@@ -99,14 +100,17 @@ def _dataflow(services: Services, store_id: str, name: str) -> Rebuilt:
         ensure_dataflow(session, name, store_id)
         lineage = stop_everything(session, name, services.now())
     found = catalogue(services.store, name)
+    checkpoints = stored_checkpoints(services, name)
     with services.ledger.transaction(name) as session:
         _require_quiet(session, name, lineage)
         seen = max((each.manifest.lineage for epoch in found for each in epoch.stored), default=0)
+        seen = max([seen, *(each.lineage for each in checkpoints.values() if not isinstance(each, str))])
         raise_lineage(session, name, seen)
         records, notes = _records(session, name, found)
         taken: dict[PartitionId, str | None] = {}
         in_order = sorted(records, key=lambda pair: pair[0].epoch)
         runs = tuple(_run(session, services, record, epoch, taken) for record, epoch in in_order)
+        notes += restore_checkpoints(session, name, checkpoints, services.now())
         return Rebuilt(name, session.get_one(DataflowRow, name).lineage, runs, notes)
 
 

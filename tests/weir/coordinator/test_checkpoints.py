@@ -5,7 +5,9 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select
 
+from weir.coordinator.rebuild import rebuild
 from weir.coordinator.state_files import live_state_files
+from weir.coordinator.sweep import sweep
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 from weir.ledger.checkpoints import checkpoints_of, retained_checkpoints
 from weir.ledger.models import AttemptRow, ResultRow
@@ -191,3 +193,42 @@ def test_nobody_waits_for_an_epoch_that_nobody_will_close(days):
     with days.ledger.transaction() as session:
         failed = select(AttemptRow.error).where(AttemptRow.region == "weir_close", AttemptRow.state == "failed")
         assert "ladder@20130101T000000Z of the epoch before is not closed" in session.scalar(failed)
+
+
+def test_a_ledger_that_is_built_again_knows_the_checkpoints_and_goes_on_from_them(world):
+    world.airflow.deploy(aircraft(ttl="2 days"))
+    run_days(world, 1, 2, 3, 4, 5)
+    before = [(row.number, row.epoch, row.content, row.full_bytes) for row in rows(world, retained_checkpoints)]
+    live = live_state_files(world.services, "ladder")
+    world.lose_ledger()
+    (built,) = rebuild(world.services)
+    assert not built.notes
+    assert [(row.number, row.epoch, row.content, row.full_bytes) for row in rows(world)] == before
+    assert live_state_files(world.services, "ladder") == live
+    sweep(world.services, is_full=True)
+    assert all(is_there(world, path) for path in live)
+    run_days(world, 6)
+    assert set(world.airflow.states().values()) == {"success"}
+    assert retained(world) == [(4, 4), (5, 5), (6, 6)]
+    assert states_of_history(world)[:3] == ["released"] * 3
+
+
+def test_to_build_a_whole_ledger_again_changes_no_checkpoint(days):
+    run_days(days, 1, 2, 3, 4)
+
+    def said():
+        return [(row.number, row.status, row.subsumed_by, row.deleted_at is None) for row in rows(days)]
+
+    before = said()
+    rebuild(days.services)
+    assert said() == before
+
+
+def test_the_number_of_a_checkpoint_that_cannot_be_read_is_not_given_out_again(days):
+    run_days(days, 1, 2)
+    days.store.replace(checkpoint_path("ladder", 2), b"{}")
+    days.lose_ledger()
+    (built,) = rebuild(days.services)
+    assert any("checkpoint 2 is left out" in note for note in built.notes)
+    run_days(days, 3)
+    assert [number for number, day in retained(days) if day == 3] == [3]

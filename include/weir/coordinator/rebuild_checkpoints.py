@@ -1,0 +1,103 @@
+"""Entering the checkpoints that a store holds into a ledger that is built again.
+
+Invariant: no number is given out twice, and only what a run that was closed has checkpointed counts as complete.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy.orm import Session
+
+from weir.coordinator.checkpoint_content import fingerprint
+from weir.coordinator.services import Services
+from weir.errors import Misconfigured
+from weir.ledger.checkpoints import CheckpointStatus, checkpoint_row, checkpoints_of, enter_checkpoint
+from weir.ledger.models import CheckpointRow, RunRow
+from weir.results.checkpoint import Checkpoint, checkpoint_number, checkpoint_path, checkpoints_folder
+from weir.results.codec import checkpoint_from_json
+from weir.state.retention import SnapshotKind
+from weir.store.errors import NotFound
+
+Found = dict[int, Checkpoint | str]
+"""What was found under each number: the checkpoint, or why it cannot be read."""
+
+
+def stored_checkpoints(services: Services, dataflow: str) -> Found:
+    """The checkpoints of a dataflow that the store holds. Raises Retryable."""
+    try:
+        names = [name for name, _ in services.store.list(checkpoints_folder(dataflow))]
+    except NotFound:
+        return {}
+    numbers = sorted(number for number in map(checkpoint_number, names) if number is not None)
+    return {number: _read(services, dataflow, number) for number in numbers}
+
+
+def _read(services: Services, dataflow: str, number: int) -> Checkpoint | str:
+    path = checkpoint_path(dataflow, number)
+    try:
+        found = checkpoint_from_json(services.store.read(path))
+    except (NotFound, Misconfigured) as error:
+        return f"{path} cannot be read, so checkpoint {number} is left out: {error}"
+    if (found.dataflow, found.number) != (dataflow, number):
+        return f"{path} is checkpoint {found.number} of {found.dataflow}, so it is left out: was it copied there?"
+    return found
+
+
+def restore_checkpoints(session: Session, dataflow: str, found: Found, now: datetime) -> tuple[str, ...]:
+    """Make the ledger say what the store holds, behind its runs; answers what is to be told. Savepoints stay as known.
+
+    A run that is not closed is checkpointed anew by its closing task: what is there of it may never have been complete.
+    """
+    notes = [each for each in found.values() if isinstance(each, str)]
+    for number, each in found.items():
+        _enter(session, dataflow, number, each, now)
+    for row in checkpoints_of(session, dataflow):
+        if row.kind != SnapshotKind.CHECKPOINT.value or row.number in found:
+            continue
+        if row.status == CheckpointStatus.COMPLETED.value and row.subsumed_at is None and row.deleted_at is None:
+            notes.append(f"checkpoint {row.number} has no manifest in the store: it is given up")
+        if row.status != CheckpointStatus.COMPLETED.value or row.subsumed_at is None:
+            row.status = CheckpointStatus.FAILED.value
+        row.deleted_at = row.deleted_at or now
+    return tuple(notes)
+
+
+def _enter(session: Session, dataflow: str, number: int, found: Checkpoint | str, now: datetime) -> None:
+    row = checkpoint_row(session, dataflow, number)
+    if isinstance(found, str):
+        if row is None:
+            session.add(_unreadable(dataflow, number, now))
+        elif row.subsumed_at is None:
+            row.status = CheckpointStatus.FAILED.value
+        return
+    run = session.get(RunRow, found.run)
+    is_complete = run is not None and run.closed_at is not None
+    if row is None:
+        row = enter_checkpoint(session, found, fingerprint(found), datetime.fromisoformat(found.triggered_at))
+    row.deleted_at = None
+    if is_complete and row.status != CheckpointStatus.FAILED.value:
+        row.status = CheckpointStatus.COMPLETED.value
+        row.completed_at = row.completed_at or datetime.fromisoformat(found.completed_at)
+    elif not is_complete and row.subsumed_at is None:
+        row.status = CheckpointStatus.FAILED.value
+
+
+def _unreadable(dataflow: str, number: int, now: datetime) -> CheckpointRow:
+    """A number that is taken."""
+    return CheckpointRow(
+        dataflow=dataflow,
+        number=number,
+        kind=SnapshotKind.CHECKPOINT.value,
+        status=CheckpointStatus.FAILED.value,
+        epoch="",
+        run="",
+        lineage=0,
+        attempt="",
+        content="",
+        triggered_at=now,
+        full_bytes=0,
+        incremental_bytes=0,
+        new_files=0,
+        shared_files=0,
+    )
