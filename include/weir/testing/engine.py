@@ -21,6 +21,7 @@ from weir.results.layout import PLAIN
 from weir.results.manifest import ContentDigest, DataFile, Segment, StateTally
 from weir.results.region_job import (
     CopyToWrite,
+    InputToRead,
     OutputReport,
     OutputToWrite,
     RegionJob,
@@ -155,7 +156,7 @@ class FakeEngine:
 
     def _content(self, stage: StageToRun, contents: Mapping[str, str]) -> str:
         read = [contents[name] for name in stage.pipelined.values()]
-        read += [self._read(file) for each in stage.inputs for part in each.partitions for file in part.files]
+        read += [self._read(file) for each in stage.inputs for file in _files(each)]
         own = "" if stage.function == "" else json.dumps([stage.name, stage.subtask, self._world.get(stage.name)])
         return hashlib.sha256(json.dumps([own, sorted(read)]).encode()).hexdigest()
 
@@ -186,6 +187,13 @@ class FakeEngine:
         schema = str(self._world.get(f"schema of {stage}", "k:bigint"))
         digest = ContentDigest(schema, 1, int(content[:15], 16), 0, 0)
         return OutputReport(stage, output.layout, output.folder, SCHEMA, digest, (file,))
+
+
+def _files(read: InputToRead) -> list[str]:
+    """What an input's content follows from: of keyed state its newest file, whoever has written how many."""
+    if read.state is not None and read.layout.keys:
+        return [file.path for file in read.state.files[-1:]]
+    return [file for part in read.partitions for file in part.files]
 
 
 def _before(job: RegionJob, stage: StageToRun) -> list[StageToRun]:
