@@ -58,6 +58,7 @@ def verify(
 
 def _verified(services: Services, name: str | None) -> VerifyReport:
     from weir.coordinator.verify import VERIFIED, verify_results  # noqa: PLC0415  SQLAlchemy is slow to import
+    from weir.coordinator.verify_checkpoints import checkpoint_misfits  # noqa: PLC0415
     from weir.coordinator.verify_records import published_misfits, released_misfits  # noqa: PLC0415
     from weir.ledger.verification import results_to_verify, runs_named  # noqa: PLC0415
 
@@ -67,7 +68,11 @@ def _verified(services: Services, name: str | None) -> VerifyReport:
     total = sum(row.bytes for row in rows)
     with byte_progress(f"verifying {len(rows)} result(s) of {len(runs)} run(s)", total) as watch:
         found = tuple(verify_results(services, rows, "weir verify", watch))
-    misfits = (*published_misfits(services, runs), *released_misfits(services, runs))
+    misfits = (
+        *published_misfits(services, runs),
+        *released_misfits(services, runs),
+        *checkpoint_misfits(services, runs),
+    )
     return VerifyReport(tuple(runs), found, misfits)
 
 

@@ -7,7 +7,7 @@ are released; manifests are deleted, and files behind them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -35,12 +35,14 @@ from weir.ledger.checkpoints import (
 )
 from weir.ledger.lives import newest_dataflow_settings
 from weir.ledger.models import AttemptRow, CheckpointRow, ResultRow, RunRow
-from weir.ledger.runs import run_by_id
+from weir.ledger.runs import run_by_id, run_key
 from weir.ledger.snapshot import committed_attempt, run_state
 from weir.recovery.run_state import CLOSE
 from weir.results.checkpoint import Checkpoint, checkpoint_path
 from weir.results.manifest import DataFile
 from weir.state.registry import SharedFiles
+from weir.store.hands import in_parallel
+from weir.store.probe import asked_twice
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +55,19 @@ class KeptCheckpoints:
     deleted: tuple[str, ...] = ()
 
 
-def keep_checkpoints(services: Services, dataflow: str) -> KeptCheckpoints:
-    """Do what is left to do for the checkpoints of a dataflow. Raises Retryable."""
+def keep_checkpoints(services: Services, dataflow: str, *, is_thorough: bool = False) -> KeptCheckpoints:
+    """Do what is left to do for the checkpoints of a dataflow; if that is thorough, their manifests are looked at.
+
+    Raises Retryable.
+    """
     with services.ledger.transaction() as session:
         if session.scalar(select(CheckpointRow.id).where(CheckpointRow.dataflow == dataflow).limit(1)) is None:
             return KeptCheckpoints()
         is_pending = bool(pending_checkpoints(session, dataflow))
     given_up = _give_up(services, dataflow) if is_pending else ()
-    completed = _complete_again(services, dataflow)
+    lost = _give_up_lost(services, dataflow) if is_thorough else {}
+    given_up += tuple(lost)
+    completed = _complete_again(services, dataflow, frozenset(lost.values()))
     subsumed = _subsume(services, dataflow)
     return KeptCheckpoints(given_up, completed, subsumed, _delete(services, dataflow))
 
@@ -72,6 +79,24 @@ def _give_up(services: Services, dataflow: str) -> tuple[int, ...]:
         for row in rows:
             abandon(row)
         return tuple(row.number for row in rows)
+
+
+def _give_up_lost(services: Services, dataflow: str) -> dict[int, str]:
+    """Retained checkpoints whose manifest is definitely gone, or not as it was written: each with its run."""
+    with services.ledger.transaction() as session:
+        rows = [row for row in retained_checkpoints(session, dataflow) if not row.folder]
+
+    def look(some: list[CheckpointRow]) -> list[bool]:
+        return in_parallel(lambda row: read_checkpoint(services.store, dataflow, row.number) is None, some, 16)
+
+    answers = asked_twice(services.store, services.store_id(), rows, look, lambda is_lost: is_lost)
+    lost = {row.number: row.run for row, is_lost in zip(rows, answers, strict=True) if is_lost}
+    if lost:
+        with services.ledger.transaction(dataflow) as session:
+            for row in retained_checkpoints(session, dataflow):
+                if row.number in lost:
+                    abandon(row)
+    return lost
 
 
 def _may_complete(session: Session, row: CheckpointRow) -> bool:
@@ -87,12 +112,16 @@ def _is_closing(session: Session, run: str) -> bool:
     return session.scalar(query.limit(1)) is not None
 
 
-def _complete_again(services: Services, dataflow: str) -> tuple[int, ...]:
-    """Checkpoint runs once more whose state was made again, oldest epoch first: their checkpoints name other files."""
+def _complete_again(services: Services, dataflow: str, lost: Set[str]) -> tuple[int, ...]:
+    """Checkpoint runs once more whose state was made again, oldest epoch first: their checkpoints name other files.
+
+    And those whose checkpoint was `lost`.
+    """
     with services.ledger.transaction() as session:
-        runs = sorted(run for run in runs_with_checkpoints(session, dataflow) if _is_outdated(session, run))
+        runs = {run for run in runs_with_checkpoints(session, dataflow) if _is_outdated(session, run)}
+        runs |= {run for run in lost if _may_be_checkpointed(session, run)}
     found = []
-    for run in runs:
+    for run in sorted(runs):
         with suppress(Conflict):  # somebody is at work on it: who comes by then tries again
             found.append(_checkpoint_again(services, run))
     return tuple(number for number in found if number is not None)
@@ -100,10 +129,8 @@ def _complete_again(services: Services, dataflow: str) -> tuple[int, ...]:
 
 def _is_outdated(session: Session, run: str) -> bool:
     """Whether a closed run has current state that was made since its checkpoint, and nobody is about to complete it."""
-    row, made = session.get(RunRow, run), retained_of_run(session, run)
-    if row is None or made is None or row.closed_at is None or row.pinned is None or _is_closing(session, run):
-        return False
-    if row.predecessor is not None and not is_complete(session, f"{row.dataflow}@{row.predecessor}"):
+    made = retained_of_run(session, run)
+    if made is None or not _may_be_checkpointed(session, run):
         return False
     named = {(each.stage, each.layout) for each in checkpointed(run_by_id(session, run).topology)}
     query = (
@@ -112,6 +139,14 @@ def _is_outdated(session: Session, run: str) -> bool:
         .where(ResultRow.run == run, ResultRow.is_current, AttemptRow.ended_at >= made.triggered_at)
     )
     return any((stage, layout) in named for stage, layout in session.execute(query))
+
+
+def _may_be_checkpointed(session: Session, run: str) -> bool:
+    """Whether a run is closed, nobody closes it again just now, and the one before it has its checkpoint."""
+    row = session.get(RunRow, run)
+    if row is None or row.closed_at is None or row.pinned is None or _is_closing(session, run):
+        return False
+    return row.predecessor is None or is_complete(session, run_key(row.dataflow, row.predecessor))
 
 
 def _checkpoint_again(services: Services, run: str) -> int | None:

@@ -89,7 +89,7 @@ def _sweep_dataflow(
 
 
 def _keep_checkpoints(services: Services, dataflow: str, report: SweepReport) -> None:
-    for path in keep_checkpoints(services, dataflow).deleted:
+    for path in keep_checkpoints(services, dataflow, is_thorough=report.is_full).deleted:
         report.deleted.append(Swept(Garbage.CHECKPOINT, path, 0, "no retained checkpoint names it"))
 
 

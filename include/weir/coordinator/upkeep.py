@@ -83,7 +83,7 @@ def _release(services: Services, dataflow: str, kept: Upkept) -> str:
     with kept.trying(dataflow):
         expire_versions(services, dataflow)
     with kept.trying(dataflow):
-        keep_checkpoints(services, dataflow)
+        keep_checkpoints(services, dataflow, is_thorough=True)
     for run in runs:
         with kept.trying(run):
             release(services, dataflow, [run])

@@ -78,7 +78,7 @@ def published_misfits(services: Services, runs: Collection[str]) -> tuple[Misfit
         results = {row.folder: row for row in session.scalars(select(ResultRow).where(ResultRow.run.in_(runs)))}
     newest = {(row.run, row.sink): row.version for row, *_ in found}
     versions = [_Version(*each, each[0].version == newest[each[0].run, each[0].sink]) for each in found]
-    misfits = _asked(services, versions, partial(_of_pointer, services.store))
+    misfits = asked(services, versions, partial(_of_pointer, services.store))
     states = {folder: results[folder].state for folder in folders if folder in results}
     return (*misfits, *(misfit for each in versions if each.is_newest for misfit in _of_results(each, states)))
 
@@ -97,16 +97,17 @@ def released_misfits(services: Services, runs: Collection[str]) -> tuple[Misfit,
     with services.ledger.transaction() as session:
         query = select(RunRow.id).where(RunRow.id.in_(runs), RunRow.expired_at.is_(None))
         rows = results_to_verify(session, list(session.scalars(query)), [PartitionState.RELEASED])
-    return _asked(services, rows, partial(_of_manifest, services.store))
+    return asked(services, rows, partial(_of_manifest, services.store))
 
 
-def _asked(services: Services, asked: Sequence[A], ask: Callable[[A], Misfit | None]) -> tuple[Misfit, ...]:
+def asked(services: Services, questions: Sequence[A], ask: Callable[[A], Misfit | None]) -> tuple[Misfit, ...]:
+    """Ask the store, and again where something is wrong. Raises Retryable where it does not answer definitely."""
     store = services.store
 
     def ask_all(some: list[A]) -> list[Misfit | None]:
         return in_parallel(ask, some, store.workers)
 
-    answers = asked_twice(store, services.store_id(), list(asked), ask_all, lambda answer: answer is not None)
+    answers = asked_twice(store, services.store_id(), list(questions), ask_all, lambda answer: answer is not None)
     return tuple(each for each in answers if each is not None)
 
 

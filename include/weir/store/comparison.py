@@ -15,7 +15,7 @@ from weir.results.manifest import DataFile, Manifest
 from weir.store.errors import NotFound
 from weir.store.hands import in_parallel
 from weir.store.pages import broken_page
-from weir.store.probe import Finding, PartitionRef, asked_twice, difference, loss_of, missing, probe, worst_of
+from weir.store.probe import Finding, PartitionRef, asked_twice, difference, files_of, loss_of, missing, probe, worst_of
 from weir.store.segments import chunks
 from weir.store.store import Store
 
@@ -34,17 +34,20 @@ def compare_results(
     Of `paged` the checksums of all pages, too. Raises Retryable if anything cannot be answered definitely.
     """
     answers = probe(store, store_id, refs)
-    files = [
-        (ref, f"{ref.folder}/{file.name}", file)
-        for ref, manifest in answers.items()
-        if isinstance(manifest, Manifest)
-        for file in manifest.files
-    ]
+    named: dict[str, list[PartitionRef]] = {}
+    files: list[_File] = []
+    for ref, manifest in answers.items():
+        for path, file in files_of(manifest, ref.folder) if isinstance(manifest, Manifest) else ():
+            if path not in named:  # files of keyed state are shared: each is read once
+                files.append((ref, path, file))
+            named.setdefault(path, []).append(ref)
     read_all = partial(_read_all, store, watch, paged)
     found = asked_twice(store, store_id, files, read_all, lambda answer: answer is not None)
     findings: dict[PartitionRef, list[Finding]] = {}
-    for (ref, *_), finding in zip(files, found, strict=True):
-        if finding is not None:
+    for (_, path, _), finding in zip(files, found, strict=True):
+        if finding is None:
+            continue
+        for ref in named[path]:
             findings.setdefault(ref, []).append(finding)
     return answers | {ref: loss_of(ref, worst_of(each)) for ref, each in findings.items()}
 

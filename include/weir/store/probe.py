@@ -105,6 +105,11 @@ def _parts_of(manifest: Manifest, folder: str, key_groups: KeyGroups) -> _Parts:
     ]
 
 
+def files_of(manifest: Manifest, folder: str) -> list[tuple[str, DataFile]]:
+    """All files that a result consists of, each once, with their paths: of keyed state also those that it shares."""
+    return list({path: file for path, file, _ in _parts_of(manifest, folder, None)}.items())
+
+
 def _both(some: tuple[int, int], others: KeyGroups) -> tuple[int, int]:
     return some if others is None else (max(some[0], others[0]), min(some[1], others[1]))
 

@@ -8,9 +8,13 @@ from sqlalchemy import select
 from weir.coordinator.rebuild import rebuild
 from weir.coordinator.state_files import live_state_files
 from weir.coordinator.sweep import sweep
+from weir.coordinator.upkeep import release_everywhere
+from weir.coordinator.verify import VERIFIED, Outcome, verify_results
+from weir.coordinator.verify_checkpoints import checkpoint_misfits
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 from weir.ledger.checkpoints import checkpoints_of, retained_checkpoints
 from weir.ledger.models import AttemptRow, ResultRow
+from weir.ledger.verification import results_to_verify
 from weir.results.checkpoint import checkpoint_path
 from weir.results.codec import checkpoint_from_json
 from weir.store.errors import NotFound
@@ -232,3 +236,29 @@ def test_the_number_of_a_checkpoint_that_cannot_be_read_is_not_given_out_again(d
     assert any("checkpoint 2 is left out" in note for note in built.notes)
     run_days(days, 3)
     assert [number for number, day in retained(days) if day == 3] == [3]
+
+
+def test_a_checkpoint_whose_manifest_is_gone_is_told_and_its_run_is_checkpointed_once_more(days):
+    run_days(days, 1, 2)
+    days.store.delete(checkpoint_path("ladder", 1))
+    runs = [f"ladder@{epoch}" for epoch in EPOCHS[:2]]
+    (misfit,) = checkpoint_misfits(days.services, runs)
+    assert "the manifest of checkpoint 1, found no such file" in str(misfit)
+    release_everywhere(days.services).require_whole()
+    assert retained(days) == [(2, 2), (3, 1)]
+    assert not checkpoint_misfits(days.services, runs)
+
+
+def test_verifying_reads_the_files_that_epochs_share_and_tells_the_checkpoints_that_miss_them(days):
+    run_days(days, 1, 2, 3)
+    shared = next(iter(checkpoint(days, 1).files))
+    data = days.store.read(shared)
+    days.store.replace(shared, b"x" + data[1:])  # where no footer tells
+    with days.ledger.transaction() as session:
+        results = results_to_verify(session, [f"ladder@{epoch}" for epoch in EPOCHS[:3]], VERIFIED)
+    found = verify_results(days.services, [row for row in results if row.stage == "history"], "a test")
+    assert [each.outcome for each in found] == [Outcome.LOST] * 3
+    days.store.delete(shared)
+    said = [str(each) for each in checkpoint_misfits(days.services, [f"ladder@{EPOCHS[2]}"])]
+    assert len(said) == 1
+    assert f"checkpoint 3 names it: {shared}" in said[0]
