@@ -14,6 +14,7 @@ from rich.console import Console
 
 from weir.cli import (
     chaos_commands,
+    checkpoint_commands,
     doctor,
     failover_commands,
     gc_commands,
@@ -65,6 +66,7 @@ app.command()(plan_commands.plan)
 app.command()(failover_commands.why)
 app.command()(gc_commands.gc)
 app.command()(verify_commands.verify)
+app.command()(checkpoint_commands.checkpoints)
 app.command()(restore_commands.restore)
 app.add_typer(savepoint_commands.savepoint_app, name="savepoint")
 app.add_typer(ledger_commands.run_app, name="run")
