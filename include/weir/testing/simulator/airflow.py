@@ -6,7 +6,6 @@ Invariant: what a process says counts for Airflow only while its try is the one 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from enum import Enum
@@ -14,7 +13,6 @@ from typing import Any
 
 from weir.coordinator.clearing import ClearAnswer, ClearItem
 from weir.coordinator.release import release
-from weir.coordinator.sweep import sweep
 from weir.coordinator.values import (
     Action,
     Awaiting,
@@ -27,8 +25,6 @@ from weir.coordinator.values import (
     TaskKey,
 )
 from weir.errors import Internal, Retryable, WeirError
-from weir.ledger.models import RunRow
-from weir.ledger.runs import runs_of
 from weir.recovery.run_state import CLOSE
 from weir.testing.airflow import FakeAirflow, Killed
 from weir.testing.dag import FakeTask
@@ -99,7 +95,7 @@ class SimulatedAirflow(FakeAirflow):
         try:
             outcome = self._outcome(process, request)
         except Exception as error:  # noqa: BLE001 - as Airflow does
-            self._require_expected(error)
+            self.require_expected(error)
             self._fail(process, task, request, error)
             return
         if not self.is_told(task, process):
@@ -117,7 +113,7 @@ class SimulatedAirflow(FakeAirflow):
         if request.key.task_id == CLOSE.name:
             outcome: object = self.coordinator.close(request, self)
             if isinstance(outcome, Published):
-                self._collect(None)
+                self.collect(None)
             return outcome
         outcome = self.coordinator.begin(request, self)
         return self._computed(process, outcome) if isinstance(outcome, Begun) else outcome
@@ -131,10 +127,10 @@ class SimulatedAirflow(FakeAirflow):
         committed = self.coordinator.commit(begun, report, self)
         if committed.owed:
             self._settle()
-        self._collect(committed.touched)
+        self.collect(committed.touched)
         return committed
 
-    def _collect(self, runs: Sequence[str] | None, *, is_pressed: bool = False) -> None:
+    def collect(self, runs: Sequence[str] | None, *, is_pressed: bool = False) -> None:
         """As an operator does: where it fails, whoever comes by does it."""
         if not self.collects:
             return
@@ -143,20 +139,7 @@ class SimulatedAirflow(FakeAirflow):
                 release(self.services, self.flow.name, runs, is_pressed=True)
             self.coordinator.release(self.flow.name, runs)
         except WeirError as error:
-            self._require_expected(error)
-
-    def _sweep(self, *, is_pressed: bool, is_dry: bool) -> None:
-        """With no regard to the age of what nobody knows: an attempt at work is known."""
-        how: dict[str, Any] = {"is_full": True, "is_dry": is_dry, "is_pressed": is_pressed}
-        try:
-            if self.flow.name in {row.dataflow for row in self._known_runs()}:  # something has begun
-                sweep(self.services, self.flow.name, older_than=timedelta(), **how)
-        except WeirError as error:
-            self._require_expected(error)
-
-    def _known_runs(self) -> list[RunRow]:
-        with self.services.ledger.transaction() as session:
-            return runs_of(session)
+            self.require_expected(error)
 
     def _fail(self, process: Process, task: FakeTask, request: BeginRequest, error: Exception) -> None:
         decision = self._decision(request, error)
@@ -173,12 +156,13 @@ class SimulatedAirflow(FakeAirflow):
         except Retryable as trouble:
             return FailureDecision(Action.RETRY, LEDGER_DELAY, str(trouble))
         except Exception as trouble:  # noqa: BLE001 - as Airflow does
-            self._require_expected(trouble)
+            self.require_expected(trouble)
             return FailureDecision(Action.FAIL, 0, str(trouble))
         self._settle()
         return decision
 
-    def _require_expected(self, error: Exception) -> None:
+    def require_expected(self, error: Exception) -> None:
+        """Raise Unexpected for what must never be raised."""
         if isinstance(error, Internal) or not isinstance(error, (WeirError, StageFailed)):
             raise Unexpected(f"{type(error).__name__}: {error}") from error
 
@@ -202,7 +186,7 @@ class SimulatedAirflow(FakeAirflow):
         try:
             self.coordinator.settle(self, self.flow.name)
         except WeirError as error:
-            self._require_expected(error)
+            self.require_expected(error)
 
     # The API
 
@@ -264,19 +248,6 @@ class SimulatedAirflow(FakeAirflow):
     def wait(self, minutes: int) -> None:
         """Let time go by."""
         self.time += timedelta(minutes=minutes)
-
-    def collector(self, *, is_pressed: bool = False, is_dry: bool = False, is_sweep: bool = False) -> Process:
-        """A process that releases what nobody needs, as Weir's housekeeping does; it has not begun."""
-
-        def work(_mine: Process) -> None:
-            with suppress(Killed):
-                if is_sweep:
-                    self._sweep(is_pressed=is_pressed, is_dry=is_dry)
-                else:
-                    self._collect(None, is_pressed=is_pressed)
-
-        self.started += 1
-        return Process(self.started, work)
 
     def upkeep(self) -> None:
         """Carry out what is owed, as Weir's housekeeping does."""

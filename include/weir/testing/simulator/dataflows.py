@@ -56,6 +56,11 @@ class Scene:
     largest_plan: float = 1.0
 
     @property
+    def sources(self) -> list[str]:
+        """The stages that read the world."""
+        return [stage.name for stage in self.flow.stages if stage.kind is StageKind.SOURCE]
+
+    @property
     def keeps_state(self) -> bool:
         """Whether an epoch depends on the one before."""
         return any(exchange.is_previous for stage in self.flow.stages for exchange in stage.exchanges.values())

@@ -20,9 +20,11 @@ from weir.testing.simulator.again import UNKNOWN, contents_of
 from weir.testing.simulator.airflow import Api
 from weir.testing.simulator.engine import Nature
 from weir.testing.simulator.events import Event, Verb
+from weir.testing.simulator.housekeeping import Chore, housekeeper
 from weir.testing.simulator.needs import left_over, unknown_files
 from weir.testing.simulator.process import NO_FATE
 from weir.testing.simulator.sight import Partition
+from weir.testing.simulator.snapshots import unfinished
 from weir.testing.simulator.store import Condition
 from weir.testing.simulator.witness import Broken, require
 from weir.testing.simulator.world import World
@@ -63,6 +65,9 @@ def heal(world: World) -> None:
     require("nothing_is_owed_at_the_end", (row.reason for row in world.witness.sight.owed()))
     require("all_is_valid_at_the_end", _not_good(world))
     require("what_is_published_is_that_of_a_run_without_faults", _wrong(world))
+    if world.scene.keeps_state:
+        world.run(housekeeper(world.airflow, Chore.CHECKPOINTS), NO_FATE)
+        require("checkpoints_are_complete_at_the_end", unfinished(world.witness))
     if world.scene.collects:
         _collect_all(world)
         require("what_is_published_outlives_collection", _wrong(world))

@@ -18,6 +18,7 @@ from weir.testing.simulator.clears import (
 from weir.testing.simulator.needs import what_is_released_is_needed_by_nobody
 from weir.testing.simulator.plans import a_plan_names_what_must_run_again, what_is_spared_is_not_cleared
 from weir.testing.simulator.sight import Clear, Partition, Read, Result
+from weir.testing.simulator.snapshots import a_checkpoint_is_what_is_current
 from weir.topology.regions import RegionId
 
 if TYPE_CHECKING:
@@ -170,4 +171,5 @@ AFTER_EACH_TRANSACTION: Final[tuple[Callable[[Witness], Iterator[str]], ...]] = 
     a_plan_names_what_must_run_again,
     what_is_spared_is_not_cleared,
     what_is_released_is_needed_by_nobody,
+    a_checkpoint_is_what_is_current,
 )

@@ -96,6 +96,9 @@ def is_in_use(witness: Witness, path: str) -> str | None:
         return f"{attempt.id} is at work"
     if witness.published.holds(folder) or witness.published.may_be_read(path, witness.now()):
         return "it is published"
+    why = witness.snapshots.why_kept(path) or _whose_state(witness, path)
+    if why is not None:
+        return why
     for result in witness.sight.results.values():
         if result.folder != folder:
             continue
@@ -108,6 +111,20 @@ def is_in_use(witness: Witness, path: str) -> str | None:
     return None
 
 
+def _whose_state(witness: Witness, path: str) -> str | None:
+    """Which keyed state a file is of, that is there or may come back, or that somebody reads."""
+    for result in witness.sight.results.values():
+        files = witness.files_of(result)
+        if path not in files or path.rpartition("/")[0] == result.folder:
+            continue
+        if result.state not in ("released", "superseded"):
+            return f"{result.partition.id} of {result.attempt} in {result.run} has it"
+        reader = reader_of(witness, result)
+        if reader is not None:
+            return f"{reader} reads it, as a file of {result.attempt}"
+    return None
+
+
 def why_needed(witness: Witness, result: Result) -> str | None:
     """Who needs a result now."""
     reader = reader_of(witness, result)
@@ -115,6 +132,9 @@ def why_needed(witness: Witness, result: Result) -> str | None:
         return f"{reader} reads it"
     if witness.published.holds(result.folder):
         return "it is published"
+    kept = witness.snapshots.why_kept(f"{result.folder}/part-0.bin")
+    if kept is not None and result.is_current:
+        return kept
     if not result.is_current or _is_over(witness, result.run) or _is_given_up(witness, result.run):
         return None
     consumers = witness.topology_of(result.run).consumers(result.partition.id)

@@ -83,7 +83,7 @@ def _missed(witness: Witness, failover: Failover, kinds: dict[Where, str]) -> di
     open_regions = [failed, *_given_up(witness, failover)]
     while open_regions:
         where = open_regions.pop()
-        if where != failed and kinds.get(where) == JOINED:
+        if where != failed and kinds.get(where) == JOINED and not _has_yet_to_begin(witness, failover, where):
             continue
         for partition in witness.epochs.inputs_of(where):
             producer = witness.epochs.producer(partition)

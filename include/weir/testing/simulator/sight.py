@@ -201,6 +201,10 @@ class Sight:
         self.new_leases = [row for row in leases.values() if row != self.leases.get(row.id)]
         self.leases = leases
 
+    def rows(self, kind: Any, table: str) -> list[Any]:
+        """All rows of a table, of which `kind` has the columns."""
+        return [kind._make(row) for row in self._rows(kind, table)]
+
     def _rows(self, kind: Any, table: str, where: str = "") -> Iterable[tuple[Any, ...]]:
         return self._connection.execute(f"SELECT {', '.join(kind._fields)} FROM {table} {where}")  # noqa: S608 - no input
 

@@ -13,7 +13,6 @@ from typing import Final
 from weir.coordinator.clearing import ClearAnswer
 from weir.coordinator.reading import claimed
 from weir.coordinator.services import Services
-from weir.dataflow.stage import StageKind
 from weir.ledger.leases import drop_leases
 from weir.recovery.restart import ExponentialDelay
 from weir.recovery.settings import RecoverySettings
@@ -24,6 +23,7 @@ from weir.testing.simulator.airflow import Api, SimulatedAirflow, Unexpected
 from weir.testing.simulator.dataflows import Scene
 from weir.testing.simulator.engine import SimulatedEngine
 from weir.testing.simulator.events import Event, Verb
+from weir.testing.simulator.housekeeping import Chore, housekeeper
 from weir.testing.simulator.ledger import SimulatedLedger
 from weir.testing.simulator.process import NO_FATE, Fate, Process
 from weir.testing.simulator.store import Condition, MemoryFiles
@@ -39,7 +39,7 @@ class World:
     """Everything that one simulation is about."""
 
     def __init__(self, scene: Scene) -> None:
-        self.scene, self.sources = scene, _sources(scene)
+        self.scene, self.sources = scene, scene.sources
         self.content: dict[str, int] = {}
         self.files = MemoryFiles(self._step, self._changed, lambda: self.airflow.time)
         self.store = Store(self.files)
@@ -238,15 +238,18 @@ class World:
     def collect(self, event: Event) -> None:
         """Upkeep releases what nobody needs."""
         if not self.scene.collects:
+            if self.scene.keeps_state:
+                self.run(housekeeper(self.airflow, Chore.CHECKPOINTS), event.fate)
             return
         if event.how == "dry":
             before = self.ledger.connection.total_changes, set(self.files.data)
-            self.run(self.airflow.collector(is_pressed=bool(event.number % 2), is_dry=True, is_sweep=True), NO_FATE)
+            self.run(housekeeper(self.airflow, Chore.DRY_SWEEP, is_pressed=bool(event.number % 2)), NO_FATE)
             is_same = before == (self.ledger.connection.total_changes, set(self.files.data))
             require("a_dry_sweep_changes_nothing", [] if is_same else ["the ledger or the store has changed"])
             return
         is_pressed = event.how == "pressed" or (event.how == "sweep" and event.number % 2 == 1)
-        process = self.airflow.collector(is_pressed=is_pressed, is_sweep=event.how == "sweep")
+        chore = Chore.SWEEP if event.how == "sweep" else Chore.RELEASE
+        process = housekeeper(self.airflow, chore, is_pressed=is_pressed)
         if is_pressed:
             self.pressed.add(process)
         self.run(process, event.fate)
@@ -266,10 +269,6 @@ class World:
             holder = self.notebooks.pop(event.number % len(self.notebooks))
             with self.ledger.transaction(self.scene.flow.name) as session:
                 drop_leases(session, holder)
-
-
-def _sources(scene: Scene) -> list[str]:
-    return [stage.name for stage in scene.flow.stages if stage.kind is StageKind.SOURCE]
 
 
 _WHAT: Final = {
