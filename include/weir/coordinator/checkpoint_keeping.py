@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -33,6 +34,7 @@ from weir.ledger.checkpoints import (
     subsume_checkpoints,
     undeleted_checkpoints,
 )
+from weir.ledger.leases import LEASE
 from weir.ledger.lives import newest_dataflow_settings
 from weir.ledger.models import AttemptRow, CheckpointRow, ResultRow, RunRow
 from weir.ledger.runs import run_by_id, run_key
@@ -75,7 +77,9 @@ def keep_checkpoints(services: Services, dataflow: str, *, is_thorough: bool = F
 def _give_up(services: Services, dataflow: str) -> tuple[int, ...]:
     """Those whose attempt will not complete them: the next one of that run takes a number of its own."""
     with services.ledger.transaction(dataflow) as session:
-        rows = [row for row in pending_checkpoints(session, dataflow) if not _may_complete(session, row)]
+        rows = [
+            row for row in pending_checkpoints(session, dataflow) if not _may_complete(session, row, services.now())
+        ]
         for row in rows:
             abandon(row)
         return tuple(row.number for row in rows)
@@ -99,10 +103,9 @@ def _give_up_lost(services: Services, dataflow: str) -> dict[int, str]:
     return lost
 
 
-def _may_complete(session: Session, row: CheckpointRow) -> bool:
-    """Whether a try of the closing task is at work, or will be: it goes on with the number, if the content is equal."""
-    run = session.get(RunRow, row.run)
-    return run is not None and run.closed_at is None and _is_closing(session, row.run)
+def _may_complete(session: Session, row: CheckpointRow, now: datetime) -> bool:
+    """Whether somebody is at work on it, or will be: a try of the closing task goes on with an equal number."""
+    return row.triggered_at + LEASE > now or _is_closing(session, row.run)
 
 
 def _is_closing(session: Session, run: str) -> bool:

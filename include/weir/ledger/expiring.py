@@ -12,6 +12,7 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from weir.ledger.attempts import LIVE
+from weir.ledger.checkpoints import retained_of_run
 from weir.ledger.leases import leased
 from weir.ledger.lives import stored_results
 from weir.ledger.models import (
@@ -74,6 +75,8 @@ def why_not_yet(session: Session, run: str, now: datetime) -> str | None:
         stored = [row for row in stored if row.is_current or row.id in readers]
     if stored:
         return f"{len(stored)} of its results are still needed"
+    if retained_of_run(session, run) is not None:
+        return "a checkpoint of it is retained"
     pending = select(ResultRow.id).where(
         ResultRow.run == run, ResultRow.state == PartitionState.RELEASED.value, ResultRow.deleted_at.is_(None)
     )

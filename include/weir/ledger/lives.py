@@ -102,7 +102,7 @@ def runs_to_release(session: Session, dataflow: str) -> list[str]:
 def unpinned_verdicts(session: Session, run: str, now: datetime) -> tuple[Verdict, ...]:
     """What becomes of the results of a run that is to be pinned anew: none counts any more."""
     stored = stored_results(session, run)
-    pins = {**_read(session, stored, now), **_published(session, run, stored)}
+    pins = {**_read(session, stored, now), **_checkpointed(session, run, stored), **_published(session, run, stored)}
     return tuple(
         Verdict(_stored(each), is_released=False, reason=pins[each.id].reason)
         if each.id in pins
@@ -110,6 +110,13 @@ def unpinned_verdicts(session: Session, run: str, now: datetime) -> tuple[Verdic
         for each in stored
         if not each.is_current
     )
+
+
+def _checkpointed(session: Session, run: str, stored: Collection[ResultRow]) -> dict[int, Pin]:
+    """What retained checkpoints name of a run that is to be pinned anew."""
+    row = session.get_one(RunRow, run)
+    pinned = _newest_pinned(session, row.dataflow)
+    return {} if pinned is None else checkpoint_pins(session, row, topology_of(pinned), stored)
 
 
 def stored_results(session: Session, run: str) -> list[ResultRow]:
