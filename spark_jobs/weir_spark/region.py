@@ -25,6 +25,7 @@ from weir.results.region_job import (
 )
 from weir.store.store import Store
 from weir_spark import artifacts, functions, writer
+from weir_spark.compaction import compact
 from weir_spark.context import StageContext
 from weir_spark.copies import Copies
 from weir_spark.keyed_state import KeyedState
@@ -47,6 +48,8 @@ def run(job: RegionJob, session: SparkSession, store: Store, say: Say = print) -
     Works on Spark Connect and on a session of its own. Raises Misconfigured if a stage is not what it should be;
     errors of the stages' own code and of Spark pass through as they are.
     """
+    if job.merges:
+        return compact(job, session, store, say)
     with active(session):
         return _Execution(job, session, store, say).run()
 
@@ -144,7 +147,7 @@ class _Execution:
 
     def _handle(self, stage: StageToRun, read: InputToRead, kept: StateToRead) -> Handle:
         if kept.state.kind is StateKind.KEYED:
-            return KeyedState(StoredState(self.session, kept))
+            return KeyedState(StoredState(self.session, kept, read.key_groups))
         if kept.state.kind is StateKind.BROADCAST:
             return BroadcastState(kept.state, self.session, read)
         return ListState(kept.state, self.session, read, stage.subtask, stage.parallelism)
