@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from weir.dataflow import Consumers, ExchangeKind, FailoverStrategy
+from weir.dataflow import Consumers, ExchangeKind, FailoverStrategy, OnReprocess, StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from weir.dataflow import Dataflow, Exchange, Stage
+    from weir.dataflow import Dataflow, Exchange, Stage, State
     from weir.topology.regions import LogicalRegion, Topology
 
 _HEALING: Final = {
@@ -28,6 +28,22 @@ _AGAIN: Final = {
 
 _BY_HAND: Final = "Clear a single task to compute it anew; its downstream tasks need not be cleared with it."
 
+
+_IN_ORDER: Final = (
+    "Each run goes on from the state of the one before it: runs are computed in the order of their intervals, and none "
+    "is put in between later. When a run is made again and its state comes out otherwise, {later}"
+)
+
+_LATER: Final = {
+    OnReprocess.CASCADE: "later ones run again, in order, as far as their state changes.",
+    OnReprocess.MARK: "later ones are stale until somebody needs them: `weir plan RUN --apply` makes one again.",
+}
+
+_STATE_KINDS: Final = {
+    StateKind.SPLIT: "a list whose elements are divided among its subtasks",
+    StateKind.UNION: "a list that each subtask is given whole",
+    StateKind.BROADCAST: "the same rows in every subtask",
+}
 
 _KINDS: Final = {
     ExchangeKind.PIPELINED: "pipelined",
@@ -95,10 +111,25 @@ def dataflow_doc(topology: Topology, flow: Dataflow) -> str:
             f"Run by Weir: each task is a region, each run an epoch. It publishes {sinks}.",
             "",
             *regions,
+            *_states(flow),
             "",
             _healing(flow),
         ]
     )
+
+
+def _states(flow: Dataflow) -> list[str]:
+    """What the dataflow keeps from run to run, and what that means for whoever clears or backfills."""
+    kept = [f"- `{stage.name}` keeps {describe_state(state)}" for stage in flow.stages for state in stage.states]
+    return ["", *kept, "", _IN_ORDER.format(later=_LATER[flow.on_reprocess])] if kept else []
+
+
+def describe_state(state: State) -> str:
+    """`history` by tailnum, `rates` in every subtask..."""
+    if state.kind is not StateKind.KEYED:
+        return f"`{state.name}`, {_STATE_KINDS[state.kind]}"
+    lives = f", each row for {state.ttl} since its last update" if state.ttl else ""
+    return f"`{state.name}` by {', '.join(state.keys)}{lives}"
 
 
 def _healing(flow: Dataflow) -> str:

@@ -10,7 +10,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from weir.dataflow import Dataflow, Stage, blocking, cached, pipelined, previous, sink, source
+from weir.dataflow import (
+    Dataflow,
+    Stage,
+    blocking,
+    cached,
+    keyed_state,
+    list_state,
+    pipelined,
+    previous,
+    sink,
+    source,
+)
 from weir.dataflow.stage import TaskSettings
 from weir.errors import Misconfigured
 from weir.recovery.restart import FailureLimits, FixedDelay, NoRestart, RestartChoice, RestartStrategy
@@ -406,6 +417,24 @@ def test_the_dag_says_how_it_recovers(options, said):
     from weir_airflow import dataflow_dag
 
     assert said in dataflow_dag(Dataflow("flow", [source("a", "p:a"), sink("a", "out")], **options)).doc_md
+
+
+@pytest.mark.parametrize(
+    ("on_reprocess", "said"),
+    [("cascade", "later ones run again, in order"), ("mark", "later ones are stale until somebody needs them")],
+)
+def test_the_dag_says_what_it_keeps_from_run_to_run(on_reprocess, said):
+    from weir_airflow import dataflow_dag
+
+    states = [keyed_state("history", key="k", schema="k STRING, n INT", ttl="7 days"), list_state("offsets")]
+    flow = Dataflow("flow", [source("a", "p:a", state=states), sink("a", "out")], on_reprocess=on_reprocess)
+    doc = dataflow_dag(flow).doc_md
+    assert "- `a` keeps `history` by k, each row for 7 days since its last update" in doc
+    assert "- `a` keeps `offsets`, a list whose elements are divided among its subtasks" in doc
+    assert "runs are computed in the order of their intervals" in doc
+    assert said in doc
+    stateless = Dataflow("flow", [source("a", "p:a"), sink("a", "out")], on_reprocess=on_reprocess)
+    assert "keeps" not in dataflow_dag(stateless).doc_md
 
 
 def test_pipelines_in_a_group_keep_the_group_s_ids(by_index):

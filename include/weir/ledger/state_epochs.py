@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 from weir.dataflow import Dataflow
 from weir.dataflow.state_evolution import require_compatible
 from weir.errors import Misconfigured
-from weir.ledger.models import RestoreRow, RunRow
+from weir.ledger.models import RunRow
+from weir.ledger.restores import left_out
 
 
 def require_sound_epoch(session: Session, row: RunRow, new: Dataflow, *, is_backwards: bool) -> None:
@@ -28,7 +29,7 @@ def require_sound_epoch(session: Session, row: RunRow, new: Dataflow, *, is_back
     if before is not None and before.pinned is not None:
         old = Dataflow.from_json(before.pinned)
         if old.keeps_state:
-            require_compatible(old, new, f"run {before.id}", f"run {row.id}", _left_out(session, before))
+            require_compatible(old, new, f"run {before.id}", f"run {row.id}", left_out(session, row.dataflow, before.epoch))
 
 
 def _before(session: Session, row: RunRow) -> RunRow | None:
@@ -83,9 +84,3 @@ def _too_late(row: RunRow, later: RunRow) -> str:
         f"computed again with this one, `weir run adopt {later.id}`, then clear {row.run_id}, then {later.run_id}. "
         "Nothing was run"
     )
-
-
-def _left_out(session: Session, before: RunRow) -> set[str]:
-    """The states that may be gone since a restore at the end of the epoch before."""
-    query = select(RestoreRow).where(RestoreRow.dataflow == before.dataflow, RestoreRow.epoch == before.epoch)
-    return {str(name) for restore in session.scalars(query) for name in restore.left_out}

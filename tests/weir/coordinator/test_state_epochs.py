@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import select
+from tests.weir.coordinator.conftest import Saved, World
 
 from weir.coordinator.adopt import adopt
 from weir.coordinator.asking import Question, ask, carry_out_by_hand
@@ -13,6 +14,7 @@ from weir.errors import Misconfigured
 from weir.ledger.models import ResultRow, RunRow
 from weir.recovery.plan import StepKind
 from weir.results.codec import manifest_from_json
+from weir.testing.ledgers import fast_folder
 
 EPOCHS = tuple(f"201301{day:02d}T000000Z" for day in range(1, 8))
 STATE = keyed_state("history", key="k", schema="k BIGINT, n BIGINT")
@@ -30,6 +32,41 @@ def aircraft(parallelism=1, state=STATE, **more):
 @pytest.fixture
 def days(world):
     world.airflow.deploy(aircraft())
+    return world
+
+
+FLOWS = {
+    "cascades": (aircraft(), {f"history in {EPOCHS[2]}": "nothing is left of the days before"}),
+    "marks": (aircraft(on_reprocess="mark"), {}),
+    "forgets": (aircraft(retained_checkpoints=2), {}),
+}
+
+
+@pytest.fixture(scope="module")
+def five_days():
+    """Five days of each dataflow, computed once; of the one that marks the second was corrected since."""
+    with fast_folder() as folder:
+        saved = {name: of_five_days(folder / name, *made) for name, made in FLOWS.items()}
+        yield lambda name, to: going_on(saved[name], to)
+
+
+def of_five_days(folder, flow, content):
+    (folder / "world" / "store").mkdir(parents=True)
+    world = World(folder / "world", flow)
+    world.content.update(content)
+    runs = run_days(world, 1, 2, 3, 4, 5)
+    told = runs, executed(world), digests(world)
+    if flow.on_reprocess.value == "mark":
+        world.content["flights"] = "corrected"
+        world.airflow.clear_by_hand(runs[1], "flights")
+        world.airflow.run_until_quiet()
+    return Saved(world, folder / "saved"), told
+
+
+def going_on(saved, folder):
+    found, told = saved
+    world = found.go_on(folder)
+    world.runs, world.before, world.old = told
     return world
 
 
@@ -207,54 +244,49 @@ def test_a_run_whose_interval_has_no_length_is_refused_only_where_there_is_state
 # Made again
 
 
-def test_an_epoch_that_is_made_again_goes_on_from_the_state_of_the_one_before(days):
-    runs = run_days(days, 1, 2, 3)
-    before, old = executed(days), digests(days)
-    days.airflow.clear_by_hand(runs[1], "aircraft-known")
-    days.airflow.run_until_quiet()
-    assert since(days, before) == {"02/aircraft-known": 1}
-    assert digests(days) == old
-    assert is_whole(days)
+@pytest.fixture
+def cascading(five_days, tmp_path):
+    """Five days of a dataflow that cascades; what the third leaves does not depend on the days before."""
+    return five_days("cascades", tmp_path)
 
 
-def test_a_changed_state_is_followed_by_all_later_epochs_in_order(days):
-    runs = run_days(days, 1, 2, 3, 4)
-    before, old = executed(days), digests(days)
-    days.content["flights"] = "corrected"
-    days.airflow.clear_by_hand(runs[1], "flights")
-    days.airflow.run_until_quiet()
-    assert since(days, before) == {f"{day}/aircraft-known": 1 for day in ("02", "03", "04")} | {"02/flights": 1}
-    new = digests(days)
-    assert new[EPOCHS[0]] == old[EPOCHS[0]]
-    assert all(new[epoch] != old[epoch] for epoch in EPOCHS[1:4])
-    assert is_whole(days)
+def test_an_epoch_that_is_made_again_goes_on_from_the_state_of_the_one_before(cascading):
+    cascading.airflow.clear_by_hand(cascading.runs[1], "aircraft-known")
+    cascading.airflow.run_until_quiet()
+    assert since(cascading, cascading.before) == {"02/aircraft-known": 1}
+    assert digests(cascading) == cascading.old
+    assert is_whole(cascading)
 
 
-def test_a_cascade_stops_at_the_first_epoch_whose_state_comes_out_equal(days):
-    days.content[f"history in {EPOCHS[2]}"] = "nothing is left of the days before"
-    runs = run_days(days, 1, 2, 3, 4, 5)
-    before, old = executed(days), digests(days)
-    days.content["flights"] = "corrected"
-    days.airflow.clear_by_hand(runs[1], "flights")
-    days.airflow.run_until_quiet()
-    assert since(days, before) == {"02/flights": 1, "02/aircraft-known": 1, "03/aircraft-known": 1}
-    assert digests(days) == {**old, EPOCHS[1]: digests(days)[EPOCHS[1]]}
-    assert is_whole(days)
+def test_a_changed_state_is_followed_by_all_later_epochs_in_order(cascading):
+    cascading.content["flights"] = "corrected"
+    cascading.airflow.clear_by_hand(cascading.runs[2], "flights")
+    cascading.content.pop(f"history in {EPOCHS[2]}")
+    cascading.airflow.run_until_quiet()
+    days = {f"{day}/aircraft-known": 1 for day in ("03", "04", "05")}
+    assert since(cascading, cascading.before) == {"03/flights": 1, **days}
+    new = digests(cascading)
+    assert {epoch for epoch in new if new[epoch] != cascading.old[epoch]} == set(EPOCHS[2:5])
+    assert is_whole(cascading)
+
+
+def test_a_cascade_stops_at_the_first_epoch_whose_state_comes_out_equal(cascading):
+    cascading.content["flights"] = "corrected"
+    cascading.airflow.clear_by_hand(cascading.runs[1], "flights")
+    cascading.airflow.run_until_quiet()
+    assert since(cascading, cascading.before) == {"02/flights": 1, "02/aircraft-known": 1, "03/aircraft-known": 1}
+    new = digests(cascading)
+    assert {epoch for epoch in new if new[epoch] != cascading.old[epoch]} == {EPOCHS[1]}
+    assert is_whole(cascading)
 
 
 # Only marked
 
 
 @pytest.fixture
-def marked(world):
+def marked(five_days, tmp_path):
     """Five days of a dataflow that marks; the second was corrected since."""
-    world.airflow.deploy(aircraft(on_reprocess="mark"))
-    world.runs = run_days(world, 1, 2, 3, 4, 5)
-    world.before, world.old = executed(world), digests(world)
-    world.content["flights"] = "corrected"
-    world.airflow.clear_by_hand(world.runs[1], "flights")
-    world.airflow.run_until_quiet()
-    return world
+    return five_days("marks", tmp_path)
 
 
 def test_where_later_epochs_are_only_marked_nothing_of_them_runs(marked):
@@ -296,12 +328,9 @@ def test_a_plan_names_later_epochs_only_where_they_would_run(marked):
 
 
 @pytest.fixture
-def forgetful(world):
+def forgetful(five_days, tmp_path):
     """Five days, of which the last two checkpoints are kept, and with them the states of these days."""
-    world.airflow.deploy(aircraft(retained_checkpoints=2))
-    world.runs = run_days(world, 1, 2, 3, 4, 5)
-    world.before, world.old = executed(world), digests(world)
-    return world
+    return five_days("forgets", tmp_path)
 
 
 def test_an_epoch_whose_predecessor_is_not_kept_fails_at_once_and_says_what_is(forgetful):

@@ -1,0 +1,136 @@
+"""A state whose columns are declared otherwise from epoch to epoch, on real Spark: old files are read right."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy import select
+
+from weir.coordinator.services import Services
+from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
+from weir.dataflow.state_evolution import is_readable
+from weir.dataflow.state_schema import fields_of_ddl
+from weir.ledger.models import ResultRow
+from weir.results.codec import manifest_from_json, region_report_from_json
+from weir.store.published import published
+from weir.testing.airflow import FakeAirflow
+from weir.testing.ledgers import new_ledger
+from weir_spark.connect import ConnectEngine
+from weir_spark.reader import READ_OPTIONS
+
+AIRCRAFT = """
+from pyspark.sql import functions as F
+
+DAYS = {"20130101T000000Z": [("a", 1), ("b", 2)], "20130102T000000Z": [("a", 10)], "20130103T000000Z": [("b", 1)]}
+
+def flights(ctx):
+    return ctx.spark.createDataFrame(DAYS.get(ctx.epoch, []), "tail STRING, today BIGINT")
+
+def aircraft(ctx, flights, history):
+    known = history.read()
+    others = {field.name: field.dataType for field in known.schema.fields if field.name not in ("tail", "n")}
+    n = (F.coalesce("n", F.lit(0)) + F.col("today")).cast(known.schema["n"].dataType).alias("n")
+    new = [F.lit("1.5" if name == "x" else None).cast(kind).alias(name) for name, kind in others.items()]
+    history.upsert(flights.join(known.select("tail", "n"), "tail", "left").select("tail", n, *new))
+    return known.select("tail", F.to_json(F.struct(*known.columns)).alias("row"))
+"""
+
+SCHEMAS = (
+    "tail STRING, n INT, x FLOAT",
+    "tail STRING, seen DATE, n BIGINT, x DOUBLE",
+    "tail STRING, seen DATE, n BIGINT",
+    "tail STRING, seen DATE, n BIGINT, x STRING",
+)
+
+
+class OnSpark:
+    """A Connect server in the place of the fake engine."""
+
+    def __init__(self, url, store):
+        self.engine, self.store = ConnectEngine(url, retries=2), store
+
+    def run(self, job, during):
+        self.engine.run(job, str(uuid.uuid4()), lambda line: None)
+        during()
+        return region_report_from_json(self.store.read(job.report))
+
+
+def flow(module, schema):
+    history = keyed_state("history", key="tail", schema=schema)
+    stage = Stage("aircraft", f"{module}:aircraft", [blocking("flights", by="tail")], state=history)
+    return Dataflow("flow", [source("flights", f"{module}:flights"), stage, sink("aircraft", "known")])
+
+
+def states(ledger, store):
+    with ledger.transaction() as session:
+        query = select(ResultRow.folder).where(ResultRow.stage == "history", ResultRow.is_current)
+        folders = list(session.scalars(query.order_by(ResultRow.run)))
+    return [manifest_from_json(store.read(f"{folder}/manifest.json")) for folder in folders]
+
+
+def what_was_published(store, epoch):
+    told = published(store, "flow", "known", epoch)
+    files = [store.spark_url(f"{part.folder}/{name}") for part in told.partitions for name in part.files]
+    tables = [pq.read_table(each.removeprefix("file://")) for each in files]
+    return {row["tail"]: json.loads(row["row"]) for table in tables for row in table.to_pylist()}
+
+
+@pytest.mark.spark
+def test_columns_come_go_and_become_wider_and_no_old_value_comes_back(server, store, tmp_path, pipeline):
+    module = pipeline(AIRCRAFT)
+    ledger = new_ledger(tmp_path / "ledger.db")
+    services = Services(ledger, store, now=lambda: airflow.time)
+    airflow = FakeAirflow(services, OnSpark(server.url, store), flow(module, SCHEMAS[0]))
+    read = []
+    for day, schema in enumerate(SCHEMAS, 1):
+        airflow.deploy(flow(module, schema))
+        airflow.dag_run(day)
+        airflow.run_until_quiet()
+        read.append(what_was_published(store, f"2013010{day}T000000Z"))
+    assert {state for task, state in airflow.states().items() if "compact" not in task} == {"success"}
+    assert read == [
+        {},
+        {"a": {"tail": "a", "n": 1, "x": 1.5}, "b": {"tail": "b", "n": 2, "x": 1.5}},
+        {"a": {"tail": "a", "n": 11}, "b": {"tail": "b", "n": 2}},
+        {"a": {"tail": "a", "n": 11}, "b": {"tail": "b", "n": 3}},
+    ]
+    found = states(ledger, store)
+    assert [[file.epoch[6:8] for file in each.state.files] for each in found] == [["01"], ["01", "02"], ["03"], ["03"]]
+    assert [each.digest.rows for each in found] == [2, 2, 2, 2]
+    ledger.close()
+
+
+WIDER = [
+    ("tinyint", "bigint", "-5Y"),
+    ("tinyint", "smallint", "-5Y"),
+    ("smallint", "int", "-300S"),
+    ("int", "bigint", "-70000"),
+    ("float", "double", "float(1.5)"),
+    ("decimal(7,2)", "decimal(12,2)", "-12345.67BD"),
+    ("decimal(12,2)", "decimal(25,2)", "-12345.67BD"),
+    ("struct<a:int>", "struct<a:bigint,b:string>", "named_struct('a', 7)"),
+    ("array<struct<a:int>>", "array<struct<a:bigint,b:string>>", "array(named_struct('a', 7))"),
+    ("map<string,int>", "map<string,bigint>", "map('x', 7)"),
+]
+
+
+def kind(text):
+    return fields_of_ddl(f"v {text}")["v"].kind
+
+
+@pytest.mark.spark
+def test_what_may_become_wider_is_read_as_it_was_written(spark, tmp_path):
+    wrong = []
+    for place, (was, now, value) in enumerate(WIDER):
+        folder = str(tmp_path / str(place))
+        written = spark.sql(f"SELECT 1 AS k, CAST({value} AS {was}) AS v UNION ALL SELECT 2, CAST(NULL AS {was})")
+        written.coalesce(1).write.parquet(folder)
+        rows = spark.read.options(**READ_OPTIONS).schema(f"k INT, v {now}").parquet(folder)
+        found = [row.v for row in rows.orderBy("k").collect()]
+        expected = [row.v for row in spark.sql(f"SELECT CAST(CAST({value} AS {was}) AS {now}) AS v").collect()]
+        if found != [*expected, None] or not is_readable(kind(was), kind(now)):
+            wrong.append((was, now, found, expected))
+    assert wrong == []
