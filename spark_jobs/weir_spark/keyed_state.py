@@ -83,8 +83,8 @@ class KeyedState:
                 f"state {self.stored.read.state.name!r}: per_key is called twice, and the second call would not see "
                 "what the first has done: call it once, with a union of the rows"
             )
-        self._has_per_key = True
         passed = per_key(self.stored, rows, function, schema, form)
+        self._has_per_key = True
         self.changes.append(Change(passed.set_rows, only_changed=not self.stored.has_end))
         self.changes.append(Change(passed.deleted_keys, is_deletion=True))
         return passed.results
