@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select
 
+from weir.coordinator import checkpoint as checkpoint_steps
 from weir.coordinator.rebuild import rebuild
 from weir.coordinator.state_files import live_state_files
 from weir.coordinator.sweep import sweep
@@ -12,11 +13,13 @@ from weir.coordinator.upkeep import release_everywhere
 from weir.coordinator.verify import VERIFIED, Outcome, verify_results
 from weir.coordinator.verify_checkpoints import checkpoint_misfits
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
+from weir.errors import Misconfigured
 from weir.ledger.checkpoints import checkpoints_of, retained_checkpoints
 from weir.ledger.models import AttemptRow, ResultRow
 from weir.ledger.verification import results_to_verify
 from weir.results.checkpoint import checkpoint_path
 from weir.results.codec import checkpoint_from_json
+from weir.results.life_settings import LifeSettings
 from weir.store.errors import NotFound
 
 EPOCHS = tuple(f"201301{day:02d}T000000Z" for day in range(1, 12))
@@ -262,3 +265,78 @@ def test_verifying_reads_the_files_that_epochs_share_and_tells_the_checkpoints_t
     said = [str(each) for each in checkpoint_misfits(days.services, [f"ladder@{EPOCHS[2]}"])]
     assert len(said) == 1
     assert f"checkpoint 3 names it: {shared}" in said[0]
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "many", "2.5"])
+def test_a_number_that_cannot_be_retained_is_refused(text):
+    with pytest.raises(Misconfigured, match="retained_checkpoints"):
+        LifeSettings.from_options({"retained_checkpoints": text})
+    with pytest.raises(Misconfigured, match="retained_checkpoints"):
+        aircraft(retained_checkpoints=text)
+
+
+def test_the_deployment_says_how_many_are_retained_where_a_dataflow_does_not():
+    deployed = LifeSettings.from_options({"retained_checkpoints": "5"})
+    assert deployed.of(aircraft()).retained_checkpoints == 5
+    assert deployed.of(aircraft(retained_checkpoints=2)).retained_checkpoints == 2
+    assert Dataflow.from_json(aircraft(retained_checkpoints=2).to_json()).retained_checkpoints == 2
+
+
+def test_a_closing_task_that_was_given_up_completes_nothing(days, monkeypatch):
+    run = days.airflow.dag_run(1)
+    create, slept = checkpoint_steps._create, []
+
+    def asleep(services, made):
+        if not slept:
+            slept.append(made.number)
+            closing = days.airflow.task(run, "weir_close")
+            days.airflow.clear_by_hand(run, "weir_close")
+            days.airflow.step(closing)
+        return create(services, made)
+
+    monkeypatch.setattr(checkpoint_steps, "_create", asleep)
+    days.airflow.run_until_quiet()
+    assert slept == [1]
+    assert set(days.airflow.states().values()) == {"success"}
+    assert [(row.number, row.status) for row in rows(days)] == [(1, "completed")]
+    assert rows(days)[0].attempt == checkpoint(days, 1).attempt
+
+
+def test_state_that_is_made_again_while_it_is_checkpointed_is_checkpointed_as_it_is_then(days, monkeypatch):
+    run = days.airflow.dag_run(1)
+    take, done = checkpoint_steps._take_number, []
+
+    def made_again_before(*arguments):
+        if not done:
+            task = next(task for key, task in days.airflow.tasks.items() if key.task_id.startswith("aircraft"))
+            days.airflow.clear_by_hand(run, task.key.task_id, task.key.map_index)
+            done.append(days.airflow.step(task))
+        return take(*arguments)
+
+    monkeypatch.setattr(checkpoint_steps, "_take_number", made_again_before)
+    days.airflow.run_until_quiet()
+    assert done
+    assert set(days.airflow.states().values()) == {"success"}
+    assert [number for number, _ in retained(days)] == [1]
+    assert set(checkpoint(days, 1).files) == live_state_files(days.services, "ladder")
+
+
+def test_what_is_retained_of_a_run_outlives_its_dag_run_and_all_policies(days):
+    run_days(days, 1, 2)
+    live = live_state_files(days.services, "ladder")
+    days.airflow.delete("scheduled__2013-01-01")
+    days.airflow.delete("scheduled__2013-01-02")
+    for _ in range(2):
+        days.airflow.time += timedelta(days=100)
+        sweep(days.services, is_full=True, is_pressed=True, clearer=days.airflow)
+    assert retained(days) == [(1, 1), (2, 2)]
+    assert live_state_files(days.services, "ladder") == live
+    assert all(is_there(days, path) for path in live)
+
+
+@pytest.mark.parametrize("database", ["postgresql"])
+def test_a_ledger_on_postgresql_keeps_the_same_checkpoints(days):
+    run_days(days, 1, 2, 3, 4)
+    assert set(days.airflow.states().values()) == {"success"}
+    assert retained(days) == [(2, 2), (3, 3), (4, 4)]
+    assert [(row.subsumed_by, row.deleted_at is None) for row in rows(days)][:2] == [(4, False), (None, True)]

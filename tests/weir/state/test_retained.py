@@ -1,0 +1,109 @@
+"""Which checkpoints go where epochs may be completed again."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weir.coordinator.checkpoint_keeping import unused_files
+from weir.dataflow.state import keyed_state
+from weir.errors import Misconfigured
+from weir.results.checkpoint import Checkpoint, KeyedSnapshot, StatePartition
+from weir.results.manifest import DataFile, StateFile
+from weir.state.retained import CompletedSnapshot, subsumed
+from weir.state.retention import Snapshot, SnapshotKind, add
+
+CHECKPOINT, SAVEPOINT = SnapshotKind.CHECKPOINT, SnapshotKind.SAVEPOINT
+
+
+def completed(*epochs, kinds=None):
+    """Checkpoints of these epochs, numbered from 1."""
+    of = kinds or [CHECKPOINT] * len(epochs)
+    return [CompletedSnapshot(number, *each) for number, each in enumerate(zip(of, epochs, strict=True), start=1)]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "gone"),
+    [
+        ("abc", {}),
+        ("abcd", {1: 4}),
+        ("abcdef", {1: 6, 2: 6, 3: 6}),
+        ("aabb", {1: 2, 3: 4}),
+        ("abca", {1: 4}),
+        ("bcda", {1: 4}),  # the highest number stays, and the newest epochs
+        ("cdeab", {4: 5, 1: 5}),
+        ("abcdeabcde", {1: 6, 2: 7, 3: 8, 4: 9, 5: 10, 6: 10, 7: 10}),
+    ],
+)
+def test_of_three_the_newest_epochs_stay_and_of_each_its_newest_checkpoint(epochs, gone):
+    assert subsumed(completed(*epochs), 3) == gone
+
+
+def test_a_savepoint_counts_and_is_not_replaced_by_a_checkpoint_of_its_epoch():
+    listed = completed("a", "a", "b", "c", kinds=[SAVEPOINT, CHECKPOINT, CHECKPOINT, CHECKPOINT])
+    assert subsumed(listed, 3) == {1: 4}
+    assert subsumed(listed, 4) == {}
+
+
+def test_at_least_one_is_retained():
+    with pytest.raises(Misconfigured):
+        subsumed(completed("a"), 0)
+
+
+@given(st.lists(st.sampled_from([CHECKPOINT, SAVEPOINT]), max_size=12), st.integers(1, 5))
+def test_where_epochs_come_in_order_it_is_flinks_rule(kinds, retained):
+    left = ()
+    ours = []
+    for number, kind in enumerate(kinds, start=1):
+        left = add(left, Snapshot(number, kind), retained).left
+        ours.append(CompletedSnapshot(number, kind, f"{number:03d}"))
+        gone = subsumed(ours, retained)
+        ours = [each for each in ours if each.number not in gone]
+        assert [each.number for each in ours] == [each.id for each in left]
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=30), st.integers(1, 4))
+def test_an_epoch_that_is_computed_again_never_pushes_out_a_newer_one(epochs, retained):
+    left = []
+    for number, epoch in enumerate(epochs, start=1):
+        left.append(CompletedSnapshot(number, CHECKPOINT, f"{epoch:03d}"))
+        gone = subsumed(left, retained)
+        lost = [each.epoch for each in left if each.number in gone and each.epoch not in _epochs(left, gone)]
+        left = [each for each in left if each.number not in gone]
+        assert left[-1].number == number
+        assert len(left) <= max(retained, 2)
+        assert not [each for each in left[:-1] for other in lost if each.epoch < other]
+
+
+def _epochs(listed, gone):
+    return {each.epoch for each in listed if each.number not in gone}
+
+
+def checkpoint(number, epoch, paths):
+    files = tuple(StateFile(path, DataFile("f", 1, 1, "", ()), epoch, (0, 127)) for path in sorted(paths))
+    part = StatePartition(0, (0, 127), "a", "d", 1, (), files)
+    state = KeyedSnapshot(keyed_state("s", key="k", schema="k bigint"), "stage", 128, "", (part,))
+    return Checkpoint("d", number, CHECKPOINT, epoch, "r", 1, "a", (state,), (), {}, "", "", 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_a_registry_built_from_manifests_names_what_no_kept_checkpoint_names(seed):
+    """Ten traces a seed: epochs in order, then again from any of them; files are carried, dropped and compacted."""
+    chance = random.Random(seed)
+    for _ in range(10):
+        listed, by_epoch, deleted, fresh = [], {}, set(), iter(range(10_000))
+        for number in range(1, chance.randint(2, 14)):
+            epoch = chance.randint(1, len(by_epoch) + 1) if chance.random() < 0.3 else len(by_epoch) + 1
+            before = by_epoch.get(epoch - 1, frozenset()) - deleted
+            kept = {path for path in before if chance.random() < 0.85}
+            by_epoch[epoch] = frozenset(kept | {f"{epoch}/{next(fresh)}" for _ in range(chance.randint(0, 2))})
+            listed.append(checkpoint(number, f"{epoch:03d}", by_epoch[epoch]))
+            gone = subsumed([CompletedSnapshot(each.number, each.kind, each.epoch) for each in listed], 3)
+            out = [each for each in listed if each.number in gone]
+            listed = [each for each in listed if each.number not in gone]
+            unused = {path.removesuffix("/f") for path in unused_files(out, listed)}
+            named = {path.removesuffix("/f") for each in listed for path in each.files}
+            assert unused == {path.removesuffix("/f") for each in out for path in each.files} - named
+            deleted |= unused
+            assert not named & deleted
