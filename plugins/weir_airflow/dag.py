@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import DAG, Label, TaskGroup, TriggerRule
 
 from weir.errors import Misconfigured
+from weir.topology.compaction_tasks import compacted_regions
 from weir.topology.regions import LogicalRegion, Topology
 from weir_airflow.assets import sink_alias
+from weir_airflow.compaction import compaction_of
 from weir_airflow.declaration import CLOSE, Declaration
 from weir_airflow.docs import dataflow_doc, exchange_label, pipeline_tooltip, region_doc
 from weir_airflow.operators import WeirCloseOperator, WeirRegionOperator
@@ -150,6 +152,8 @@ def _add_tasks(declared: Declaration) -> None:
     )
     for leaf in topology.leaves:
         tasks[leaf.name] >> close
+    for region in compacted_regions(topology):
+        tasks[region.name] >> compaction_of(declared, region)
 
 
 def _region_tasks(declared: Declaration) -> dict[str, Any]:
