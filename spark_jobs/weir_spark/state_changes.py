@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 from weir.errors import Misconfigured
@@ -74,13 +74,32 @@ def error_of_several(changes: Incoming, keys: Sequence[str], name: str) -> Misco
         .limit(_SHOWN)
         .collect()
     )
-    shown = "; ".join(
-        ", ".join(f"{key}={row[key]!r}" for key in keys) + f" ({row['_weir_rows']} rows)" for row in found
-    )
+    shown = "; ".join(f"{_shown(row, keys)} ({row['_weir_rows']} rows)" for row in found)
     return Misconfigured(
         f"state {name!r}: an upsert has several rows of one key, as for {shown}: aggregate them first, or say which "
         "one wins with upsert(..., order_by=[columns])"
     )
+
+
+def is_foreign(key_groups: tuple[int, int] | None) -> Column:
+    """Whether a key is of key groups that another subtask keeps."""
+    return F.expr("false") if key_groups is None else ~F.col(KEY_GROUP_COLUMN).between(*key_groups)
+
+
+def error_of_foreign(
+    changes: Incoming, key_groups: tuple[int, int] | None, keys: Sequence[str], name: str
+) -> Misconfigured:
+    """Say which keys another subtask keeps."""
+    found = changes.rows.where(~F.col(DELETED) & is_foreign(key_groups)).select(*map(quoted, keys)).distinct()
+    shown = "; ".join(_shown(row, keys) for row in found.orderBy(*map(quoted, keys)).limit(_SHOWN).collect())
+    return Misconfigured(
+        f"state {name!r}: an upsert has rows that another subtask keeps, as for {shown}: they would be lost. Have the "
+        f"stage read its inputs by {', '.join(keys)} (blocking(..., by=...)), or give it one subtask (parallelism=1)"
+    )
+
+
+def _shown(row: Row, keys: Sequence[str]) -> str:
+    return ", ".join(f"{key}={row[key]!r}" for key in keys)
 
 
 def _incoming(state: KeyedState, number: int, change: Change, name: str, layout: Layout) -> DataFrame:

@@ -38,6 +38,8 @@ class StoredState:
 
     session: SparkSession
     read: StateToRead
+    key_groups: tuple[int, int] | None = None
+    """The inclusive range that its subtask keeps; None: all."""
 
     @cached_property
     def schema(self) -> StructType:

@@ -32,8 +32,10 @@ from weir_spark.state_changes import (
     IS_ALONE,
     ONLY_CHANGED,
     Incoming,
+    error_of_foreign,
     error_of_several,
     incoming,
+    is_foreign,
     is_twice,
 )
 from weir_spark.state_reader import BROADCAST_ROWS, DELETED, RANK, UPDATED, StoredState
@@ -97,9 +99,10 @@ class _Writing:
         observation = Observation(f"weir-{uuid.uuid4()}")
         self._write(merged.observe(observation, *self._measures()))
         found = observation.get
-        if found["twice"]:
-            assert self.changes is not None  # noqa: S101  # of which some are twice
+        if self.changes is not None and found["twice"]:
             raise error_of_several(self.changes, self.stored.keys, self.name)
+        if self.changes is not None and found["foreign"]:
+            raise error_of_foreign(self.changes, self.stored.key_groups, self.stored.keys, self.name)
         more = self._tallies(found, "new", (self.stored.read.updated,))
         if len(self.before) > OBSERVED_UPDATES:
             replaced = merged.where(F.col(_IS_CHANGE) & F.col(_WAS_THERE)).select(f"{_OLD}.{UPDATED}", f"{_OLD}.{HASH}")
@@ -179,6 +182,7 @@ class _Writing:
         is_replaced = F.col(_IS_CHANGE) & F.col(_WAS_THERE)
         found = [
             F.count(F.when(F.col(_TWICE), F.lit(1))).alias("twice"),
+            F.count(F.when(is_set & is_foreign(self.stored.key_groups), F.lit(1))).alias("foreign"),
             F.count(F.when(F.col(_IS_CHANGE), F.lit(1))).alias("changed"),
             F.count(F.when(is_replaced, F.lit(1))).alias("replaced"),
             *_named(digest.sums(F.when(is_set, F.col(f"{_NEW}.{HASH}"))), f"new {self.stored.read.updated}"),
