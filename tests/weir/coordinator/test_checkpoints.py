@@ -12,7 +12,7 @@ from weir.coordinator.sweep import sweep
 from weir.coordinator.upkeep import release_everywhere
 from weir.coordinator.verify import VERIFIED, Outcome, verify_results
 from weir.coordinator.verify_checkpoints import checkpoint_misfits
-from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
+from weir.dataflow import Dataflow, Stage, blocking, broadcast_state, keyed_state, previous, sink, source
 from weir.errors import Misconfigured
 from weir.ledger.checkpoints import checkpoints_of, retained_checkpoints
 from weir.ledger.models import AttemptRow, ResultRow
@@ -340,3 +340,41 @@ def test_a_ledger_on_postgresql_keeps_the_same_checkpoints(days):
     assert set(days.airflow.states().values()) == {"success"}
     assert retained(days) == [(2, 2), (3, 3), (4, 4)]
     assert [(row.subsumed_by, row.deleted_at is None) for row in rows(days)][:2] == [(4, False), (None, True)]
+
+
+def with_lists():
+    """A dataflow with a broadcast state and a plain result over `previous`, besides its history."""
+    return Dataflow(
+        "ladder",
+        [
+            source("flights", "m:flights"),
+            Stage("totals", "m:totals", [blocking("flights"), previous("totals", schema="k BIGINT")]),
+            Stage(
+                "aircraft",
+                "m:aircraft",
+                [blocking("flights", by="k")],
+                state=[
+                    keyed_state("history", key="k", schema="k BIGINT, n BIGINT"),
+                    broadcast_state("rates", schema="k BIGINT"),
+                ],
+            ),
+            Stage("known", "m:known", [blocking("aircraft"), blocking("totals")]),
+            sink("known", "all_known"),
+        ],
+        keep="on_consumed",
+    )
+
+
+def test_results_in_flight_belong_to_a_checkpoint_and_stay_as_long_as_it_is_retained(world):
+    world.airflow.deploy(with_lists())
+    run_days(world, 1, 2, 3, 4, 5)
+    assert set(world.airflow.states().values()) == {"success"}
+    newest = checkpoint(world, 5)
+    assert sorted(each.stage for each in newest.results) == ["rates", "totals"]
+    assert [state.state.name for state in newest.states] == ["history"]
+    for number, _ in retained(world):
+        for each in checkpoint(world, number).results:
+            assert all(is_there(world, f"{each.folder}/{file.name}") for file in each.files)
+    with world.ledger.transaction() as session:
+        found = select(ResultRow).where(ResultRow.stage.in_(["rates", "totals"]), ResultRow.state == "finished")
+        assert {row.run for row in session.scalars(found)} == {f"ladder@{epoch}" for epoch in EPOCHS[2:5]}
