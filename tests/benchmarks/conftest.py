@@ -15,7 +15,7 @@ from weir.testing.spark_server import TestServer
 from weir_spark.session import active, configure
 
 HERE = Path(__file__).parent
-sys.path += [str(HERE / "overhead"), str(HERE / "flip1")]
+sys.path += [str(HERE / "overhead"), str(HERE / "flip1"), str(HERE / "state")]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -23,6 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--overhead-rounds", type=int, help="how often each variant runs (3)")
     group.addoption("--overhead-copies", help="how often each flight is there, separated by commas (1)")
     group.addoption("--overhead-variants", help="which variants run, separated by commas (all)")
+    group.addoption("--state-keys", type=int, default=5_000_000, help="how many keys the state has (5000000)")
     group.addoption("--overhead-report", type=Path, help="folder for the table, and for measurements to add to")
 
 
