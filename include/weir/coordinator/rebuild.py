@@ -26,9 +26,10 @@ from weir.ledger.rebuilding import (
     restore_slices,
     stop_everything,
 )
+from weir.ledger.restores import restore_pin
 from weir.ledger.runs import ensure_dataflow, run_by_id, runs_of, topology_of
 from weir.ledger.snapshot import run_state
-from weir.recovery.candidates import Candidate, candidates, choose
+from weir.recovery.candidates import Candidate, candidates, choose, restored_over, without
 from weir.recovery.run_state import AttemptState, RunState
 from weir.results.run_record import RunRecord
 from weir.store.catalogue import EpochCatalogue, catalogue, stored_dataflows
@@ -191,16 +192,19 @@ def _run(
     found = candidates(topology, epoch.stored)
     refused = {*record.abandoned, *quarantined_attempts(session, row.id)}
     chosen = choose(topology, row.id, found, refused, taken)
+    over = restored_over(found, chosen, refused)
+    current = [*(without(each, over.get(region)) for region, each in chosen.items()), *over.values()]
     taken |= {replace(partition, run=row.id): None for candidate in found for partition in candidate.results}
     taken |= {
         replace(partition, run=row.id): str(stored.manifest.digest)
-        for candidate in chosen.values()
+        for candidate in current
         for partition, stored in candidate.results.items()
     }
     # Those of a DagRun that was deleted have the tries of the one in its place: they are out of the way for good.
     own = [each for each in found if each.attempt not in record.abandoned]
     notes = [*epoch.notes, *restore_attempts(session, row, topology, own, chosen)]
-    restore_results(session, row.id, chosen.values(), now)
+    restore_results(session, row.id, current, now)
+    restore_pin(session, row, over.values(), now)
     notes += _restore_slices(session, row.id, topology, [each for each in found if each.attempt not in refused], now)
     restore_publications(session, row, epoch.pointers)
     session.flush()

@@ -28,15 +28,12 @@ from weir.dataflow import Dataflow
 from weir.dataflow.state_evolution import require_compatible
 from weir.errors import Conflict, Misconfigured
 from weir.ledger.models import AttemptRow, DataflowRow, RestoreRow, RunRow
-from weir.ledger.restores import NO_DAG
+from weir.ledger.restores import FORK, NO_DAG, SAME
 from weir.ledger.runs import ensure_dataflow, run_by_id, run_key, topology_of
 from weir.ledger.snapshot import run_state
 from weir.recovery.staleness import Replacement
 from weir.results.checkpoint import Checkpoint
 from weir.topology.regions import PartitionId, Topology
-
-SAME, FORK = "same", "fork"
-"""The modes of a restore: into the dataflow that it was, or into another one."""
 
 ROUNDS = 3
 """How often the world may change under a restore before it gives way."""

@@ -102,6 +102,9 @@ def restore_attempts(
         elif taken.id != candidate.attempt:
             notes.append(f"{candidate.attempt} of {candidate.region} is left out: {taken.id} has the same try number")
     session.flush()
+    for row in session.scalars(select(AttemptRow).where(AttemptRow.run == run.id, AttemptRow.try_number < 1)):
+        if row.id in {candidate.attempt for candidate in found if candidate.is_restored}:
+            row.state, row.origin = AttemptState.COMMITTED.value, Origin.RESTORED.value
     for region, candidate in chosen.items():
         for row in session.scalars(_attempt(run.id, region)):
             if row.id == candidate.attempt:
@@ -165,6 +168,7 @@ def restore_results(session: Session, run: str, chosen: Iterable[Candidate], now
         known = {
             PartitionId(row.stage, row.subtask, row.layout): row
             for row in session.scalars(select(ResultRow).where(ResultRow.attempt == candidate.attempt))
+            if PartitionId(row.stage, row.subtask, row.layout) in candidate.results
         }
         for row in known.values():
             if row.state != PartitionState.FINISHED.value:

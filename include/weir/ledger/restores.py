@@ -6,6 +6,7 @@ has what it would go on from.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 
 from sqlalchemy import bindparam, select
@@ -13,9 +14,14 @@ from sqlalchemy.orm import Session
 
 from weir.errors import Misconfigured
 from weir.ledger.models import RestoreRow, RunRow
+from weir.recovery.candidates import Candidate
+from weir.results.manifest import Manifest, StateFile
 
 NO_DAG = ""
 """The DAG of a run that was restored and never computed here."""
+
+SAME, FORK = "same", "fork"
+"""The modes of a restore: into the dataflow that it was, or into another one."""
 
 _RUN = RunRow.__table__.c
 _RESTORED_FROM = (
@@ -58,6 +64,35 @@ def pins_of(session: Session, dataflow: str) -> list[RestoreRow]:
 def end_pin(row: RestoreRow, now: datetime) -> None:
     """Let what was restored go, as any state may."""
     row.unpinned_at = now
+
+
+def restore_pin(session: Session, run: RunRow, restored: Iterable[Candidate], now: datetime) -> None:
+    """Enter that a run was restored, of which the ledger knows nothing: what it needs of other dataflows stays."""
+    found = list(restored)
+    if run.dag_id == NO_DAG:
+        run.closed_at = run.closed_at or now
+    if not found or last_restore(session, run.dataflow, run.epoch) is not None:
+        return
+    files = [file for each in found for stored in each.results.values() for file in _files(stored.manifest)]
+    origins = sorted({file.folder.partition("/")[0] for file in files} - {run.dataflow}) or [run.dataflow]
+    for origin in origins:
+        session.add(
+            RestoreRow(
+                dataflow=run.dataflow,
+                epoch=run.epoch,
+                lineage=max(each.lineage for each in found),
+                origin=origin,
+                number=0,
+                source="what the store tells",
+                mode=SAME if origin == run.dataflow else FORK,
+                left_out=[],
+                restored_at=now,
+            )
+        )
+
+
+def _files(manifest: Manifest) -> tuple[StateFile, ...]:
+    return () if manifest.state is None else manifest.state.files
 
 
 def require_after_restore(session: Session, dataflow: str, epoch: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from weir.results.manifest import InputRead, Manifest
@@ -49,6 +49,11 @@ class Candidate:
         return self.lineage, self.try_number, self.created_at
 
     @property
+    def is_restored(self) -> bool:
+        """Whether it is what a checkpoint or savepoint had: no task has made it."""
+        return self.try_number < 1
+
+    @property
     def reads(self) -> tuple[InputRead, ...]:
         """What it was made from; all results of an attempt say the same."""
         return next(iter(self.results.values())).manifest.inputs
@@ -84,9 +89,10 @@ def choose(
     but none was taken. Of what has no manifest at all any more, as in an expired run, any digest is believed.
     """
     by_region: dict[RegionId, list[Candidate]] = defaultdict(list)
+    restored: dict[RegionId, list[Candidate]] = defaultdict(list)
     for candidate in found:
         if candidate.attempt not in refused:
-            by_region[candidate.region].append(candidate)
+            (restored if candidate.is_restored else by_region)[candidate.region].append(candidate)
     chosen: dict[RegionId, Candidate] = {}
     taken: dict[PartitionId, str | None] = dict(earlier)
     for region in topology.region_ids():
@@ -94,8 +100,39 @@ def choose(
         fitting = [each for each in newest_first if _holds(topology, run, each, taken)]
         if fitting:
             chosen[region] = fitting[0]
-            taken |= {each: str(stored.manifest.digest) for each, stored in fitting[0].results.items()}
+            taken |= _digests(fitting[0])
+        over = _restored_over(restored[region], chosen.get(region))
+        taken |= _digests(over) if over is not None else {}
     return chosen
+
+
+def restored_over(
+    found: Iterable[Candidate], chosen: Mapping[RegionId, Candidate], refused: Collection[str] = ()
+) -> dict[RegionId, Candidate]:
+    """What was restored in the place of results that were chosen, or of none: it is of a later lineage."""
+    by_region: dict[RegionId, list[Candidate]] = defaultdict(list)
+    for candidate in found:
+        if candidate.is_restored and candidate.attempt not in refused:
+            by_region[candidate.region].append(candidate)
+    over = {region: _restored_over(each, chosen.get(region)) for region, each in by_region.items()}
+    return {region: each for region, each in over.items() if each is not None}
+
+
+def without(candidate: Candidate, over: Candidate | None) -> Candidate:
+    """The candidate without the results in whose place others were restored."""
+    kept = {each: stored for each, stored in candidate.results.items() if over is None or each not in over.results}
+    return replace(candidate, results=kept)
+
+
+def _restored_over(restored: Iterable[Candidate], chosen: Candidate | None) -> Candidate | None:
+    newest = max(restored, key=lambda candidate: candidate.age, default=None)
+    if newest is None or (chosen is not None and chosen.lineage >= newest.lineage):
+        return None
+    return newest
+
+
+def _digests(candidate: Candidate) -> dict[PartitionId, str | None]:
+    return {each: str(stored.manifest.digest) for each, stored in candidate.results.items()}
 
 
 def _holds(topology: Topology, run: str, candidate: Candidate, taken: Mapping[PartitionId, str | None]) -> bool:

@@ -21,6 +21,7 @@ from tests.weir.coordinator.restoring import (
 )
 
 from weir.coordinator.adopt import adopt
+from weir.coordinator.rebuild import rebuild
 from weir.dataflow import keyed_state
 from weir.errors import Misconfigured
 from weir.ledger.models import OwedClearRow, RestoreRow
@@ -347,3 +348,39 @@ def test_a_restore_behind_which_a_process_dies_is_complete(days):
     # Nobody has carried anything out yet: whoever begins next does.
     run_days(days.airflow, 4)
     assert states_of(days, 3) == right
+
+
+# A ledger that is built again
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_ledger_that_is_built_again_has_what_was_restored(days, is_lost):
+    right = {day: states_of(days, day) for day in (1, 2, 3)}
+    spoil(days, 2)
+    restore(days, "day2")
+    restore(days, "day2", fork="forked")
+    go_on(days)
+    if is_lost:
+        days.lose_ledger()
+    rebuild(days.services)
+    assert {day: states_of(days, day) for day in (1, 2, 3)} == right
+    assert states_of(days, 2, "forked") == right[2]
+    assert set(pins(days)) == {None}
+    run_days(days.airflow, 4)
+    fork = second_airflow(days, aircraft("forked"))
+    run_days(fork, 3, 4)
+    assert {*days.airflow.states().values(), *fork.states().values()} == {"success"}
+    assert states_of(days, 4, "forked") == states_of(days, 4)
+
+
+def test_a_ledger_that_is_built_again_believes_what_was_made_after_a_restore(days):
+    spoil(days, 2)
+    restore(days, "day2")
+    go_on(days)
+    days.content["aircraft"] = "better"
+    days.airflow.clear_run_by_hand("scheduled__2013-01-02")
+    days.airflow.run_until_quiet()
+    better = states_of(days, 2)
+    days.lose_ledger()
+    rebuild(days.services)
+    assert states_of(days, 2) == better
