@@ -14,7 +14,6 @@ from weir.errors import Misconfigured
 from weir.topology.compaction_tasks import compacted_regions
 from weir.topology.regions import LogicalRegion, Topology
 from weir_airflow.assets import sink_alias
-from weir_airflow.compaction import compaction_of
 from weir_airflow.declaration import CLOSE, Declaration
 from weir_airflow.docs import dataflow_doc, exchange_label, pipeline_tooltip, region_doc
 from weir_airflow.operators import WeirCloseOperator, WeirRegionOperator
@@ -152,7 +151,13 @@ def _add_tasks(declared: Declaration) -> None:
     )
     for leaf in topology.leaves:
         tasks[leaf.name] >> close
-    for region in compacted_regions(topology):
+    _add_compactions(declared, tasks)
+
+
+def _add_compactions(declared: Declaration, tasks: Mapping[str, Any]) -> None:
+    for region in compacted_regions(declared.topology):
+        from weir_airflow.compaction import compaction_of  # noqa: PLC0415  spares dataflows without state its import
+
         tasks[region.name] >> compaction_of(declared, region)
 
 
