@@ -93,7 +93,7 @@ def _earlier(session: Session, run: str, like: Topology) -> EarlierRun:
     row = session.get_one(RunRow, run)
     topology = like if row.pinned is None else topology_of(row.pinned)
     predecessor = None if row.predecessor is None else run_key(row.dataflow, row.predecessor)
-    return EarlierRun(run, topology, predecessor, row.pinned is not None)
+    return EarlierRun(run, topology, predecessor, row.pinned is not None, bool(row.dag_id))
 
 
 def _oldest_open(session: Session, run: Run) -> tuple[str, ...]:

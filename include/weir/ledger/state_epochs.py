@@ -29,7 +29,8 @@ def require_sound_epoch(session: Session, row: RunRow, new: Dataflow, *, is_back
     if before is not None and before.pinned is not None:
         old = Dataflow.from_json(before.pinned)
         if old.keeps_state:
-            require_compatible(old, new, f"run {before.id}", f"run {row.id}", left_out(session, row.dataflow, before.epoch))
+            gone = left_out(session, row.dataflow, before.epoch)
+            require_compatible(old, new, f"run {before.id}", f"run {row.id}", gone)
 
 
 def _before(session: Session, row: RunRow) -> RunRow | None:

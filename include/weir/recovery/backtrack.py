@@ -4,7 +4,8 @@ Flink's RestartPipelinedRegionFailoverStrategy walks from the failed region to t
 transitively. Weir walks back likewise, also into earlier runs; what it needs to know of the store it asks for.
 
 Invariant: what is stale only because something at work may change it is suspended, and makes nobody run again. A state
-that was released is where the walk ends: to make it again would take all epochs since the first.
+that was released is where the walk ends: to make it again would take all epochs since the first. So is one that the
+dataflow began with.
 """
 
 from __future__ import annotations
@@ -177,6 +178,8 @@ class _Walk:
         return (self._losses.get(partition) if is_seen else None) or known_loss(self._state, partition, reader)
 
     def _is_kept_no_more(self, partition: PartitionId) -> bool:
+        if partition.run and not self._state.earlier[partition.run].has_tasks:
+            return True
         result = self._state.results.get(partition)
         is_released = result is not None and result.state is PartitionState.RELEASED
         is_state = partition.stage in self._state.topology_of(partition.run).states

@@ -89,7 +89,10 @@ def _impossible(missed: Collection[Lost]) -> str:
     if not missed:
         return ""
     shown = "; ".join(str(each) for each in list(missed)[:SHOWN])
-    return f"{shown}. A state that was released is not made again, since that would take all epochs since the first"
+    return (
+        f"{shown}. A state that was released is not made again, since that would take all epochs since the first; nor "
+        "is one that a dataflow has begun with"
+    )
 
 
 def _closure(state: RunState, failure: Failure, readers: Readers) -> _Found | NeedsProbe:

@@ -106,13 +106,14 @@ class RegionState:
 class EarlierRun:
     """A run before the one that is spoken of: its topology, its id in the ledger and that of the one before it.
 
-    One that has not begun is taken to be of the topology of the run that asks.
+    One that has not begun is taken to be of the topology of the run that asks. One without tasks was restored.
     """
 
     run: str
     topology: Topology
     predecessor: str | None
     has_begun: bool = True
+    has_tasks: bool = True
 
 
 @dataclass(frozen=True, slots=True)

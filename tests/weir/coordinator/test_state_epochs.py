@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select
 from tests.weir.coordinator.conftest import Saved, World
+from tests.weir.coordinator.restoring import files_of, keep_savepoints, restore, second_airflow
 
 from weir.coordinator.adopt import adopt
 from weir.coordinator.asking import Question, ask, carry_out_by_hand
@@ -369,3 +370,21 @@ def test_a_plan_that_cannot_be_carried_out_is_not(forgetful):
     with pytest.raises(Misconfigured, match="was restarted, since it would not help: history"):
         carry_out_by_hand(forgetful.services, answer)
     assert since(forgetful, forgetful.before) == {}
+
+
+def test_what_a_fork_has_begun_with_is_not_made_again_once_it_is_lost(cascading):
+    keep_savepoints(cascading, 2)
+    restore(cascading, "day2", fork="forked")
+    fork = second_airflow(cascading, replace(cascading.airflow.flow, name="forked"))
+    (lost,) = {file.path for file in files_of(cascading, 2, dataflow="forked")[-1:]}
+    cascading.store.delete(lost)
+    run = fork.dag_run(3)
+    fork.run_until_quiet()
+    (told,) = fork.task(run, "aircraft-known").notes
+    assert f"history[0] (by-k-128-128657) of forked@{EPOCHS[1]}: missing" in told
+    assert "nor is one that a dataflow has begun with. No checkpoint is kept" in told
+
+
+def test_an_epoch_of_which_nothing_is_missed_is_whole_although_its_predecessor_is_not_kept(forgetful):
+    plan = ask(forgetful.services, Question(f"ladder@{EPOCHS[2]}")).plan
+    assert (plan.impossible, plan.of(StepKind.RERUN)) == ("", ())
