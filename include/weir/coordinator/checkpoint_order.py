@@ -17,8 +17,8 @@ from weir.coordinator.registration import Registered
 from weir.coordinator.services import Services
 from weir.coordinator.values import Awaiting
 from weir.errors import Misconfigured
-from weir.ledger.attempts import LIVE
-from weir.ledger.models import AttemptRow, OwedClearRow, RestoreRow, RunRow
+from weir.ledger.attempts import LIVE, newest_attempts
+from weir.ledger.models import OwedClearRow, RestoreRow, RunRow
 from weir.ledger.runs import Run, dataflow_of, run_by_id, topology_of
 from weir.recovery.run_state import CLOSE, AttemptState
 
@@ -70,10 +70,13 @@ def _look_at(services: Services, earlier: Run, clearer: Clearer) -> None:
 
 def _require_at_work(session: Session, run: str, said: str) -> None:
     row = session.get_one(RunRow, run)
-    up_to = select(RunRow.id).where(RunRow.dataflow == dataflow_of(run), RunRow.epoch <= row.epoch)
-    at_work = select(AttemptRow.id).where(AttemptRow.run.in_(up_to), AttemptRow.state.in_(_AT_WORK))
+    query = select(RunRow.id).where(RunRow.dataflow == dataflow_of(run), RunRow.epoch <= row.epoch)
+    up_to = list(session.scalars(query))
     owed = select(OwedClearRow.id).where(OwedClearRow.run.in_(up_to), OwedClearRow.settled_at.is_(None))
-    is_idle = session.scalar(at_work.limit(1)) is None and session.scalar(owed.limit(1)) is None
+    # Of each region the newest try: an earlier one stays as it ended.
+    tries = (newest for each in up_to for newest in newest_attempts(session, each).values())
+    at_work = any(each[-1].state in _AT_WORK for each in tries)
+    is_idle = not at_work and session.scalar(owed.limit(1)) is None
     if is_idle and not is_complete(session, run):
         raise Misconfigured(
             f"checkpoints complete in the order of epochs, but run {run} of the epoch before is not closed, and nobody "

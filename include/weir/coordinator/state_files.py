@@ -1,12 +1,14 @@
 """Which files of keyed state are in use: those may not be deleted, whoever wrote them (DESIGN 8).
 
-Invariant 4: a file is in use while a retained checkpoint, a result whose bytes count, a compaction of such a result, or
-the pin of a restore names it. What is not in use by then can never be again: new users go on from those before them.
+Invariant 4: a file is in use while a retained checkpoint, a result whose bytes count or that somebody reads, a
+compaction of such a result, or the pin of a restore names it. What is not in use by then can never be again: new users
+go on from those before them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +20,7 @@ from weir.coordinator.checkpoint_files import files_retained
 from weir.coordinator.restore_pins import pinned_files
 from weir.coordinator.services import Services
 from weir.errors import Misconfigured
+from weir.ledger.leases import leased
 from weir.ledger.models import CompactionRow, RestoreRow, ResultRow, RunRow
 from weir.ledger.runs import topology_of
 from weir.results.codec import manifest_from_json
@@ -39,11 +42,19 @@ def live_state_files(services: Services, dataflow: str) -> frozenset[str]:
     with services.ledger.transaction() as session:
         users = [dataflow, *_forks(session, dataflow)]
         folders = [row.folder for user in users for row in state_results(session, user, _COUNTING)]
+        folders += [row.folder for user in users for row in _read(session, user, services.now())]
         compacted = [path for user in users for path in _compacted(session, user)]
         pinned = pinned_files(services, session, dataflow)
     named = in_parallel(lambda folder: _named(services, folder), folders, services.store.workers)
     checkpointed = (path for user in users for path in files_retained(services, user))
     return frozenset([*compacted, *pinned, *checkpointed, *(path for paths in named for path in paths)])
+
+
+def _read(session: Session, dataflow: str, now: datetime) -> list[ResultRow]:
+    """Results of keyed states that were made again while somebody reads them, and will name their files."""
+    rows = state_results(session, dataflow, (PartitionState.RELEASED.value, PartitionState.SUPERSEDED.value))
+    claimed = leased(session, [row.id for row in rows], now)
+    return [row for row in rows if row.id in claimed]
 
 
 def state_results(session: Session, dataflow: str, states: Iterable[str]) -> list[ResultRow]:
