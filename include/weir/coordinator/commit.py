@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordinator.begin import summary_of
 from weir.coordinator.clearing import Clearer
+from weir.coordinator.compacted_files import require_present
 from weir.coordinator.consequences import note_whether_closed, owe_clears
 from weir.coordinator.copies import require_whole_copies
 from weir.coordinator.inputs import Part, require_intact
@@ -55,6 +56,7 @@ def check_inputs(services: Services, begun: Begun) -> None:
     if losses:
         raise ResultUnavailable(losses)
     require_intact(services, _read(begun))
+    require_present(services, [file for share in begun.states.values() for file in share.files])
     require_whole_copies(services, begun.job)
     services.store.require_room()
 

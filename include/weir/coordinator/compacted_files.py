@@ -5,9 +5,10 @@ Invariant: a compaction is used only while all of its files are there; what was 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from weir.coordinator.services import Services
+from weir.errors import Retryable
 from weir.ledger.compactions import Compacted, compactions_of
 from weir.results.manifest import Manifest, StateFile
 from weir.store.errors import NotFound
@@ -24,10 +25,23 @@ def present_compactions(services: Services, attempts: Iterable[str]) -> Compacti
     """
     with services.ledger.transaction() as session:
         found = compactions_of(session, attempts)
-    sizes = {each.path: each.file.bytes for files in found.values() for each in files}
+    missing = _missing(services, [each for files in found.values() for each in files])
+    return {of: files for of, files in found.items() if not any(each.path in missing for each in files)}
+
+
+def require_present(services: Services, files: Sequence[StateFile]) -> None:
+    """Make sure that files are there which an attempt has read. Raises Retryable: the next goes on without them."""
+    missing = _missing(services, files)
+    if missing:
+        raise Retryable(
+            f"{min(missing)} is gone, to which state had been compacted: the next try goes on from what was committed"
+        )
+
+
+def _missing(services: Services, files: Iterable[StateFile]) -> set[str]:
+    sizes = {each.path: each.file.bytes for each in files}
     answers = in_parallel(lambda path: _is_there(services, path, sizes[path]), list(sizes), services.store.workers)
-    there = {path for path, answer in zip(sizes, answers, strict=True) if answer}
-    return {of: files for of, files in found.items() if all(each.path in there for each in files)}
+    return {path for path, answer in zip(sizes, answers, strict=True) if not answer}
 
 
 def _is_there(services: Services, path: str, size: int) -> bool:

@@ -160,6 +160,26 @@ def test_where_a_merged_file_is_gone_all_go_on_from_what_was_committed(days):
     assert committed(days, 5).state.files[:-1] == committed(days, 4).state.files
 
 
+def test_where_a_merged_file_goes_while_it_is_read_the_next_try_does_without(days):
+    run_days(days, 1, 2, 3, 4)
+    merged = next(each for each in present(days, 4) if "/m0/" in each.path)
+
+    begin = days.airflow.coordinator.begin
+
+    def begin_and_lose(request, clearer):
+        begun = begin(request, clearer)
+        if request.key.task_id == "aircraft-known":
+            days.store.delete(merged.path)
+            days.airflow.coordinator.begin = begin
+        return begun
+
+    days.airflow.coordinator.begin = begin_and_lose
+    run_days(days, 5)
+    task = days.airflow.task("scheduled__2013-01-05", "aircraft-known")
+    assert (task.state, len(task.runs)) == ("success", 2)
+    assert committed(days, 5).state.files[:-1] == committed(days, 4).state.files
+
+
 def test_a_compaction_whose_input_is_gone_ends_without_one(days):
     run_days(days, 1, 2, 3)
     days.airflow.dag_run(4)
