@@ -16,6 +16,7 @@ from weir.coordinator.state_share import StateShare
 from weir.dataflow import DigestRule, Stage
 from weir.dataflow.settings import spark_conf
 from weir.dataflow.stage import StageKind
+from weir.dataflow.state_schema import fields_of_ddl, spark_json
 from weir.errors import Misconfigured
 from weir.recovery.run_state import RunState
 from weir.recovery.staleness import restarts_consumers
@@ -39,7 +40,7 @@ def region_job(
     """
     run, attempt = registered.run, registered.attempt
     inputs = state.inputs(attempt.region)
-    _check_keys(inputs, manifests)
+    _check_keys(inputs, manifests, registered.topology.states)
     stages = registered.topology.stages_of(attempt.region.name)
     job = RegionJob(
         attempt=attempt.id,
@@ -176,11 +177,16 @@ def _require_one_schema(read: InputPartitions, manifests: Mapping[PartitionId, M
         )
 
 
-def _check_keys(inputs: Sequence[InputPartitions], manifests: Mapping[PartitionId, Manifest]) -> None:
+def _check_keys(
+    inputs: Sequence[InputPartitions], manifests: Mapping[PartitionId, Manifest], states: Sequence[str]
+) -> None:
+    """Compare the keys by which a stage reads its inputs and keeps its states, also those that are still empty."""
     found: dict[str, dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {}
     for read in inputs:
-        if read.layout.keys and read.partitions:
+        schema = spark_json(fields_of_ddl(read.schema)) if read.producer in states and read.layout.keys else ""
+        if read.partitions:
             schema = manifests[read.partitions[0]].spark_schema
+        if read.layout.keys and schema:
             types = key_types(schema, read.layout.keys, f"the result of stage {read.producer}")
             found.setdefault(read.stage, {})[read.argument] = (read.layout.keys, types)
     for stage, keyed in found.items():

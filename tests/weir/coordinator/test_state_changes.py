@@ -205,3 +205,11 @@ def test_a_day_that_began_before_its_predecessor_is_checked_when_it_reads_it(wor
     world.airflow.run_until_quiet()
     assert any("the column n was int and is now date" in note for note in refusals(world, 2))
     assert world.airflow.task(first, "weir_close").state == "success"
+
+
+def test_a_key_of_another_type_than_that_of_the_inputs_is_refused_in_the_first_epoch(world, run_day):
+    assert run_day(1, flow(history("k STRING, n INT"))) == {"success", "failed"}
+    (told,) = refusals(world, 1)
+    assert "the keyed inputs of stage aircraft have different key types" in told
+    assert "flights by k (bigint); history by k (string)" in told
+    assert world.airflow.engine.computed == ["flights"]
