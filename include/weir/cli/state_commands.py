@@ -35,7 +35,13 @@ Epoch = Annotated[
     str | None,
     typer.Option(help="At the end of which run: DATAFLOW@EPOCH, Airflow's run id, an epoch, a day. Default: newest."),
 ]
-Number = Annotated[int | None, typer.Option("--checkpoint", help="As this retained checkpoint has it.")]
+Snapshot = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoint",
+        help="As this retained checkpoint or savepoint has it: its number, a savepoint's name or folder.",
+    ),
+]
 Limit = Annotated[
     int | None, typer.Option(help=f"At most so many rows; 0 for all.  [default: {SHOWN}, all with --json]")
 ]
@@ -48,7 +54,7 @@ def get(
     state: StateName,
     key: Annotated[list[str], typer.Argument(help="The key's columns, in order.", show_default=False)],
     epoch: Epoch = None,
-    checkpoint: Number = None,
+    checkpoint: Snapshot = None,
     null: Annotated[str | None, typer.Option(help="A text that stands for null in a key, like NULL.")] = None,
     as_json: AsJson = False,  # noqa: FBT002  Typer's
 ) -> None:
@@ -73,7 +79,7 @@ def scan(
     dataflow: DataflowName,
     state: StateName,
     epoch: Epoch = None,
-    checkpoint: Number = None,
+    checkpoint: Snapshot = None,
     columns: Annotated[str | None, typer.Option(help="Only these columns, like tailnum,flights.")] = None,
     limit: Limit = None,
     as_json: AsJson = False,  # noqa: FBT002  Typer's
@@ -99,7 +105,7 @@ def sql(
         str, typer.Argument(help="Spark SQL; each state is a view of its name.", metavar="QUERY", show_default=False)
     ],
     epoch: Epoch = None,
-    checkpoint: Number = None,
+    checkpoint: Snapshot = None,
     remote: Annotated[
         str | None,
         typer.Option(help="A Spark Connect server, sc://host:port; default: the local stack's, or a Spark of its own."),
@@ -135,12 +141,12 @@ def plain(value: Any) -> Any:
     return value.hex() if isinstance(value, bytes) else value
 
 
-def _opened(closing: ExitStack, dataflow: str, state: str, epoch: str | None, checkpoint: int | None) -> OpenedState:
+def _opened(closing: ExitStack, dataflow: str, state: str, epoch: str | None, checkpoint: str | None) -> OpenedState:
     return _open(closing.enter_context(opened_services()), closing, dataflow, state, epoch, checkpoint)
 
 
 def _open(
-    services: Services, closing: ExitStack, dataflow: str, state: str, epoch: str | None, checkpoint: int | None
+    services: Services, closing: ExitStack, dataflow: str, state: str, epoch: str | None, checkpoint: str | None
 ) -> OpenedState:
     from weir.reading.opening import open_results  # noqa: PLC0415  SQLAlchemy is slow to import
 
@@ -149,7 +155,7 @@ def _open(
 
 
 def _named_in(
-    query: str, closing: ExitStack, services: Services, dataflow: str, epoch: str | None, checkpoint: int | None
+    query: str, closing: ExitStack, services: Services, dataflow: str, epoch: str | None, checkpoint: str | None
 ) -> dict[str, OpenedState]:
     """The states that a query names, of one epoch: the newest that has all of them."""
     known = _keyed_states(services, dataflow)

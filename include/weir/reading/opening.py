@@ -16,7 +16,8 @@ from weir.reading.choosing import When, choose
 from weir.reading.opened import OpenedResults
 from weir.reading.opened_state import OpenedState
 from weir.reading.probing import manifests_of
-from weir.reading.state_opening import open_checkpoint, open_state
+from weir.reading.snapshot_opening import open_snapshot
+from weir.reading.state_opening import open_state
 
 
 @overload
@@ -27,7 +28,12 @@ def open_results(
 
 @overload
 def open_results(
-    dataflow: str, run: When = None, *, state: str, checkpoint: int | None = None, services: Services | None = None
+    dataflow: str,
+    run: When = None,
+    *,
+    state: str,
+    checkpoint: int | str | None = None,
+    services: Services | None = None,
 ) -> OpenedState: ...
 
 
@@ -37,16 +43,16 @@ def open_results(
     stage: str | None = None,
     *,
     state: str | None = None,
-    checkpoint: int | None = None,
+    checkpoint: int | str | None = None,
     services: Services | None = None,
 ) -> OpenedResults | OpenedState:
     """Open the rows of a stage of a run, or a keyed state, for reading, and keep them as long as they are open.
 
     `run` is DATAFLOW@EPOCH, Airflow's run id, an epoch, a date or a time (UTC) of the run's data interval; None is the
     newest run in which the stage has been made. `stage` is a sink (its newest published version) or any stage that is
-    written; None is the dataflow's only sink. `state` names a keyed state instead: that which the run has left, or
-    which the checkpoint with the number `checkpoint` has. Ledger and store are those of the environment, or of the
-    local stack, unless `services` are given.
+    written; None is the dataflow's only sink. `state` names a keyed state instead: that which the run has left, or that
+    of a checkpoint or savepoint, given by `checkpoint`: its number, a savepoint's name, or its folder. Ledger and store
+    are those of the environment, or of the local stack, unless `services` are given.
 
     Raises Misconfigured for what is not known, Unreadable for what was released, lost, or is not valid (it says what
     brings it back), and Retryable where ledger or store do not answer.
@@ -55,7 +61,7 @@ def open_results(
     with ExitStack() as closing:
         services = services or closing.enter_context(opened_services())
         if state is not None and checkpoint is not None:
-            return open_checkpoint(services, dataflow, checkpoint, state, closing)
+            return open_snapshot(services, dataflow, str(checkpoint), state, closing)
         if state is not None:
             return open_state(services, dataflow, run, state, closing)
         return _open_stage(services, dataflow, run, stage, closing)
@@ -74,7 +80,7 @@ def _open_stage(services: Services, dataflow: str, run: When, stage: str | None,
     return OpenedResults(services.store, chosen, manifests, lease, closing.pop_all())
 
 
-def _require_one(run: When, stage: str | None, state: str | None, checkpoint: int | None) -> None:
+def _require_one(run: When, stage: str | None, state: str | None, checkpoint: int | str | None) -> None:
     if stage is not None and state is not None:
         raise Misconfigured(f"say either stage={stage!r} or state={state!r}: they are read in different ways")
     if checkpoint is not None and (state is None or run is not None):

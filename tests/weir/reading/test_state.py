@@ -1,6 +1,7 @@
 """`weir.open(..., state=...)`: what an epoch has left, for a key or as a whole, and what a reader is told otherwise."""
 
 import importlib.util
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 
 import weir
+from weir.coordinator.savepoint import Asked, create
 from weir.errors import Misconfigured
 from weir.ledger.models import LeaseRow, ResultRow
 from weir.reading.availability import Unreadable
@@ -17,6 +19,7 @@ from weir.reading.state_rows import Shape, newest
 from weir.results.codec import manifest_from_json
 from weir.results.layout import KEY_GROUP_COLUMN
 from weir.store.errors import NotFound
+from weir.store.store import Store
 
 _spec = importlib.util.spec_from_file_location("state_world", Path(__file__).with_name("state_world.py"))
 of_state = importlib.util.module_from_spec(_spec)
@@ -291,3 +294,20 @@ def test_a_checkpoint_that_is_not_kept_is_refused_with_those_that_are(days):
         weir.open("ladder", state="other", checkpoint=2)
     with pytest.raises(Misconfigured, match="has its own epoch"):
         weir.open("ladder", epoch(1), state="history", checkpoint=2)
+
+
+def test_a_savepoint_is_read_by_its_number_its_name_and_its_folder(days, tmp_path):
+    run_days(days, history(), 1)
+    (tmp_path / "kept").mkdir()
+    made = create(days.services, Asked("ladder", to=str(tmp_path / "kept"), name="before"), Store.open)
+    before = expected(days, 1)
+    run_days(days, history(), 2)
+    for which in (made.number, "before", made.url):
+        with weir.open("ladder", state="history", checkpoint=which) as state:
+            assert found(state) == before
+            assert (state.epoch, state.get("N1")) == (epoch(1), {"tail": "N1", "n": 1})
+    with pytest.raises(Misconfigured, match="has no checkpoint or savepoint after"):
+        weir.open("ladder", state="history", checkpoint="after")
+    shutil.rmtree(tmp_path / "kept")
+    with pytest.raises(Misconfigured, match="there is no savepoint at"):
+        weir.open("ladder", state="history", checkpoint="before")
