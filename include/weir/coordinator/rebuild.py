@@ -13,6 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.coordinator.rebuild_checkpoints import restore_checkpoints, stored_checkpoints
+from weir.coordinator.rebuild_savepoints import restore_savepoints, stored_savepoints
 from weir.coordinator.services import Services
 from weir.errors import Conflict, Misconfigured
 from weir.ledger.models import AttemptRow, DataflowRow, RunRow
@@ -101,7 +102,7 @@ def _dataflow(services: Services, store_id: str, name: str) -> Rebuilt:
         ensure_dataflow(session, name, store_id)
         lineage = stop_everything(session, name, services.now())
     found = catalogue(services.store, name)
-    checkpoints = stored_checkpoints(services, name)
+    checkpoints, savepoints = stored_checkpoints(services, name), stored_savepoints(services, name)
     with services.ledger.transaction(name) as session:
         _require_quiet(session, name, lineage)
         seen = max((each.manifest.lineage for epoch in found for each in epoch.stored), default=0)
@@ -112,6 +113,7 @@ def _dataflow(services: Services, store_id: str, name: str) -> Rebuilt:
         in_order = sorted(records, key=lambda pair: pair[0].epoch)
         runs = tuple(_run(session, services, record, epoch, taken) for record, epoch in in_order)
         notes += restore_checkpoints(session, name, checkpoints, services.now())
+        notes += restore_savepoints(session, name, savepoints)
         return Rebuilt(name, session.get_one(DataflowRow, name).lineage, runs, notes)
 
 

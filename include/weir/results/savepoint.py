@@ -6,7 +6,6 @@ copied and restored from anywhere.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -107,12 +106,3 @@ def moved(file: StateFile, places: Mapping[str, Place]) -> StateFile:
 def renamed(file: DataFile, name: str) -> DataFile:
     """The same file under another name."""
     return replace(file, name=name)
-
-
-def content_of(checkpoint: Checkpoint) -> str:
-    """A fingerprint of what a checkpoint holds, whatever its files, its number and its epoch."""
-    parts = sorted(
-        (state.state.name, str(part.subtask), part.digest) for state in checkpoint.states for part in state.partitions
-    )
-    parts += sorted((each.stage, f"{each.layout}/{each.subtask}", each.digest) for each in checkpoint.results)
-    return hashlib.sha256(repr(parts).encode()).hexdigest()

@@ -22,10 +22,12 @@ from tests.weir.coordinator.restoring import (
 
 from weir.coordinator.adopt import adopt
 from weir.coordinator.rebuild import rebuild
+from weir.coordinator.savepoint import Asked, create, savepoints
 from weir.dataflow import keyed_state
 from weir.errors import Misconfigured
 from weir.ledger.models import OwedClearRow, RestoreRow
 from weir.results.codec import manifest_from_json
+from weir.store.store import Store
 from weir.testing.ledgers import fast_folder
 
 HISTORY = keyed_state("history", key="k", schema="k BIGINT, n BIGINT")
@@ -384,3 +386,5 @@ def test_a_ledger_that_is_built_again_believes_what_was_made_after_a_restore(day
     days.lose_ledger()
     rebuild(days.services)
     assert states_of(days, 2) == better
+    assert [each.name for each in savepoints(days.services)] == ["day1", "day2", "day3"]
+    assert create(days.services, Asked("ladder", name="day4"), Store.open).number > 6
