@@ -37,10 +37,12 @@ def test_a_seed_is_the_same_each_time():
     assert str(first[0]) == str(second[0])
 
 
+@pytest.mark.parametrize("stateful", [0.0, 1.0])
 @pytest.mark.parametrize("seed", range(40))
-def test_a_scene_is_read_as_it_is_printed(seed):
-    scene, _ = scene_and_events(seed)
+def test_a_scene_is_read_as_it_is_printed(seed, stateful):
+    scene, _ = scene_and_events(seed, stateful)
     assert scene_from_text(str(scene).splitlines()) == scene
+    assert scene.keeps_state == (stateful == 1.0)
 
 
 def test_events_are_read_as_they_are_printed():

@@ -5,6 +5,7 @@ Invariant: whatever damages a result also has it read again, as a person who loo
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import dataclass
 from enum import Enum
@@ -14,7 +15,9 @@ from typing import TYPE_CHECKING
 from weir.cli.chaos_field import Task, day_of
 from weir.cli.chaos_strike import Strike
 from weir.recovery.run_state import CLOSE
+from weir.results.codec import manifest_from_json
 from weir.results.partition_state import PartitionState
+from weir.store.probe import MANIFEST
 
 if TYPE_CHECKING:
     from random import Random
@@ -60,6 +63,34 @@ class Damage:
         label = f"{result.partition.stage}[{result.partition.subtask}] of {day_of(run.epoch)}"
         names = ", ".join(str(task.name).partition(" ")[0] for task in readers)
         return Strike(f"{label}: {done}; cleared: {names}", lambda: field.deliver(readers, NOTE))
+
+
+@dataclass(frozen=True, slots=True)
+class DamageState:
+    """A file of keyed state is lost or cut short, whichever epoch wrote it, and whoever goes on from it is cleared."""
+
+    name: str = "state"
+
+    def strike(self, field: Field, chance: Random) -> Strike | None:
+        """Strike one file of a current state of any run; nothing where no dataflow keeps any."""
+        runs = field.runs()
+        found = [
+            (at, result)
+            for at, run in enumerate(runs)
+            for result in run.results
+            if result.state is PartitionState.FINISHED and result.partition.stage in run.state.topology.states
+        ]
+        if not found:
+            return None
+        at, result = chance.choice(found)
+        done = harm_state(Path(field.stack.store_url.removeprefix("file://")), result.folder, chance)
+        if done is None:
+            return None
+        state = f"{result.partition.stage}[{result.partition.subtask}]"
+        readers = [task for run in runs[at : at + 2] for task in _keepers(run, result.partition.stage)]
+        names = ", ".join(sorted({str(task.name).partition(" ")[0] for task in readers}))
+        label = f"{state} of {day_of(runs[at].epoch)}: {done}; cleared: {names}"
+        return Strike(label, lambda: field.deliver(readers, NOTE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +155,32 @@ def _readers(run: RunView, result: CurrentResult) -> list[Task]:
     return readers
 
 
+def _keepers(run: RunView, state: str) -> list[Task]:
+    """Those who keep a state in a run: they go on from that of the epoch before."""
+    topology = run.state.topology
+    if state not in topology.states:
+        return []
+    return [run.tasks[region] for region in topology.logical_region_of(state).ids()]
+
+
 def _closing_task(run: RunView) -> Task:
     prefix = next(iter(run.tasks.values())).task_id.removesuffix(next(iter(run.tasks)).name)
     return Task(run.run_id, f"{prefix}{CLOSE.name}", -1, f"{CLOSE.name} of {day_of(run.epoch)}")
+
+
+def harm_state(store: Path, folder: str, chance: Random) -> str | None:
+    """Damage a file that a state in a folder of the store consists of, perhaps of an earlier attempt; what was done."""
+    try:
+        state = manifest_from_json((store / folder / MANIFEST).read_bytes()).state
+        file = chance.choice(() if state is None else state.files)
+        path, kind = store / file.path, chance.choice([Harm.LOST, Harm.CUT])
+        if kind is Harm.CUT:
+            os.truncate(path, chance.randrange(path.stat().st_size))
+            return f"the file that {file.epoch} wrote is cut short"
+        path.unlink()
+    except (OSError, IndexError, ValueError):  # it was gone, or nothing has changed so far
+        return None
+    return f"the file that {file.epoch} wrote is lost"
 
 
 def harm(folder: Path, kind: Harm, chance: Random) -> str | None:

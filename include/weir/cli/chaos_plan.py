@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from weir.cli.chaos_data_faults import ChangeInput, ClearFinished, ClearRunning, Damage, Harm
+from weir.cli.chaos_data_faults import ChangeInput, ClearFinished, ClearRunning, Damage, DamageState, Harm
 from weir.cli.chaos_server_faults import FreezeServer, KillExecutor, KillProgram, KillWorker, Server, StopDatabase
 from weir.cli.chaos_strike import Fault
 from weir.cli.chaos_task_faults import FreezeTask, KillSupervisor, KillTask
@@ -43,6 +43,7 @@ def known_faults(heartbeat_timeout: float, spark_workers: int, database: Server 
         KillProgram("spark", SPARK),
         FreezeServer(),
         *(Damage(harm) for harm in Harm),
+        DamageState(),
         ClearFinished(),
         ClearRunning(),
         ChangeInput(),

@@ -2,8 +2,8 @@
 
 `dags` has by DAG what differs from the file's `parallelism`, `functions`, `restart`, `last_day` and `control`, and more
 arguments of `dataflow_dag`; all are the same dataflow under names of their own. With `running` the totals are those of
-an epoch and all before it; with `copied` doubled reads a copy of numbers, in one region; `failover`, `consumers` and
-`keep` are the dataflow's.
+an epoch and all before it, with `kept` by keyed state; with `copied` doubled reads a copy of numbers, in one
+region; `failover`, `consumers` and `keep` are the dataflow's.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from typing import Any
 
 from airflow.sdk import get_parsing_context
 
-from weir.dataflow import Dataflow, Stage, blocking, cached, previous, sink, source
+from weir.dataflow import Dataflow, Stage, State, blocking, cached, keyed_state, previous, sink, source
 from weir.recovery.restart import RestartStrategy
 from weir_airflow.dag import dataflow_dag
 
 control = Path(os.environ["WEIR_LADDER"])
 settings = json.loads(control.read_text())
+SCHEMA = "bucket BIGINT, numbers BIGINT, total BIGINT"
 STAGES = ("numbers", "doubled", "totals")
 
 
@@ -35,8 +36,12 @@ def ladder_dag(name: str, *, last_day: str | None, restart: dict[str, Any] | Non
     reads = {"doubled": blocking(doubled, by="bucket")}
     if more.pop("running", False):
         functions["totals"] = "ladder:running_totals"
-        reads["before"] = previous("totals", by="bucket", schema="bucket BIGINT, numbers BIGINT, total BIGINT")
-    totals = Stage("totals", functions["totals"], reads, parallelism=parallelism["totals"])
+        reads["before"] = previous("totals", by="bucket", schema=SCHEMA)
+    state: tuple[State, ...] = ()
+    if more.pop("kept", False):
+        functions["totals"] = "ladder:kept_totals"
+        state = (keyed_state("history", key="bucket", schema=SCHEMA),)
+    totals = Stage("totals", functions["totals"], reads, parallelism=parallelism["totals"], state=state)
     rules = {rule: more.pop(rule) for rule in ("failover", "consumers", "keep") if rule in more}
     flow = Dataflow(name, [numbers, doubled, totals, sink(totals, "sums")], parameters=parameters, **rules)
     usual = {"schedule": "@daily", "catchup": True, "max_active_runs": 2}

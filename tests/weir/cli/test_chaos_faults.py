@@ -5,15 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from pathlib import Path
 from random import Random
 
 import psutil
 import pytest
 
-from weir.cli.chaos_data_faults import Harm, harm
+from weir.cli.chaos_data_faults import Harm, harm, harm_state
 from weir.cli.chaos_server_faults import StopDatabase
 from weir.cli.chaos_task_faults import Frozen
 from weir.cli.processes import record
+from weir.results.codec import manifest_from_json
 
 BYTES = bytes(range(200))
 
@@ -53,6 +55,31 @@ def test_a_flipped_bit_is_one_bit(result):
 def test_what_is_gone_already_is_no_strike(result, kind):
     harm(result, Harm.LOST, Random(1))
     assert harm(result, kind, Random(1)) is None
+
+
+@pytest.fixture
+def state(tmp_path):
+    """A store with a keyed state, and the files that it consists of, by path."""
+    data = (Path(__file__).parents[2] / "golden" / "manifest-v3.json").read_bytes()
+    files = [tmp_path / file.path for file in manifest_from_json(data).state.files]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(BYTES)
+    (tmp_path / "newest").mkdir()
+    (tmp_path / "newest" / "manifest.json").write_bytes(data)
+    return files
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_of_a_state_one_file_is_lost_or_cut_whoever_wrote_it(tmp_path, state, seed):
+    done = harm_state(tmp_path, "newest", Random(seed))
+    harmed = [file for file in state if not file.exists() or file.read_bytes() != BYTES]
+    assert len(harmed) == 1
+    assert done.endswith("lost" if not harmed[0].exists() else "cut short")
+
+
+def test_a_state_that_is_gone_already_is_no_strike(tmp_path):
+    assert harm_state(tmp_path, "newest", Random(1)) is None
 
 
 @pytest.fixture

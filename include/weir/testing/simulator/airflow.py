@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any
 
 from weir.coordinator.clearing import ClearAnswer, ClearItem
+from weir.coordinator.compaction import CompactionRequest
 from weir.coordinator.release import release
 from weir.coordinator.values import (
     Action,
@@ -25,10 +26,12 @@ from weir.coordinator.values import (
     TaskKey,
 )
 from weir.errors import Internal, Retryable, WeirError
+from weir.ledger.runs import epoch_of
 from weir.recovery.run_state import CLOSE
 from weir.testing.airflow import FakeAirflow, Killed
 from weir.testing.dag import FakeTask
 from weir.testing.simulator.process import Process, StageFailed
+from weir.topology.compaction_tasks import region_compacted
 
 LEDGER_DELAY = 5.0
 """Seconds, as in the plugin's retry policy."""
@@ -110,6 +113,10 @@ class SimulatedAirflow(FakeAirflow):
 
     def _outcome(self, process: Process, request: BeginRequest) -> object:
         self._settle()
+        region = region_compacted(request.key.task_id)
+        if region is not None:
+            self._compact(process, request, region)
+            return None
         if request.key.task_id == CLOSE.name:
             outcome: object = self.coordinator.close(request, self)
             if isinstance(outcome, Published):
@@ -117,6 +124,18 @@ class SimulatedAirflow(FakeAirflow):
             return outcome
         outcome = self.coordinator.begin(request, self)
         return self._computed(process, outcome) if isinstance(outcome, Begun) else outcome
+
+    def _compact(self, process: Process, request: BeginRequest, region: str) -> None:
+        """As its task does: what fails is left for the next epoch's."""
+        wanted = CompactionRequest(self.flow.name, epoch_of(request.interval[0]), request.key.run_id, region)
+        try:
+            begun = self.coordinator.plan_compaction(wanted)
+            if begun is not None:
+                is_work = bool(begun.job.merges)
+                report = self.engine.run(begun.job, lambda: process.step(computes=True)) if is_work else None
+                self.coordinator.enter_compacted(begun, report)
+        except (WeirError, StageFailed) as error:
+            self.require_expected(error)
 
     def _computed(self, process: Process, begun: Begun) -> Committed:
         try:

@@ -134,7 +134,8 @@ def _keeping(random: Random, stage: Stage, stages: list[Stage]) -> Stage:
 def _random_state(random: Random, name: str) -> State:
     if random.random() < 0.15:
         return list_state(name, union=random.random() < 0.5)
-    return keyed_state(name, key="k", schema=SCHEMA, ttl=random.choice(TTLS), full=random.random() < 0.15)
+    ttl, runs, is_full = random.choice(TTLS), random.choice([2, 2, 8]), random.random() < 0.15
+    return keyed_state(name, key="k", schema=SCHEMA, ttl=ttl, runs=runs, full=is_full)
 
 
 def _flow(
@@ -203,15 +204,17 @@ def _read(exchange: Exchange) -> str:
 
 def _kept(state: State) -> str:
     more = ([state.ttl.replace(" ", "_")] if state.ttl else []) + (["full"] if state.is_full else [])
-    return "/".join([state.kind.value, state.name, *more])
+    runs = [str(state.runs)] if state.kind is StateKind.KEYED else []
+    return "/".join([state.kind.value, state.name, *runs, *more])
 
 
 def _state_from_text(text: str) -> State:
-    kind, name, *more = text.split("/")
+    kind, name, *runs_and_more = text.split("/")
     if StateKind(kind) is not StateKind.KEYED:
         return list_state(name, union=StateKind(kind) is StateKind.UNION)
+    runs, *more = runs_and_more
     ttl = next((each.replace("_", " ") for each in more if each != "full"), None)
-    return keyed_state(name, key="k", schema=SCHEMA, ttl=ttl, full="full" in more)
+    return keyed_state(name, key="k", schema=SCHEMA, ttl=ttl, runs=int(runs), full="full" in more)
 
 
 def scene_from_text(lines: Iterable[str]) -> Scene:

@@ -17,6 +17,7 @@ from weir.errors import WeirError
 from weir.results.manifest import DataFile, Segment
 from weir.results.region_job import (
     InputToRead,
+    MergeToWrite,
     OutputReport,
     OutputToWrite,
     RegionJob,
@@ -163,6 +164,29 @@ class _Computation(FakeEngine):
         files = (self._file(output.folder, packed(written)),) if written else ()
         report = StateReport(tallies, len(changes), kept.state.is_full)
         return OutputReport(stage.name, output.layout, output.folder, SCHEMA, digest_of(tallies), files, report)
+
+    def _merged(self, job: RegionJob, during: Callable[[], None]) -> RegionReport:
+        """Of two rows of a key the later one stays; a deleted one where there may be an older one."""
+        merged = [self._merge(each) for each in job.merges]
+        during()
+        outputs = tuple(
+            OutputReport(
+                each.stage,
+                each.layout,
+                each.folder,
+                SCHEMA,
+                digest_of(tallies_of(rows, has_end=False)),
+                (self._file(each.folder, packed(rows)),) if rows else (),
+            )
+            for each, rows in zip(job.merges, merged, strict=True)
+        )
+        return RegionReport(job.attempt, outputs, self.code, {}, {})
+
+    def _merge(self, merge: MergeToWrite) -> dict[int, str]:
+        found: dict[int, str] = {}
+        for file in merge.state.files:
+            found |= within(unpacked(self._store.read(self._path(file.path))[:-TAIL].decode()), file.key_groups)
+        return visible(applied(found, {}), merge.state.expired_until) if merge.is_bottom else found
 
     def _of_stage(self, job: RegionJob, stage: StageToRun, contents: Mapping[str, str]) -> tuple[str, bytes]:
         """A list is what the stage that keeps it gives."""

@@ -41,7 +41,10 @@ MOST_WAITS: Final = 20
 MOST_WORDS: Final = 12
 """How often a person may be needed: with failover="individual" for each loss that comes to light."""
 
-NEEDS_A_PERSON: Final = ("was skipped in Airflow", "but Airflow calls", "times backtrack since")
+NOT_CLOSED: Final = "checkpoints complete in the order of epochs, but run"
+"""What is said where the closing task of an earlier run was marked: a person clears that, too."""
+
+NEEDS_A_PERSON: Final = ("was skipped in Airflow", "but Airflow calls", "times backtrack since", NOT_CLOSED)
 """What is said of a task that a person has marked; and of one that reads it a day later, and has it cleared again."""
 
 AT_FIRST: Final = ("cannot be used: expected a folder",)
@@ -101,7 +104,9 @@ def _run_until_well(world: World) -> None:
         require("all_heals_without_a_person", _unneeded(world, stuck or ill))
         if any(HELD_BACK in _said(task) for task in stuck):
             _apply_plans(world)
-        for task in stuck:
+        if any(NOT_CLOSED in _said(task) for task in stuck):
+            stuck += [task for key, task in world.airflow.tasks.items() if key.task_id == CLOSE.name]
+        for task in {task.key: task for task in stuck}.values():
             # Weir clears nothing that is skipped: it would be skipped again.
             if task.state == "skipped" or HELD_BACK not in _said(task):
                 world.airflow.clear_by_hand(task.key.run_id, task.key.task_id, task.key.map_index)

@@ -4,31 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weir.testing.simulator.dataflows import Scene
 from weir.testing.simulator.events import Event, events_to_text
 from weir.testing.simulator.shrink import shrunk
-from weir.testing.simulator.simulate import Finding, scene_and_events, simulate
+from weir.testing.simulator.simulate import STATEFUL, Finding, scene_and_events, simulate
 
 
-def report_of(seed: int, finding: Finding, *, shrink: bool = True) -> str:
+def report_of(seed: int, finding: Finding, *, shrink: bool = True, stateful: float = STATEFUL) -> str:
     """The seed, what is wrong, the dataflow, and the events that lead there."""
-    scene, events = scene_and_events(seed)
+    scene, events = scene_and_events(seed, stateful)
     if shrink:
-        events = shrunk(events, lambda fewer: _breaks(seed, fewer, finding.invariant))
+        events = shrunk(events, lambda fewer: _breaks(scene, fewer, finding.invariant))
         finding = simulate(scene, events) or finding
     when = "while all healed" if finding.behind is None else f"at event {finding.behind + 1}"
+    again = f"python -m weir.testing.simulator --seed {seed}{_as(stateful)}"
     return "\n".join(
         [
             f"# seed {seed}: {finding.invariant.replace('_', ' ')}",
             f"# {' '.join(finding.found.split())} ({when})",
             str(scene),
             events_to_text(events),
-            f"# see it again: python -m weir.testing.simulator --seed {seed} (or --replay a file with these lines)",
+            f"# see it again: {again} (or --replay a file with these lines)",
             "",
         ]
     )
 
 
-def _breaks(seed: int, events: Sequence[Event], invariant: str) -> bool:
-    scene, _ = scene_and_events(seed)
+def _as(stateful: float) -> str:
+    return "" if stateful == STATEFUL else f" --stateful {stateful:g}"
+
+
+def _breaks(scene: Scene, events: Sequence[Event], invariant: str) -> bool:
     finding = simulate(scene, events)
     return finding is not None and finding.invariant == invariant
