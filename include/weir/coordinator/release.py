@@ -10,9 +10,10 @@ released: so that a ledger that is built again does not take it for lost.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Set
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
 
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
@@ -36,6 +37,9 @@ _RELEASED = select(ResultRow.id).where(
     ResultRow.run == bindparam("run"),
     ResultRow.state == PartitionState.RELEASED.value,
 )
+
+_RECENT = timedelta(days=1)
+"""For how long it is seen to that what was released, and is in use, is noted to be released."""
 
 _KEPT_FILES = frozenset({MANIFEST, RELEASED_NOTE})
 
@@ -134,22 +138,35 @@ def _told(run: str, verdict: Verdict) -> ResultLife:
 
 
 def delete_released(services: Services, dataflow: str, runs: Iterable[str] | None = None) -> tuple[Deleted, ...]:
-    """Delete the data files of results that are marked released and not deleted yet. Raises Retryable."""
+    """Delete the data files of results that are marked released and not deleted yet. Raises Retryable.
+
+    Keyed state stays as long as anybody uses a file of it: later epochs name it, whatever became of its own.
+    """
     services.store_id()  # an unmounted disk looks as if all were deleted already
     with services.ledger.transaction() as session:
         pending = _pending(session, dataflow, runs)
         has_state = any(is_keyed_state(session, each.run, each.stage) for each in pending)
-    if not pending:
-        return ()
-    # Asked when they are released, not before: what is not in use by now never will be.
-    in_use = live_state_files(services, dataflow) if has_state else frozenset()
-    is_done = in_parallel(lambda each: _delete_data(services, each, in_use), pending, services.store.workers)
-    services.store_id()  # or it was unmounted meanwhile
-    gone = [each for each, done in zip(pending, is_done, strict=True) if done]
-    with services.ledger.transaction(dataflow) as session:
-        for each in gone:
-            _note_deleted(session, services, each)
-    return tuple(gone)
+        recent = _released_since(session, pending, services.now() - _RECENT) if has_state else frozenset()
+    if has_state:
+        # Asked when they are released, not before: what is not in use by now never will be.
+        in_use = {path.rpartition("/")[0] for path in live_state_files(services, dataflow)}
+        noted = [each for each in pending if each.folder in in_use & recent]
+        in_parallel(lambda each: _is_noted(services, each), noted, services.store.workers)
+        pending = [each for each in pending if each.folder not in in_use]
+    in_parallel(lambda each: _delete_data(services, each), pending, services.store.workers)
+    if pending:
+        services.store_id()  # or it was unmounted meanwhile
+        with services.ledger.transaction(dataflow) as session:
+            for each in pending:
+                _note_deleted(session, services, each)
+    return tuple(pending)
+
+
+def _released_since(session: Session, pending: Iterable[Deleted], since: datetime) -> frozenset[str]:
+    """The folders of those that were released since then: a note may have to be written there."""
+    folders = [each.folder for each in pending]
+    query = select(ResultRow.folder).where(ResultRow.folder.in_(folders), ResultRow.state_at >= since)
+    return frozenset(session.scalars(query))
 
 
 def _pending(session: Session, dataflow: str, runs: Iterable[str] | None) -> list[Deleted]:
@@ -171,27 +188,23 @@ def _pending(session: Session, dataflow: str, runs: Iterable[str] | None) -> lis
     ]
 
 
-def _delete_data(services: Services, deleted: Deleted, in_use: Set[str]) -> bool:
-    """Delete what is beside the manifest and not in use; answers whether nothing is left.
-
-    The note goes first, and tells whoever comes by what was begun.
+def _delete_data(services: Services, deleted: Deleted) -> None:
+    """Delete what is beside the manifest; the note goes first, and tells whoever comes by what was begun.
 
     Where the disk has no room for the note it is made by deleting: that must work just then. Should it end before the
     note is written, and the ledger be lost as well, then one that is built again calls the result lost, not released.
     """
     if not _is_released(services, deleted):
-        return True  # the ledger was built again meanwhile
+        return  # the ledger was built again meanwhile
     is_noted = _is_noted(services, deleted)
     try:
         names = [name for name, _ in services.store.list(deleted.folder) if name not in _KEPT_FILES]
     except NotFound:
-        return True
-    unused = [name for name in names if f"{deleted.folder}/{name}" not in in_use]
-    for name in unused:
+        return
+    for name in names:
         services.store.delete(f"{deleted.folder}/{name}")
     if not is_noted:
         _write_note(services, deleted)
-    return len(unused) == len(names)
 
 
 def _is_released(services: Services, deleted: Deleted) -> bool:

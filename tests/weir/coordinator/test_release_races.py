@@ -153,10 +153,10 @@ def test_what_a_ledger_that_is_built_again_calls_finished_is_not_deleted(world, 
     release.release(world.services, "ladder")
     before, delete = [], release._delete_data
 
-    def after_rebuild(services, deleted, in_use):
+    def after_rebuild(services, deleted):
         if not before:
             before.append(rebuild(services))
-        return delete(services, deleted, in_use)
+        delete(services, deleted)
 
     monkeypatch.setattr(release, "_delete_data", after_rebuild)
     release.delete_released(world.services, "ladder")
