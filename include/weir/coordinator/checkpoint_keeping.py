@@ -56,6 +56,14 @@ class KeptCheckpoints:
     subsumed: tuple[int, ...] = ()
     deleted: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        """As a part of a sentence; empty if nothing was done."""
+        done = {"given up": self.given_up, "completed once more": self.completed, "subsumed": self.subsumed}
+        said = [f"checkpoint(s) {', '.join(map(str, numbers))} {what}" for what, numbers in done.items() if numbers]
+        if self.deleted:
+            said.append(f"{len(self.deleted)} file(s) of state deleted that no checkpoint names any more")
+        return "; ".join(said)
+
 
 def keep_checkpoints(services: Services, dataflow: str, *, is_thorough: bool = False) -> KeptCheckpoints:
     """Do what is left to do for the checkpoints of a dataflow; if that is thorough, their manifests are looked at.

@@ -82,12 +82,14 @@ def _release(services: Services, dataflow: str, kept: Upkept) -> str:
         runs = runs_to_release(session, dataflow)
     with kept.trying(dataflow):
         expire_versions(services, dataflow)
+    checkpoints = ""
     with kept.trying(dataflow):
-        keep_checkpoints(services, dataflow, is_thorough=True)
+        checkpoints = str(keep_checkpoints(services, dataflow, is_thorough=True))
     for run in runs:
         with kept.trying(run):
             release(services, dataflow, [run])
-    return _told(delete_released(services, dataflow))
+    told = _told(delete_released(services, dataflow))
+    return f"{told}; {checkpoints}" if checkpoints else told
 
 
 def _told(deleted: tuple[Deleted, ...]) -> str:

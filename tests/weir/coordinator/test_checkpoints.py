@@ -247,7 +247,9 @@ def test_a_checkpoint_whose_manifest_is_gone_is_told_and_its_run_is_checkpointed
     runs = [f"ladder@{epoch}" for epoch in EPOCHS[:2]]
     (misfit,) = checkpoint_misfits(days.services, runs)
     assert "the manifest of checkpoint 1, found no such file" in str(misfit)
-    release_everywhere(days.services).require_whole()
+    done = release_everywhere(days.services)
+    done.require_whole()
+    assert "checkpoint(s) 1 given up; checkpoint(s) 3 completed once more" in done.done["ladder"]
     assert retained(days) == [(2, 2), (3, 1)]
     assert not checkpoint_misfits(days.services, runs)
 
