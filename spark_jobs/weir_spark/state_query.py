@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.errors import WeirError
-from weir.results.state_query import StateQuery, query_from_json
+from weir.results.state_query import PROBLEM, StateQuery, query_from_json
 from weir_spark.digest import quoted
 from weir_spark.session import active, configure
 from weir_spark.state_reader import StoredState
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:
             session.stop()
     except (WeirError, OSError, PySparkException) as error:
-        print(f"{type(error).__name__}: {str(error).strip()}", file=sys.stderr)
+        print(f"{PROBLEM}{type(error).__name__}: {str(error).strip()}", file=sys.stderr)
         return 1
     return 0
 

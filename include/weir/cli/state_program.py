@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,7 @@ import pyarrow as pa
 from weir.cli.content_program import own_server, spark_environment
 from weir.cli.project import project_root
 from weir.errors import Misconfigured
-from weir.results.state_query import query_to_json
+from weir.results.state_query import PROBLEM, query_to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,9 +50,6 @@ def answered(query: StateQuery, remote: str | None, environ: Mapping[str, str]) 
 
 
 def _problem(said: str) -> str:
-    """What the program says itself comes last, behind Spark's own lines; the plans that Spark shows are left out."""
-    lines = said.strip().splitlines() or ["it said nothing"]
-    starts = [number for number, line in enumerate(lines) if line.split(":")[0].endswith(("Exception", "Error"))]
-    told = lines[starts[-1] if starts else -1 :]
-    shown = [line for line in told if line.strip() and not line.startswith(("'", "+-", ":-", "   ", "JVM stacktrace"))]
-    return "\n".join(shown)[:_SHOWN]
+    """The program's own error, without the plans and stack traces that Spark puts behind it."""
+    found = said.rpartition(PROBLEM)[2].strip() or "it said nothing"
+    return re.split(r";?\n\s*(?:'|\+-|JVM stacktrace|at )", found, maxsplit=1)[0][:_SHOWN]

@@ -13,6 +13,9 @@ from weir.results.region_job import StateFileToRead, StateToRead
 
 VERSION = 1
 
+PROBLEM = "query_state: "
+"""What the program puts before its own error, among all that Spark says."""
+
 
 @dataclass(frozen=True, slots=True)
 class StateQuery:

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from weir.cli.main import app
 from weir.cli.state_commands import plain
+from weir.cli.state_program import _problem
 from weir.dataflow.state import State, StateKind
 from weir.errors import Misconfigured
 from weir.results.region_job import StateFileToRead, StateToRead
@@ -129,3 +130,13 @@ def test_a_query_reads_back_as_it_was_written():
     assert query_from_json(query_to_json(query)) == query
     with pytest.raises(Misconfigured, match="has version 7, expected 1"):
         query_from_json('{"version": 7}')
+
+
+def test_of_all_that_spark_says_only_the_error_is_told():
+    said = (
+        "26/11/21 WARN Utils: your hostname\nquery_state: AnalysisException: [UNRESOLVED_COLUMN] no `altitude`; line 1\n"
+        "'Project ['altitude]\n+- SubqueryAlias history\n\nJVM stacktrace:\norg.apache.spark.sql.AnalysisException: x\n"
+    )
+    assert _problem(said) == "AnalysisException: [UNRESOLVED_COLUMN] no `altitude`; line 1"
+    assert _problem("Killed\n") == "Killed"
+    assert _problem("") == "it said nothing"
