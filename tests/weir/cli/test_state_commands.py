@@ -134,7 +134,7 @@ def test_a_query_reads_back_as_it_was_written():
 
 def test_of_all_that_spark_says_only_the_error_is_told():
     said = (
-        "26/11/21 WARN Utils: your hostname\nquery_state: AnalysisException: [UNRESOLVED_COLUMN] no `altitude`; line 1\n"
+        "WARN Utils: your hostname\nquery_state: AnalysisException: [UNRESOLVED_COLUMN] no `altitude`; line 1\n"
         "'Project ['altitude]\n+- SubqueryAlias history\n\nJVM stacktrace:\norg.apache.spark.sql.AnalysisException: x\n"
     )
     assert _problem(said) == "AnalysisException: [UNRESOLVED_COLUMN] no `altitude`; line 1"
