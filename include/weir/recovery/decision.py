@@ -214,9 +214,8 @@ def _step(state: RunState, readers: Readers, found: _Found, region: RegionId) ->
     reasons, depends_on = _conditions(found, region)
     if depends_on:
         kind = StepKind.SUSPENDED if is_stale else StepKind.IF_CHANGED
-        if region in found.missing:
-            reasons.append(f"but it could not: {_impossible([found.missing[region]])}")
-        return Step(kind, region, known.newest_try, "; or ".join(reasons), depends_on)
+        missing = f", but could not: {_impossible([found.missing[region]])}" if region in found.missing else ""
+        return Step(kind, region, known.newest_try, "; or ".join(reasons) + missing, depends_on)
     return Step(StepKind.SPARED, region, known.newest_try, _why_spared(state, known, is_stale=is_stale))
 
 

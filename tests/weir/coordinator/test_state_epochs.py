@@ -361,7 +361,7 @@ def test_the_plan_says_beforehand_that_an_epoch_cannot_be_made_again(forgetful):
     assert plan.of(StepKind.RERUN) == ()
     perhaps = ask(forgetful.services, Question(run, fail="flights")).plan
     assert perhaps.impossible == ""
-    assert "but it could not: history[0]" in perhaps.of(StepKind.IF_CHANGED)[0].reason
+    assert "but could not: history[0]" in perhaps.of(StepKind.IF_CHANGED)[0].reason
 
 
 def test_a_plan_that_cannot_be_carried_out_is_not(forgetful):
