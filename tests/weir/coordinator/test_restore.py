@@ -388,3 +388,19 @@ def test_a_ledger_that_is_built_again_believes_what_was_made_after_a_restore(day
     assert states_of(days, 2) == better
     assert [each.name for each in savepoints(days.services)] == ["day1", "day2", "day3"]
     assert create(days.services, Asked("ladder", name="day4"), Store.open).number > 6
+
+
+def test_on_postgresql_it_is_the_same(tmp_path, empty_postgres_ledger):
+    (tmp_path / "store").mkdir()
+    world = World(tmp_path, aircraft(), empty_postgres_ledger)
+    run_days(world.airflow, 1, 2)
+    right = {day: states_of(world, day) for day in (1, 2)}
+    keep_savepoints(world, 1)
+    spoil(world, 1)
+    restore(world, "day1")
+    restore(world, "day1", fork="forked")
+    go_on(world)
+    fork = second_airflow(world, aircraft("forked"))
+    run_days(fork, 2)
+    assert {day: states_of(world, day) for day in (1, 2)} == right
+    assert states_of(world, 2, "forked") == right[2]
