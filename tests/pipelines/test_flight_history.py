@@ -199,7 +199,7 @@ class OnSpark:
     def __init__(self, url: str, store: Store) -> None:
         self._engine, self._store = ConnectEngine(url, retries=2), store
 
-    def run(self, job: RegionJob, during: Callable[[], None]) -> RegionReport:
+    def run(self, job: RegionJob, during: Callable[[], None] = lambda: None) -> RegionReport:
         self._engine.run(job, str(uuid.uuid4()), lambda _line: None)
         during()
         return region_report_from_json(self._store.read(job.report))
