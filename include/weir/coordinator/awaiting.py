@@ -18,6 +18,7 @@ from weir.errors import Misconfigured
 from weir.ledger.attempts import LIVE, attempts_of, end
 from weir.ledger.models import OwedClearRow
 from weir.ledger.owed import task_of
+from weir.ledger.restores import NO_DAG
 from weir.ledger.runs import Run, run_by_id
 from weir.ledger.snapshot import run_state
 from weir.recovery.run_state import AttemptState
@@ -54,6 +55,7 @@ def look_at_awaited(services: Services, run: Run, regions: Iterable[RegionId], c
     """
     with services.ledger.transaction() as session:
         asked = [_asked(session, run, region) for region in sorted(regions)]
+    _require_computed(asked)
     answers = clearer.inspect([each.item for each in asked])
     for each, answer in zip(asked, answers, strict=True):
         _require_runnable(each, answer)
@@ -85,6 +87,17 @@ def clear_item(session: Session, run: Run, region: RegionId) -> ClearItem:
 def _is_to_come(asked: _Asked, answer: ClearAnswer) -> bool:
     """Whether the run may be queued behind `max_active_runs`, of which this one holds a place."""
     return bool(asked.region.run) and answer.state is None
+
+
+def _require_computed(asked: Iterable[_Asked]) -> None:
+    """Nobody is to wait for what no DagRun makes: a state that a dataflow has begun with."""
+    for each in asked:
+        if each.run.dag_id == NO_DAG:
+            name = each.run.dataflow.name
+            raise Misconfigured(
+                f"{each.region} is what dataflow {name} has begun with ({each.run.run_id}), and its files are gone: "
+                f"`weir restore` lets another dataflow begin with a checkpoint or savepoint that is whole"
+            )
 
 
 def _require_runnable(asked: _Asked, answer: ClearAnswer) -> None:
