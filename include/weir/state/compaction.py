@@ -30,6 +30,7 @@ WORTH_CLEANING = 2**20
 """Bytes of state below which rows that nobody sees do no harm: a merge would cost more than they do."""
 
 _SLICES_AN_EPOCH = 4
+_MOST_SLICES = 512
 _MOST_CLASS = 64
 _SLACK = 1.5
 """Epochs do not all change the same number of rows."""
@@ -87,7 +88,7 @@ class _Slice:
 
 def merges_of(files: Sequence[StateFile], live_rows: int, limits: Limits) -> tuple[Merge, ...]:
     """What to merge of the files of one partition, which has so many visible rows. Empty where all is well."""
-    if not files:
+    if not files or not limits.bytes:
         return ()
     slices = _slices(files, limits)
     left = _keep_runs_few(slices, limits)
@@ -127,7 +128,7 @@ def _slices(files: Sequence[StateFile], limits: Limits) -> list[_Slice]:
     first, last = min(each.key_groups[0] for each in files), max(each.key_groups[1] for each in files)
     total = sum(bytes_of(each, each.key_groups) for each in files)
     count = 1
-    while count <= last - first and total * _SLICES_AN_EPOCH > max(1, limits.bytes) * count:
+    while count <= min(last - first, _MOST_SLICES) and total * _SLICES_AN_EPOCH > max(1, limits.bytes) * count:
         count *= 2
     starts = {first + (last - first + 1) * number // count for number in range(count)}
     starts |= {each.key_groups[0] for each in files}
