@@ -68,22 +68,31 @@ class KeyedState:
         self._require_columns(keys, self.stored.keys, "delete")
         self.changes.append(Change(keys.select(*map(quoted, self.stored.keys)), is_deletion=True))
 
-    def per_key(self, rows: DataFrame, function: Callable[..., Any], schema: str, *, form: str = "pandas") -> DataFrame:
+    def per_key(
+        self,
+        rows: DataFrame,
+        function: Callable[..., Any],
+        schema: str,
+        *,
+        order_by: str | Sequence[str] = (),
+        form: str = "pandas",
+    ) -> DataFrame:
         """Call `function(key, rows, state)` once for each key in `rows`, and return what it answers.
 
         `key` is a tuple, `rows` all rows of the key as a DataFrame of pandas (`form="arrow"`: a table of Arrow;
-        `form="rows"`: a list of dictionaries, which is the cheapest for few rows a key), `state` the KeyState of the
-        key as the epoch before has left it: what is done to it is written. The function answers rows with the columns
-        of `schema`, Spark DDL: a DataFrame of pandas, a table of Arrow, a dictionary, a tuple, several of these, or
-        None. Only the states of keys that occur are loaded. All of it is computed at once, within the memory of a
-        worker for each key.
+        `form="rows"`: a list of dictionaries), in the order of the columns `order_by`, else in none. `state` is the
+        KeyState of the key as the epoch before has left it: what is done to it is written. The function answers rows
+        with the columns of `schema`, Spark DDL: a DataFrame of pandas, a table of Arrow, a dictionary, a tuple, several
+        of these, or None; for one row a key a dictionary is the cheapest. Timestamps are aware, in UTC. Only the states
+        of keys that occur are loaded. It is computed at once; all rows of a key have to fit into a worker's memory.
         """
         if self._has_per_key:
             raise Misconfigured(
                 f"state {self.stored.read.state.name!r}: per_key is called twice, and the second call would not see "
                 "what the first has done: call it once, with a union of the rows"
             )
-        passed = per_key(self.stored, rows, function, schema, form)
+        names = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+        passed = per_key(self.stored, rows, function, schema, form, names)
         self._has_per_key = True
         self.changes.append(Change(passed.set_rows, only_changed=not self.stored.has_end))
         self.changes.append(Change(passed.deleted_keys, is_deletion=True))

@@ -46,7 +46,7 @@ def per_key(stored: StoredState, rows: DataFrame, function: Callable[..., Any], 
     Raises Misconfigured where rows, schema or form are not what they should be; errors of the function pass through.
     """
     keys = stored.keys
-    _check(stored, rows, keys, form)
+    _check(stored, rows, form, order_by)
     rows = rows.localCheckpoint(eager=True)  # they are read twice, and must be the same
     key = F.struct(*[F.col(quoted(name)).cast(stored.schema[name].dataType).alias(name) for name in keys])
     wanted = rows.select(key.alias(KEY)).distinct().select(f"{KEY}.*")
@@ -55,7 +55,8 @@ def per_key(stored: StoredState, rows: DataFrame, function: Callable[..., Any], 
     kept = F.struct(*[F.col(quoted(name)) for name in values] or [F.expr("true").alias(_NOTHING)])
     one, other = rows.select(key.alias(KEY), _packed(rows).alias(ROW)), known.select(key.alias(KEY), kept.alias(STATE))
     together = one.unionByName(other, allowMissingColumns=True).repartition(KEY)
-    ordered = together.sortWithinPartitions(KEY, F.col(ROW).isNotNull())
+    by = [F.col(f"{ROW}.{quoted(name)}") for name in order_by]
+    ordered = together.sortWithinPartitions(KEY, F.col(ROW).isNotNull(), *by)
     results = _schema(stored, schema)
     done = ordered.mapInArrow(*_pass(stored, function, form, results)).localCheckpoint(eager=True)
     changes = done.where(F.col(DELETED).isNotNull())
@@ -100,18 +101,17 @@ def _schema(stored: StoredState, schema: str) -> StructType:
         ) from error
 
 
-def _check(stored: StoredState, rows: DataFrame, keys: Sequence[str], form: str) -> None:
+def _check(stored: StoredState, rows: DataFrame, form: str, order_by: Sequence[str]) -> None:
     name = stored.read.state.name
     if form not in FORMS:
         raise Misconfigured(f"state {name!r}: per_key has no form {form!r}: write one of {', '.join(FORMS)}")
     types = {field.name: field.dataType for field in rows.schema.fields}
     if len(types) < len(rows.columns):
         raise Misconfigured(f"state {name!r}: per_key is given rows with a column twice: {', '.join(rows.columns)}")
-    for key in keys:
-        if key not in types:
-            raise Misconfigured(
-                f"state {name!r}: per_key needs the column {key} of its key, but there are {', '.join(types)}"
-            )
+    for column in (*stored.keys, *order_by):
+        if column not in types:
+            raise Misconfigured(f"state {name!r}: per_key needs the column {column}, but there are {', '.join(types)}")
+    for key in stored.keys:
         found, declared = (kind.simpleString() for kind in (types[key], stored.schema[key].dataType))
         if canonical_type(found) != canonical_type(declared):
             raise Misconfigured(f"state {name!r}: its key {key} is {declared}, but the rows have {found}: cast it")

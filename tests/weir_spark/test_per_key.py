@@ -101,7 +101,7 @@ def modelled(model, flights, day):
     """What a dictionary comes to: by key the day of the last update and the row; answers the results."""
     results = []
     for key in {flight[:2] for flight in flights}:
-        mine = [flight for flight in flights if flight[:2] == key]
+        mine = sorted((flight for flight in flights if flight[:2] == key), key=lambda flight: flight[3])
         if any(flight[2] is None for flight in mine):
             model.pop(key, None)
             continue
@@ -127,6 +127,7 @@ def test_over_epochs_a_state_is_what_a_dictionary_would_be(chain, open_state, go
             spark.createDataFrame(flights, FLIGHTS),
             history(),
             "tail STRING, flights BIGINT, routes INT, cost DECIMAL(10,2)",
+            order_by="at",
             form=form,
         )
         assert rows_of(done) == sorted(modelled(model, flights, day), key=repr)
@@ -138,7 +139,7 @@ def test_over_epochs_a_state_is_what_a_dictionary_would_be(chain, open_state, go
 
 
 def _plain(row):
-    seen = sorted((each["at"], each["late"]) for each in row["seen"])
+    seen = [(each["at"], each["late"]) for each in row["seen"]]
     last = row["last"].replace(tzinfo=UTC)
     return row["flights"], last, row["cost"], row["routes"], seen
 
@@ -271,8 +272,10 @@ def test_what_is_asked_wrongly_is_refused_before_anything_is_computed(chain, ope
 
     with pytest.raises(Misconfigured, match="no form 'polars': write one of pandas, arrow, rows"):
         state.per_key(rows, nothing, "k BIGINT", form="polars")
-    with pytest.raises(Misconfigured, match="per_key needs the column k of its key, but there are key"):
+    with pytest.raises(Misconfigured, match="per_key needs the column k, but there are key"):
         state.per_key(spark.sql("select 1L key"), nothing, "k BIGINT")
+    with pytest.raises(Misconfigured, match="per_key needs the column at, but there are k"):
+        state.per_key(rows, nothing, "k BIGINT", order_by="at")
     with pytest.raises(Misconfigured, match="its key k is bigint, but the rows have string: cast it"):
         state.per_key(spark.sql("select '1' k"), nothing, "k BIGINT")
     with pytest.raises(Misconfigured, match="expected Spark DDL"):
