@@ -40,7 +40,9 @@ class Passed:
     deleted_keys: DataFrame
 
 
-def per_key(stored: StoredState, rows: DataFrame, function: Callable[..., Any], schema: str, form: str) -> Passed:
+def per_key(
+    stored: StoredState, rows: DataFrame, function: Callable[..., Any], schema: str, form: str, order_by: Sequence[str]
+) -> Passed:
     """Call the function for all keys of `rows`.
 
     Raises Misconfigured where rows, schema or form are not what they should be; errors of the function pass through.
