@@ -159,7 +159,7 @@ class KeyedPass:
 
     def _convert_dicts(self) -> None:
         if self.dicts:
-            self.results.append(pa.Table.from_pylist(self.dicts, schema=self.result_schema))
+            self.results.append(_table(self.dicts, self.result_schema, "an answer of per_key"))
             self.pending += len(self.dicts)
             self.dicts = []
 
@@ -169,7 +169,7 @@ class KeyedPass:
             for batch in table.to_batches(max_chunksize=BATCH_ROWS):
                 yield self._packed(batch.to_struct_array(), None, pa.nulls(len(batch), pa.bool_()))
         if self.changes:
-            changes = pa.Table.from_pylist(self.changes, schema=self.change_schema).to_struct_array().combine_chunks()
+            changes = _table(self.changes, self.change_schema, "a row of the state").to_struct_array().combine_chunks()
             yield self._packed(None, changes, pa.array(self.deletions))
         self.results, self.changes, self.deletions, self.pending = [], [], [], 0
 
@@ -179,3 +179,44 @@ class KeyedPass:
         unchanged = pa.nulls(count, pa.struct(list(self.change_schema)))
         columns = [empty if results is None else results, unchanged if changes is None else changes, deleted]
         return pa.RecordBatch.from_arrays(columns, names=[RESULT, CHANGE, DELETED])
+
+
+def _table(rows: list[dict[str, Any]], schema: pa.Schema, what: str) -> pa.Table:
+    """Rows as Arrow's. Raises ValueError that shows the first row which is not of the schema."""
+    try:
+        return _converted(rows, schema)
+    except (TypeError, ValueError, OverflowError):
+        for row in rows:
+            try:
+                _converted([row], schema)
+            except (TypeError, ValueError, OverflowError) as error:
+                types = ", ".join(f"{field.name} {field.type}" for field in schema)
+                raise ValueError(f"{what} does not fit its columns ({types}): {row!r}: {error}") from error
+        raise
+
+
+def _converted(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Rows as Arrow's, which would cut 1.5 down to 1 for a column of whole numbers."""
+    for field in schema:
+        if _has_integers(field.type) and any(_is_cut(row[field.name], field.type) for row in rows):
+            raise ValueError(f"the column {field.name} is of whole numbers")
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def _has_integers(kind: pa.DataType) -> bool:
+    nested = [kind.field(i).type for i in range(kind.num_fields)]
+    return pa.types.is_integer(kind) or any(map(_has_integers, nested))
+
+
+def _is_cut(value: Any, kind: pa.DataType) -> bool:
+    if value is None:
+        return False
+    if pa.types.is_integer(kind):
+        return hasattr(value, "is_integer") and not value.is_integer()
+    if pa.types.is_struct(kind):
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        return isinstance(value, dict) and any(_is_cut(value.get(each.name), each.type) for each in fields)
+    if pa.types.is_map(kind):
+        entries = value.items() if isinstance(value, dict) else value
+        return any(_is_cut(key, kind.key_type) or _is_cut(item, kind.item_type) for key, item in entries)
+    return pa.types.is_list(kind) and any(_is_cut(each, kind.value_type) for each in value)

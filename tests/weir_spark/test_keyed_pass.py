@@ -155,6 +155,39 @@ def test_an_answer_of_another_form_is_refused_and_names_the_key(answer, message)
     assert raised.value.__notes__ == ["in per_key, for the key ('a',)"]
 
 
+@pytest.mark.parametrize("value", ["many", 1.5, 2**70])
+def test_a_value_of_another_type_is_refused_and_its_row_is_shown(value):
+    def answer(key, rows, state):
+        return {"k": key[0], "n": value if key == ("b",) else 1}
+
+    def keep(key, rows, state):
+        state.set(n=value if key == ("b",) else 1)
+
+    given = [("a", 1), ("b", 2), ("c", 3)]
+    with pytest.raises(
+        ValueError, match=r"an answer of per_key does not fit its columns \(k string, n int64\): {'k': 'b'"
+    ):
+        list(passed(answer)(batches(given, {})))
+    with pytest.raises(ValueError, match=r"a row of the state does not fit its columns \(k string, n int64\): {'n': "):
+        list(passed(keep)(batches(given, {})))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.list_(pa.int32()), [1, 1.5]),
+        (pa.map_(pa.string(), pa.int64()), {"a": 1, "b": 1.5}),
+        (pa.struct([("n", pa.list_(pa.int64()))]), {"n": [float("nan")]}),
+    ],
+)
+def test_whole_numbers_are_not_cut_out_of_others_however_deep(kind, value):
+    work = KeyedPass(
+        lambda key, rows, state: state.set(n=value), "rows", {"n": VALUE}, KEYS, pa.schema([("n", kind)]), RESULTS
+    )
+    with pytest.raises(ValueError, match="the column n is of whole numbers"):
+        list(work(batches([("a", 1)], {})))
+
+
 def test_workers_without_weir_can_do_it(tmp_path):
     for module in (state_handles, keyed_pass):
         cloudpickle.register_pickle_by_value(module)
