@@ -283,3 +283,27 @@ def test_every_retained_checkpoint_that_named_it_is_complete_once_more_and_no_nu
         tries = session.scalars(select(AttemptRow.run).where(AttemptRow.region == "aircraft-known")).all()
     assert len(tries) == 5 + 1  # the third day's own try found it, and its next one read what was made again
     assert is_well(days)
+
+
+def test_a_file_that_an_attempt_reads_stays_though_its_result_was_made_again_meanwhile(days):
+    run_days(days, 1)
+    first, second = "scheduled__2013-01-01", days.airflow.dag_run(2)
+    (read,) = state_of(days, 1)
+
+    def make_the_first_day_again(key):
+        if key.run_id == second and key.task_id == "aircraft-known":
+            days.airflow.during = lambda _key: None
+            for task in ("aircraft-known", "weir_close"):
+                days.airflow.clear_by_hand(first, task)
+                days.airflow.step(days.airflow.task(first, task))
+            days.airflow.coordinator.release("ladder")
+
+    days.airflow.during = make_the_first_day_again
+    for task in ("flights", "aircraft-known"):
+        days.airflow.step(days.airflow.task(second, task))
+    assert state_of(days, 1)[0].path != read.path
+    assert state_of(days, 2)[0].path == read.path
+    assert days.store.size(read.path)
+    days.airflow.run_until_quiet()
+    assert executed(days)["02/aircraft-known[0]"] == 1
+    assert is_well(days)

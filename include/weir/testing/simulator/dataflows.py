@@ -30,6 +30,7 @@ from weir.dataflow.stage import StageKind
 from weir.dataflow.state import StateKind
 from weir.errors import Misconfigured
 from weir.testing.simulator.engine import Nature
+from weir.topology.regions import Topology
 
 NAME: Final = "simulated"
 SLICES: Final = "weir.testing.engine:slices_by_day"
@@ -129,6 +130,22 @@ def _keeping(random: Random, stage: Stage, stages: list[Stage]) -> Stage:
         return replace(stage, inputs={**stage.exchanges, f"before_{before.name}": read})
     states = [_random_state(random, f"{stage.name}_h{number}") for number in range(random.choice([1, 1, 1, 2]))]
     return replace(stage, state=states)
+
+
+def rescaled(flow: Dataflow, number: int) -> Dataflow | None:
+    """The same dataflow, one region of which has one subtask more; None where that would not be sound.
+
+    A region with one subtask is left as it is: its task would become another one in runs that know it by its name.
+    """
+    regions = [region for region in Topology(flow).regions if region.parallelism > 1]
+    if not regions:
+        return None
+    grown = regions[number % len(regions)].stages
+    stages = [replace(each, parallelism=each.parallelism + (each.name in grown)) for each in flow.stages]
+    try:
+        return replace(flow, stages=stages)
+    except Misconfigured:
+        return None
 
 
 def _random_state(random: Random, name: str) -> State:

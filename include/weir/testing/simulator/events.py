@@ -27,6 +27,8 @@ class Verb(Enum):
     """Minutes go by."""
     RUN = "run"
     """The DagRun of the next day starts."""
+    DEPLOY = "deploy"
+    """The DAG file changes: a region has one subtask more in runs that begin from now on."""
     RECREATE = "recreate"
     """A DagRun is deleted, and made anew under its name."""
     CLEAR = "clear"
@@ -102,6 +104,9 @@ _MISHAPS: Final = (Verb.DAMAGE, Verb.DAMAGE, Verb.CLEAR, Verb.CHANGE, Verb.COLLE
 _MET: Final = (Verb.STEP, Verb.RESUME, Verb.COLLECT)
 """What is done by a process, which may be struck."""
 
+_RESCALES: Final = 0.3
+"""How many of the further runs begin behind a change of the DAG file."""
+
 _OVERLAPS: Final = 0.4
 """How many schedules have one process that stands still while others run and its inputs come to harm."""
 
@@ -140,12 +145,13 @@ def random_events(random: Random) -> tuple[Event, ...]:
 
 
 def with_runs(random: Random, events: Sequence[Event]) -> tuple[Event, ...]:
-    """The same schedule, in which one or two more runs start, each behind some steps that nothing meets."""
+    """The same schedule, in which one or two more runs start, each behind some steps; perhaps of more subtasks."""
     found = list(events)
     for _ in range(random.choice([1, 2, 2])):
         steps = [Event(Verb.STEP, random.randrange(100)) for _ in range(random.randrange(8))]
+        deploy = [Event(Verb.DEPLOY, random.randrange(100))] if random.random() < _RESCALES else []
         at = random.randrange(len(found) // 2 + 1)
-        found[at:at] = [*steps, Event(Verb.RUN)]
+        found[at:at] = [*steps, *deploy, Event(Verb.RUN)]
     return tuple(found)
 
 

@@ -81,6 +81,12 @@ class Witness:
         """The data files of a result: of keyed state those that earlier attempts wrote, too."""
         return self._state_files.get(result.folder, (f"{result.folder}/part-0.bin",))
 
+    def current_files(self) -> Iterator[str]:
+        """The files of all current results; those of state, that an earlier attempt may have written, among them."""
+        for result in self.sight.current.values():
+            yield f"{result.folder}/{MANIFEST}"
+            yield from self.files_of(result)
+
     def _note_publishable(self) -> None:
         """Remember which results of a sink were valid together, and until when."""
         if not self.sight.results_changed:

@@ -6,7 +6,6 @@ Invariant: the same scene and the same events give the same outcome.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from itertools import count
 from typing import Final
 
@@ -16,11 +15,10 @@ from weir.coordinator.services import Services
 from weir.ledger.leases import drop_leases
 from weir.recovery.restart import ExponentialDelay
 from weir.recovery.settings import RecoverySettings
-from weir.store.probe import MANIFEST
 from weir.store.store import Store
 from weir.testing.dag import FakeTask
 from weir.testing.simulator.airflow import Api, SimulatedAirflow, Unexpected
-from weir.testing.simulator.dataflows import Scene
+from weir.testing.simulator.dataflows import Scene, rescaled
 from weir.testing.simulator.engine import SimulatedEngine
 from weir.testing.simulator.events import Event, Verb
 from weir.testing.simulator.housekeeping import Chore, housekeeper
@@ -143,6 +141,13 @@ class World:
         if len(self.runs) < MOST_RUNS:
             self.runs.append(self.airflow.dag_run(len(self.runs) + 1))
 
+    def deploy(self, event: Event) -> None:
+        """A region has one subtask more from now on."""
+        flow = rescaled(self.airflow.flow, event.number)
+        if flow is not None:
+            self.witness.epochs.deploy(Topology(flow))
+            self.airflow.deploy(flow)
+
     def recreate(self, event: Event) -> None:
         """A run is deleted and made anew."""
         run = self.runs[event.number % len(self.runs)]
@@ -194,7 +199,7 @@ class World:
 
     def damage(self, event: Event) -> None:
         """A current result loses files, or has wrong ones."""
-        folders = sorted({path.rpartition("/")[0] for path in self._current_files()})
+        folders = sorted({path.rpartition("/")[0] for path in self.witness.current_files()})
         if not folders:
             return
         claimed = sorted(self.witness.sight.claimed()) if event.number % 2 else []
@@ -203,12 +208,6 @@ class World:
         file, manifest = f"{folder}/part-0.bin", f"{folder}/manifest.json"
         for path in {"folder": (file, manifest), "manifest": (manifest,)}.get(event.how, (file,)):
             self._damage(path, event)
-
-    def _current_files(self) -> Iterator[str]:
-        """Those of state, that an earlier attempt may have written, among them."""
-        for result in self.witness.sight.current.values():
-            yield f"{result.folder}/{MANIFEST}"
-            yield from self.witness.files_of(result)
 
     def _damage(self, path: str, event: Event) -> None:
         data = self.files.data.get(path)
@@ -277,6 +276,7 @@ _WHAT: Final = {
     Verb.LOSE: World.lose,
     Verb.WAIT: World.wait,
     Verb.RUN: World.start_run,
+    Verb.DEPLOY: World.deploy,
     Verb.RECREATE: World.recreate,
     Verb.CLEAR: World.clear,
     Verb.CLEAR_DOWN: World.clear_down,
