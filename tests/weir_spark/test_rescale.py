@@ -44,7 +44,7 @@ def to_read(store, files):
 
 def stages(server, spark):
     address = f"{server.ui_url}/api/v1/applications/{spark.conf.get('spark.app.id')}/stages?status=complete"
-    with urllib.request.urlopen(address, timeout=10) as answer:  # noqa: S310  # the loopback interface
+    with urllib.request.urlopen(address, timeout=60) as answer:  # noqa: S310  # the loopback interface
         return json.load(answer)
 
 
