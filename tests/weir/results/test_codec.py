@@ -26,6 +26,7 @@ from weir.results.region_job import (
     CopyToRead,
     CopyToWrite,
     InputToRead,
+    MergeToWrite,
     OutputReport,
     OutputToWrite,
     PartitionToRead,
@@ -192,7 +193,16 @@ STATE_STAGE = replace(
     resume=None,
     is_persisted=False,
 )
-STATE_JOB = replace(JOB, stages=(replace(STAGE, inputs=(*STAGE.inputs, STATE_INPUT)), STATE_STAGE))
+MERGE = MergeToWrite(
+    "history",
+    KEYED,
+    replace(STATE_INPUT.state, tallies=None),
+    is_bottom=True,
+    parts=2,
+    folder="flight_delays/e/history/k/2/c/m0",
+    spark_folder="file:///store/flight_delays/e/history/k/2/c/m0",
+)
+STATE_JOB = replace(JOB, stages=(replace(STAGE, inputs=(*STAGE.inputs, STATE_INPUT)), STATE_STAGE), merges=(MERGE,))
 STATE_REPORT = replace(
     REPORT,
     outputs=(
