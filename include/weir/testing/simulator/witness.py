@@ -81,6 +81,10 @@ class Witness:
         """The data files of a result: of keyed state those that earlier attempts wrote, too."""
         return self._state_files.get(result.folder, (f"{result.folder}/part-0.bin",))
 
+    def is_state(self, result: Result) -> bool:
+        """Whether it is one of keyed state."""
+        return result.folder in self._state_files
+
     def current_files(self) -> Iterator[str]:
         """The files of all current results; those of state, that an earlier attempt may have written, among them."""
         for result in self.sight.current.values():
