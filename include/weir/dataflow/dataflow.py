@@ -93,11 +93,13 @@ class Dataflow:
                     time_from_text(what, getattr(self, what))
             if self.quota is not None:
                 size_from_text("quota", self.quota)
-            retained: object = self.retained_checkpoints
-            if retained is not None and (type(retained) is not int or retained < 1):
-                raise Misconfigured(f"retained_checkpoints is {retained!r}, expected a whole number of at least 1")
         except Misconfigured as error:
             raise Misconfigured(f"dataflow {self.name!r}: {error}") from error
+        retained: object = self.retained_checkpoints
+        if retained is not None and (type(retained) is not int or retained < 1):
+            raise Misconfigured(
+                f"dataflow {self.name!r}: retained_checkpoints is {retained!r}, expected a whole number of at least 1"
+            )
 
     def stage(self, name: str) -> Stage:
         """Return the stage of that name. Raises Misconfigured where there is none."""
