@@ -59,7 +59,7 @@ def input_bytes(server, spark, df):
 
 
 @pytest.mark.spark
-def test_from_two_subtasks_to_three_each_reads_a_third(server, spark, store):
+def test_from_two_subtasks_to_three_each_reads_a_third(server, spark, store, benchmark):
     every, some = spark.range(ROWS).withColumnRenamed("id", "k"), spark.range(0, ROWS, 37).withColumnRenamed("id", "k")
     files = [
         file
@@ -69,14 +69,17 @@ def test_from_two_subtasks_to_three_each_reads_a_third(server, spark, store):
     ]
     stored = sum(file.file.bytes for file in files)
     whole = input_bytes(server, spark, StoredState(spark, to_read(store, files)).rows())
-    counts, shares = [], []
+    counts, shares, read = [], [], []
     for subtask in range(3):
         share = share_of(files, key_group_range(128, 3, subtask), None)
         assert {each.path for each in share} <= {each.path for each in files}
         rows = StoredState(spark, to_read(store, share)).rows()
+        read.append(rows)
         counts.append(rows.count())
         shares.append(input_bytes(server, spark, rows))
     told = [f"{100 * share / whole:.0f} %" for share in shares]
     print(f"\n{ROWS} rows in {stored} bytes, {len(files)} files: all {whole} bytes, each of three {told}")
+    benchmark.extra_info.update(rows=ROWS, stored=stored, whole=whole, shares=shares)
+    benchmark.pedantic(read[0].count, rounds=1)
     assert sum(counts) == ROWS
     assert all(0.25 < share / whole < 0.45 for share in shares)
