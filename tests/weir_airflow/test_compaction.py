@@ -12,7 +12,8 @@ from sqlalchemy import select
 
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, list_state, sink, source
 from weir.ledger.ledger import Ledger
-from weir.ledger.models import CompactionRow, ResultRow
+from weir.ledger.models import ResultRow
+from weir.ledger.state_models import CompactionRow
 
 SCHEMA = "tail STRING, n BIGINT"
 

@@ -33,9 +33,9 @@ from weir.ledger.checkpoints import (
     pending_checkpoints,
     retained_of_run,
 )
-from weir.ledger.models import CheckpointRow
 from weir.ledger.runs import Run
 from weir.ledger.snapshot import run_state
+from weir.ledger.state_models import CheckpointRow
 from weir.recovery.run_state import CLOSE, CurrentResult, RunState
 from weir.results.checkpoint import Checkpoint, checkpoint_path
 from weir.results.codec import checkpoint_to_json

@@ -36,9 +36,10 @@ from weir.ledger.checkpoints import (
 )
 from weir.ledger.leases import LEASE
 from weir.ledger.lives import newest_dataflow_settings
-from weir.ledger.models import AttemptRow, CheckpointRow, ResultRow, RunRow
+from weir.ledger.models import AttemptRow, ResultRow, RunRow
 from weir.ledger.runs import run_by_id, run_key
 from weir.ledger.snapshot import committed_attempt, run_state
+from weir.ledger.state_models import CheckpointRow
 from weir.recovery.run_state import CLOSE
 from weir.results.checkpoint import Checkpoint, checkpoint_path
 from weir.results.manifest import DataFile

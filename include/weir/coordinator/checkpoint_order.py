@@ -18,8 +18,9 @@ from weir.coordinator.services import Services
 from weir.coordinator.values import Awaiting
 from weir.errors import Misconfigured
 from weir.ledger.attempts import LIVE, newest_attempts
-from weir.ledger.models import OwedClearRow, RestoreRow, RunRow
+from weir.ledger.models import OwedClearRow, RunRow
 from weir.ledger.runs import Run, dataflow_of, run_by_id, topology_of
+from weir.ledger.state_models import RestoreRow
 from weir.recovery.run_state import CLOSE, AttemptState
 
 _AT_WORK = (*LIVE, AttemptState.RETRYING.value)

@@ -15,7 +15,8 @@ from weir.coordinator.services import Services
 from weir.errors import Misconfigured
 from weir.ledger.checkpoints import CheckpointStatus, checkpoints_of
 from weir.ledger.compactions import compaction_rows
-from weir.ledger.models import CheckpointRow, DataflowRow, ResultRow
+from weir.ledger.models import DataflowRow, ResultRow
+from weir.ledger.state_models import CheckpointRow
 from weir.results.checkpoint import Checkpoint
 from weir.state.amplification import Amplification, amplification
 from weir.state.files import runs_to_merge

@@ -13,7 +13,8 @@ from weir.coordinator.checkpoint_content import fingerprint
 from weir.coordinator.services import Services
 from weir.errors import Misconfigured
 from weir.ledger.checkpoints import CheckpointStatus, checkpoint_row, checkpoints_of, enter_checkpoint
-from weir.ledger.models import CheckpointRow, RunRow
+from weir.ledger.models import RunRow
+from weir.ledger.state_models import CheckpointRow
 from weir.results.checkpoint import Checkpoint, checkpoint_number, checkpoint_path, checkpoints_folder
 from weir.results.codec import checkpoint_from_json
 from weir.state.retention import SnapshotKind

@@ -27,10 +27,11 @@ from weir.coordinator.snapshot_source import OpenStore, Source, find_source, nam
 from weir.dataflow import Dataflow
 from weir.dataflow.state_evolution import require_compatible
 from weir.errors import Conflict, Misconfigured
-from weir.ledger.models import AttemptRow, DataflowRow, RestoreRow, RunRow
+from weir.ledger.models import AttemptRow, DataflowRow, RunRow
 from weir.ledger.restores import FORK, NO_DAG, SAME
 from weir.ledger.runs import ensure_dataflow, run_by_id, run_key, topology_of
 from weir.ledger.snapshot import run_state
+from weir.ledger.state_models import RestoreRow
 from weir.recovery.staleness import Replacement
 from weir.results.checkpoint import Checkpoint
 from weir.topology.regions import PartitionId, Topology

@@ -11,10 +11,11 @@ from sqlalchemy.orm import Session
 
 from weir.coordinator.services import Services
 from weir.coordinator.state_job import needs_others
-from weir.ledger.models import RestoreRow, ResultRow
+from weir.ledger.models import ResultRow
 from weir.ledger.moves import move
 from weir.ledger.restores import end_pin, pins_of, pins_on
 from weir.ledger.runs import run_key
+from weir.ledger.state_models import RestoreRow
 from weir.results.checkpoint import Checkpoint
 from weir.results.codec import manifest_from_json
 from weir.results.manifest import StateFile

@@ -28,7 +28,8 @@ from weir.coordinator.snapshot_source import (
 from weir.errors import Conflict, Misconfigured, WeirError
 from weir.ledger.checkpoints import CheckpointStatus, abandon, checkpoint_row, complete, enter_checkpoint, next_number
 from weir.ledger.checkpoints import retained_checkpoints as retained_snapshots
-from weir.ledger.models import CheckpointRow, DataflowRow
+from weir.ledger.models import DataflowRow
+from weir.ledger.state_models import CheckpointRow
 from weir.results.checkpoint import Checkpoint
 from weir.results.codec import checkpoint_to_json
 from weir.results.savepoint import SAVEPOINT, FileCopy, as_savepoint, savepoints_folder

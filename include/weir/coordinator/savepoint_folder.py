@@ -7,7 +7,7 @@ from contextlib import suppress
 from weir.coordinator.snapshot_source import Folder, read_savepoint
 from weir.errors import Misconfigured
 from weir.ledger.checkpoints import CheckpointStatus
-from weir.ledger.models import CheckpointRow
+from weir.ledger.state_models import CheckpointRow
 from weir.results.savepoint import FILES, RESULTS, SAVEPOINT
 from weir.store.errors import AlreadyExists, NotFound
 

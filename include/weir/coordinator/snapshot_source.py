@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordinator.services import Services
 from weir.errors import Misconfigured
-from weir.ledger.models import CheckpointRow
+from weir.ledger.state_models import CheckpointRow
 from weir.results.checkpoint import Checkpoint, checkpoint_path
 from weir.results.codec import checkpoint_from_json
 from weir.results.savepoint import SAVEPOINT

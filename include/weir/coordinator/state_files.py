@@ -21,8 +21,9 @@ from weir.coordinator.restore_pins import pinned_files
 from weir.coordinator.services import Services
 from weir.errors import Misconfigured
 from weir.ledger.leases import leased
-from weir.ledger.models import CompactionRow, RestoreRow, ResultRow, RunRow
+from weir.ledger.models import ResultRow, RunRow
 from weir.ledger.runs import topology_of
+from weir.ledger.state_models import CompactionRow, RestoreRow
 from weir.results.codec import manifest_from_json
 from weir.results.layout import PLAIN
 from weir.results.partition_state import PartitionState

@@ -14,7 +14,7 @@ from weir.coordinator.services import Services
 from weir.coordinator.state_files import live_state_files
 from weir.coordinator.sweep_report import Garbage, Kept, SweepReport
 from weir.ledger.checkpoints import CheckpointStatus, checkpoints_of
-from weir.ledger.models import CheckpointRow
+from weir.ledger.state_models import CheckpointRow
 from weir.results.checkpoint import checkpoint_number, checkpoint_path, checkpoints_folder
 from weir.results.layout import PLAIN
 from weir.results.orphans import Fate, Judgement

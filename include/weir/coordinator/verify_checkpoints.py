@@ -15,7 +15,7 @@ from weir.coordinator.services import Services
 from weir.coordinator.verify_records import Misfit, asked
 from weir.errors import Misconfigured
 from weir.ledger.checkpoints import is_retained
-from weir.ledger.models import CheckpointRow
+from weir.ledger.state_models import CheckpointRow
 from weir.results.checkpoint import Checkpoint, checkpoint_path
 from weir.results.codec import checkpoint_from_json
 from weir.results.manifest import DataFile

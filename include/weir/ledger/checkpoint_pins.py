@@ -9,7 +9,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.ledger.checkpoints import is_retained
-from weir.ledger.models import AttemptRow, CheckpointRow, RestoreRow, ResultRow, RunRow
+from weir.ledger.models import AttemptRow, ResultRow, RunRow
+from weir.ledger.state_models import CheckpointRow, RestoreRow
 from weir.results.release_rule import Pin
 from weir.state.retention import SnapshotKind
 from weir.topology.regions import Topology

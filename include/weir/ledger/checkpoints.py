@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from weir.errors import Conflict
-from weir.ledger.models import CheckpointRow
+from weir.ledger.state_models import CheckpointRow
 from weir.results.checkpoint import Checkpoint
 from weir.state.retained import CompletedSnapshot, subsumed
 from weir.state.retention import SnapshotKind

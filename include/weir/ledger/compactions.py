@@ -12,7 +12,7 @@ from datetime import datetime
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
-from weir.ledger.models import CompactionRow
+from weir.ledger.state_models import CompactionRow
 from weir.results.codec import state_files_from_plain, state_files_to_plain
 from weir.results.manifest import StateFile
 

@@ -13,7 +13,8 @@ from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from weir.errors import Misconfigured
-from weir.ledger.models import RestoreRow, RunRow
+from weir.ledger.models import RunRow
+from weir.ledger.state_models import RestoreRow
 from weir.recovery.candidates import Candidate
 from weir.results.manifest import Manifest, StateFile
 

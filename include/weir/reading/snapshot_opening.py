@@ -19,7 +19,8 @@ from weir.coordinator.services import Services
 from weir.coordinator.snapshot_source import Folder, find_source
 from weir.errors import Misconfigured
 from weir.ledger.checkpoints import checkpoint_row
-from weir.ledger.models import CheckpointRow, ResultRow
+from weir.ledger.models import ResultRow
+from weir.ledger.state_models import CheckpointRow
 from weir.reading.opened_state import OpenedState, OpenStatePartition, StateAt
 from weir.reading.state_opening import advice_on, expired_until_of, kept_checkpoints, told
 from weir.results.checkpoint import Checkpoint, KeyedSnapshot, checkpoint_path

@@ -17,8 +17,9 @@ from weir.dataflow.keep import time_from_text
 from weir.dataflow.state import State, StateKind
 from weir.errors import Loss, Misconfigured
 from weir.ledger.checkpoints import retained_checkpoints
-from weir.ledger.models import CheckpointRow, RunRow
+from weir.ledger.models import RunRow
 from weir.ledger.runs import runs_of, topology_of
+from weir.ledger.state_models import CheckpointRow
 from weir.reading.availability import Chosen, Unreadable
 from weir.reading.choosing import When, choose
 from weir.reading.opened_state import OpenedState, OpenStatePartition, StateAt

@@ -6,7 +6,8 @@ from weir.coordinator.restore import Wish
 from weir.coordinator.restore import restore as restore_snapshot
 from weir.coordinator.savepoint import Asked, create
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, list_state, sink, source
-from weir.ledger.models import AttemptRow, CheckpointRow, DataflowRow, ResultRow
+from weir.ledger.models import AttemptRow, DataflowRow, ResultRow
+from weir.ledger.state_models import CheckpointRow
 from weir.results.codec import manifest_from_json
 from weir.store.store import Store
 from weir.testing.airflow import FakeAirflow

@@ -7,7 +7,8 @@ from sqlalchemy import select
 
 from weir.coordinator.compacted_files import compacted_files, present_compactions
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
-from weir.ledger.models import CompactionRow, ResultRow
+from weir.ledger.models import ResultRow
+from weir.ledger.state_models import CompactionRow
 from weir.results.codec import manifest_from_json
 from weir.state.files import runs_to_merge
 from weir.testing.airflow import Killed

@@ -25,7 +25,8 @@ from weir.coordinator.rebuild import rebuild
 from weir.coordinator.savepoint import Asked, create, savepoints
 from weir.dataflow import keyed_state
 from weir.errors import Misconfigured
-from weir.ledger.models import OwedClearRow, RestoreRow
+from weir.ledger.models import OwedClearRow
+from weir.ledger.state_models import RestoreRow
 from weir.results.codec import manifest_from_json
 from weir.store.store import Store
 from weir.testing.ledgers import fast_folder

@@ -23,7 +23,7 @@ from weir.coordinator.restore import Wish
 from weir.coordinator.restore import restore as restore_snapshot
 from weir.coordinator.savepoint import Asked, create, drop, savepoints, show, tidy
 from weir.errors import Misconfigured, Retryable
-from weir.ledger.models import CheckpointRow
+from weir.ledger.state_models import CheckpointRow
 from weir.results.codec import checkpoint_from_json
 from weir.store.store import Store
 from weir.store.walk import files_below

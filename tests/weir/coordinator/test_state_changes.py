@@ -6,7 +6,8 @@ from tests.weir.coordinator.conftest import Saved, World
 
 from weir.coordinator.adopt import adopt
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, list_state, sink, source
-from weir.ledger.models import RestoreRow, ResultRow, RunRow
+from weir.ledger.models import ResultRow, RunRow
+from weir.ledger.state_models import RestoreRow
 from weir.results.codec import manifest_from_json
 from weir.testing.ledgers import fast_folder
 
