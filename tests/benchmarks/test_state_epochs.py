@@ -27,7 +27,8 @@ from weir.coordinator.services import Services
 from weir.coordinator.state_files import live_state_files
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 from weir.dataflow.keep import size_from_text, told_size
-from weir.ledger.models import AttemptRow, CompactionRow, ResultRow
+from weir.ledger.models import AttemptRow, ResultRow
+from weir.ledger.state_models import CompactionRow
 from weir.results.codec import manifest_from_json, region_report_from_json
 from weir.results.manifest import Manifest
 from weir.results.region_job import RegionJob, RegionReport
