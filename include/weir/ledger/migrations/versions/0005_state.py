@@ -7,7 +7,7 @@ revision = "0005"
 down_revision = "0004"
 
 _TIME = sa.DateTime(timezone=True)
-_BYTES = sa.BigInteger()
+_BYTES = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
@@ -24,7 +24,7 @@ def upgrade() -> None:
         sa.Column("lineage", sa.Integer(), nullable=False),
         sa.Column("attempt", sa.String(length=40), nullable=False),
         sa.Column("content", sa.String(length=64), nullable=False),
-        sa.Column("folder", sa.Text(), nullable=False),
+        sa.Column("folder", sa.Text().with_variant(sa.String(length=250), "sqlite"), nullable=False),
         sa.Column("triggered_at", _TIME, nullable=False),
         sa.Column("completed_at", _TIME),
         sa.Column("subsumed_at", _TIME),
