@@ -119,6 +119,9 @@ def world(airflow_home, server, tmp_path_factory):
         yield folder
         file.unlink()
         sys.modules.pop("keepers", None)
+        from airflow.api.common.delete_dag import delete_dag
+
+        delete_dag("keepers")  # other tests look at all DAGs
 
 
 @pytest.fixture

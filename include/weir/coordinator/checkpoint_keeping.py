@@ -7,7 +7,7 @@ are released; manifests are deleted, and files behind them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,6 +30,7 @@ from weir.ledger.checkpoints import (
     pending_checkpoints,
     retained_checkpoints,
     retained_of_run,
+    runs_of_lost_checkpoints,
     runs_with_checkpoints,
     subsume_checkpoints,
     undeleted_checkpoints,
@@ -76,9 +77,8 @@ def keep_checkpoints(services: Services, dataflow: str, *, is_thorough: bool = F
             return KeptCheckpoints()
         is_pending = bool(pending_checkpoints(session, dataflow))
     given_up = _give_up(services, dataflow) if is_pending else ()
-    lost = _give_up_lost(services, dataflow) if is_thorough else {}
-    given_up += tuple(lost)
-    completed = _complete_again(services, dataflow, frozenset(lost.values()))
+    given_up += _give_up_lost(services, dataflow) if is_thorough else ()
+    completed = _complete_again(services, dataflow)
     subsumed = _subsume(services, dataflow)
     return KeptCheckpoints(given_up, completed, subsumed, _delete(services, dataflow))
 
@@ -94,8 +94,8 @@ def _give_up(services: Services, dataflow: str) -> tuple[int, ...]:
         return tuple(row.number for row in rows)
 
 
-def _give_up_lost(services: Services, dataflow: str) -> dict[int, str]:
-    """Retained checkpoints whose manifest is definitely gone, or not as it was written: each with its run."""
+def _give_up_lost(services: Services, dataflow: str) -> tuple[int, ...]:
+    """Retained checkpoints whose manifest is definitely gone, or not as it was written."""
     with services.ledger.transaction() as session:
         rows = [row for row in retained_checkpoints(session, dataflow) if not row.folder]
 
@@ -103,7 +103,7 @@ def _give_up_lost(services: Services, dataflow: str) -> dict[int, str]:
         return in_parallel(lambda row: read_checkpoint(services.store, dataflow, row.number) is None, some, 16)
 
     answers = asked_twice(services.store, services.store_id(), rows, look, lambda is_lost: is_lost)
-    lost = {row.number: row.run for row, is_lost in zip(rows, answers, strict=True) if is_lost}
+    lost = tuple(row.number for row, is_lost in zip(rows, answers, strict=True) if is_lost)
     if lost:
         with services.ledger.transaction(dataflow) as session:
             for row in retained_checkpoints(session, dataflow):
@@ -124,12 +124,14 @@ def _is_closing(session: Session, run: str) -> bool:
     return session.scalar(query.limit(1)) is not None
 
 
-def _complete_again(services: Services, dataflow: str, lost: Set[str]) -> tuple[int, ...]:
+def _complete_again(services: Services, dataflow: str) -> tuple[int, ...]:
     """Checkpoint runs once more whose state was made again, oldest epoch first: their checkpoints name other files.
 
-    And those whose checkpoint was `lost`.
+    And those whose checkpoint was lost: who gave it up may have been killed, or have met somebody at work on the run.
     """
     with services.ledger.transaction() as session:
+        most = newest_dataflow_settings(session, dataflow, services.life).retained_checkpoints
+        lost = runs_of_lost_checkpoints(session, dataflow, most)
         runs = {run for run in runs_with_checkpoints(session, dataflow) if _is_outdated(session, run)}
         runs |= {run for run in lost if _may_be_checkpointed(session, run)}
     found = []

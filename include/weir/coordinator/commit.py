@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordinator.begin import summary_of
 from weir.coordinator.clearing import Clearer
-from weir.coordinator.compacted_files import require_present
+from weir.coordinator.compacted_files import missing_files, require_present
 from weir.coordinator.consequences import note_whether_closed, owe_clears
 from weir.coordinator.copies import require_whole_copies
 from weir.coordinator.inputs import Part, require_intact
@@ -71,11 +71,13 @@ def commit(services: Services, begun: Begun, report: RegionReport, clearer: Clea
     Raises Fenced if a newer attempt is registered, Conflict if an input has changed since it was read,
     ResultUnavailable if an input broke while it was read, and Misconfigured if siblings have other columns.
     """
-    # A file that is gone by now does no harm: it was read. Of state, which is large, scrubbing compares the bytes.
+    # A file that is gone by now does no harm: it was read. Of state, which is large, scrubbing compares the bytes; but
+    # what of it stays as it was is named again.
     read = [part for part in _read(begun) if part[0].state is None]
     require_intact(services, read, frozenset({Fault.DAMAGED}))
     require_whole_copies(services, begun.job, report.resumed)
     manifests = [_manifest(services, begun, report, output) for output in report.outputs]
+    _require_shared(services, begun, report.outputs, manifests)
     results = [_write(services, output, manifest) for output, manifest in zip(report.outputs, manifests, strict=True)]
     _require_all_outputs(begun, results)
     unlike = require_equal_schemas(services, begun, results, clearer)
@@ -85,6 +87,25 @@ def commit(services: Services, begun: Begun, report: RegionReport, clearer: Clea
     by_partition = {result.partition: manifest for result, manifest in zip(results, manifests, strict=True)}
     summary = {"attempt": begun.attempt.id, **summary_of(results, by_partition), "seconds": dict(report.metrics)}
     return Committed({**summary, **_resumed(report)}, owed, _touched(begun))
+
+
+def _require_shared(
+    services: Services, begun: Begun, outputs: Sequence[OutputReport], manifests: Sequence[Manifest]
+) -> None:
+    """Make sure that files of keyed state are there that earlier attempts wrote and the new manifests name.
+
+    Raises ResultUnavailable for what was committed, and Retryable for what that had been compacted to.
+    """
+    written = {each.folder for each in outputs}
+    named = [file for each in manifests if each.state is not None for file in each.state.files]
+    shared = [file for file in named if file.folder not in written]
+    if missing_files(services, shared):
+        references = list({each.reference(): each for each in begun.inputs if each.manifest.state is not None})
+        answers = probe(services.store, services.store_id(), references)
+        losses = tuple(found for found in answers.values() if not isinstance(found, Manifest))
+        if losses:
+            raise ResultUnavailable(losses)
+        require_present(services, shared)
 
 
 def _touched(begun: Begun) -> tuple[str, ...]:

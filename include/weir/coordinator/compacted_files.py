@@ -25,20 +25,21 @@ def present_compactions(services: Services, attempts: Iterable[str]) -> Compacti
     """
     with services.ledger.transaction() as session:
         found = compactions_of(session, attempts)
-    missing = _missing(services, [each for files in found.values() for each in files])
+    missing = missing_files(services, [each for files in found.values() for each in files])
     return {of: files for of, files in found.items() if not any(each.path in missing for each in files)}
 
 
 def require_present(services: Services, files: Sequence[StateFile]) -> None:
     """Make sure that files are there which an attempt has read. Raises Retryable: the next goes on without them."""
-    missing = _missing(services, files)
+    missing = missing_files(services, files)
     if missing:
         raise Retryable(
             f"{min(missing)} is gone, to which state had been compacted: the next try goes on from what was committed"
         )
 
 
-def _missing(services: Services, files: Iterable[StateFile]) -> set[str]:
+def missing_files(services: Services, files: Iterable[StateFile]) -> set[str]:
+    """The paths of those that are not there with their sizes, at one look."""
     sizes = {each.path: each.file.bytes for each in files}
     answers = in_parallel(lambda path: _is_there(services, path, sizes[path]), list(sizes), services.store.workers)
     return {path for path, answer in zip(sizes, answers, strict=True) if not answer}

@@ -10,16 +10,17 @@ released: so that a ledger that is built again does not take it for lost.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from weir.coordinator.services import Services
-from weir.coordinator.state_files import is_keyed_state, live_state_files
+from weir.coordinator.state_files import has_kept_state, live_state_files, may_be_keyed_state
 from weir.errors import DiskFull
 from weir.ledger.lives import is_all_kept, newest_dataflow_settings, run_life, runs_to_release, unpinned_verdicts
 from weir.ledger.models import ResultRow, RunRow
@@ -144,8 +145,9 @@ def delete_released(services: Services, dataflow: str, runs: Iterable[str] | Non
     """
     services.store_id()  # an unmounted disk looks as if all were deleted already
     with services.ledger.transaction() as session:
-        pending = _pending(session, dataflow, runs)
-        has_state = any(is_keyed_state(session, each.run, each.stage) for each in pending)
+        rows = _pending(session, dataflow, runs)
+        pending = [_deleted(row) for row, _ in rows]
+        has_state = any(may_be_keyed_state(*each) for each in rows) and has_kept_state(session, dataflow)
         recent = _released_since(session, pending, services.now() - _RECENT) if has_state else frozenset()
     if has_state:
         # Asked when they are released, not before: what is not in use by now never will be.
@@ -169,9 +171,12 @@ def _released_since(session: Session, pending: Iterable[Deleted], since: datetim
     return frozenset(session.scalars(query))
 
 
-def _pending(session: Session, dataflow: str, runs: Iterable[str] | None) -> list[Deleted]:
+def _pending(
+    session: Session, dataflow: str, runs: Iterable[str] | None
+) -> list[tuple[ResultRow, Mapping[str, Any] | None]]:
+    """Results that are marked released and not deleted yet, each with the form that its run is pinned to."""
     query = (
-        select(ResultRow)
+        select(ResultRow, RunRow.pinned)
         .join(RunRow, RunRow.id == ResultRow.run)
         .where(
             RunRow.dataflow == dataflow,
@@ -182,10 +187,11 @@ def _pending(session: Session, dataflow: str, runs: Iterable[str] | None) -> lis
     )
     if runs is not None:
         query = query.where(ResultRow.run.in_(list(runs)))
-    return [
-        Deleted(row.run, row.stage, row.subtask, row.layout, row.attempt, row.folder, row.bytes, row.state_reason)
-        for row in session.scalars(query)
-    ]
+    return [(row, pinned) for row, pinned in session.execute(query)]
+
+
+def _deleted(row: ResultRow) -> Deleted:
+    return Deleted(row.run, row.stage, row.subtask, row.layout, row.attempt, row.folder, row.bytes, row.state_reason)
 
 
 def _delete_data(services: Services, deleted: Deleted) -> None:

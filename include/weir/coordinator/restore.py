@@ -23,7 +23,7 @@ from weir.coordinator.restored_results import (
 )
 from weir.coordinator.restored_run import drop_clears, fence_all, restored_run, topology_for
 from weir.coordinator.services import Services
-from weir.coordinator.snapshot_source import OpenStore, Source, find_source, named, require_whole
+from weir.coordinator.snapshot_source import OpenStore, Source, find_source, named, require_retained, require_whole
 from weir.dataflow import Dataflow
 from weir.dataflow.state_evolution import require_compatible
 from weir.errors import Conflict, Misconfigured
@@ -104,7 +104,8 @@ class _Plan:
 def restore(services: Services, wish: Wish, open_store: OpenStore) -> Restored:
     """Let a dataflow go on from a checkpoint or savepoint; nothing is changed where it cannot.
 
-    Raises Misconfigured for what does not exist, is not whole, does not fit the present dataflow or is in the way;
+    Raises Misconfigured for what does not exist, is not whole or not kept, does not fit the present dataflow or is in
+    the way;
     Retryable where store or ledger do not answer, and Conflict if tasks committed meanwhile again and again.
     """
     store_id = services.store_id()
@@ -229,6 +230,7 @@ def _commit(
     making: Sequence[RestoredPartition],
     copied: int,
 ) -> Restored:
+    require_retained(session, source)
     again = _plan(session, wish, source)
     if (again.replaced, again.is_repinned) != (plan.replaced, plan.is_repinned):
         raise Conflict(f"{wish.target} has changed while {source} was being restored")

@@ -12,6 +12,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from weir.coordinator.adopt import free_run
+from weir.coordinator.checkpoint_content import keyed_states
 from weir.coordinator.run_records import write_record
 from weir.coordinator.services import Services
 from weir.ledger.attempts import end
@@ -34,7 +35,7 @@ def topology_for(row: RunRow | None, checkpoint: Checkpoint, wanted: list[Partit
     """
     if row is not None and row.pinned is not None:
         present = topology_of(row.pinned)
-        if _writes(present, wanted):
+        if _writes(present, wanted) and _keeps(present, checkpoint):
             return present, False
     return topology_of(checkpoint.pinned), row is not None
 
@@ -45,6 +46,12 @@ def _writes(topology: Topology, wanted: list[PartitionId]) -> bool:
     if not all(topology.writes(*each) for each in groups):
         return False
     return {part for each in groups for part in topology.partitions_of(*each)} == set(wanted)
+
+
+def _keeps(topology: Topology, checkpoint: Checkpoint) -> bool:
+    """Whether a topology declares the keyed states as they were: what is visible of files depends on it, as by a ttl."""
+    declared = {name: state for name, (state, _) in keyed_states(topology).items()}
+    return all(declared.get(each.state.name) == each.state for each in checkpoint.states)
 
 
 def restored_run(

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordinator.services import Services
 from weir.errors import Misconfigured
+from weir.ledger.checkpoints import is_retained
 from weir.ledger.state_models import CheckpointRow
 from weir.results.checkpoint import Checkpoint, checkpoint_path
 from weir.results.codec import checkpoint_from_json
@@ -91,7 +92,8 @@ def find_source(services: Services, dataflow: str, name: str, open_store: OpenSt
     wanted = [row for row in rows if name in (str(row.number), row.folder.rpartition("/")[2])]
     usable = [row for row in wanted if _is_usable(row)]
     if len(usable) != 1:
-        raise Misconfigured(f"{dataflow} has no checkpoint or savepoint {name}: {_known(rows)}")
+        gone = " any more, it was subsumed" if any(row.subsumed_at for row in wanted) else ""
+        raise Misconfigured(f"{dataflow} has no checkpoint or savepoint {name}{gone}: {_known(rows)}")
     row = usable[0]
     if row.folder:
         return read_savepoint(folder_at(services, row.folder, open_store))
@@ -105,7 +107,7 @@ def snapshots_of(session: Session, dataflow: str) -> list[CheckpointRow]:
 
 
 def _is_usable(row: CheckpointRow) -> bool:
-    return row.deleted_at is None and row.status not in (PENDING, FAILED)
+    return row.deleted_at is None and row.subsumed_at is None and row.status not in (PENDING, FAILED)
 
 
 def _known(rows: list[CheckpointRow]) -> str:
@@ -155,6 +157,25 @@ def require_whole(source: Source) -> None:
         raise Misconfigured(
             f"{source} cannot be restored, nothing was changed: {'; '.join(missing[:_SHOWN])}{more}. "
             f"`weir checkpoints {source.checkpoint.dataflow}` and `weir savepoint list` tell of others"
+        )
+
+
+def require_retained(session: Session, source: Source) -> None:
+    """Make sure, until the transaction ends, that nobody lets a checkpoint's files go. Raises Misconfigured.
+
+    Whoever deletes files has subsumed their checkpoint before asking who uses them, and waits for this transaction to
+    do so: then what was restored is there to be seen. A savepoint's files are its own.
+    """
+    if source.is_savepoint:
+        return
+    made = source.checkpoint
+    query = select(CheckpointRow.id).where(
+        CheckpointRow.dataflow == made.dataflow, CheckpointRow.number == made.number, is_retained()
+    )
+    if session.scalar(query.with_for_update(read=True)) is None:
+        raise Misconfigured(
+            f"{source} was subsumed while it was being restored, and its files are deleted; nothing was changed. "
+            f"`weir checkpoints {made.dataflow}` lists those that are kept: restore one of them, or a savepoint"
         )
 
 

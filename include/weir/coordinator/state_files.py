@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, literal, select
 from sqlalchemy.orm import Session
 
 from weir.coordinator.checkpoint_content import keyed_states
@@ -21,9 +21,9 @@ from weir.coordinator.restore_pins import pinned_files
 from weir.coordinator.services import Services
 from weir.errors import Misconfigured
 from weir.ledger.leases import leased
-from weir.ledger.models import ResultRow, RunRow
+from weir.ledger.models import LeaseRow, ResultRow, RunRow
 from weir.ledger.runs import topology_of
-from weir.ledger.state_models import CompactionRow, RestoreRow
+from weir.ledger.state_models import CheckpointRow, CompactionRow, RestoreRow
 from weir.results.codec import manifest_from_json
 from weir.results.layout import PLAIN
 from weir.results.partition_state import PartitionState
@@ -38,8 +38,11 @@ _COUNTING = (PartitionState.FINISHED.value, PartitionState.LOST.value, Partition
 def live_state_files(services: Services, dataflow: str) -> frozenset[str]:
     """The files of keyed state that are in use, of this dataflow and below its folder by those restored from it.
 
+    Checkpoints are asked first and last: what goes on from one (a restore, a reader) sees it retained, and then names
+    its files as a result does; what becomes one is named by results before. So neither is missed in between.
     Raises Retryable.
     """
+    checkpointed = _checkpointed(services, dataflow)
     with services.ledger.transaction() as session:
         users = [dataflow, *_forks(session, dataflow)]
         folders = [row.folder for user in users for row in state_results(session, user, _COUNTING)]
@@ -47,42 +50,64 @@ def live_state_files(services: Services, dataflow: str) -> frozenset[str]:
         compacted = [path for user in users for path in _compacted(session, user)]
         pinned = pinned_files(services, session, dataflow)
     named = in_parallel(lambda folder: _named(services, folder), folders, services.store.workers)
-    checkpointed = (path for user in users for path in files_retained(services, user))
+    checkpointed |= _checkpointed(services, dataflow)
     return frozenset([*compacted, *pinned, *checkpointed, *(path for paths in named for path in paths)])
+
+
+def _checkpointed(services: Services, dataflow: str) -> set[str]:
+    """The files that retained checkpoints name, of this dataflow and of those restored from it."""
+    with services.ledger.transaction() as session:
+        users = [dataflow, *_forks(session, dataflow)]
+    return {path for user in users for path in files_retained(services, user)}
 
 
 def _read(session: Session, dataflow: str, now: datetime) -> list[ResultRow]:
     """Results of keyed states that were made again while somebody reads them, and will name their files."""
-    rows = state_results(session, dataflow, (PartitionState.RELEASED.value, PartitionState.SUPERSEDED.value))
+    states = (PartitionState.RELEASED.value, PartitionState.SUPERSEDED.value)
+    rows = state_results(session, dataflow, states, ResultRow.id.in_(select(LeaseRow.result)))
     claimed = leased(session, [row.id for row in rows], now)
     return [row for row in rows if row.id in claimed]
 
 
-def state_results(session: Session, dataflow: str, states: Iterable[str]) -> list[ResultRow]:
-    """The results of keyed states of a dataflow that are in one of these states of life, current or not."""
+def state_results(
+    session: Session, dataflow: str, states: Iterable[str], *more: ColumnElement[bool]
+) -> list[ResultRow]:
+    """The results of a dataflow in one of these states of life that may be of keyed states, current or not."""
     query = (
         select(ResultRow, RunRow.pinned)
         .join(RunRow, RunRow.id == ResultRow.run)
-        .where(RunRow.dataflow == dataflow, ResultRow.state.in_(list(states)), ResultRow.layout != PLAIN.id)
+        .where(RunRow.dataflow == dataflow, ResultRow.state.in_(list(states)), ResultRow.layout != PLAIN.id, *more)
         .order_by(ResultRow.id)
     )
-    usual = _newest_pinned(session, dataflow)
-    return [row for row, pinned in session.execute(query) if _is_keyed(row.stage, pinned or usual)]
+    return [row for row, pinned in session.execute(query) if may_be_keyed_state(row, pinned)]
 
 
-def is_keyed_state(session: Session, run: str, stage: str) -> bool:
-    """Whether a stage is a keyed state in the dataflow that a run is pinned to, or was before it was freed of it."""
-    row = session.get_one(RunRow, run)
-    return _is_keyed(stage, row.pinned or _newest_pinned(session, row.dataflow))
+def may_be_keyed_state(row: ResultRow, pinned: Mapping[str, Any] | None) -> bool:
+    """Whether a result may be of a keyed state; `pinned` is the form that its run has now.
+
+    What counts is of that form. What does not may be of an earlier one, that had other states: its manifest tells.
+    """
+    return row.layout != PLAIN.id and (not row.is_current or _is_keyed(row.stage, pinned))
+
+
+def has_kept_state(session: Session, dataflow: str) -> bool:
+    """Whether there may be keyed state of a dataflow that others use, whatever it keeps now.
+
+    A run that keeps state has a checkpoint once it is closed; only of open ones their form has to be looked at.
+    """
+    used = (
+        select(literal(1)).where(CheckpointRow.dataflow == dataflow),
+        select(literal(1)).where(CompactionRow.dataflow == dataflow),
+        select(literal(1)).where((RestoreRow.dataflow == dataflow) | (RestoreRow.origin == dataflow)),
+    )
+    if any(session.scalar(each.limit(1)) is not None for each in used):
+        return True
+    forms = session.scalars(select(RunRow.pinned).where(RunRow.dataflow == dataflow, RunRow.closed_at.is_(None)))
+    return any(each is not None and keyed_states(topology_of(each)) for each in forms)
 
 
 def _is_keyed(stage: str, pinned: Mapping[str, Any] | None) -> bool:
     return pinned is not None and stage in keyed_states(topology_of(pinned))
-
-
-def _newest_pinned(session: Session, dataflow: str) -> Mapping[str, Any] | None:
-    query = select(RunRow.pinned).where(RunRow.dataflow == dataflow, RunRow.pinned.is_not(None))
-    return session.scalar(query.order_by(RunRow.created_at.desc(), RunRow.epoch.desc()).limit(1))
 
 
 def _forks(session: Session, origin: str) -> list[str]:

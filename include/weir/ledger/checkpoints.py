@@ -23,7 +23,7 @@ class CheckpointStatus(Enum):
     """Its number is taken; its manifest may be there."""
     COMPLETED = "completed"
     FAILED = "failed"
-    """It was never completed, and never will be."""
+    """It was never completed, and never will be; or it was, as `completed_at` says, and its manifest was lost."""
 
 
 def is_retained() -> ColumnElement[bool]:
@@ -121,7 +121,10 @@ def complete(session: Session, dataflow: str, number: int, now: datetime) -> Che
 
 
 def abandon(row: CheckpointRow) -> None:
-    """Write down that a pending one will never be completed; its manifest is deleted behind that."""
+    """Write down that one will never be completed, or that its manifest is lost; what is there is deleted behind that.
+
+    One that was complete keeps the time: by this its run is known to need another.
+    """
     row.status = CheckpointStatus.FAILED.value
 
 
@@ -138,6 +141,25 @@ def subsume_checkpoints(session: Session, dataflow: str, retained: int, now: dat
 def runs_with_checkpoints(session: Session, dataflow: str) -> set[str]:
     """The runs of which an own checkpoint is retained."""
     return {row.run for row in _own(session, dataflow, is_retained())}
+
+
+def runs_of_lost_checkpoints(session: Session, dataflow: str, most: int) -> set[str]:
+    """The runs whose newest checkpoint was complete, and given up as its manifest was lost: to be completed once more.
+
+    Not where it would not be one of the `most` that are retained.
+    """
+    failed = CheckpointRow.status == CheckpointStatus.FAILED.value
+    was_complete = CheckpointRow.completed_at.is_not(None) & CheckpointRow.subsumed_at.is_(None)
+    lost = {row.run: row for row in _own(session, dataflow, failed & was_complete)}
+    if not lost:
+        return set()
+    newest = {row.run: row.number for row in _own(session, dataflow, CheckpointRow.completed_at.is_not(None))}
+    epochs = {row.epoch for row in _own(session, dataflow, is_retained())}
+    return {
+        run
+        for run, row in lost.items()
+        if newest[run] == row.number and sum(each > row.epoch for each in epochs) < most
+    }
 
 
 def forget_checkpoints(session: Session, dataflow: str, numbers: Collection[int]) -> None:

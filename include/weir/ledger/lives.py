@@ -89,7 +89,7 @@ def run_life(session: Session, run: Run, settings: LifeSettings, now: datetime) 
         last_event(session, row),
         row.deleted_at is not None and row.deleted_at + settings.orphan_age <= now,
         frozenset(run.topology.states),
-        why_subsumed(session, row, run.topology),
+        why_subsumed(session, row, run.topology, settings.retained_checkpoints),
     )
 
 
@@ -116,7 +116,7 @@ def _checkpointed(session: Session, run: str, stored: Collection[ResultRow]) -> 
     """What retained checkpoints name of a run that is to be pinned anew."""
     row = session.get_one(RunRow, run)
     pinned = _newest_pinned(session, row.dataflow)
-    return {} if pinned is None else checkpoint_pins(session, row, topology_of(pinned), stored)
+    return checkpoint_pins(session, row, None if pinned is None else topology_of(pinned), stored)
 
 
 def stored_results(session: Session, run: str) -> list[ResultRow]:
@@ -139,10 +139,15 @@ def last_event(session: Session, run: RunRow) -> datetime:
 
 
 def _stored(row: ResultRow, topology: Topology | None = None) -> StoredResult:
-    is_declared = topology is not None and not topology.dataflow.stage(row.stage).deterministic
+    # A run may have been moved to a form that has no such stage.
+    is_declared = topology is not None and row.stage in _chancy(topology)
     is_chancy = is_declared or row.differs_from is not None
     partition = PartitionId(row.stage, row.subtask, row.layout)
     return StoredResult(row.id, partition, row.attempt, row.is_current, row.bytes, is_chancy)
+
+
+def _chancy(topology: Topology) -> set[str]:
+    return {stage.name for stage in topology.dataflow.stages if not stage.deterministic}
 
 
 def _read(session: Session, stored: Collection[ResultRow], now: datetime) -> dict[int, Pin]:

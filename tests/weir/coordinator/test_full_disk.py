@@ -71,10 +71,10 @@ def twofold():
 def test_nothing_is_marked_lost_and_what_was_half_written_is_removed(world, disk, too_large):
     write, written = world.airflow.engine._write, []
 
-    def filling_up(stage, output, text):
+    def filling_up(stage, output, *content):
         if too_large == "its second result" and written:
             disk.fill()
-        report = write(stage, output, text)
+        report = write(stage, output, *content)
         written.append(disk.path / output.folder)
         if too_large == "its manifest":
             disk.fill()
