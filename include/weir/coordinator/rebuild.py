@@ -6,6 +6,7 @@ lost ledger knew is said, never guessed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -13,6 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.coordinator.rebuild_checkpoints import restore_checkpoints, stored_checkpoints
+from weir.coordinator.rebuild_pins import enter_pins_of_all
 from weir.coordinator.rebuild_savepoints import restore_savepoints, stored_savepoints
 from weir.coordinator.services import Services
 from weir.errors import Conflict, Misconfigured
@@ -82,7 +84,19 @@ def rebuild(services: Services, dataflow: str | None = None) -> tuple[Rebuilt, .
             f"neither the ledger nor the store {services.store.url} knows a dataflow {dataflow}; they know "
             f"{', '.join(names) or 'none'}"
         )
-    return tuple(_dataflow(services, store_id, name) for name in ([dataflow] if dataflow else names))
+    forks = enter_pins_of_all(services, store_id)
+    wanted = [dataflow] if dataflow else names
+    unknown = {origin: found - {*wanted} for origin, found in forks.items()}
+    return tuple(_with_forks(_dataflow(services, store_id, name), unknown.get(name, ())) for name in wanted)
+
+
+def _with_forks(built: Rebuilt, forks: Iterable[str]) -> Rebuilt:
+    """Tell of forks that the ledger does not know yet."""
+    notes = (
+        f"{fork} began with files of {built.dataflow}, which stay for it: `weir ledger rebuild {fork}` takes it in"
+        for fork in sorted(forks)
+    )
+    return replace(built, notes=(*built.notes, *notes))
 
 
 def _present_store(services: Services) -> str:

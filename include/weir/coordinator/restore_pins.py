@@ -21,6 +21,7 @@ from weir.results.codec import manifest_from_json
 from weir.results.manifest import StateFile
 from weir.results.partition_state import PartitionState
 from weir.results.savepoint import MANIFEST
+from weir.store.catalogue import restored
 from weir.store.errors import NotFound
 
 _REASON = "the dataflow has a checkpoint of files that are all its own"
@@ -30,10 +31,13 @@ def pinned_files(services: Services, session: Session, origin: str) -> set[str]:
     """The files of a dataflow that forks of it still need, by path. Raises Retryable."""
     found: set[str] = set()
     for pin in pins_on(session, origin):
-        folders = select(ResultRow.folder).where(
-            ResultRow.run == run_key(pin.dataflow, pin.epoch), ResultRow.state != PartitionState.RELEASED.value
-        )
-        found |= {file.path for folder in session.scalars(folders) for file in _named(services, folder)}
+        query = select(ResultRow).where(ResultRow.run == run_key(pin.dataflow, pin.epoch))
+        rows = list(session.scalars(query))
+        folders = [row.folder for row in rows if row.state != PartitionState.RELEASED.value]
+        if not rows:  # the ledger was lost, and the fork has not been built again yet
+            unreleased = (each for each in restored(services.store, pin.dataflow, pin.epoch) if each.released is None)
+            folders = [each.folder for each in unreleased]
+        found |= {file.path for folder in folders for file in _named(services, folder)}
     return {path for path in found if path.startswith(f"{origin}/")}
 
 

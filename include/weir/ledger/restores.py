@@ -6,7 +6,7 @@ has what it would go on from.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
 
 from sqlalchemy import bindparam, select
@@ -74,22 +74,33 @@ def restore_pin(session: Session, run: RunRow, restored: Iterable[Candidate], no
         run.closed_at = run.closed_at or now
     if not found or last_restore(session, run.dataflow, run.epoch) is not None:
         return
-    files = [file for each in found for stored in each.results.values() for file in _files(stored.manifest)]
-    origins = sorted({file.folder.partition("/")[0] for file in files} - {run.dataflow}) or [run.dataflow]
-    for origin in origins:
+    manifests = [stored.manifest for each in found for stored in each.results.values()]
+    enter_pins(session, run.dataflow, run.epoch, manifests, now)
+
+
+def enter_pins(session: Session, dataflow: str, epoch: str, restored: Collection[Manifest], now: datetime) -> None:
+    """Enter that an epoch was restored with these manifests, as the store tells."""
+    for origin in origins_of(dataflow, restored) or [dataflow]:
         session.add(
             RestoreRow(
-                dataflow=run.dataflow,
-                epoch=run.epoch,
-                lineage=max(each.lineage for each in found),
+                dataflow=dataflow,
+                epoch=epoch,
+                lineage=max(each.lineage for each in restored),
                 origin=origin,
                 number=0,
                 source="what the store tells",
-                mode=SAME if origin == run.dataflow else FORK,
+                mode=SAME if origin == dataflow else FORK,
                 left_out=[],
                 restored_at=now,
             )
         )
+    session.flush()
+
+
+def origins_of(dataflow: str, restored: Iterable[Manifest]) -> list[str]:
+    """The other dataflows whose files what was restored consists of."""
+    files = [file for manifest in restored for file in _files(manifest)]
+    return sorted({file.folder.partition("/")[0] for file in files} - {dataflow})
 
 
 def _files(manifest: Manifest) -> tuple[StateFile, ...]:

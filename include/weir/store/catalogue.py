@@ -26,6 +26,8 @@ from weir.store.store import Store
 
 _SINKS = "_sinks"
 _WORKERS = 16
+_RESTORED = "t0000-"
+"""How the ids of attempts begin that no task has made: they are of no try."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,15 @@ def stored_dataflows(store: Store) -> tuple[str, ...]:
 def catalogue(store: Store, dataflow: str) -> tuple[EpochCatalogue, ...]:
     """All epochs of a dataflow, oldest first. Raises Retryable, and Misconfigured for files of a newer Weir."""
     return tuple(_epoch(store, dataflow, epoch) for epoch in _folders(store, dataflow))
+
+
+def restored(store: Store, dataflow: str, epoch: str | None = None) -> tuple[Stored, ...]:
+    """What was restored into a dataflow, in one epoch or in all, as far as it can be read. Raises as `catalogue`."""
+    epochs = _folders(store, dataflow) if epoch is None else [epoch]
+    folders = [folder for each in epochs for folder in _attempt_folders(store, f"{dataflow}/{each}")]
+    of_nobody = [each for each in folders if each.rpartition("/")[2].startswith(_RESTORED)]
+    found = in_parallel(partial(_result, store), of_nobody, _WORKERS)
+    return tuple(each for each in found if isinstance(each, Stored))
 
 
 def _epoch(store: Store, dataflow: str, epoch: str) -> EpochCatalogue:
