@@ -8,7 +8,9 @@ from sqlalchemy import select
 from tests.weir.coordinator.conftest import Saved
 from tests.weir.coordinator.test_checkpoints import aircraft, checkpoint, is_there, retained, rows, run_days
 
+from weir.coordinator import checkpoint_keeping
 from weir.coordinator.checkpoint_keeping import keep_checkpoints
+from weir.coordinator.release import release
 from weir.coordinator.services import Services
 from weir.coordinator.state_files import live_state_files
 from weir.coordinator.sweep import sweep
@@ -178,3 +180,37 @@ def test_a_pending_number_of_a_run_that_is_closed_is_given_up_and_its_manifest_g
         with world.ledger.transaction() as session:
             named = select(ResultRow).where(ResultRow.stage == "history", ResultRow.state == "finished")
             assert f"ladder@{newest.epoch}" in {row.run for row in session.scalars(named)}
+
+
+def give_up_lost(world, number):
+    """The manifest of a checkpoint is lost, and upkeep is killed behind having given it up."""
+    world.store.delete(f"ladder/_checkpoints/{number:08d}.json")
+    assert checkpoint_keeping._give_up_lost(world.services, "ladder") == (number,)
+
+
+def test_a_run_whose_lost_checkpoint_was_given_up_is_checkpointed_by_whoever_comes_next(before_the_fifth_closes):
+    with fast_folder() as folder:
+        world = before_the_fifth_closes.go_on(folder / "world")
+        finish(world)
+        give_up_lost(world, 4)
+        release(world.services, "ladder")  # its state is not taken for subsumed
+        assert keep_checkpoints(world.services, "ladder").completed == (6,)
+        assert retained(world) == [(3, 3), (5, 5), (6, 4)]
+        assert_all_that_is_named_is_there(world)
+        assert not keep_checkpoints(world.services, "ladder", is_thorough=True).completed
+
+
+def test_one_that_would_not_be_retained_is_not_completed_once_more(before_the_fifth_closes):
+    with fast_folder() as folder:
+        world = before_the_fifth_closes.go_on(folder / "world")
+        finish(world)
+        give_up_lost(world, 3)
+        world.airflow.collects = False
+        run_days(world, 6)
+        kept = keep_checkpoints(world.services, "ladder")
+        assert (kept.completed, retained(world)) == ((), [(4, 4), (5, 5), (6, 6)])
+        with world.ledger.transaction() as session:
+            third = select(ResultRow.state).where(
+                ResultRow.run == "ladder@20130103T000000Z", ResultRow.stage == "history"
+            )
+            assert list(session.scalars(third)) == ["released"]

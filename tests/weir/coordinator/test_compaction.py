@@ -181,6 +181,24 @@ def test_where_a_merged_file_goes_while_it_is_read_the_next_try_does_without(day
     assert committed(days, 5).state.files[:-1] == committed(days, 4).state.files
 
 
+def test_where_a_merged_file_goes_before_what_was_read_is_committed_the_next_try_does_without(days):
+    run_days(days, 1, 2, 3, 4)
+    merged = next(each for each in present(days, 4) if "/m0/" in each.path)
+    commit = days.airflow.coordinator.commit
+
+    def lose_and_commit(begun, *more):
+        if begun.states:
+            days.airflow.coordinator.commit = commit
+            days.store.delete(merged.path)
+        return commit(begun, *more)
+
+    days.airflow.coordinator.commit = lose_and_commit
+    run_days(days, 5)
+    task = days.airflow.task("scheduled__2013-01-05", "aircraft-known")
+    assert (task.state, len(task.runs)) == ("success", 2)
+    assert committed(days, 5).state.files[:-1] == committed(days, 4).state.files
+
+
 def test_a_compaction_whose_input_is_gone_ends_without_one(days):
     run_days(days, 1, 2, 3)
     days.airflow.dag_run(4)

@@ -11,7 +11,7 @@ from weir.coordinator.state_files import live_state_files
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 from weir.errors import Misconfigured
 from weir.ledger.checkpoints import retained_checkpoints
-from weir.ledger.models import AttemptRow, ResultRow, RunRow
+from weir.ledger.models import AttemptRow, ResultEventRow, ResultRow, RunRow
 from weir.ledger.runs import run_by_id
 from weir.ledger.snapshot import run_state
 from weir.recovery.plan import StepKind
@@ -306,4 +306,26 @@ def test_a_file_that_an_attempt_reads_stays_though_its_result_was_made_again_mea
     assert days.store.size(read.path)
     days.airflow.run_until_quiet()
     assert executed(days)["02/aircraft-known[0]"] == 1
+    assert is_well(days)
+
+
+def test_a_file_that_goes_while_an_attempt_goes_on_from_it_is_not_named_again(days):
+    run_days(days, 1)
+    second = days.airflow.dag_run(2)
+    (lost,) = state_of(days, 1)
+    commit = days.airflow.coordinator.commit
+
+    def lose_and_commit(begun, *more):
+        if begun.run.id == f"ladder@{epoch(2)}" and begun.states:
+            days.airflow.coordinator.commit = commit
+            days.store.delete(lost.path)
+        return commit(begun, *more)
+
+    days.airflow.coordinator.commit = lose_and_commit
+    days.airflow.run_until_quiet()
+    days.airflow.coordinator.release("ladder")
+    with days.ledger.transaction() as session:
+        query = select(ResultRow.run).join(ResultEventRow, ResultEventRow.result == ResultRow.id)
+        assert session.scalars(query.where(ResultEventRow.state == "lost")).all() == [f"ladder@{epoch(1)}"]
+    assert len(days.airflow.task(second, "aircraft-known").runs) == 2
     assert is_well(days)
