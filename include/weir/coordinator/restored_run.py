@@ -49,7 +49,7 @@ def _writes(topology: Topology, wanted: list[PartitionId]) -> bool:
 
 
 def _keeps(topology: Topology, checkpoint: Checkpoint) -> bool:
-    """Whether a topology declares the keyed states as they were: what is visible of files depends on it, as by a ttl."""
+    """Whether a topology declares the keyed states as they were: by it rows of files are visible, as with a ttl."""
     declared = {name: state for name, (state, _) in keyed_states(topology).items()}
     return all(declared.get(each.state.name) == each.state for each in checkpoint.states)
 

@@ -107,7 +107,8 @@ def snapshots_of(session: Session, dataflow: str) -> list[CheckpointRow]:
 
 
 def _is_usable(row: CheckpointRow) -> bool:
-    return row.deleted_at is None and row.subsumed_at is None and row.status not in (PENDING, FAILED)
+    is_kept = row.subsumed_at is None or bool(row.folder)  # a savepoint's files are its own
+    return is_kept and row.deleted_at is None and row.status not in (PENDING, FAILED)
 
 
 def _known(rows: list[CheckpointRow]) -> str:
