@@ -3,6 +3,7 @@
 import io
 import json
 from contextlib import ExitStack
+from itertools import count
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,6 +24,7 @@ from weir.testing.ledgers import fast_folder
 from weir.topology.key_hash import key_group
 
 GROUPS = 16
+FOLDERS = count()
 FIELDS = [("k", "long"), ("n", "integer"), ("more", {"type": "array", "elementType": "string", "containsNull": True})]
 SCHEMA = json.dumps(
     {"type": "struct", "fields": [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in FIELDS]}
@@ -50,12 +52,11 @@ class Written:
     """Writes files of state into folders of their own."""
 
     def __init__(self, store):
-        self.store, self.count = store, 0
+        self.store = store
 
     def file(self, number, rows, has_more=True):
         """A file of all rows, by key; a value None is a deleted key."""
-        self.count += 1
-        folder = f"written/{id(self)}/{self.count}"
+        folder = f"written/{next(FOLDERS)}"
         in_order = sorted(rows.items(), key=lambda row: (group_of(row[0]), row[0]))
         columns = {
             "k": pa.array([key for key, _ in in_order], pa.int64()),
