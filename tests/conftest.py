@@ -163,9 +163,18 @@ def session_of(server):
 
 
 @pytest.fixture(scope="session")
-def spark(session_of):
+def shared_session(session_of):
     """A session that tests share."""
     return session_of()
+
+
+@pytest.fixture
+def spark(shared_session):
+    """The shared session, active as it is while Weir works: a test before may have left another one active."""
+    from weir_spark.session import active
+
+    with active(shared_session):
+        yield shared_session
 
 
 @pytest.fixture(scope="session")
