@@ -10,7 +10,6 @@ import argparse
 import json
 import sys
 import threading
-import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,7 +24,7 @@ from weir.results.layout import KEY_GROUP_COLUMN
 from weir.results.manifest import digest_version
 from weir_spark.digest import VERSION, digest_of
 from weir_spark.reader import READ_OPTIONS
-from weir_spark.session import active, configure
+from weir_spark.session import active, configure, session_of_program
 
 _AT_ONCE = 4
 """Results at a time: a small one keeps no cluster busy."""
@@ -36,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     try:
         results = request_from_json(Path(given.request).read_text())
-        session = _session(given.remote)
+        session = session_of_program("weir verify", given.remote, {})
         try:
             configure(session, {})
             _answer_all(session, results)
@@ -83,13 +82,6 @@ def _answer_all(session: SparkSession, results: Sequence[ResultToCheck]) -> None
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         list(pool.map(answer, results))
-
-
-def _session(remote: str | None) -> SparkSession:
-    if remote:
-        url = remote.rstrip(";/") + (";" if ";" in remote else "/;")
-        return SparkSession.builder.remote(f"{url}session_id={uuid.uuid4()}").create()
-    return SparkSession.builder.appName("weir verify").config("spark.log.level", "ERROR").getOrCreate()
 
 
 def _first_line(error: Exception) -> str:
