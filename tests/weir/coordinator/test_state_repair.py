@@ -285,7 +285,9 @@ def test_every_retained_checkpoint_that_named_it_is_complete_once_more_and_no_nu
     assert is_well(days)
 
 
-def test_a_file_that_an_attempt_reads_stays_though_its_result_was_made_again_meanwhile(days):
+@pytest.mark.parametrize("is_harmed", [False, True])
+def test_a_file_that_an_attempt_reads_stays_though_its_result_was_made_again_meanwhile(days, is_harmed):
+    """Also if the manifest that names it is gone by then: who reads it has the list of files since it began."""
     run_days(days, 1)
     first, second = "scheduled__2013-01-01", days.airflow.dag_run(2)
     (read,) = state_of(days, 1)
@@ -296,6 +298,8 @@ def test_a_file_that_an_attempt_reads_stays_though_its_result_was_made_again_mea
             for task in ("aircraft-known", "weir_close"):
                 days.airflow.clear_by_hand(first, task)
                 days.airflow.step(days.airflow.task(first, task))
+            if is_harmed:
+                days.store.delete(f"{read.path.rpartition('/')[0]}/manifest.json")
             days.airflow.coordinator.release("ladder")
 
     days.airflow.during = make_the_first_day_again

@@ -106,9 +106,7 @@ def is_in_use(witness: Witness, path: str) -> str | None:
         if not is_data_of_none and result.state != "superseded":
             return f"its result is {result.state}"
         reader = reader_of(witness, result)
-        # Of keyed state whose manifest is gone nobody can tell the files.
-        is_told = f"{folder}/{MANIFEST}" in witness.files or not witness.is_state(result)
-        if reader is not None and is_told:
+        if reader is not None:
             return f"{reader} reads it"
     return None
 
@@ -122,7 +120,7 @@ def _whose_state(witness: Witness, path: str) -> str | None:
         if result.state not in ("released", "superseded"):
             return f"{result.partition.id} of {result.attempt} in {result.run} has it"
         reader = reader_of(witness, result)
-        if reader is not None and f"{result.folder}/{MANIFEST}" in witness.files:
+        if reader is not None:
             return f"{reader} reads it, as a file of {result.attempt}"
     return None
 
