@@ -287,7 +287,7 @@ def test_every_retained_checkpoint_that_named_it_is_complete_once_more_and_no_nu
 
 @pytest.mark.parametrize("is_harmed", [False, True])
 def test_a_file_that_an_attempt_reads_stays_though_its_result_was_made_again_meanwhile(days, is_harmed):
-    """Also if the manifest that names it is gone by then: who reads it has the list of files since it began."""
+    """Also if the manifest that names it is gone by now: who reads it has the list of files since it began."""
     run_days(days, 1)
     first, second = "scheduled__2013-01-01", days.airflow.dag_run(2)
     (read,) = state_of(days, 1)
@@ -295,11 +295,11 @@ def test_a_file_that_an_attempt_reads_stays_though_its_result_was_made_again_mea
     def make_the_first_day_again(key):
         if key.run_id == second and key.task_id == "aircraft-known":
             days.airflow.during = lambda _key: None
+            if is_harmed:
+                days.store.delete(f"{read.path.rpartition('/')[0]}/manifest.json")
             for task in ("aircraft-known", "weir_close"):
                 days.airflow.clear_by_hand(first, task)
                 days.airflow.step(days.airflow.task(first, task))
-            if is_harmed:
-                days.store.delete(f"{read.path.rpartition('/')[0]}/manifest.json")
             days.airflow.coordinator.release("ladder")
 
     days.airflow.during = make_the_first_day_again
