@@ -150,13 +150,18 @@ def _completed(services: Services, row: CheckpointRow, folder: Folder) -> Savepo
 def _undo(services: Services, row: CheckpointRow, folder: Folder) -> None:
     """Remove what was begun; where that fails too, whoever comes by does it."""
     with suppress(WeirError):
-        if is_own(folder, row):
-            remove(folder)
-        with services.ledger.transaction(row.dataflow) as session:
-            present = checkpoint_row(session, row.dataflow, row.number)
-            if present is not None:
-                abandon(present)
-                present.deleted_at = services.now()
+        _remove(services, row, folder)
+
+
+def _remove(services: Services, row: CheckpointRow, folder: Folder) -> None:
+    if is_own(folder, row):
+        remove(folder)
+    services.store_id()  # or nothing is seen there because the disk is not mounted
+    with services.ledger.transaction(row.dataflow) as session:
+        present = checkpoint_row(session, row.dataflow, row.number)
+        if present is not None:
+            abandon(present)
+            present.deleted_at = services.now()
 
 
 def tidy(services: Services, dataflow: str, open_store: OpenStore) -> tuple[int, ...]:
@@ -173,7 +178,7 @@ def tidy(services: Services, dataflow: str, open_store: OpenStore) -> tuple[int,
             if is_made(folder, row):
                 _completed(services, row, folder)
             elif row.triggered_at + services.life.orphan_age <= services.now():
-                _undo(services, row, folder)
+                _remove(services, row, folder)
                 removed.append(row.number)
     return tuple(removed)
 
@@ -213,6 +218,7 @@ def drop(services: Services, dataflow: str, name: str, open_store: OpenStore) ->
         )
     row = wanted[0]
     drop_files(folder_at(services, row.folder, open_store), row)
+    services.store_id()  # or nothing is seen there because the disk is not mounted
     with services.ledger.transaction(dataflow) as session:
         present = checkpoint_row(session, dataflow, row.number)
         if present is None:

@@ -250,6 +250,26 @@ def test_a_creation_that_is_killed_is_completed_or_undone_by_who_comes_by(days, 
         assert "pending" not in set(session.scalars(select(CheckpointRow.status)))
 
 
+def test_one_on_a_disk_that_is_not_mounted_is_not_taken_for_removed(days, tmp_path):
+    before = lying(days.store, "ladder")
+    whole, days.store.files = days.store.files, Refusing(days.store.files, 4, Dead(), is_dead=True)
+    with pytest.raises(Dead):
+        make(days, name="mine")
+    days.store.files = whole
+    days.airflow.time += timedelta(days=30)
+    disk = tmp_path / "world" / "store"
+    disk.rename(tmp_path / "away")
+    disk.mkdir()
+    assert tidy(days.services, "ladder", Store.open) == ()
+    with pytest.raises(Retryable, match="not mounted"):
+        drop(days.services, "ladder", "mine", Store.open)
+    disk.rmdir()
+    (tmp_path / "away").rename(disk)
+    assert [each.status for each in savepoints(days.services)] == ["unfinished"]
+    assert tidy(days.services, "ladder", Store.open) == (3,)
+    assert lying(days.store, "ladder") == before
+
+
 def test_an_unfinished_one_can_be_dropped_at_once(days):
     before = lying(days.store, "ladder")
     whole, days.store.files = days.store.files, Refusing(days.store.files, 4, Dead(), is_dead=True)
