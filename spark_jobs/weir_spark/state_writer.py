@@ -254,6 +254,11 @@ def _named(measures: Sequence[Column], prefix: str) -> list[Column]:
     return [each.alias(f"{prefix} {i}") for i, each in enumerate(measures)]
 
 
+def digest_of_state(stored: StoredState) -> ContentDigest:
+    """The digest of all visible rows, by reading them."""
+    return _digest(stored.schema, _counted(stored.rows(), stored))
+
+
 def _counted(rows: DataFrame, stored: StoredState) -> tuple[StateTally, ...]:
     """The tallies of all rows, by reading them."""
     return _by_update(digest.hashed(rows, stored.counted, HASH))

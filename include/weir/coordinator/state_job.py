@@ -22,6 +22,7 @@ from weir.recovery.run_state import RunState
 from weir.results.manifest import Manifest, StateContent, StateFile, StateTally
 from weir.results.region_job import OutputReport, StateFileToRead, StateToRead
 from weir.state.files import epoch_seconds, share_of, visible
+from weir.store.store import Store
 from weir.topology.key_groups import key_group_range
 from weir.topology.regions import InputPartitions, PartitionId
 
@@ -91,7 +92,12 @@ def _range_of(state: RunState, partition: PartitionId, read: InputPartitions) ->
 
 def expired_until(kept: State, run: Run) -> int | None:
     """The newest update that has expired in a run's epoch, in seconds since 1970; None where nothing does."""
-    return None if kept.ttl is None else int(run.interval[0].timestamp()) - _seconds(kept.ttl)
+    return expired_until_of(kept, run.epoch)
+
+
+def expired_until_of(kept: State, epoch: str) -> int | None:
+    """The newest update that is invisible in an epoch, in seconds since 1970; None where nothing expires."""
+    return None if kept.ttl is None else epoch_seconds(epoch) - _seconds(kept.ttl)
 
 
 def _seconds(ttl: str) -> int:
@@ -102,15 +108,24 @@ def _seconds(ttl: str) -> int:
 
 def state_to_read(services: Services, run: Run, share: StateShare) -> StateToRead:
     """What the job is told of it."""
-    files = tuple(
-        StateFileToRead(
-            services.store.spark_url(each.path), each.epoch, each.key_groups, each.file.rows, each.file.bytes
-        )
-        for each in share.files
-    )
+    files = files_to_read(services.store, share.files)
     updated = 0 if share.expired_until is None else epoch_seconds(run.epoch)
     is_full = share.state.is_full or share.is_rewritten or needs_others(run.dataflow.name, share.files)
     return StateToRead(share.state, files, share.tallies, updated, share.expired_until, is_full)
+
+
+def files_to_read(store: Store, files: Iterable[StateFile]) -> tuple[StateFileToRead, ...]:
+    """Files of state as Spark is told of them."""
+    return tuple(
+        StateFileToRead(store.spark_url(each.path), each.epoch, each.key_groups, each.file.rows, each.file.bytes)
+        for each in files
+    )
+
+
+def state_as_of(store: Store, kept: State, epoch: str, files: Iterable[StateFile]) -> StateToRead:
+    """A state at the end of an epoch, as whoever only reads it is told of it."""
+    ordered = sorted(files, key=lambda each: (each.epoch, each.key_groups, each.path))
+    return StateToRead(kept, files_to_read(store, ordered), None, 0, expired_until_of(kept, epoch), is_full=False)
 
 
 def needs_others(dataflow: str, files: Iterable[StateFile]) -> bool:

@@ -17,12 +17,13 @@ from weir.coordinator.checkpoint_files import read_checkpoint
 from weir.coordinator.reading import ReadLease, claimed, reader
 from weir.coordinator.services import Services
 from weir.coordinator.snapshot_source import Folder, find_source
+from weir.coordinator.state_job import expired_until_of
 from weir.errors import Misconfigured
 from weir.ledger.checkpoints import checkpoint_row
 from weir.ledger.models import ResultRow
 from weir.ledger.state_models import CheckpointRow
 from weir.reading.opened_state import OpenedState, OpenStatePartition, StateAt
-from weir.reading.state_opening import advice_on, expired_until_of, kept_checkpoints, told
+from weir.reading.state_opening import advice_on, kept_checkpoints, told
 from weir.results.checkpoint import Checkpoint, KeyedSnapshot, checkpoint_path
 from weir.results.layout import Layout
 from weir.results.manifest import StateFile
