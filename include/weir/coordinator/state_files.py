@@ -32,7 +32,7 @@ from weir.store.errors import NotFound
 from weir.store.hands import in_parallel
 from weir.store.probe import MANIFEST
 
-_COUNTING = (PartitionState.FINISHED.value, PartitionState.LOST.value, PartitionState.QUARANTINED.value)
+COUNTING = (PartitionState.FINISHED.value, PartitionState.LOST.value, PartitionState.QUARANTINED.value)
 """Released and superseded results name nothing any more. The bytes of lost ones may come back."""
 
 
@@ -46,7 +46,7 @@ def live_state_files(services: Services, dataflow: str) -> frozenset[str]:
     checkpointed = _checkpointed(services, dataflow)
     with services.ledger.transaction() as session:
         users = [dataflow, *_forks(session, dataflow)]
-        users_of = [row for user in users for row in state_results(session, user, _COUNTING)]
+        users_of = [row for user in users for row in state_results(session, user, COUNTING)]
         users_of += [row for user in users for row in _read(session, user, services.now())]
         compacted = [path for user in users for path in _compacted(session, user)]
         pinned = pinned_files(services, session, dataflow)
@@ -138,7 +138,7 @@ def _forks(session: Session, origin: str) -> list[str]:
 
 
 def _compacted(session: Session, dataflow: str) -> Iterator[str]:
-    counting = {row.attempt for row in state_results(session, dataflow, _COUNTING)}
+    counting = {row.attempt for row in state_results(session, dataflow, COUNTING)}
     for row in session.scalars(select(CompactionRow).where(CompactionRow.dataflow == dataflow)):
         if row.of_attempt in counting:
             yield from paths_of(row)
