@@ -71,7 +71,7 @@ def what_is_released_is_needed_by_nobody(witness: Witness) -> Iterator[str]:
 
 
 def _why_state_needed(witness: Witness, result: Result) -> str | None:
-    """Who goes on from keyed state: policies say nothing of it, and its files are another matter."""
+    """Who goes on from a state: policies say nothing of it, and its files are another matter."""
     kept = reader_of(witness, result) or witness.snapshots.why_needed(result) or witness.restores.why_kept(result)
     if kept is not None or not result.is_current or witness.restores.began_with(result.run):
         return kept

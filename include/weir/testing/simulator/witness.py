@@ -49,6 +49,7 @@ class Witness:
         self.epochs = Epochs(connection, topology)
         self.flow = topology.dataflow
         self.snapshots, self.restores = Snapshots(), Restores()
+        self._states = {state.name for stage in topology.dataflow.stages for state in stage.states}
         self._state_files: dict[str, tuple[str, ...]] = {}
         self.committed_tries: dict[tuple[Any, ...], str] = {}
         self.created: set[str] = set()
@@ -83,8 +84,8 @@ class Witness:
         return self._state_files.get(result.folder, (f"{result.folder}/part-0.bin",))
 
     def is_state(self, result: Result) -> bool:
-        """Whether it is one of keyed state."""
-        return result.folder in self._state_files
+        """Whether it is one of a state of any kind."""
+        return result.stage in self._states
 
     def current_files(self) -> Iterator[str]:
         """The files of all current results; those of state, that an earlier attempt may have written, among them."""
