@@ -52,7 +52,7 @@ def manifest_from_json(data: bytes) -> Manifest:
 
 def stage_copy_to_json(copy: StageCopy) -> bytes:
     """Encode the description of a copy as canonical JSON, with its own SHA-256: no ledger knows it."""
-    return _encode("stage copy", copy, {_CHECKSUM: _checksum(_encode("stage copy", copy))})
+    return _sealed("stage copy", copy)
 
 
 def stage_copy_from_json(data: bytes) -> StageCopy:
@@ -60,10 +60,7 @@ def stage_copy_from_json(data: bytes) -> StageCopy:
 
     Raises Misconfigured on an unknown version, another kind of document, or one that is not as it was written.
     """
-    copy = _decode("stage copy", StageCopy, data, _CHECKSUM)
-    if stage_copy_to_json(copy) != data:
-        raise Misconfigured("the description of a copy is not as it was written: its SHA-256 does not match")
-    return copy
+    return _unsealed("stage copy", StageCopy, data, "the description of a copy")
 
 
 def region_job_to_json(job: RegionJob) -> bytes:
@@ -108,7 +105,7 @@ def run_record_from_json(data: bytes) -> RunRecord:
 
 def checkpoint_to_json(checkpoint: Checkpoint) -> bytes:
     """Encode a checkpoint or savepoint as canonical JSON, with its own SHA-256."""
-    return _encode("checkpoint", checkpoint, {_CHECKSUM: _checksum(_encode("checkpoint", checkpoint))})
+    return _sealed("checkpoint", checkpoint)
 
 
 def checkpoint_from_json(data: bytes) -> Checkpoint:
@@ -116,10 +113,7 @@ def checkpoint_from_json(data: bytes) -> Checkpoint:
 
     Raises Misconfigured on an unknown version, another kind of document, or one that is not as it was written.
     """
-    checkpoint = _decode("checkpoint", Checkpoint, data, _CHECKSUM)
-    if checkpoint_to_json(checkpoint) != data:
-        raise Misconfigured("a checkpoint is not as it was written: its SHA-256 does not match")
-    return checkpoint
+    return _unsealed("checkpoint", Checkpoint, data, "a checkpoint")
 
 
 def state_files_to_plain(files: Iterable[StateFile]) -> list[Any]:
@@ -132,8 +126,16 @@ def state_files_from_plain(value: Any) -> tuple[StateFile, ...]:
     return cast("tuple[StateFile, ...]", _value(tuple[StateFile, ...], value, "state files"))
 
 
-def _checksum(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+def _sealed(kind: str, value: object) -> bytes:
+    """Encode a document of which no ledger knows the SHA-256: it has its own."""
+    return _encode(kind, value, {_CHECKSUM: hashlib.sha256(_encode(kind, value)).hexdigest()})
+
+
+def _unsealed(kind: str, target: type[T], data: bytes, what: str) -> T:
+    value = _decode(kind, target, data, _CHECKSUM)
+    if _sealed(kind, value) != data:
+        raise Misconfigured(f"{what} is not as it was written: its SHA-256 does not match")
+    return value
 
 
 def _encode(kind: str, value: object, more: Mapping[str, str] = types.MappingProxyType({})) -> bytes:
