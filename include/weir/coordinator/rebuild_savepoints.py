@@ -1,6 +1,6 @@
 """Entering the savepoints that a store holds into a ledger that is built again.
 
-Invariant: no number is given out twice. Savepoints in other places are known by their folders only, and their numbers are
+Invariant: no number is given out twice. Savepoints in other places are known by their folders only; their numbers are
 taken, as are those of savepoints that were dropped.
 """
 

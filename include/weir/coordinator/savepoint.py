@@ -3,7 +3,7 @@
 Invariant: a savepoint is there when its manifest is, which is written last and removed first; one that was not finished
 is nobody's, and whoever comes by removes it once it is old, or completes it in the ledger if its manifest was written.
 A folder is claimed before anything is written there, and only what is one's own is ever removed. No number is given out
-twice, also when the ledger was lost: of a savepoint that the store does not hold itself, or no more, it keeps the number.
+twice, also when the ledger was lost: the store keeps those of savepoints that it does not hold itself, or no more.
 """
 
 from __future__ import annotations
