@@ -113,8 +113,12 @@ _MET: Final = (Verb.STEP, Verb.RESUME, Verb.COLLECT, Verb.SAVEPOINT, Verb.GO_BAC
 _RESCALES: Final = 0.3
 """How many of the further runs begin behind a change of the DAG file."""
 
-_SAVES: Final = 0.4
+_SAVES: Final = 0.6
 """How often a person makes a savepoint before."""
+
+_CORRECTIONS: Final = (Verb.CHANGE, Verb.CLEAR_RUN)
+_CORRECTS: Final = 0.8
+"""How often something is computed anew behind a savepoint, so that it is another past that is gone back to."""
 
 _GOES_BACK: Final = 0.5
 """How many of these schedules have a person who goes back to what was kept; some make a savepoint, or a fork."""
@@ -176,7 +180,8 @@ def _going_back(random: Random) -> list[Event]:
     for _ in range(random.choice([1, 1, 2])):
         if random.random() < _SAVES:
             events.append(_event(random, Verb.SAVEPOINT))
-            events += [Event(Verb.STEP, random.randrange(100)) for _ in range(random.randrange(6))]
+            events += [_event(random, verb) for verb in _CORRECTIONS if random.random() < _CORRECTS]
+            events += [Event(Verb.STEP, random.randrange(100)) for _ in range(random.randrange(2, 10))]
         events.append(_event(random, random.choices([Verb.GO_BACK, Verb.FORK], [4, 1])[0]))
         events += [_event(random, Verb.STEP) for _ in range(random.randrange(5))]
     return events

@@ -88,8 +88,8 @@ def _keep_checkpoints(world: World) -> None:
 def _run_fork(world: World) -> None:
     """Two days of the dataflow that began with what another had kept; behind the first it needs nothing of it."""
     begun = next((row for row in world.witness.restores.known.values() if row.is_fork), None)
-    if begun is None:
-        return
+    if begun is None or _is_harmed(world, begun.run):
+        return  # nobody can make again what a fork began with
     run_fork(world)
     for behind in (1, 2):
         world.airflow.dag_run(day_of(begun.run) + behind)
@@ -101,6 +101,14 @@ def _run_fork(world: World) -> None:
         for dataflow in (world.scene.flow.name, FORK):
             keep_checkpoints(world.services, dataflow)
     require("all_is_valid_at_the_end", _not_good(world))
+
+
+def _is_harmed(world: World, run: str) -> bool:
+    witness = world.witness
+    current = [result for partition, result in witness.sight.current.items() if partition.run == run]
+    folders = {each.folder for each in current}
+    folders |= {path.rpartition("/")[0] for each in current for path in witness.files_of(each)}
+    return not folders.isdisjoint(witness.harmed)
 
 
 def _foreign(world: World, begun: str) -> Iterator[str]:
