@@ -80,11 +80,6 @@ def _evolution(
     return evolved, max(until, epoch_seconds(epoch_of_run(first.run)) - _seconds(before.ttl))
 
 
-def present_files(manifest: Manifest) -> tuple[StateFile, ...]:
-    """The files of a partition of keyed state, as it was committed."""
-    return compacted_files(manifest, {})
-
-
 def _range_of(state: RunState, partition: PartitionId, read: InputPartitions) -> tuple[int, int]:
     parallelism = state.topology_of(partition.run).dataflow.stage(partition.stage).parallelism
     return key_group_range(read.layout.max_parallelism, parallelism, partition.subtask)
