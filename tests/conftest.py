@@ -10,10 +10,12 @@ import sys
 import time
 import uuid
 from contextlib import ExitStack
+from importlib.metadata import version
 from pathlib import Path
 
 import psutil
 import pytest
+from tests import spark_classes
 from xdist.scheduler import LoadScopeScheduling
 
 from weir.cli.java import find_java
@@ -28,6 +30,8 @@ LAST_DAY = "2013-01-05"
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """JVMs of tests live for seconds: what they compile at leisure takes half of that time, and is ready when they end."""
 
+
+SPARK_CLASSES = ROOT / ".weir" / "tests" / f"spark-{version('pyspark')}.jsa"
 
 STACKS = "tests/e2e"
 LONGEST_FIRST = (STACKS, "tests/weir_airflow", "tests/weir_spark", "tests/pipelines", "tests/simulation")
@@ -63,8 +67,10 @@ def pytest_configure(config):
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.environ[MARK] = uuid.uuid4().hex
     os.environ.update(find_java(ROOT / ".weir" / "java", os.environ).environment(os.environ))
-    if not config.getoption("benchmark_only", default=False):
-        os.environ.setdefault("JDK_JAVA_OPTIONS", QUICK_JAVA)
+    if not config.getoption("benchmark_only", default=False) and "JDK_JAVA_OPTIONS" not in os.environ:
+        if config.getoption("numprocesses", default=None):  # many tests
+            spark_classes.record(SPARK_CLASSES, QUICK_JAVA)
+        os.environ["JDK_JAVA_OPTIONS"] = f"{QUICK_JAVA} {spark_classes.options(SPARK_CLASSES)}"
 
 
 def pytest_runtest_protocol(item):
