@@ -218,6 +218,7 @@ class FakeAirflow:
             _interval(task.key.run_id),
             "sc://nowhere",
             clear_number=self.clear_numbers.get(task.key.run_id, 0),
+            parameters=self.flow.parameters,
             previous=self._previous(task.key.run_id) if Topology(self.flow).reads_previous else None,
             restart=self.strategy,
         )
