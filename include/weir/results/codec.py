@@ -24,10 +24,10 @@ from weir.results.stage_copy import StageCopy
 
 VERSIONS: Mapping[str, int] = types.MappingProxyType(
     {
-        "manifest": 3,
+        "manifest": 4,
         "stage copy": 1,
-        "region job": 3,
-        "region report": 3,
+        "region job": 4,
+        "region report": 4,
         "region failure": 1,
         "run record": 1,
         "checkpoint": 1,
