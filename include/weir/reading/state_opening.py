@@ -13,8 +13,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordinator.reading import ReadLease, claimed, reader
 from weir.coordinator.services import Services
-from weir.dataflow.keep import time_from_text
-from weir.dataflow.state import State, StateKind
+from weir.dataflow.state import StateKind
 from weir.errors import Loss, Misconfigured
 from weir.ledger.checkpoints import retained_checkpoints
 from weir.ledger.models import RunRow
@@ -25,7 +24,7 @@ from weir.reading.choosing import When, choose
 from weir.reading.opened_state import OpenedState, OpenStatePartition, StateAt
 from weir.reading.probing import manifests_of
 from weir.results.manifest import Manifest
-from weir.state.files import epoch_seconds
+from weir.state.files import expired_until
 from weir.topology.key_groups import key_group_range
 from weir.topology.regions import Topology
 
@@ -119,13 +118,7 @@ def _of_epoch(topology: Topology, name: str, chosen: Chosen, manifests: Sequence
         checkpoint=None,
         spark_schema=first.spark_schema,
         max_parallelism=first.max_parallelism,
-        expired_until=expired_until_of(state, chosen.epoch),
+        expired_until=expired_until(state, chosen.epoch),
         partitions=parts,
         advice=advice,
     )
-
-
-def expired_until_of(state: State, epoch: str) -> int | None:
-    """The newest update that is invisible in an epoch, in seconds since 1970; None where nothing expires."""
-    time = None if state.ttl is None else time_from_text("ttl", state.ttl)
-    return None if time is None else epoch_seconds(epoch) - int(time.total_seconds())

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.dataflow.state import State
-from weir.quality.check import CheckReport, CheckToRun
+from weir.quality.check import CheckReport, CheckToRun, Why
 from weir.results.layout import Layout
 from weir.results.manifest import ContentDigest, DataFile, StateTally
 
@@ -220,6 +220,10 @@ class RegionJob:
     notes: tuple[str, ...] = ()
     merges: tuple[MergeToWrite, ...] = ()
     """Of a compaction, which has no stages: its report has an output for each of them, in this order."""
+    to_check: tuple[RestoredToCheck, ...] = ()
+    """Of a drill, or where somebody asks, which has no stages either: its report has what was found of each of them."""
+    why: Why = Why.FRESH
+    """Why these are looked at."""
 
     @property
     def folder(self) -> str:
