@@ -6,7 +6,8 @@ savepoint says of them, once; what does not come out as recorded is read by nobo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
@@ -15,60 +16,73 @@ from weir.coordinator.restored_results import is_restored
 from weir.coordinator.services import Services
 from weir.coordinator.snapshot_source import Folder, read_checkpoint, read_savepoint
 from weir.coordinator.stored_checks import recorded_by, recorded_in, to_check
-from weir.coordinator.suites import read_suite
 from weir.errors import Fault, Loss, Misconfigured
 from weir.ledger.kept import what_is_kept
-from weir.ledger.quality import passed_digests, was_checked
+from weir.ledger.quality import was_checked
 from weir.ledger.restores import last_restore, restore_of
 from weir.ledger.runs import dataflow_of, epoch_of_run
 from weir.ledger.state_models import RestoreRow
-from weir.quality.check import CheckReport, CheckToRun, Why
+from weir.quality.check import CheckReport, CheckToRun
 from weir.quality.verdict import told
 from weir.recovery.run_state import RunState
 from weir.results.checkpoint import Checkpoint
 from weir.results.manifest import Manifest
-from weir.results.region_job import RestoredToCheck
-from weir.topology.regions import PartitionId
+from weir.results.region_job import InputToRead, RegionJob, RestoredToCheck
+from weir.topology.regions import PartitionId, Topology
+
+ChecksOf = Callable[[Topology, PartitionId], tuple[CheckToRun, ...]]
+"""The suites for a restored partition, besides what is built in."""
 
 
-def restored_checks(
-    services: Services, registered: Registered, state: RunState, manifests: Mapping[PartitionId, Manifest]
-) -> dict[PartitionId, RestoredToCheck]:
-    """What is to be checked of the inputs of an attempt before it computes, by partition.
-
-    Raises Misconfigured for a suite that is missing or bad, and Retryable where the store does not answer.
-    """
+def with_restored_checks(
+    services: Services,
+    registered: Registered,
+    state: RunState,
+    manifests: Mapping[PartitionId, Manifest],
+    job: RegionJob,
+    checks_of: ChecksOf,
+) -> RegionJob:
+    """Have the job check what was restored before it computes. Raises Retryable where the store does not answer."""
     restored = {part: manifest for part, manifest in manifests.items() if is_restored(manifest)}
     if not restored:
-        return {}
+        return job
     with services.ledger.transaction() as session:
         restored = {part: each for part, each in restored.items() if not _is_checked(session, each)}
         sources = {(each.run, each.lineage): _source(session, each) for each in restored.values()}
-        checks = {part: _suites(services, session, registered, part) for part in restored}
     records = {key: _checkpoint(services, source) for key, source in sources.items()}
-    found = {}
-    for part, manifest in restored.items():
-        record = records[manifest.run, manifest.lineage]
-        recorded = recorded_in(manifest) if record is None else recorded_by(record, manifest)
-        dataflow, folder = state.topology_of(part.run).dataflow, state.results[part].folder
-        found[part] = to_check(services.store, dataflow, manifest, folder, recorded, checks[part])
-    return found
+    wanted = {
+        part: _to_check(services, state, part, manifest, records[manifest.run, manifest.lineage], checks_of)
+        for part, manifest in restored.items()
+    }
+    reads = {(each.stage, each.argument): each.partitions for each in state.inputs(registered.attempt.region)}
 
+    def checked(stage: str, read: InputToRead) -> InputToRead:
+        partitions = reads.get((stage, read.argument), ())
+        return replace(read, restored=tuple(wanted[each] for each in partitions if each in wanted))
 
-def _suites(
-    services: Services, session: Session, registered: Registered, partition: PartitionId
-) -> tuple[CheckToRun, ...]:
-    """The suites of the stage as the run that reads it declares them, whenever they are for."""
-    name, found = registered.run.dataflow.name, []
-    for gate in registered.run.dataflow.stage(partition.stage).gates:
-        suite = read_suite(services, gate.suite)
-        passed = passed_digests(session, name, partition.stage, partition.subtask, suite.name, suite.fingerprint)
-        found.append(CheckToRun(suite, gate.policy, Why.RESTORED, passed))
-    return tuple(found)
+    stages = tuple(
+        replace(stage, inputs=tuple(checked(stage.name, each) for each in stage.inputs)) for stage in job.stages
+    )
+    notes = [f"restored, and checked before anything is computed: {each}" for each in sorted(wanted)]
+    return replace(job, stages=stages, notes=(*job.notes, *notes))
 
 
 def _is_checked(session: Session, manifest: Manifest) -> bool:
-    return was_checked(session, manifest.attempt, manifest.stage, manifest.subtask)
+    return was_checked(session, manifest.attempt, manifest.stage, manifest.subtask, manifest.layout)
+
+
+def _to_check(
+    services: Services,
+    state: RunState,
+    partition: PartitionId,
+    manifest: Manifest,
+    checkpoint: Checkpoint | None,
+    checks_of: ChecksOf,
+) -> RestoredToCheck:
+    topology = state.topology_of(partition.run)
+    recorded = recorded_in(manifest) if checkpoint is None else recorded_by(checkpoint, manifest)
+    folder, checks = state.results[partition].folder, checks_of(topology, partition)
+    return to_check(services.store, topology.dataflow, manifest, folder, recorded, checks)
 
 
 def _source(session: Session, manifest: Manifest) -> RestoreRow | None:
@@ -90,16 +104,16 @@ def _checkpoint(services: Services, source: RestoreRow | None) -> Checkpoint | N
     return None
 
 
-def distrusted(services: Services, report: CheckReport) -> Loss:
+def distrusted(session: Session, report: CheckReport) -> Loss:
     """Why nobody may read a restored partition, by the check that it has failed, and what to restore instead."""
     run = report.run
-    with services.ledger.transaction() as session:
-        row = last_restore(session, dataflow_of(run), epoch_of_run(run))
-        kept = what_is_kept(session, row.origin) if row is not None and row.origin != row.dataflow else ""
-    failed = told(report, report.violated)
-    detail = f"it was restored from {_told(row)}, and {failed}. Nothing was computed from it: restore another one"
-    if kept:
-        detail += f", as another fork. {kept}"
+    row = last_restore(session, dataflow_of(run), epoch_of_run(run))
+    detail = (
+        f"it was restored from {_told(row)}, and {told(report, report.violated)}. Nothing was computed from it: "
+        "restore another one"
+    )
+    if row is not None and row.origin != row.dataflow:
+        detail += f", as another fork. {what_is_kept(session, row.origin)}"
     return Loss(run, report.stage, report.subtask, report.layout, report.attempt, Fault.DISTRUSTED, detail)
 
 
