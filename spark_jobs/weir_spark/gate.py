@@ -44,10 +44,14 @@ def check(rows: DataFrame, to_run: CheckToRun, about: Checked, say: Say = print)
     results = () if is_same else _results(rows, to_run.suite)
     made = report(to_run, about, results, time.monotonic() - start, is_same=is_same)
     if not is_same:
-        violated = [each for each in results if not each.success]
-        said = "; ".join(map(str, violated)) or "nothing is violated"
-        say(f"{about}: checked by {to_run.suite.name}, {len(results)} expectations in {made.seconds} s: {said}")
+        say(said(made, about))
     return made
+
+
+def said(made: CheckReport, about: Checked) -> str:
+    """What a check has found, for the log."""
+    violated = "; ".join(str(each) for each in made.results if not each.success) or "nothing is violated"
+    return f"{about}: checked by {made.suite}, {len(made.results)} expectations in {made.seconds} s: {violated}"
 
 
 def report(

@@ -64,6 +64,8 @@ def aggregate(kwargs: Kwargs) -> Aggregate:
     kind = kwargs.expectation.type
     if kind in _OF_A_COLUMN:
         return _of_a_column(kwargs, _OF_A_COLUMN[kind])
+    if kind == "expect_column_proportion_of_non_null_values_to_be_between":
+        return _share_of_non_null(kwargs)
     if kind in _OF_THE_TABLE:
         return Aggregate(kwargs.expectation, (), _OF_THE_TABLE[kind](kwargs))
     raise NotPlain
@@ -86,6 +88,17 @@ def _of_a_column(kwargs: Kwargs, measure: Callable[[StructField], Column]) -> Ag
         )
     kwargs.bounds(kind)
     return Aggregate(kwargs.expectation, (measured,), lambda _, values: _judge_number(kwargs, kind, values[0]))
+
+
+def _share_of_non_null(kwargs: Kwargs) -> Aggregate:
+    kwargs.require(("column",), _BOUNDS)
+    number, measured = DoubleType(), F.count(value_of(kwargs.column()))
+    kwargs.bounds(number)
+    return Aggregate(
+        kwargs.expectation,
+        (measured,),
+        lambda rows, values: _judge_number(kwargs, number, values[0] / rows if rows else 0),
+    )
 
 
 def _judge_number(kwargs: Kwargs, kind: DataType, value: Any) -> Found:
