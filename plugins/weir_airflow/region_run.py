@@ -53,7 +53,7 @@ def run_region(
             case Begun():
                 engine = engine_for(spark, office.store, office.store_options)
                 remember(engine)
-                return _compute(office, engine, outcome, tell)
+                return _compute(office, engine, request.key, outcome, tell)
             case Adopted():
                 tell("An earlier try has committed this result, and nobody has asked for it anew: adopted")
                 return dict(outcome.summary)
@@ -117,7 +117,7 @@ def _note(office: Office, key: TaskKey, note: str, tell: Callable[[str], None]) 
         tell(f"No note was left at the task instance: {error}")
 
 
-def _compute(office: Office, engine: Engine, begun: Begun, tell: Callable[[str], None]) -> dict[str, Any]:
+def _compute(office: Office, engine: Engine, key: TaskKey, begun: Begun, tell: Callable[[str], None]) -> dict[str, Any]:
     attempt, job = begun.attempt, begun.job
     # A record for people, and for engines that start a process of their own from it.
     office.store.create(f"{job.folder}/{JOB_NAME}", region_job_to_json(job))
@@ -125,7 +125,12 @@ def _compute(office: Office, engine: Engine, begun: Begun, tell: Callable[[str],
     with renewed(office.coordinator, attempt, tell), _inputs_blamed(office.coordinator, begun):
         engine.run(job, attempt.session_id, tell)
     report = region_report_from_json(office.store.read(job.report))
-    committed = office.coordinator.commit(begun, report, office.clearer)
+    judged = office.coordinator.judge(begun, report)
+    committed = office.coordinator.commit(begun, judged.report, office.clearer)
+    for each in judged.notes:
+        tell(f"Committed, with a warning: {each}")
+    if judged.notes:
+        _note(office, key, f"Weir: committed, with a warning: {'; '.join(judged.notes)}", tell)
     if committed.owed:
         _settle(office, begun.run.dataflow.name, tell)
     _release(office, begun.run.dataflow.name, tell, committed.touched)
@@ -183,6 +188,7 @@ def begin_request(declared: Declaration, context: Context, session_url: str, dep
         parameters=parameters_of(declared, context),
         previous=previous_run(context) if declared.topology.reads_previous else None,
         restart=declared.restart_strategy(deployed),
+        is_backfill=_kind(context["dag_run"]) == "backfill",
     )
 
 
@@ -197,9 +203,13 @@ def previous_run(context: Context) -> PreviousRun | None:
 
 def _is_queued_behind(context: Context, found: DagRunProtocol) -> bool:
     """Whether Airflow runs a backfill from its end: it has not started an earlier run of it, but a later one."""
-    kinds = {str(getattr(each.run_type, "value", each.run_type)) for each in (found, context["dag_run"])}
+    kinds = {_kind(found), _kind(context["dag_run"])}
     state = str(getattr(found.state, "value", found.state))
     return kinds == {"backfill"} and state == "queued" and found.start_date is None
+
+
+def _kind(run: DagRunProtocol) -> str:
+    return str(getattr(run.run_type, "value", run.run_type))
 
 
 def parameters_of(declared: Declaration, context: Context) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from weir.ledger.reads import record_reads
 from weir.ledger.results import NewResult, damaged_attempts, replace_results
 from weir.ledger.runs import Run
 from weir.ledger.snapshot import run_state
+from weir.quality.verdict import gate_results
 from weir.recovery.run_state import AttemptState, RunState
 from weir.recovery.staleness import restarts_consumers
 from weir.results.codec import manifest_to_json
@@ -87,6 +88,11 @@ def commit(services: Services, begun: Begun, report: RegionReport, clearer: Clea
     by_partition = {result.partition: manifest for result, manifest in zip(results, manifests, strict=True)}
     summary = {"attempt": begun.attempt.id, **summary_of(results, by_partition), "seconds": dict(report.metrics)}
     return Committed({**summary, **_resumed(report)}, owed, _touched(begun))
+
+
+def written_results(services: Services, begun: Begun, report: RegionReport) -> list[NewResult]:
+    """Write the manifests of all outputs, as they are, for whatever becomes of them."""
+    return [_write(services, output, _manifest(services, begun, report, output)) for output in report.outputs]
 
 
 def _require_shared(
@@ -230,6 +236,7 @@ def _manifest(services: Services, begun: Begun, report: RegionReport, output: Ou
         source={each.name: each.slice for each in begun.job.stages if each.slice is not None},
         metrics=dict(report.metrics),
         state=state_content(run, begun.states[output.stage], output) if output.stage in begun.states else None,
+        quality=gate_results(report.checks, output.stage),
     )
 
 

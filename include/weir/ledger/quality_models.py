@@ -15,10 +15,11 @@ from weir.ledger.models import Table
 class QualityCheckRow(Table):
     """What a suite has found in a partition.
 
-    `attempt` is the one whose result it is, `by_attempt` the one that looked at it (empty: none of a run's). `why`,
-    `policy` and `outcome` are values of weir.quality.check's and weir.dataflow.quality's enums; `results` holds the
-    ExpectationResults, `blamed` the input partitions that were distrusted because of it, each with the `digest` that
-    was read. `page` is the HTML page about it, relative to the store (None: not made yet).
+    `layout` is that of an input (empty: rows as they were written). `attempt` is the one whose result it is,
+    `by_attempt` the one that looked at it (empty: none of a run's). `why`, `policy` and `outcome` are values of
+    weir.quality.check's and weir.dataflow.quality's enums; `results` holds the ExpectationResults, `blamed` the input
+    partitions that were distrusted because of it, each with the `digest` that was read. `page` is the HTML page about
+    it, relative to the store (None: not made yet).
     """
 
     __tablename__ = "quality_check"
@@ -33,6 +34,7 @@ class QualityCheckRow(Table):
     epoch: Mapped[str] = mapped_column(String(32))
     stage: Mapped[str] = mapped_column(String(60))
     subtask: Mapped[int]
+    layout: Mapped[str] = mapped_column(String(120), default="")
     attempt: Mapped[str] = mapped_column(String(40))
     by_attempt: Mapped[str] = mapped_column(String(40), default="")
     suite: Mapped[str] = mapped_column(String(120))

@@ -64,6 +64,19 @@ def replace_results(session: Session, run: str, attempt: str, results: Iterable[
         session.connection().execute(_NEW_RESULTS, new)
 
 
+def quarantine_results(
+    session: Session, run: str, attempt: str, results: Iterable[NewResult], reason: str, now: datetime
+) -> None:
+    """Enter the results of `attempt` as what they are: there to be looked at, and never current."""
+    in_quarantine = {"is_current": False, "state": PartitionState.QUARANTINED.value, "state_reason": reason}
+    new = [{**_columns(run, attempt, each, now), **in_quarantine} for each in results]
+    if not new:
+        return
+    session.execute(_TOUCHED, {"of": run})
+    session.flush()
+    session.connection().execute(_NEW_RESULTS, new)
+
+
 def _columns(run: str, attempt: str, new: NewResult, now: datetime) -> dict[str, Any]:
     return {
         "run": run,
@@ -106,7 +119,7 @@ def results_in(session: Session, run: str, folders: Iterable[str]) -> list[Resul
 
 
 def record_losses(session: Session, losses: Iterable[Loss], now: datetime) -> None:
-    """Mark results lost, each for the attempt that was probed and no other."""
+    """Mark results lost, or in quarantine where they are distrusted; each for the attempt that was probed."""
     for loss in losses:
         query = select(ResultRow).where(
             ResultRow.attempt == loss.attempt,
@@ -116,7 +129,9 @@ def record_losses(session: Session, losses: Iterable[Loss], now: datetime) -> No
             ResultRow.state == PartitionState.FINISHED.value,
         )
         for row in session.scalars(query):
-            move(session, row, PartitionState.LOST, f"{loss.fault.value}: {loss.detail}", now)
+            is_there = loss.fault is Fault.DISTRUSTED
+            to = PartitionState.QUARANTINED if is_there else PartitionState.LOST
+            move(session, row, to, f"{loss.fault.value}: {loss.detail}", now)
             row.fault = loss.fault.value
 
 

@@ -28,6 +28,8 @@ class Why(Enum):
     """A checkpoint or savepoint was restored to a scratch place, to see whether it can be."""
     ASKED = "asked"
     """A person had a committed result looked at."""
+    REBUILT = "rebuilt"
+    """Found in a manifest when the ledger was built again: nobody knows any more."""
 
 
 class Outcome(Enum):

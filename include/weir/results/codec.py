@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from weir.errors import Misconfigured
+from weir.quality.check import ExpectationResult
 from weir.results.checkpoint import Checkpoint
 from weir.results.manifest import Manifest, StateFile
 from weir.results.region_failure import RegionFailure
@@ -128,6 +129,16 @@ def state_files_to_plain(files: Iterable[StateFile]) -> list[Any]:
 def state_files_from_plain(value: Any) -> tuple[StateFile, ...]:
     """Decode files of keyed state. Raises Misconfigured if they are none."""
     return cast("tuple[StateFile, ...]", _value(tuple[StateFile, ...], value, "state files"))
+
+
+def expectation_results_to_plain(results: Iterable[ExpectationResult]) -> list[Any]:
+    """Encode what became of expectations for a column of JSON."""
+    return [_plain(each) for each in results]
+
+
+def expectation_results_from_plain(value: Any) -> tuple[ExpectationResult, ...]:
+    """Decode what became of expectations. Raises Misconfigured if it is none of that."""
+    return cast("tuple[ExpectationResult, ...]", _value(tuple[ExpectationResult, ...], value, "expectation results"))
 
 
 def _checksum(data: bytes) -> str:

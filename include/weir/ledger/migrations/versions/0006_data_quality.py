@@ -17,6 +17,7 @@ def upgrade() -> None:
         sa.Column("epoch", sa.String(length=32), nullable=False),
         sa.Column("stage", sa.String(length=60), nullable=False),
         sa.Column("subtask", sa.Integer(), nullable=False),
+        sa.Column("layout", sa.String(length=120), nullable=False),
         sa.Column("attempt", sa.String(length=40), nullable=False),
         sa.Column("by_attempt", sa.String(length=40), nullable=False),
         sa.Column("suite", sa.String(length=120), nullable=False),
