@@ -25,6 +25,7 @@ from weir.results.region_job import (
 )
 from weir.store.store import Store
 from weir_spark import artifacts, functions, writer
+from weir_spark.checking import check_all
 from weir_spark.compaction import compact
 from weir_spark.context import StageContext
 from weir_spark.copies import Copies
@@ -51,6 +52,8 @@ def run(job: RegionJob, session: SparkSession, store: Store, say: Say = print) -
     """
     if job.merges:
         return compact(job, session, store, say)
+    if job.to_check:
+        return check_all(job, session, say)
     with active(session):
         return _Execution(job, session, store, say).run()
 

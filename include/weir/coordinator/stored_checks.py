@@ -9,9 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sqlalchemy import select
+
+from weir.coordinator.services import Services
+from weir.coordinator.suites import read_suite
 from weir.dataflow import Dataflow
 from weir.dataflow.state import State, StateKind
-from weir.quality.check import CheckToRun
+from weir.ledger.models import RunRow
+from weir.ledger.restores import NO_DAG
+from weir.ledger.runs import topology_of
+from weir.quality.check import CheckToRun, Why
 from weir.results.checkpoint import Checkpoint
 from weir.results.layout import Layout
 from weir.results.manifest import Manifest, StateTally, parsed_digest
@@ -19,7 +26,6 @@ from weir.results.region_job import RestoredToCheck, StateFileToRead, StateToRea
 from weir.state.files import epoch_seconds, expired_until, share_of
 from weir.store.store import Store
 from weir.topology.key_groups import key_group_range
-from weir.topology.regions import PartitionId
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +119,16 @@ def _key_groups(dataflow: Dataflow, manifest: Manifest) -> tuple[int, int]:
     return key_group_range(manifest.max_parallelism, parallelism, manifest.subtask)
 
 
-def partition_of(manifest: Manifest) -> PartitionId:
-    """The partition that a manifest is of, as its own run calls it."""
-    return PartitionId(manifest.stage, manifest.subtask, manifest.layout)
+def checks_now(services: Services, dataflow: str, pinned: Dataflow, stage: str, why: Why) -> tuple[CheckToRun, ...]:
+    """The suites of a stage as the newest run declares them, else as the run did; all of them are to be run.
+
+    Raises Misconfigured for a suite that is missing or bad.
+    """
+    with services.ledger.transaction() as session:
+        query = select(RunRow.pinned).where(
+            RunRow.dataflow == dataflow, RunRow.pinned.is_not(None), RunRow.dag_id != NO_DAG
+        )
+        newest = session.scalar(query.order_by(RunRow.epoch.desc()).limit(1))
+    flows = [pinned] if newest is None else [topology_of(newest).dataflow, pinned]
+    stages = [each for flow in flows for each in flow.stages if each.name == stage]
+    return tuple(CheckToRun(read_suite(services, gate.suite), gate.policy, why) for gate in stages[0].gates)
