@@ -115,10 +115,10 @@ def test_what_was_found_is_recorded_of_the_results_that_the_checkpoint_was_made_
     assert {row.attempt for row in rows if row.stage == "history"} == {row.attempt for row in rows_of(days, 3)}
 
 
-@pytest.mark.parametrize("which", ["day2", "4"])
+@pytest.mark.parametrize("which", ["day2", "4", "{}/ladder/_savepoints/day2"], ids=["name", "number", "folder"])
 def test_a_savepoint_is_copied_and_needs_nothing_of_its_origin(days, which):
     shutil.rmtree(days.folder / "store" / "ladder" / EPOCHS[1])
-    drilled = drill(days, which)
+    drilled = drill(days, which.format(days.store.url))
     assert drilled.is_right
     assert drilled.epoch == EPOCHS[1]
     assert drilled.copied_bytes > 0
@@ -160,7 +160,7 @@ def test_a_file_that_is_truncated_or_missing_is_why_nothing_can_be_restored(days
 
 def test_a_damaged_file_of_a_savepoint_is_found_where_it_is_copied(days):
     damage(days, next(path for path in files(days) if "_savepoints/day2/files/" in path))
-    drilled = drill(days, "day2")
+    drilled = drill(days, f"{days.store.url}/ladder/_savepoints/day2")
     assert "is damaged: expected SHA-256" in drilled.problem
     assert not any(path.startswith(DRILLS) for path in files(days))
 
@@ -238,11 +238,11 @@ def test_a_sweep_removes_what_a_killed_drill_has_left(days, is_removing):
     left = killed(days)
     if is_removing:
         days.store.delete(f"{left}/{SIGN}")
-    report = sweep(days.services, None)
+    report = sweep(days.services, is_full=True)
     assert not any(DRILLS in each.path for each in report.unknown)
     assert any(path.startswith(left) for path in files(days))
     days.airflow.time += timedelta(days=20_000)  # files have the time of this machine
-    sweep(days.services, None)
+    sweep(days.services, is_full=True)
     assert not any(path.startswith(DRILLS) for path in files(days))
 
 
