@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowFailException
 
 from weir.coordinator.values import Adopted, Awaiting, BeginRequest, Begun, Exhausted, NotInRecord, Published, TaskKey
-from weir.errors import Fenced, InputUnreadable, Internal, Misconfigured, ResultUnavailable, Retryable, WeirError
+from weir.errors import (
+    Fenced,
+    InputUnreadable,
+    Internal,
+    Misconfigured,
+    QualityFailed,
+    ResultUnavailable,
+    Retryable,
+    WeirError,
+)
 from weir.ledger.runs import PreviousRun, epoch_of
 from weir.results.codec import region_job_to_json, region_report_from_json
 from weir.results.region_job import JOB_NAME
@@ -20,6 +29,7 @@ from weir_airflow.assets import announce
 from weir_airflow.engines import engine_address, engine_at, engine_for, is_of_kind, prepare_imports
 from weir_airflow.office import Office
 from weir_airflow.patience import Outcome, awaited
+from weir_airflow.quality_pages import make_pages_of
 from weir_airflow.renewal import renewed
 
 if TYPE_CHECKING:
@@ -29,8 +39,9 @@ if TYPE_CHECKING:
     from airflow.sdk.types import DagRunProtocol
 
     from weir.coordinator.coordinator import Coordinator
-    from weir.coordinator.values import SparkWork
+    from weir.coordinator.values import Judged, SparkWork
     from weir.recovery.restart import RestartChoice
+    from weir.results.region_job import RegionReport
     from weir_airflow.declaration import Declaration
     from weir_airflow.engines import Engine
 
@@ -125,7 +136,7 @@ def _compute(office: Office, engine: Engine, key: TaskKey, begun: Begun, tell: C
     with renewed(office.coordinator, attempt, tell), _inputs_blamed(office.coordinator, begun):
         engine.run(job, attempt.session_id, tell)
     report = region_report_from_json(office.store.read(job.report))
-    judged = office.coordinator.judge(begun, report)
+    judged = _judged(office, begun, report, tell)
     committed = office.coordinator.commit(begun, judged.report, office.clearer)
     for each in judged.notes:
         tell(f"Committed, with a warning: {each}")
@@ -134,7 +145,18 @@ def _compute(office: Office, engine: Engine, key: TaskKey, begun: Begun, tell: C
     if committed.owed:
         _settle(office, begun.run.dataflow.name, tell)
     _release(office, begun.run.dataflow.name, tell, committed.touched)
+    if judged.notes:
+        make_pages_of(office, attempt.id, tell)
     return dict(committed.summary)
+
+
+def _judged(office: Office, begun: Begun, report: RegionReport, tell: Callable[[str], None]) -> Judged:
+    """The verdict on what was written; where it is refused, there is a page about why."""
+    try:
+        return office.coordinator.judge(begun, report)
+    except (QualityFailed, ResultUnavailable):
+        make_pages_of(office, begun.attempt.id, tell)
+        raise
 
 
 def _release(office: Office, dataflow: str, tell: Callable[[str], None], runs: Sequence[str] | None = None) -> None:
