@@ -14,7 +14,7 @@ from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.orm import Session
 
 from weir.errors import Fault, Loss
-from weir.ledger.models import ResultRow, RunRow, Table
+from weir.ledger.models import ResultEventRow, ResultRow, RunRow, Table
 from weir.ledger.moves import move
 from weir.recovery.run_state import CurrentResult
 from weir.results.partition_state import PartitionState
@@ -68,13 +68,15 @@ def quarantine_results(
     session: Session, run: str, attempt: str, results: Iterable[NewResult], reason: str, now: datetime
 ) -> None:
     """Enter the results of `attempt` as what they are: there to be looked at, and never current."""
-    in_quarantine = {"is_current": False, "state": PartitionState.QUARANTINED.value, "state_reason": reason}
-    new = [{**_columns(run, attempt, each, now), **in_quarantine} for each in results]
+    state = PartitionState.QUARANTINED.value
+    in_quarantine = {"is_current": False, "state": state, "state_reason": reason}
+    new = [ResultRow(**{**_columns(run, attempt, each, now), **in_quarantine}) for each in results]
     if not new:
         return
     session.execute(_TOUCHED, {"of": run})
+    session.add_all(new)
     session.flush()
-    session.connection().execute(_NEW_RESULTS, new)
+    session.add_all(ResultEventRow(result=each.id, state=state, at=now, reason=reason) for each in new)
 
 
 def _columns(run: str, attempt: str, new: NewResult, now: datetime) -> dict[str, Any]:

@@ -68,6 +68,14 @@ def in_one_plan(quality):
     )
 
 
+def run(world, flow, day=1):
+    """Run a day of a dataflow until nothing happens any more; answers the run's id in Airflow."""
+    world.airflow.deploy(flow)
+    run_id = world.airflow.dag_run(day)
+    world.airflow.run_until_quiet()
+    return run_id
+
+
 def checks(world):
     """All checks that were written down, oldest first."""
     with world.ledger.transaction() as session:
