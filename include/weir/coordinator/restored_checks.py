@@ -28,6 +28,7 @@ from weir.recovery.run_state import RunState
 from weir.results.checkpoint import Checkpoint
 from weir.results.manifest import Manifest
 from weir.results.region_job import InputToRead, RegionJob, RestoredToCheck
+from weir.state.files import overlap
 from weir.topology.regions import PartitionId, Topology
 
 ChecksOf = Callable[[Topology, PartitionId], tuple[CheckToRun, ...]]
@@ -57,14 +58,18 @@ def with_restored_checks(
     reads = {(each.stage, each.argument): each.partitions for each in state.inputs(registered.attempt.region)}
 
     def checked(stage: str, read: InputToRead) -> InputToRead:
-        partitions = reads.get((stage, read.argument), ())
-        return replace(read, restored=tuple(wanted[each] for each in partitions if each in wanted))
+        found = [wanted[each] for each in reads.get((stage, read.argument), ()) if each in wanted]
+        return replace(read, restored=tuple(each for each in found if _is_read(each, read.key_groups)))
 
     stages = tuple(
         replace(stage, inputs=tuple(checked(stage.name, each) for each in stage.inputs)) for stage in job.stages
     )
-    notes = [f"restored, and checked before anything is computed: {each}" for each in sorted(wanted)]
-    return replace(job, stages=stages, notes=(*job.notes, *notes))
+    return replace(job, stages=stages)
+
+
+def _is_read(stored: RestoredToCheck, key_groups: tuple[int, int] | None) -> bool:
+    """Whether a reader of these key groups has a share of it: others look at what they read themselves."""
+    return stored.key_groups is None or key_groups is None or overlap(stored.key_groups, key_groups)
 
 
 def _is_checked(session: Session, manifest: Manifest) -> bool:
