@@ -82,9 +82,16 @@ def tell_expectations(
 ) -> None:
     """Print a line for each matching expectation of each check."""
     table = Table("dataflow", "epoch", "partition", "suite", "expectation", "is", "found", "why", "attempt")
-    for row, _, result in _matching(found, type_, column, is_violated=is_violated):
-        cells = (*_place(row), row.suite, _named(result), _verdict(result), _found(result), row.why, row.attempt)
-        table.add_row(*(_plain(each) for each in cells))
+    suites = {row.suite for row, _, _ in _matching(found, type_, column, is_violated=is_violated)}
+    for row in found:
+        lines = [
+            (_named(result), _verdict(result), _found(result))
+            for _, _, result in _matching([row], type_, column, is_violated=is_violated)
+        ]
+        if row.outcome == Outcome.SAME.value and row.suite in suites and not is_violated:
+            lines.append(("", "met", "rows with this digest had passed before"))
+        for said in lines:
+            table.add_row(*(_plain(each) for each in (*_place(row), row.suite, *said, row.why, row.attempt)))
     if not table.row_count:
         _say("No expectation is recorded that matches.")
         return
