@@ -7,6 +7,8 @@ expectation, and that is made only where there is any.
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
@@ -24,10 +26,15 @@ from weir_spark.plain_expectations import Rows
 EXAMPLES = 20
 """As many values as GX shows, too."""
 
+LONGEST = 200
+"""So many characters of a text are kept."""
+
 Plain = Rows | Aggregate
 
 _ABOUT_VALUES = ("22", "42")
 """SQL states of what an expression says, and of the values that it meets; others are faults of the machinery."""
+
+_SQL_STATE = re.compile(r"SQLSTATE: (\w{5})")
 
 _COUNT, _WHICH, _VALUE = "_weir_count", "_weir_which", "_weir_value"
 
@@ -60,21 +67,37 @@ def result_of(expectation: Expectation, found: Found | str, examples: tuple[Any,
     about = (expectation.type, expectation.kwargs, expectation.severity)
     if isinstance(found, str):
         return ExpectationResult(*about, success=False, blames=expectation.blames, error=found)
-    return ExpectationResult(
-        *about, found.success, found.observed, found.rows, found.unexpected, examples, expectation.blames
-    )
+    shown = tuple(_to_keep(each) for each in examples)
+    observed = _to_keep(found.observed)
+    return ExpectationResult(*about, found.success, observed, found.rows, found.unexpected, shown, expectation.blames)
+
+
+def _to_keep(value: Any) -> Any:
+    """A value as it can be kept in JSON anywhere: short, without what PostgreSQL refuses."""
+    if isinstance(value, list | tuple):
+        return [_to_keep(each) for each in value]
+    if isinstance(value, str):
+        text = value.replace("\x00", "\ufffd")
+        return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def require_fault_of_expectation(error: PySparkException) -> None:
     """Raise the error unless it is about what an expression says or the values that it meets."""
-    state = error.getSqlState() or ""
+    if "PatternSyntaxException" in str(error):
+        return
+    told = _SQL_STATE.search(str(error))  # where an executor has failed the error has none itself
+    state = error.getSqlState() or (told[1] if told else "")
     if not state.startswith(_ABOUT_VALUES):
         raise error
 
 
 def first_line(error: BaseException) -> str:
     """What an error says, shortly."""
-    return f"{type(error).__name__}: {str(error).strip().split(chr(10), 1)[0][:300]}"
+    text = str(error).strip()
+    if "PatternSyntaxException" in text:
+        text = text[text.index("PatternSyntaxException") :]
+    return f"{type(error).__name__}: {text.split(chr(10), 1)[0][:300]}"
 
 
 def _alone(rows: DataFrame, plain: Plain) -> Found | str:

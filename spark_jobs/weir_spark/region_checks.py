@@ -82,7 +82,7 @@ class RegionChecks:
         if output is None:
             return results[stage.name], _of_rows(results[stage.name], stage)
         about = Checked(stage.name, stage.subtask, str(output.digest), output.digest.rows)
-        handle = handles.get(stage.name)
+        handle = handles.get(stage.name) if stage.keeps_state_of else None
         return (self._state(output, handle) if isinstance(handle, KeyedState) else self._output(stage, output)), about
 
     def _output(self, stage: StageToRun, output: OutputReport) -> DataFrame:
