@@ -67,7 +67,8 @@ def _refused(
     )
     if losses:
         return ResultUnavailable(losses)
-    return QualityFailed(_message(begun, failed, policy), is_final=policy is not Policy.RETRY)
+    written = [each.partition.stage for each in results]
+    return QualityFailed(_message(begun, failed, policy, written), is_final=policy is not Policy.RETRY)
 
 
 def _enter(
@@ -131,12 +132,13 @@ def _losses_of_restored(services: Services, reports: Sequence[CheckReport]) -> t
         return tuple(distrusted(session, each) for each in reports)
 
 
-def _message(begun: Begun, failed: Sequence[CheckReport], policy: Policy | None) -> str:
-    stage, run = failed[0].stage, begun.run
+def _message(begun: Begun, failed: Sequence[CheckReport], policy: Policy | None, written: Sequence[str]) -> str:
+    stage, flow = failed[0].stage, begun.run.dataflow.name
+    shown = stage if stage in written else written[0]
+    kind = "state" if shown in begun.topology.states else "stage"
     violated = "; ".join(told(each, each.violated) for each in failed)
     return (
         f"{violated}. Policy: {policy.value if policy else 'fail'}. What attempt {begun.attempt.id} has written is in "
-        f"quarantine, and nothing was committed. `weir.open("
-        f'"{run.dataflow.name}", "{run.id}", stage="{stage}", attempt="{begun.attempt.id}")` reads its rows, and '
-        f"`weir quality {run.dataflow.name}` tells what was found before"
+        f'quarantine, and nothing was committed. `weir.open("{flow}", attempt="{begun.attempt.id}", {kind}="{shown}")` '
+        f"reads it, and `weir quality {flow}` tells what was found before"
     )
