@@ -20,7 +20,7 @@ clean = Stage(
     f"{FUNCTIONS}:clean",
     {"flights": pipelined(flights)},
     parallelism=3,
-    quality=[expectations("flights_clean"), expectations("flights_unique", when="restored")],
+    quality=expectations("flights_clean"),
 )
 weather = source(
     "weather",
