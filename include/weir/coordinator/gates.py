@@ -15,7 +15,7 @@ from weir.coordinator.restored_checks import ChecksOf
 from weir.coordinator.services import Services
 from weir.coordinator.suites import read_suite
 from weir.coordinator.values import BeginRequest
-from weir.dataflow.quality import Gate, When
+from weir.dataflow.quality import Gate, Policy, When
 from weir.dataflow.stage import Stage
 from weir.errors import Misconfigured, QualityFailed
 from weir.ledger.attempts import Origin, attempts_ever_of, attempts_of
@@ -25,8 +25,13 @@ from weir.ledger.quality_models import QualityCheckRow
 from weir.quality.check import CheckToRun, Why
 from weir.quality.suite import Suite
 from weir.recovery.blames import blamable
+from weir.recovery.classify import FailureClass
 from weir.recovery.run_state import AttemptState, RunState
 from weir.topology.regions import PartitionId, Topology
+
+_KILLED = FailureClass.KILLED.value
+_FINAL = (Policy.FAIL.value, Policy.BACKTRACK.value)
+"""The latter where nobody is blamed."""
 
 Checks = Mapping[str, tuple[CheckToRun, ...]]
 """By stage."""
@@ -45,7 +50,7 @@ def checks_to_run(services: Services, registered: Registered, state: RunState, r
     if not stages:
         return {}
     with services.ledger.transaction() as session:
-        require_other_inputs(session, registered, state)
+        _require_worth_trying(session, registered, state)
         why = _why(session, registered, request)
         return {stage.name: _checks(session, registered, stage, suites, why) for stage in stages}
 
@@ -120,17 +125,23 @@ def has_passed_all(services: Services, session: Session, registered: Registered,
     return True
 
 
-def require_other_inputs(session: Session, registered: Registered, state: RunState) -> None:
-    """Raise QualityFailed where the inputs that were blamed last were all made again, and came out equal."""
-    rows = _last_failed(session, registered)
+def _require_worth_trying(session: Session, registered: Registered, state: RunState) -> None:
+    """Raise QualityFailed where the inputs that were blamed last were all made again, and came out equal.
+
+    So it is where the verdict on the try before allowed no other, and its process was killed before that was booked.
+    """
+    tries = attempts_of(session, registered.run.id, registered.attempt.region)
+    rows = _last_failed(session, tries)
     blamed = [each for row in rows for each in blamed_by(row)]
     if blamed and all(_is_equal(state, each) for each in blamed):
         raise QualityFailed(_not_the_copy(rows, blamed), is_final=True)
+    is_of_killed = bool(rows) and len(tries) > 1 and (tries[-2].id, tries[-2].failure) == (rows[0].by_attempt, _KILLED)
+    if is_of_killed and not blamed and any(row.policy in _FINAL and not row.layout for row in rows):
+        raise QualityFailed(f"{_named(rows)} had failed in {tries[-2].id}, which was killed then", is_final=True)
 
 
-def _last_failed(session: Session, registered: Registered) -> Sequence[QualityCheckRow]:
+def _last_failed(session: Session, tries: Sequence[AttemptRow]) -> Sequence[QualityCheckRow]:
     """What has failed of the newest attempt that was judged, since the last commit or clear by a person."""
-    tries = attempts_of(session, registered.run.id, registered.attempt.region)
     failed = failed_checks(session, [row.id for row in tries])
     for row in reversed(tries):
         if row.id in failed:
@@ -153,8 +164,11 @@ def _is_equal(state: RunState, blamed: Blamed) -> bool:
 
 def _not_the_copy(rows: Iterable[QualityCheckRow], blamed: Sequence[Blamed]) -> str:
     named = ", ".join(dict.fromkeys(f"{each.stage}[{each.subtask}] of {each.run}" for each in blamed))
-    suites = ", ".join(dict.fromkeys(f"{row.suite} of {row.stage}[{row.subtask}]" for row in rows))
     return (
         f"the data is bad, not the copy: {named} was made again and is equal, and what is made from it has failed "
-        f"{suites}. Correct the data, the code or the suite, and clear the task. Nothing was computed"
+        f"{_named(rows)}. Correct the data, the code or the suite, and clear the task. Nothing was computed"
     )
+
+
+def _named(rows: Iterable[QualityCheckRow]) -> str:
+    return ", ".join(dict.fromkeys(f"{row.suite} of {row.stage}[{row.subtask}]" for row in rows))

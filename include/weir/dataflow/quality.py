@@ -52,7 +52,7 @@ def expectations(suite: str, *, when: str = "always", policy: str = "fail") -> G
 
 def gates_of(given: Gate | Sequence[Gate]) -> tuple[Gate, ...]:
     """One gate or several, as several."""
-    return (given,) if isinstance(given, Gate) else tuple(given)
+    return (given,) if isinstance(given, Gate | str) else tuple(given)
 
 
 def _member(kind: type[_E], name: str, value: str) -> _E:

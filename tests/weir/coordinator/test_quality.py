@@ -175,6 +175,7 @@ def test_a_suite_that_is_missing_or_bad_is_said_before_anything_is_computed_and_
 # Backtracking
 
 
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_what_is_blamed_is_made_again_and_if_it_is_equal_the_data_is_bad_not_the_copy(world, suites, engine):
     write_suite(suites, "clean_rows", BLAMING)
     engine.violated["clean"] = {NOT_NULL}
