@@ -68,7 +68,7 @@ def tell(looked: Sequence[Looked], *, as_json: bool) -> None:
             Console().print(_table(each.checks))
         if each.problem:
             _line(each.problem)
-        if not each.is_recorded:
+        if not (each.is_recorded or each.problem):
             _line("The ledger does not know this dataflow, so nothing of this is recorded")
     if not looked:
         _line("No dataflow keeps a checkpoint: there is nothing to restore")

@@ -18,6 +18,7 @@ from weir.coordinator.drill_place import DrillPlace, drill_place
 from weir.coordinator.drill_source import DrillSource, drill_source, is_still_kept
 from weir.coordinator.reading import leased_reading, reader
 from weir.coordinator.restore import Wish, restore
+from weir.coordinator.restored_results import partitions_in
 from weir.coordinator.services import Services
 from weir.coordinator.snapshot_source import OpenStore, Source
 from weir.coordinator.stored_checks import checks_now, recorded_by, to_check
@@ -33,16 +34,20 @@ from weir.quality.suite import Severity
 from weir.quality.verdict import told
 from weir.results.checkpoint import Checkpoint
 from weir.results.layout import Layout
-from weir.results.manifest import Manifest
+from weir.results.manifest import Manifest, parsed_digest
 from weir.results.region_job import RegionJob, RegionReport, RestoredToCheck
 from weir.state.files import epoch_seconds
 from weir.store.comparison import compare_results
+from weir.topology.regions import PartitionId
 
 Check = Callable[[RegionJob], RegionReport]
 """Has Spark look at what a job names."""
 
 FILES_AS_RECORDED = "weir_files_as_recorded"
 """The built-in check that needs no Spark: all bytes are those that were written."""
+
+RESTORABLE = "weir_restorable"
+"""The built-in check that only a failure is told of: all files are there, with their sizes."""
 
 ROUNDS = 3
 """How often the newest checkpoint may be subsumed under a drill."""
@@ -160,20 +165,30 @@ def _of_files(row: ResultRow, found: Manifest | Loss, made: Checkpoint) -> Check
     """Whether all bytes of a partition are as they were written."""
     error = "" if isinstance(found, Manifest) else f"{found.fault.value}, {found.detail}"
     result = ExpectationResult(FILES_AS_RECORDED, {}, Severity.FAIL, not error, row.bytes, error=error)
+    return _built_in(made, PartitionId(row.stage, row.subtask, row.layout), row.digest, result)
+
+
+def _not_restorable(made: Checkpoint, problem: str) -> tuple[CheckReport, ...]:
+    """What is recorded of each partition where none could be restored."""
+    result = ExpectationResult(RESTORABLE, {}, Severity.FAIL, success=False, error=problem)
+    return tuple(_built_in(made, each, digest, result) for each, digest in sorted(partitions_in(made).items()))
+
+
+def _built_in(made: Checkpoint, of: PartitionId, digest: str, result: ExpectationResult) -> CheckReport:
     return CheckReport(
-        row.stage,
-        row.subtask,
+        of.stage,
+        of.subtask,
         BUILT_IN,
         "",
         Policy.FAIL,
         Why.DRILL,
-        row.digest,
-        row.rows,
+        digest,
+        parsed_digest(digest).rows,
         (result,),
         0.0,
         run=made.run,
-        layout=row.layout,
-        attempt=_makers(made).get((row.stage, row.subtask, row.layout), ""),
+        layout=of.layout,
+        attempt=_makers(made).get((of.stage, of.subtask, of.layout), ""),
     )
 
 
@@ -229,8 +244,9 @@ def _recorded(services: Services, source: Source, drilled: Drilled) -> Drilled:
     with services.ledger.transaction() as session:
         if session.get(DataflowRow, made.dataflow) is None:
             return drilled
+    checks = drilled.checks or _not_restorable(made, drilled.problem)
     with services.ledger.transaction(made.dataflow) as session:
-        enter_checks(session, made.dataflow, {made.run: made.epoch}, "", drilled.checks, services.now())
+        enter_checks(session, made.dataflow, {made.run: made.epoch}, "", checks, services.now())
     return replace(drilled, is_recorded=True)
 
 

@@ -156,6 +156,10 @@ def test_a_file_that_is_truncated_or_missing_is_why_nothing_can_be_restored(days
     assert not drilled.is_right
     assert "cannot be restored" in drilled.lines()[0]
     assert path.name in drilled.problem
+    assert {(row.stage, row.outcome, row.results[0]["type"]) for row in recorded(days)} == {
+        ("history", "failed", "weir_restorable"),
+        ("offsets", "failed", "weir_restorable"),
+    }
 
 
 def test_a_damaged_file_of_a_savepoint_is_found_where_it_is_copied(days):
