@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordinator.clearing import Clearer
 from weir.coordinator.compacted_files import present_compactions
-from weir.coordinator.gates import Checks, checks_of_restored, checks_to_run, has_passed_all
+from weir.coordinator.gates import Gates, checks_of_restored, gates_of, has_passed_all, with_gates
 from weir.coordinator.gathering import Gathered, gather
 from weir.coordinator.inputs import probe_partitions
 from weir.coordinator.job import reads_of_job, region_job
@@ -49,9 +49,9 @@ def begin(
     if isinstance(gathered, Awaiting):
         return gathered
     said = check_states(registered, gathered.state, gathered.manifests)
-    checks = checks_to_run(services, registered, gathered.state, request)
+    gates = gates_of(services, registered, gathered.state, request)
     notes = make_room(services, registered, request.dataflow, _bytes_to_read(registered, gathered))
-    return _begun(services, registered, gathered, checks, (*said, *notes))
+    return _begun(services, registered, gathered, gates, (*said, *notes))
 
 
 def _bytes_to_read(registered: Registered, gathered: Gathered) -> int:
@@ -64,16 +64,13 @@ def _bytes_to_read(registered: Registered, gathered: Gathered) -> int:
     return int(total)
 
 
-def _begun(
-    services: Services, registered: Registered, gathered: Gathered, checks: Checks, notes: Sequence[str]
-) -> Begun:
+def _begun(services: Services, registered: Registered, gathered: Gathered, gates: Gates, notes: Sequence[str]) -> Begun:
     state, manifests = gathered.state, gathered.manifests
     inputs = state.inputs(registered.attempt.region)
     kept = set(registered.topology.states)
     read = {manifests[part].attempt for each in inputs if each.argument in kept for part in each.partitions}
     states = state_shares(registered, state, manifests, present_compactions(services, read) if read else {})
-    job = region_job(services, registered, state, manifests, states)
-    job = replace(job, stages=tuple(replace(each, checks=checks.get(each.name, ())) for each in job.stages))
+    job = with_gates(region_job(services, registered, state, manifests, states), gates)
     job = with_restored_checks(services, registered, state, manifests, job, checks_of_restored(services, registered))
     return Begun(
         registered.attempt,

@@ -27,6 +27,7 @@ from weir.errors import Conflict, Fault, Fenced, Internal, ResultUnavailable
 from weir.ledger.attempts import attempts_of, end
 from weir.ledger.leases import drop_leases
 from weir.ledger.models import AttemptRow, DataflowRow
+from weir.ledger.quality import has_checks
 from weir.ledger.reads import record_reads
 from weir.ledger.results import NewResult, damaged_attempts, replace_results
 from weir.ledger.runs import Run
@@ -141,6 +142,7 @@ def _enter(
     if any(each.id == begun.attempt.id and each.state == AttemptState.COMMITTED.value for each in tries):
         return 1
     row = _newest(session, begun.run, begun.attempt.region, begun.attempt.id, tries)
+    _require_judged(session, begun)
     before = run_state(session, begun.run, begun.topology)
     require_unchanged(session, before, begun.reads, begun.attempt.region)
     require_none_since(before, results, unlike)
@@ -154,6 +156,11 @@ def _enter(
     owed = owe_clears(session, services, begun, before, marked)
     note_whether_closed(session, services, begun.run, begun.topology)
     return owed
+
+
+def _require_judged(session: Session, begun: Begun) -> None:
+    if any(stage.checks for stage in begun.job.stages) and not has_checks(session, begun.attempt.id):
+        raise Internal(f"{begun.attempt.id} was to be checked, and nobody has judged what was found")
 
 
 def _compared(before: RunState, result: NewResult) -> NewResult:

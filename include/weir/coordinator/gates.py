@@ -7,6 +7,7 @@ input that was distrusted and came out equal is not asked for again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from sqlalchemy.orm import Session
 
@@ -27,18 +28,24 @@ from weir.quality.suite import Suite
 from weir.recovery.blames import blamable
 from weir.recovery.classify import FailureClass
 from weir.recovery.run_state import AttemptState, RunState
+from weir.results.region_job import RegionJob
 from weir.topology.regions import PartitionId, Topology
 
 _KILLED = FailureClass.KILLED.value
 _FINAL = (Policy.FAIL.value, Policy.BACKTRACK.value)
 """The latter where nobody is blamed."""
 
-Checks = Mapping[str, tuple[CheckToRun, ...]]
-"""By stage."""
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """What the rows of each stage are checked by; where rows have failed, no copy of such is resumed from."""
+
+    checks: Mapping[str, tuple[CheckToRun, ...]] = field(default_factory=dict)
+    trusts_copies: bool = True
 
 
-def checks_to_run(services: Services, registered: Registered, state: RunState, request: BeginRequest) -> Checks:
-    """What the rows of each stage of the region are checked by.
+def gates_of(services: Services, registered: Registered, state: RunState, request: BeginRequest) -> Gates:
+    """The gates of an attempt.
 
     Raises Misconfigured for a suite that is missing or bad, and QualityFailed where nothing but rows that have failed
     can come out.
@@ -48,11 +55,20 @@ def checks_to_run(services: Services, registered: Registered, state: RunState, r
     for stage in stages:
         _require_known_inputs(registered, stage, [suites[gate.suite] for gate in stage.gates])
     if not stages:
-        return {}
+        return Gates()
     with services.ledger.transaction() as session:
-        _require_worth_trying(session, registered, state)
+        failed = _require_worth_trying(session, registered, state)
         why = _why(session, registered, request)
-        return {stage.name: _checks(session, registered, stage, suites, why) for stage in stages}
+        checks = {stage.name: _checks(session, registered, stage, suites, why) for stage in stages}
+        return Gates(checks, trusts_copies=not failed)
+
+
+def with_gates(job: RegionJob, gates: Gates) -> RegionJob:
+    """The same job, with its gates."""
+    stages = [replace(each, checks=gates.checks.get(each.name, ())) for each in job.stages]
+    if not gates.trusts_copies:
+        stages = [replace(each, resume=None) for each in stages]
+    return replace(job, stages=tuple(stages))
 
 
 def checks_of_restored(services: Services, registered: Registered) -> ChecksOf:
@@ -125,10 +141,11 @@ def has_passed_all(services: Services, session: Session, registered: Registered,
     return True
 
 
-def _require_worth_trying(session: Session, registered: Registered, state: RunState) -> None:
-    """Raise QualityFailed where the inputs that were blamed last were all made again, and came out equal.
+def _require_worth_trying(session: Session, registered: Registered, state: RunState) -> Sequence[QualityCheckRow]:
+    """What had failed last, if anything has.
 
-    So it is where the verdict on the try before allowed no other, and its process was killed before that was booked.
+    Raises QualityFailed where the inputs that were blamed then were all made again and came out equal, and where the
+    verdict on the try before allowed no other, and its process was killed before that was booked.
     """
     tries = attempts_of(session, registered.run.id, registered.attempt.region)
     rows = _last_failed(session, tries)
@@ -138,6 +155,7 @@ def _require_worth_trying(session: Session, registered: Registered, state: RunSt
     is_of_killed = bool(rows) and len(tries) > 1 and (tries[-2].id, tries[-2].failure) == (rows[0].by_attempt, _KILLED)
     if is_of_killed and not blamed and any(row.policy in _FINAL and not row.layout for row in rows):
         raise QualityFailed(f"{_named(rows)} had failed in {tries[-2].id}, which was killed then", is_final=True)
+    return rows
 
 
 def _last_failed(session: Session, tries: Sequence[AttemptRow]) -> Sequence[QualityCheckRow]:

@@ -55,13 +55,13 @@ def gated(quality, *, parallelism=1):
     )
 
 
-def in_one_plan(quality):
+def in_one_plan(quality, of_raw=pipelined("raw")):  # noqa: B008  # a frozen value
     """As `gated`, but raw and clean are one region, and only totals is written."""
     return Dataflow(
         "gated",
         [
             source("raw", "pipelines.gated:raw"),
-            Stage("clean", "pipelines.gated:clean", [pipelined("raw")], quality=quality),
+            Stage("clean", "pipelines.gated:clean", [of_raw], quality=quality),
             Stage("totals", "pipelines.gated:totals", [pipelined("clean")]),
             sink("totals", "delays"),
         ],

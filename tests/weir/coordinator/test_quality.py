@@ -18,7 +18,7 @@ from tests.weir.coordinator.checking import (
     write_suite,
 )
 
-from weir.dataflow import expectations
+from weir.dataflow import cached, expectations
 from weir.errors import Internal
 from weir.ledger.quality import blamed_by
 from weir.recovery.restart import FixedDelay
@@ -150,6 +150,16 @@ def test_a_job_that_does_not_say_what_became_of_a_gate_has_not_passed_it(world, 
     assert f"{Internal.__name__}: the job of" in failed.notes[-1]
     assert "was to check clean_rows of clean" in failed.notes[-1]
     assert results(world, "clean") == []
+
+
+def test_a_try_behind_bad_rows_does_not_resume_from_a_copy_of_them(world, suites, engine):
+    write_suite(suites, "clean_rows", NOT_NULL)
+    engine.violated["clean"] = {NOT_NULL}
+    world.airflow.strategy = FixedDelay(3, 1_000)
+    world.airflow.during = lambda _key: engine.computed.count("clean") == 2 and engine.violated.clear()
+    run_id = run(world, in_one_plan(expectations("clean_rows", policy="retry"), cached("raw")))
+    assert state_of(world, run_id, CLOSE) == "success"
+    assert engine.computed.count("raw") == 2
 
 
 # Suites
