@@ -99,9 +99,17 @@ def _result(expectation: Expectation, answer: Any) -> ExpectationResult:
 def _found(answer: Any) -> Found:
     success, result = bool(answer.success), answer.result or {}
     if "element_count" not in result:
-        return Found(success, _plain(result.get("observed_value")))
+        return Found(success, _observed(result))
     rows = int(result["element_count"] or 0) - int(result.get("missing_count") or 0)
     return Found(success, None, rows, int(result["unexpected_count"] or 0))
+
+
+def _observed(result: dict[str, Any]) -> Any:
+    """What GX has observed; of distinct values it names those that should not be there, and those that are missing."""
+    if result.get("observed_value") is not None:
+        return _plain(result["observed_value"])
+    lists = {name: _plain(result.get(f"partial_{name}_list") or []) for name in ("unexpected", "missing")}
+    return {name: values for name, values in lists.items() if values} or None
 
 
 def _plain(value: Any) -> Any:

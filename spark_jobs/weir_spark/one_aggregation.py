@@ -76,6 +76,8 @@ def _to_keep(value: Any) -> Any:
     """A value as it can be kept in JSON anywhere: short, without what PostgreSQL refuses."""
     if isinstance(value, list | tuple):
         return [_to_keep(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _to_keep(each) for key, each in value.items()}
     if isinstance(value, str):
         text = value.replace("\x00", "\ufffd")
         return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
