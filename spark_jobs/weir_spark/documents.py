@@ -24,6 +24,7 @@ from weir_spark.document_template import PAGE
 _SAID = {
     "weir_digest_as_recorded": "The digest of the rows is the one that their manifest says.",
     "weir_rows_as_recorded": "There are as many rows as their manifest says.",
+    "weir_files_as_recorded": "All files are there, byte for byte as they were recorded.",
     "weir_keys_unique": "No key occurs twice.",
     "weir_keys_in_key_groups": "Each key is in a key group of this subtask.",
     "weir_rows_never_fewer": "There are no fewer rows than before.",
