@@ -19,7 +19,7 @@ from weir.coordinator.services import Services
 from weir.coordinator.values import Begun, Judged
 from weir.dataflow.quality import Policy
 from weir.errors import Fault, Internal, Loss, QualityFailed, ResultUnavailable
-from weir.ledger.quality import Blamed, has_checks, record_checks
+from weir.ledger.quality import Blamed, blamed_before, has_checks, record_checks
 from weir.ledger.results import NewResult, quarantine_results, record_losses
 from weir.ledger.snapshot import run_state
 from weir.quality.check import BUILT_IN, CheckReport
@@ -59,7 +59,7 @@ def _refused(
     restored = [each for each in failed if each.attempt]
     losses, blamed, policy = _losses_of_restored(services, restored), _NOBODY, policy_of(failed)
     if not restored and policy is Policy.BACKTRACK:
-        blamed = _blamed(begun, report.checks)
+        blamed = _blamed(services, begun, report.checks)
         losses = _losses(begun, report.checks, blamed)
     results = () if restored else written_results(services, begun, report)
     services.ledger.perform(
@@ -107,12 +107,23 @@ def _require_all_checks(job: RegionJob, report: RegionReport) -> None:
         raise Internal(f"the job of {job.attempt} was to check {named}, and does not say what it found")
 
 
-def _blamed(begun: Begun, reports: Sequence[CheckReport]) -> _Blamed:
+def _blamed(services: Services, begun: Begun, reports: Sequence[CheckReport]) -> _Blamed:
+    """What was read over the inputs that are blamed, but what was made again already, and came out equal.
+
+    All subtasks of a stage blame a broadcast input: it is made again once.
+    """
     found = {}
     for number, report in enumerate(reports):
-        arguments = blamed_arguments(begun.run.dataflow, report.stage, names_blamed(report))
-        found[number] = tuple(dict.fromkeys(Blamed.of(read) for read in begun.reads if read.argument in arguments))
+        read = _read_of_blamed(begun, report)
+        with services.ledger.transaction() as session:
+            before = blamed_before(session, begun.run.id, report.stage) if read else frozenset()
+        found[number] = tuple(each for each in read if not any(each.is_equal_to(other) for other in before))
     return found
+
+
+def _read_of_blamed(begun: Begun, report: CheckReport) -> tuple[Blamed, ...]:
+    arguments = blamed_arguments(begun.run.dataflow, report.stage, names_blamed(report))
+    return tuple(dict.fromkeys(Blamed.of(read) for read in begun.reads if read.argument in arguments))
 
 
 def _losses(begun: Begun, reports: Sequence[CheckReport], blamed: _Blamed) -> tuple[Loss, ...]:
@@ -137,8 +148,13 @@ def _message(begun: Begun, failed: Sequence[CheckReport], policy: Policy | None,
     shown = stage if stage in written else written[0]
     kind = "state" if shown in begun.topology.states else "stage"
     violated = "; ".join(told(each, each.violated) for each in failed)
+    said = policy.value if policy else "fail"
+    if policy is Policy.BACKTRACK:
+        is_read = any(_read_of_blamed(begun, each) for each in failed)
+        why = "was made again and is equal: the data is bad, not the copy" if is_read else "is nothing that was read"
+        said += f", and what is blamed {why}"
     return (
-        f"{violated}. Policy: {policy.value if policy else 'fail'}. What attempt {begun.attempt.id} has written is in "
+        f"{violated}. Policy: {said}. What attempt {begun.attempt.id} has written is in "
         f'quarantine, and nothing was committed. `weir.open("{flow}", attempt="{begun.attempt.id}", {kind}="{shown}")` '
         f"reads it, and `weir quality {flow}` tells what was found before"
     )

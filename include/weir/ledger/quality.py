@@ -38,6 +38,10 @@ class Blamed:
     attempt: str
     digest: str
 
+    def is_equal_to(self, other: Blamed) -> bool:
+        """Whether it is the same partition with the same rows, made by another attempt."""
+        return self.attempt != other.attempt and replace(self, attempt=other.attempt) == other
+
     @staticmethod
     def of(read: InputRead) -> Blamed:
         """What was read of an input."""
@@ -156,6 +160,16 @@ def failed_checks(session: Session, by_attempts: Iterable[str]) -> dict[str, lis
     for row in session.scalars(query.order_by(QualityCheckRow.id)):
         found.setdefault(row.by_attempt, []).append(row)
     return found
+
+
+def blamed_before(session: Session, run: str, stage: str) -> frozenset[Blamed]:
+    """The input partitions that were distrusted in a run because of a stage, whichever subtask of it has read them."""
+    query = select(QualityCheckRow).where(
+        QualityCheckRow.run == run,
+        QualityCheckRow.stage == stage,
+        QualityCheckRow.outcome == Outcome.FAILED.value,
+    )
+    return frozenset(each for row in session.scalars(query) for each in blamed_by(row))
 
 
 def blamed_by(row: QualityCheckRow) -> tuple[Blamed, ...]:

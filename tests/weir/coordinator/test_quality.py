@@ -206,6 +206,16 @@ def test_what_is_blamed_is_made_again_and_if_it_is_equal_the_data_is_bad_not_the
     assert [len(each.runs) for each in world.airflow.tasks.values() if each.key.task_id == "raw"] == [1]
 
 
+def test_what_all_subtasks_blame_is_made_again_once(world, suites, engine):
+    write_suite(suites, "clean_rows", BLAMING)
+    engine.violated["clean"] = {NOT_NULL}
+    run_id = run(world, gated(expectations("clean_rows", policy="backtrack"), parallelism=3))
+    assert world.airflow.task(run_id, "weather").runs == [1, 2]
+    failed = [world.airflow.task(run_id, "clean", index) for index in range(3)]
+    assert {task.state for task in failed} == {"failed"}
+    assert all("the data is bad, not the copy" in task.notes[-1] for task in failed)
+
+
 def test_where_it_comes_out_otherwise_the_region_goes_on(world, suites, engine):
     write_suite(suites, "clean_rows", BLAMING)
     engine.violated["clean"] = {NOT_NULL}

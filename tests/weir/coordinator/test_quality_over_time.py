@@ -176,6 +176,15 @@ def test_the_epoch_before_is_made_again_if_it_is_blamed(world, suites, engine):
     assert "the data is bad, not the copy: ranks[0] of remembering@20130101T000000Z" in failed.notes[-1]
 
 
+def test_in_the_first_epoch_there_is_nothing_before_to_be_blamed(world, suites, engine):
+    write_suite(suites, "ranks", (NOT_NULL, {"meta": {"blames": ["before"]}}))
+    engine.violated["ranks"] = {NOT_NULL}
+    first = run(world, remembering(expectations("ranks", policy="backtrack")))
+    failed = of(world, "ranks", first)
+    assert (failed.state, failed.runs) == ("failed", [1])
+    assert "what is blamed is nothing that was read" in failed.notes[-1]
+
+
 def test_a_state_that_is_blamed_is_made_again_by_its_keeper(world, suites, engine):
     write_suite(suites, "whole", (NOT_NULL, {"meta": {"blames": ["history"]}}))
     flow = remembering(quality=expectations("whole", policy="backtrack"))
