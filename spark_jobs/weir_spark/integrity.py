@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,8 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import IntegerType, StructType
 
 from weir.dataflow.quality import Policy
+from weir.dataflow.state_evolution import is_readable
+from weir.dataflow.state_schema import fields_of_json
 from weir.quality.check import BUILT_IN, CheckReport, CheckToRun, ExpectationResult, Why
 from weir.quality.suite import Expectation, Suite
 from weir.results.layout import KEY_GROUP_COLUMN
@@ -95,19 +97,37 @@ class _Restored:
         return tuple(found), digest
 
     def _schema_as_recorded(self) -> ExpectationResult:
-        expected = {each.name: type_signature(each.dataType) for each in self._stored_schema().fields}
         expectation = Expectation("weir_schema_as_recorded", {"columns": _shown(self._stored_schema())})
-        if not self._files():
-            return result_of(expectation, Found(success=True, observed="no files"))
         try:
-            options = {**READ_OPTIONS, "mergeSchema": "true"}
-            there = self.session.read.options(**options).parquet(*self._files()).schema
+            wrong = self._other_schema()
         except PySparkException as error:
             if "CANNOT_MERGE" not in str(error):
                 raise
             return result_of(expectation, Found(success=False, observed=first_line(error)))
-        found = {each.name: type_signature(each.dataType) for each in there.fields}
-        return result_of(expectation, Found(found == expected, _shown(there)))
+        return result_of(expectation, Found(wrong is None, None if wrong is None else _shown(wrong)))
+
+    def _other_schema(self) -> StructType | None:
+        """The schema of files that are not what was recorded; None if all are.
+
+        Files of a state may be of older declarations: a column may be narrower there, or absent.
+        """
+        if self.restored.state is not None:
+            paths = sorted({each.path for each in self.restored.state.files})
+            found = (self.session.read.options(**READ_OPTIONS).parquet(path).schema for path in paths)
+            return next((each for each in found if not self._is_of_state(each)), None)
+        if not self.restored.files:
+            return None
+        options = {**READ_OPTIONS, "mergeSchema": "true"}
+        there = self.session.read.options(**options).parquet(*self.restored.files).schema
+        return None if _types(there) == _types(self._stored_schema()) else there
+
+    def _is_of_state(self, found: StructType) -> bool:
+        recorded, there = (fields_of_json(each.json()) for each in (self._stored_schema(), found))
+        own = set(recorded) - set(self.schema.fieldNames())
+        is_whole = {*self.restored.layout.keys, *own} <= set(there)
+        return is_whole and all(
+            name in recorded and is_readable(each.kind, recorded[name].kind) for name, each in there.items()
+        )
 
     def _counted(self, rows: int) -> list[ExpectationResult]:
         recorded, at_least = self.restored.rows, self.restored.at_least
@@ -153,16 +173,16 @@ class _Restored:
             return self.session.createDataFrame([], self._stored_schema())
         return self.session.read.options(**READ_OPTIONS).schema(self._stored_schema()).parquet(*self.restored.files)
 
-    def _files(self) -> Sequence[str]:
-        state = self.restored.state
-        return self.restored.files if state is None else sorted({each.path for each in state.files})
-
     def _stored_schema(self) -> StructType:
         """The recorded columns, and Weir's own."""
         stored = StructType([*self.schema.fields])
         if self.stored is not None:
             return StructType([*stored.fields, *self.stored.stored_schema.fields[len(self.stored.schema.fields) :]])
         return stored.add(KEY_GROUP_COLUMN, IntegerType()) if self.restored.layout.keys else stored
+
+
+def _types(schema: StructType) -> dict[str, Any]:
+    return {each.name: type_signature(each.dataType) for each in schema.fields}
 
 
 def _shown(schema: StructType) -> str:

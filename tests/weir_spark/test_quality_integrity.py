@@ -80,6 +80,27 @@ def state(spark, store):
     )
 
 
+@pytest.fixture
+def evolved(spark, store):
+    """A keyed state whose oldest file has a narrower column, and lacks one."""
+    chain = StateChain(store, keyed_state("wider", key="key", schema="key BIGINT, n INT"), 16)
+
+    def epoch(name, rows, tallies):
+        read = chain.read(name) if tallies else replace(chain.read(name), tallies=None)
+        handle = KeyedState(StoredState(spark, read, ALL))
+        handle.upsert(rows)
+        report = write_state(handle, "wider", chain.output(name), store)
+        chain.go_on(name, {ALL: report})
+        return report
+
+    epoch("20130101T000000Z", spark.sql("select id key, 1 n from range(30)"), tallies=True)
+    chain.state = keyed_state("wider", key="key", schema="key BIGINT, more STRING, n BIGINT")
+    report = epoch(SECOND, spark.sql("select id key, 'x' more, 2L n from range(5)"), tallies=False)
+    return RestoredToCheck(
+        "flow@2", "wider", 0, BY_KEY, "t2", str(report.digest), 30, report.spark_schema, state=chain.read(SECOND)
+    )
+
+
 def changed(path, tmp_path, change):
     """The file of a URL as another one, whose rows are others."""
     table = change(pq.read_table(path.removeprefix("file://")).replace_schema_metadata(None))
@@ -154,6 +175,19 @@ def test_files_of_another_schema_are_not_looked_at_any_further(spark, written, t
         (report,) = looked
         assert failing(report).keys() == {"schema_as_recorded"}
         assert len(report.results) == 1
+
+
+def test_files_of_a_state_may_be_of_older_declarations_but_of_no_others(spark, evolved, tmp_path) -> None:
+    (report,) = check_restored(spark, evolved)
+    assert (failing(report), report.rows) == ({}, 30)
+    oldest, newest = evolved.state.files
+    for change in (
+        lambda table: table.drop_columns(["key"]),
+        lambda table: with_column(table, "n", table["n"].cast("float64")),
+    ):
+        bad = replace(oldest, path=changed(oldest.path, tmp_path, change))
+        (report,) = check_restored(spark, replace(evolved, state=replace(evolved.state, files=(bad, newest))))
+        assert failing(report).keys() == {"schema_as_recorded"}
 
 
 def test_a_state_with_two_rows_of_a_key_or_fewer_rows_than_before_fails(spark, state, tmp_path) -> None:
