@@ -210,7 +210,7 @@ def begin_request(declared: Declaration, context: Context, session_url: str, dep
         parameters=parameters_of(declared, context),
         previous=previous_run(context) if declared.topology.reads_previous else None,
         restart=declared.restart_strategy(deployed),
-        is_backfill=_kind(context["dag_run"]) == "backfill",
+        is_backfill=is_backfill(context),
     )
 
 
@@ -228,6 +228,11 @@ def _is_queued_behind(context: Context, found: DagRunProtocol) -> bool:
     kinds = {_kind(found), _kind(context["dag_run"])}
     state = str(getattr(found.state, "value", found.state))
     return kinds == {"backfill"} and state == "queued" and found.start_date is None
+
+
+def is_backfill(context: Context) -> bool:
+    """Whether the run is one of a backfill: what it makes is no fresh result."""
+    return _kind(context["dag_run"]) == "backfill"
 
 
 def _kind(run: DagRunProtocol) -> str:
