@@ -176,6 +176,29 @@ def test_the_epoch_before_is_made_again_if_it_is_blamed(world, suites, engine):
     assert "the data is bad, not the copy: ranks[0] of remembering@20130101T000000Z" in failed.notes[-1]
 
 
+@pytest.mark.parametrize("by", ["a clear", "a success by hand"])
+def test_an_epoch_waits_for_an_earlier_one_whose_rows_were_refused_until_somebody_has_mended_it(
+    world, suites, engine, by
+):
+    engine.violated["ranks"] = {NOT_NULL}
+    flow = remembering(expectations("clean_rows"))
+    first = run(world, flow)
+    second = world.airflow.dag_run(2)
+    for _ in range(12):
+        world.airflow.step(world.airflow._ready())
+    refused, waiting = of(world, "ranks", first), of(world, "ranks", second)
+    assert (refused.state, refused.runs) == ("failed", [1])
+    assert (waiting.state, waiting.try_number) == ("up_for_reschedule", 1)
+    engine.violated.clear()
+    if by == "a clear":
+        world.airflow.clear_by_hand(first, refused.key.task_id)
+    else:
+        refused.state = "success"
+    world.airflow.run_until_quiet()
+    assert (refused.runs, waiting.state) == ([1, 2], "success")
+    assert [world.airflow.task(each, CLOSE).state for each in (first, second)] == ["success", "success"]
+
+
 def test_in_the_first_epoch_there_is_nothing_before_to_be_blamed(world, suites, engine):
     write_suite(suites, "ranks", (NOT_NULL, {"meta": {"blames": ["before"]}}))
     engine.violated["ranks"] = {NOT_NULL}
