@@ -19,8 +19,7 @@ from fastapi.responses import HTMLResponse
 from weir.coordinator.quality_index import checks_table, html_page
 from weir.errors import Misconfigured, WeirError
 from weir.ledger.ledger import Ledger
-from weir.ledger.quality_history import check_of_dag, checks_of_task, newest_checks_of_dag
-from weir.quality.check import Outcome
+from weir.ledger.quality_history import check_of_dag, checks_of_task, may_have_page, newest_checks_of_dag
 from weir.quality.page import PAGES
 from weir.store.errors import NotFound
 from weir.store.store import Store
@@ -106,7 +105,7 @@ def _listed(title: str, rows: Sequence[QualityCheckRow]) -> HTMLResponse:
     if not rows:
         return HTMLResponse(html_page(title, "<p>Nothing was checked here, or not yet.</p>"), headers=_HARMLESS)
     links = {row.id: f"quality/{row.id}" for row in rows if row.page is not None}
-    is_owed = any(row.page is None and row.outcome != Outcome.SAME.value for row in rows)
+    is_owed = any(row.page is None and may_have_page(row) for row in rows)
     body = checks_table(rows, links) + (_LATER if is_owed else "")
     return HTMLResponse(html_page(title, body), headers=_HARMLESS)
 

@@ -152,6 +152,13 @@ def test_what_is_no_page_of_this_dag_is_not_served(get, check, why):
     assert "unexpected value" not in answer.text
 
 
+def test_what_a_task_of_the_dag_has_found_in_what_it_read_of_another_is_served_too(get, ledger):
+    with ledger.transaction("flow") as session:
+        session.get_one(QualityCheckRow, 3).by_attempt = "t0001-20130101T000000Z"
+    assert get("river/quality/3").status_code == 200
+    assert "quality/3" in get("river/quality", **asked_of("20130101T000000Z")).text
+
+
 def test_an_api_server_that_does_not_know_the_ledger_says_so_and_makes_none(get, monkeypatch, tmp_path):
     monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/other.db")
     answer = get("river/quality")

@@ -9,12 +9,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, delete, select, update
+from sqlalchemy import ColumnElement, Select, delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from weir.ledger.models import AttemptRow, RunRow
 from weir.ledger.quality_models import QualityCheckRow
-from weir.quality.check import Outcome
+from weir.quality.check import Outcome, Why
 
 _NOT_RIGHT = (Outcome.FAILED.value, Outcome.WARNED.value)
 
@@ -71,20 +71,25 @@ def checks_of_task(session: Session, dag_id: str, run_id: str, task_id: str, map
 
 
 def newest_checks_of_dag(session: Session, dag_id: str, most: int) -> list[QualityCheckRow]:
-    """The newest checks of the runs that a DAG has, the newest first."""
-    runs = select(RunRow.id).where(RunRow.dag_id == dag_id)
-    query = select(QualityCheckRow).where(QualityCheckRow.run.in_(runs))
+    """The newest checks of the runs that a DAG has, and of what these have read; the newest first."""
+    query = select(QualityCheckRow).where(_of_dag(dag_id))
     return list(session.scalars(query.order_by(QualityCheckRow.id.desc()).limit(most)))
 
 
 def check_of_dag(session: Session, dag_id: str, number: int) -> QualityCheckRow | None:
-    """A check by its number, if its run is of this DAG."""
-    query = (
-        select(QualityCheckRow)
-        .join(RunRow, RunRow.id == QualityCheckRow.run)
-        .where(QualityCheckRow.id == number, RunRow.dag_id == dag_id)
-    )
-    return session.scalar(query)
+    """A check by its number, if its run is of this DAG, or a task of this DAG has made it."""
+    return session.scalar(select(QualityCheckRow).where(QualityCheckRow.id == number, _of_dag(dag_id)))
+
+
+def _of_dag(dag_id: str) -> ColumnElement[bool]:
+    runs = select(RunRow.id).where(RunRow.dag_id == dag_id)
+    tries = select(AttemptRow.id).where(AttemptRow.run.in_(runs))
+    return or_(QualityCheckRow.run.in_(runs), QualityCheckRow.by_attempt.in_(tries))
+
+
+def may_have_page(row: QualityCheckRow) -> bool:
+    """Whether there is anything to be shown: what was found, and not only that equal rows had passed."""
+    return row.outcome != Outcome.SAME.value and row.why != Why.REBUILT.value
 
 
 # Pages
@@ -95,9 +100,13 @@ def without_page(
 ) -> list[QualityCheckRow]:
     """The oldest checks that have no page: of some runs or of all; of an attempt only those that are not right.
 
-    What was not checked again, since equal rows had passed, needs none.
+    As `may_have_page` says.
     """
-    query = select(QualityCheckRow).where(QualityCheckRow.page.is_(None), QualityCheckRow.outcome != Outcome.SAME.value)
+    query = select(QualityCheckRow).where(
+        QualityCheckRow.page.is_(None),
+        QualityCheckRow.outcome != Outcome.SAME.value,
+        QualityCheckRow.why != Why.REBUILT.value,
+    )
     if runs is not None:
         query = query.where(QualityCheckRow.run.in_(runs))
     if by_attempt is not None:

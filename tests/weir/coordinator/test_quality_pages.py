@@ -88,6 +88,13 @@ def test_of_an_attempt_only_what_is_not_right_gets_a_page_at_once(world):
     assert render.asked == [[failed.id]]
 
 
+def test_of_what_was_not_looked_at_there_is_no_page(world):
+    with world.ledger.transaction("gated") as session:
+        same, rebuilt = (session.get_one(QualityCheckRow, row.id) for row in checks(world))
+        same.outcome, rebuilt.why = "same", "rebuilt"
+    assert make_pages(world.services, Renderer()).pages == 0
+
+
 def test_a_batch_is_limited_and_says_that_there_are_more(world):
     render = Renderer()
     assert [make_pages(world.services, render, most=1).is_all for _ in range(3)] == [False, False, True]
