@@ -8,15 +8,26 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime
 
-from weir.dataflow import Dataflow, Stage, blocking, pipelined, sink, source
+from weir.dataflow import Dataflow, Stage, blocking, expectations, pipelined, sink, source
 from weir_airflow.dag import dataflow_dag
 
 FUNCTIONS = "pipelines.flight_delays"
 HOUR = ("origin", "time_hour")
 
 flights = source("flights", f"{FUNCTIONS}:flights", resolve=f"{FUNCTIONS}:resolve_flights", parallelism=3)
-clean = Stage("clean", f"{FUNCTIONS}:clean", {"flights": pipelined(flights)}, parallelism=3)
-weather = source("weather", f"{FUNCTIONS}:weather", resolve=f"{FUNCTIONS}:resolve_weather")
+clean = Stage(
+    "clean",
+    f"{FUNCTIONS}:clean",
+    {"flights": pipelined(flights)},
+    parallelism=3,
+    quality=expectations("flights_clean"),
+)
+weather = source(
+    "weather",
+    f"{FUNCTIONS}:weather",
+    resolve=f"{FUNCTIONS}:resolve_weather",
+    quality=expectations("weather_hours"),
+)
 planes = source("planes", f"{FUNCTIONS}:planes", resolve=f"{FUNCTIONS}:resolve_planes")
 join = Stage(
     "join",
@@ -27,6 +38,7 @@ join = Stage(
         "planes": blocking(planes, broadcast=True),
     },
     parallelism=2,
+    quality=expectations("flights_joined", policy="backtrack"),
 )
 by_carrier = Stage("by_carrier", f"{FUNCTIONS}:by_carrier", {"flights": blocking(join, by="carrier")}, parallelism=2)
 by_route = Stage("by_route", f"{FUNCTIONS}:by_route", {"flights": blocking(join, by=("origin", "dest"))}, parallelism=2)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime
 
-from weir.dataflow import Dataflow, Stage, blocking, keyed_state, pipelined, sink, source
+from weir.dataflow import Dataflow, Stage, blocking, expectations, keyed_state, pipelined, sink, source
 from weir_airflow.dag import dataflow_dag
 
 FLIGHTS = "pipelines.flight_delays"
@@ -29,6 +29,8 @@ aircraft = Stage(
         key="tailnum",
         schema="tailnum STRING, flights BIGINT, minutes_late BIGINT, last_seen TIMESTAMP, worst_route STRING, "
         "worst_delay BIGINT",
+        grows=True,
+        quality=expectations("aircraft_history", when="restored"),
     ),
 )
 route_days = Stage(
@@ -43,7 +45,12 @@ route_days = Stage(
         ttl="7 days",
     ),
 )
-rolling = Stage("rolling", f"{FUNCTIONS}:rolling", {"days": blocking(route_days, by=ROUTE)})
+rolling = Stage(
+    "rolling",
+    f"{FUNCTIONS}:rolling",
+    {"days": blocking(route_days, by=ROUTE)},
+    quality=expectations("rolling_delays"),
+)
 
 flow = Dataflow(
     "flight_history",

@@ -39,8 +39,16 @@ with DAG(
 
         return release(tell)
 
+    @task(retries=0)
+    def make_pages() -> dict[str, Any]:
+        """What could not be made is tried again by the next run."""
+        from weir_airflow.upkeep import make_pages as make  # noqa: PLC0415  imports the ledger
+
+        return make(tell)
+
     settle_owed_clears()
     release_results()
+    make_pages()
 
 
 with DAG(

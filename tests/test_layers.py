@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PURE = ("dataflow", "topology", "recovery", "results", "state", "sinks")
+PURE = ("dataflow", "topology", "recovery", "results", "state", "sinks", "quality")
 OURS = {"weir", "weir_airflow", "weir_spark", "pipelines"}
 DOING = {"os", "io", "socket", "subprocess", "pathlib", "shutil", "tempfile", "time", "random", "secrets", "threading"}
 """Modules of the standard library that reach out of the process, or that tell another thing at each call."""

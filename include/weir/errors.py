@@ -65,6 +65,17 @@ class SuppressRestarts(WeirError):
     """
 
 
+class QualityFailed(WeirError):
+    """The rows that an attempt has written violate what is expected of them: they are in quarantine.
+
+    `is_final` says that another try cannot help, or must not be made.
+    """
+
+    def __init__(self, message: str, *, is_final: bool) -> None:
+        self.is_final = is_final
+        super().__init__(message)
+
+
 class Internal(WeirError):
     """Weir broke one of its own rules: please report it."""
 
@@ -80,6 +91,8 @@ class Fault(Enum):
     """The producer is finished in Airflow (marked success by hand, say) but has committed nothing."""
     STALE = "stale"
     """The producer's current result was made from inputs that have changed since."""
+    DISTRUSTED = "distrusted"
+    """Its bytes are there, but what was made from it, or it itself, violates what is expected of it."""
 
 
 @dataclass(frozen=True, slots=True)

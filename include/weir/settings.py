@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from weir.errors import Misconfigured
@@ -24,6 +25,8 @@ STORE_CONNECTION = "weir_store"
 LEDGER_CONNECTION = "weir_ledger"
 STORE_OPTIONS_VARIABLE = "WEIR_STORE_OPTIONS"
 """Also how the options reach a driver of spark-submit: a command line and a file would show their secrets."""
+EXPECTATIONS = str(Path(__file__).parents[1] / "expectations")
+"""Where suites are if nobody says otherwise: beside this package, in the project."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,8 @@ class Settings:
     store_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     recovery: RecoverySettings = field(default_factory=RecoverySettings)
     life: LifeSettings = field(default_factory=LifeSettings)
+    expectations: str = EXPECTATIONS
+    """The folder of the suites, each in a file <suite>.json."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,7 @@ def read_settings(
         store_options=options,
         recovery=_of_section(RecoverySettings.from_options, found, section or {}),
         life=_of_section(LifeSettings.from_options, found, section or {}),
+        expectations=value("expectations") or EXPECTATIONS,
     )
 
 

@@ -1,7 +1,7 @@
-"""The endpoint at /weir: it compares and clears, and knows nothing of the ledger.
+"""The endpoint at /weir: it compares and clears, and serves what checks have found (weir_airflow.quality_api).
 
-Invariant: every verb is guarded like Airflow's own clear: by the permission to edit task instances of the DAG in its
-path.
+Invariant: every verb that clears is guarded like Airflow's own clear: by the permission to edit task instances of the
+DAG in its path. It knows nothing of the ledger.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from pydantic import BaseModel, ConfigDict, StringConstraints
 
 from weir.coordinator.clearing import ClearAnswer, ClearItem
 from weir_airflow.compare_and_clear import compare_and_clear, start_queued
+from weir_airflow.quality_api import router as quality_router
 
 app = FastAPI(title="Weir", description="Compares and clears task instances, for Weir's recovery.")
+app.include_router(quality_router)
 
 _MAY_CLEAR: Final = [Depends(requires_access_dag(method="PUT", access_entity=DagAccessEntity.TASK_INSTANCE))]
 

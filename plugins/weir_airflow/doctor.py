@@ -27,6 +27,7 @@ from weir.doctor.airflow_settings import (
     judge_settings,
 )
 from weir.doctor.examination import Check, examine
+from weir.doctor.expectations import expectation_checks
 from weir.doctor.finding import Finding, ok, problem
 from weir.doctor.ledger import LedgerExam
 from weir.doctor.secrecy import Secrecy
@@ -105,6 +106,7 @@ class Doctor:
         store = Store.open(found.store, found.store_options)
         yield ledger.checks()
         yield store_checks(store, ledger.store_ids)
+        yield expectation_checks(found.expectations, ledger.suites)
         if self._is_offline:
             return
         yield self._api_checks(found, ledger, parallelism)

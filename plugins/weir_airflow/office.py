@@ -32,7 +32,9 @@ class Office:
         self.store_options = found.store_options
         self.store = Store.open(found.store, found.store_options)
         self.recovery = found.recovery
-        self.services = Services(ledger, self.store, recovery=found.recovery, life=found.life)
+        self.services = Services(
+            ledger, self.store, recovery=found.recovery, life=found.life, expectations=found.expectations
+        )
         self.coordinator = Coordinator(self.services)
 
     @classmethod

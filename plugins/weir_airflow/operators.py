@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.sdk import BaseOperator
 
+from weir_airflow.quality_link import QualityLink, links_of
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -27,6 +29,8 @@ class WeirRegionOperator(BaseOperator):  # type: ignore[misc]  # Airflow's class
 
     template_fields: ClassVar[Sequence[str]] = ()
     ui_color: ClassVar[str] = "#dff3f5"
+    # Airflow asks the class of a mapped task, whatever its instances have.
+    operator_extra_links: ClassVar[Sequence[QualityLink]] = (QualityLink(),)
 
     def __init__(self, *, declared: Declaration, region: str, subtask: int = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -34,6 +38,7 @@ class WeirRegionOperator(BaseOperator):  # type: ignore[misc]  # Airflow's class
         # Not `region`: Airflow 3.4 takes that name in a task's scope.
         self.weir_region = region
         self.subtask = subtask
+        self.operator_extra_links = links_of(declared.topology.stages_of(region))  # type: ignore[misc]  # as Airflow's
         self._engine: Engine | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:

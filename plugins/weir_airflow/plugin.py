@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-URL_PREFIX = "/weir"
+from weir_airflow.quality_link import URL_PREFIX
 
 
 class WeirPlugin(AirflowPlugin):  # type: ignore[misc]  # Airflow's classes are not followed

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowFailException
 
 from weir.coordinator.values import Adopted, Awaiting, BeginRequest, Begun, Exhausted, NotInRecord, Published, TaskKey
-from weir.errors import Fenced, InputUnreadable, Internal, Misconfigured, ResultUnavailable, Retryable, WeirError
+from weir.errors import (
+    Fenced,
+    InputUnreadable,
+    Internal,
+    Misconfigured,
+    QualityFailed,
+    ResultUnavailable,
+    Retryable,
+    WeirError,
+)
 from weir.ledger.runs import PreviousRun, epoch_of
 from weir.results.codec import region_job_to_json, region_report_from_json
 from weir.results.region_job import JOB_NAME
@@ -20,6 +29,7 @@ from weir_airflow.assets import announce
 from weir_airflow.engines import engine_address, engine_at, engine_for, is_of_kind, prepare_imports
 from weir_airflow.office import Office
 from weir_airflow.patience import Outcome, awaited
+from weir_airflow.quality_pages import make_pages_of
 from weir_airflow.renewal import renewed
 
 if TYPE_CHECKING:
@@ -29,8 +39,9 @@ if TYPE_CHECKING:
     from airflow.sdk.types import DagRunProtocol
 
     from weir.coordinator.coordinator import Coordinator
-    from weir.coordinator.values import SparkWork
+    from weir.coordinator.values import Judged, SparkWork
     from weir.recovery.restart import RestartChoice
+    from weir.results.region_job import RegionReport
     from weir_airflow.declaration import Declaration
     from weir_airflow.engines import Engine
 
@@ -53,7 +64,7 @@ def run_region(
             case Begun():
                 engine = engine_for(spark, office.store, office.store_options)
                 remember(engine)
-                return _compute(office, engine, outcome, tell)
+                return _compute(office, engine, request.key, outcome, tell)
             case Adopted():
                 tell("An earlier try has committed this result, and nobody has asked for it anew: adopted")
                 return dict(outcome.summary)
@@ -117,7 +128,7 @@ def _note(office: Office, key: TaskKey, note: str, tell: Callable[[str], None]) 
         tell(f"No note was left at the task instance: {error}")
 
 
-def _compute(office: Office, engine: Engine, begun: Begun, tell: Callable[[str], None]) -> dict[str, Any]:
+def _compute(office: Office, engine: Engine, key: TaskKey, begun: Begun, tell: Callable[[str], None]) -> dict[str, Any]:
     attempt, job = begun.attempt, begun.job
     # A record for people, and for engines that start a process of their own from it.
     office.store.create(f"{job.folder}/{JOB_NAME}", region_job_to_json(job))
@@ -125,11 +136,27 @@ def _compute(office: Office, engine: Engine, begun: Begun, tell: Callable[[str],
     with renewed(office.coordinator, attempt, tell), _inputs_blamed(office.coordinator, begun):
         engine.run(job, attempt.session_id, tell)
     report = region_report_from_json(office.store.read(job.report))
-    committed = office.coordinator.commit(begun, report, office.clearer)
+    judged = _judged(office, begun, report, tell)
+    committed = office.coordinator.commit(begun, judged.report, office.clearer)
+    for each in judged.notes:
+        tell(f"Committed, with a warning: {each}")
+    if judged.notes:
+        _note(office, key, f"Weir: committed, with a warning: {'; '.join(judged.notes)}", tell)
     if committed.owed:
         _settle(office, begun.run.dataflow.name, tell)
     _release(office, begun.run.dataflow.name, tell, committed.touched)
+    if judged.notes:
+        make_pages_of(office, attempt.id, tell)
     return dict(committed.summary)
+
+
+def _judged(office: Office, begun: Begun, report: RegionReport, tell: Callable[[str], None]) -> Judged:
+    """The verdict on what was written; where it is refused, there is a page about why."""
+    try:
+        return office.coordinator.judge(begun, report)
+    except (QualityFailed, ResultUnavailable):
+        make_pages_of(office, begun.attempt.id, tell)
+        raise
 
 
 def _release(office: Office, dataflow: str, tell: Callable[[str], None], runs: Sequence[str] | None = None) -> None:
@@ -183,6 +210,7 @@ def begin_request(declared: Declaration, context: Context, session_url: str, dep
         parameters=parameters_of(declared, context),
         previous=previous_run(context) if declared.topology.reads_previous else None,
         restart=declared.restart_strategy(deployed),
+        is_backfill=is_backfill(context),
     )
 
 
@@ -197,9 +225,18 @@ def previous_run(context: Context) -> PreviousRun | None:
 
 def _is_queued_behind(context: Context, found: DagRunProtocol) -> bool:
     """Whether Airflow runs a backfill from its end: it has not started an earlier run of it, but a later one."""
-    kinds = {str(getattr(each.run_type, "value", each.run_type)) for each in (found, context["dag_run"])}
+    kinds = {_kind(found), _kind(context["dag_run"])}
     state = str(getattr(found.state, "value", found.state))
     return kinds == {"backfill"} and state == "queued" and found.start_date is None
+
+
+def is_backfill(context: Context) -> bool:
+    """Whether the run is one of a backfill: what it makes is no fresh result."""
+    return _kind(context["dag_run"]) == "backfill"
+
+
+def _kind(run: DagRunProtocol) -> str:
+    return str(getattr(run.run_type, "value", run.run_type))
 
 
 def parameters_of(declared: Declaration, context: Context) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from weir.coordinator.upkeep import Upkept, release_everywhere, scrub_everywhere, sweep_everywhere
 from weir_airflow.office import Office
+from weir_airflow.quality_pages import make_all_pages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +24,12 @@ def release_results(tell: Callable[[str], None]) -> dict[str, Any]:
     """Release and delete the results that nobody needs any more, of every dataflow in the ledger."""
     with Office.open() as office:
         return _told(release_everywhere(office.services), tell)
+
+
+def make_pages(tell: Callable[[str], None]) -> dict[str, Any]:
+    """Make pages about checks that have none yet, of every dataflow in the ledger."""
+    with Office.open() as office:
+        return _told(make_all_pages(office), tell)
 
 
 def sweep_store(tell: Callable[[str], None]) -> dict[str, Any]:

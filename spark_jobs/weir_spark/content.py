@@ -28,7 +28,7 @@ from weir_spark.digest import VERSION, digest_of
 from weir_spark.reader import READ_OPTIONS
 from weir_spark.session import active, configure, session_of_program
 from weir_spark.state_reader import StoredState
-from weir_spark.state_writer import digest_of_state
+from weir_spark.state_writer import state_digest
 
 _AT_ONCE = 4
 """Results at a time: a small one keeps no cluster busy."""
@@ -69,7 +69,7 @@ def content_of(session: SparkSession, result: ResultToCheck) -> ContentAnswer:
 def _digest(session: SparkSession, result: ResultToCheck) -> str:
     if result.state is None:
         return str(digest_of(_rows(session, result), result.rule))
-    return str(digest_of_state(StoredState(session, _as_written(result.state, result.spark_schema))))
+    return str(state_digest(StoredState(session, _as_written(result.state, result.spark_schema))))
 
 
 def _as_written(state: StateToRead, spark_schema: str) -> StateToRead:

@@ -59,9 +59,12 @@ def usable(job: RegionJob, code: str, settings: Mapping[str, str], say: Say) -> 
 
 
 def needed(job: RegionJob, resumed: Collection[str]) -> frozenset[str]:
-    """The stages that results come from, up to the newest copies: nothing behind one of `resumed` is computed."""
+    """The stages that results come from, or that are checked, up to the newest copies.
+
+    Nothing else behind one of `resumed` is computed.
+    """
     by_name = {stage.name: stage for stage in job.stages}
-    waiting = [stage.name for stage in job.stages if stage.outputs]
+    waiting = [stage.name for stage in job.stages if stage.outputs or stage.checks]
     seen: set[str] = set()
     while waiting:
         name = waiting.pop()

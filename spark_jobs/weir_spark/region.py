@@ -25,6 +25,7 @@ from weir.results.region_job import (
 )
 from weir.store.store import Store
 from weir_spark import artifacts, functions, writer
+from weir_spark.checking import check_all
 from weir_spark.compaction import compact
 from weir_spark.context import StageContext
 from weir_spark.copies import Copies
@@ -32,6 +33,7 @@ from weir_spark.keyed_state import KeyedState
 from weir_spark.operator_state import BroadcastState, ListState, write_operator_state
 from weir_spark.persisted import Persisted
 from weir_spark.reader import read_input
+from weir_spark.region_checks import RegionChecks, computed_for_checks
 from weir_spark.session import active, configure
 from weir_spark.state_reader import StoredState
 from weir_spark.state_writer import write_state
@@ -50,6 +52,8 @@ def run(job: RegionJob, session: SparkSession, store: Store, say: Say = print) -
     """
     if job.merges:
         return compact(job, session, store, say)
+    if job.to_check:
+        return check_all(job, session, say)
     with active(session):
         return _Execution(job, session, store, say).run()
 
@@ -73,13 +77,18 @@ class _Execution:
             code = f"sha256:{self._ship().fingerprint}"
             for note in self.job.notes:
                 self.say(note)
+        checks = RegionChecks(self.job, self.session, self.store, self.say, self.seconds)
+        found = checks.restored()
+        if any(each.violated for each in found):
+            return RegionReport(self.job.attempt, (), code, settings, self.seconds, checks=found)
         copies = Copies(self.job, self.session, self.store, code, settings, self.say)
         with Persisted(self.job.attempt, self.say) as persisted:
             results = self._results(copies, persisted)
             outputs = tuple(
                 self._write(results[stage.name], stage, output) for stage in self.job.stages for output in stage.outputs
             )
-        return RegionReport(self.job.attempt, outputs, code, settings, self.seconds, copies.resumed_from)
+            found += checks.written(results, outputs, self.states)
+        return RegionReport(self.job.attempt, outputs, code, settings, self.seconds, copies.resumed_from, found)
 
     def _ship(self) -> artifacts.Archive:
         modules = artifacts.top_level(self.job.modules, [stage.function for stage in self.job.stages])
@@ -230,4 +239,4 @@ def _used_more_than_once(computed: Sequence[StageToRun]) -> set[str]:
     uses = Counter(producer for stage in computed for producer in stage.pipelined.values())
     uses.update({stage.name: len(stage.outputs) for stage in computed})
     uses.subtract({stage.keeps_state_of: 1 for stage in computed if stage.keeps_state_of})  # that reads its handle
-    return {name for name, count in uses.items() if count > 1}
+    return {name for name, count in uses.items() if count > 1} | computed_for_checks(computed)

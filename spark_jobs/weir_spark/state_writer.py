@@ -72,6 +72,11 @@ def write_state(state: KeyedState, name: str, output: OutputToWrite, store: Stor
     )
 
 
+def state_digest(stored: StoredState) -> ContentDigest:
+    """The digest of a state as its files have it, by reading them."""
+    return _digest(stored.schema, _counted(stored.rows(), stored))
+
+
 @dataclass(frozen=True, slots=True)
 class _Written:
     """How many rows have changed, and the tallies of what was added and what was taken away."""
@@ -252,11 +257,6 @@ def _without_empty(files: Sequence[DataFile], output: OutputToWrite, store: Stor
 
 def _named(measures: Sequence[Column], prefix: str) -> list[Column]:
     return [each.alias(f"{prefix} {i}") for i, each in enumerate(measures)]
-
-
-def digest_of_state(stored: StoredState) -> ContentDigest:
-    """The digest of all visible rows, by reading them."""
-    return _digest(stored.schema, _counted(stored.rows(), stored))
 
 
 def _counted(rows: DataFrame, stored: StoredState) -> tuple[StateTally, ...]:

@@ -36,6 +36,17 @@ class Driver(LadderStack):
         self.shared = shared
         self.person = Person(self.api, dag)
 
+    def beside(self, dag, **shape):
+        """One more DAG, for this DAG's tests alone."""
+        own = _own(self.shared, dag)
+        with _DEPLOYING:
+            settings = json.loads(self.shared.read_text())
+            settings["dags"][dag] = {**shape, "control": str(own)}
+            write_atomically(self.shared, json.dumps(settings))
+        driver = Driver(self.stack, self.shared, dag)
+        driver.wait(lambda: driver.api.has_dag(dag), f"the DAG {dag}")
+        return driver
+
     def deploy(self, **shape):
         """Change what the DAG file says of this DAG."""
         with _DEPLOYING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 
@@ -33,6 +34,7 @@ def stack(stack_request, control, tmp_path_factory):
     """
     with running_postgres(tmp_path_factory.mktemp("postgres")) as database:
         environment = {
+            "WEIR_EXPECTATIONS": str(_all_suites(control.parent / "expectations")),
             "WEIR_LADDER": str(control),
             "WEIR_KEEP": "7 days",  # of a dataflow that does not say it: what comes back is what a test has lost
             "PYTHONPATH": str(FLOWS),
@@ -42,6 +44,13 @@ def stack(stack_request, control, tmp_path_factory):
         dags = (FLOWS / "dags", FLOWS / "braid_dags")
         with Stack(stack_request(*dags, environment=environment, parallelism=12)) as started:
             yield started
+
+
+def _all_suites(folder):
+    """Those of the project, which its own DAGs name, and those of the ladder."""
+    for suites in (FLOWS.parents[1] / "include" / "expectations", FLOWS / "expectations"):
+        shutil.copytree(suites, folder, dirs_exist_ok=True)
+    return folder
 
 
 @pytest.fixture(scope="module")

@@ -68,6 +68,7 @@ def test_a_running_stack_is_all_ok_and_is_not_changed(subject, known_store):
         "settings",
         "ledger",
         "store",
+        "expectations",
         "airflow",
         "spark: spark_connect_weir",
         "spark: spark_default",

@@ -5,6 +5,7 @@ Invariant: all that a test may change is in one JSON file, named by the dataflow
   runs, on purpose: a source that gives other rows when it runs again is what tests want to survive.
 - `forget` (default false): `running_totals` does not add what was before.
 - `milliseconds_a_row` (default 0): how long Spark itself dwells on each row of `doubled`.
+- `spoil` (default false): `doubled` gives its values with the wrong sign.
 - `epochs`: any of these by the epoch's key, for that epoch alone.
 - for `dags/ladder.py` alone: `dags`, `parallelism`, `functions`, `restart`, `last_day`.
 
@@ -45,9 +46,10 @@ def numbers(ctx: StageContext) -> DataFrame:
 
 def doubled(ctx: StageContext, numbers: DataFrame) -> DataFrame:
     """Double each number. Input: the columns of `numbers`. Output: bucket, number, value (bigint)."""
-    pause = _control(ctx).get("milliseconds_a_row", 0)  # first: a hold then says that it has been read
+    control = _control(ctx)  # first: a hold then says that it has been read
+    pause, factor = control.get("milliseconds_a_row", 0), -2 if control.get("spoil", False) else 2
     _stop_here("doubled", ctx)
-    rows = numbers.select("bucket", "number", (F.col("number") * 2).alias("value"))
+    rows = numbers.select("bucket", "number", (F.col("number") * factor).alias("value"))
     return rows.where(_slept(pause)) if pause else rows
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from functools import reduce
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,8 +12,13 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from pipelines import flight_delays
 from pipelines.flight_delays_reference import expected_report
+from weir.dataflow.quality import Policy
 from weir.errors import Misconfigured
+from weir.quality.check import CheckToRun, Outcome, Why
+from weir.quality.suite import suite_from_json
 from weir_spark.context import ResolveContext, StageContext
+from weir_spark.gate import Checked, check
+from weir_spark.plain_expectations import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +32,9 @@ BLIZZARD = dt.date(2013, 2, 8)
 SPRING_FORWARD = dt.date(2013, 3, 10)
 FALL_BACK = dt.date(2013, 11, 3)
 LAST_DAY_WITHOUT_WEATHER = dt.date(2013, 12, 31)
+DAY_OF_A_HURRICANE = dt.date(2013, 2, 12)
+"""The weather says 1,048 mph."""
+SUITES = Path(__file__).parents[2] / "include/expectations"
 HOUR = ("origin", "time_hour")
 
 
@@ -118,6 +127,41 @@ def test_cleaning_says_how_a_flight_ended(
 def test_cleaning_keeps_a_repeated_row_once_and_drops_a_flight_that_nobody_can_name(spark: SparkSession) -> None:
     rows = _cleaned(spark, _raw(), _raw(), _raw(flight=2), _raw(carrier=None), _raw(time_hour=None), _raw(tailnum=None))
     assert sorted((row["flight"], row["tailnum"] is None) for row in rows) == [(1, False), (1, True), (2, False)]
+
+
+@pytest.mark.parametrize(
+    ("day", "warnings"),
+    [
+        (DAY_OF_A_HURRICANE, {"weather_hours": ["expect_column_values_to_be_between(wind_speed): 1 of 72 rows"]}),
+        (
+            LAST_DAY_WITHOUT_WEATHER,
+            {
+                "weather_hours": ["expect_table_row_count_to_be_between(): found 0"],
+                "flights_joined": ["expect_column_values_to_not_be_null(rough_weather): 776 of 776 rows"],
+            },
+        ),
+    ],
+    ids=str,
+)
+def test_what_is_expected_of_the_flights_holds_on_strange_days_and_needs_no_great_expectations(
+    spark: SparkSession, day: dt.date, warnings: dict[str, list[str]]
+) -> None:
+    ctx = context(spark, day)
+    checked = {
+        "flights_clean": flight_delays.clean(ctx, _flights(spark, day, 0, 3)),
+        "weather_hours": _weather(spark, day),
+        "flights_joined": _joined(spark, day).persist(),
+    }
+    found = {}
+    for name, rows in checked.items():
+        suite = suite_from_json(name, (SUITES / f"{name}.json").read_bytes())
+        for each in suite.expectations:
+            plain(each, rows.schema)  # which raises NotPlain
+        report = check(rows, CheckToRun(suite, Policy.FAIL, Why.FRESH), Checked(name, 0, "", 0))
+        assert report.violated == ()
+        if report.outcome is Outcome.WARNED:
+            found[name] = [str(each) for each in report.results if not each.success]
+    assert found == warnings
 
 
 def run_flow_locally(spark: SparkSession, day: dt.date) -> DataFrame:

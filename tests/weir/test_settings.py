@@ -1,9 +1,11 @@
 """Where store and ledger are, and who may know the way in."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+import weir
 from weir.errors import Misconfigured, Retryable
 from weir.recovery.budgets import Budgets
 from weir.recovery.restart import FailureLimits, NoRestart
@@ -39,6 +41,14 @@ def test_the_environment_goes_before_the_configuration_and_that_before_the_conne
     assert (from_section.store, from_section.ledger) == ("s3://section/weir", "sqlite:////section.db")
     from_connection = read_settings({}, {}.get, connections)
     assert (from_connection.store, from_connection.ledger) == ("s3://connection/weir", LEDGER)
+
+
+def test_suites_are_beside_the_package_unless_somebody_says_otherwise():
+    environ = {"WEIR_STORE": "/disk/store", "WEIR_LEDGER": LEDGER}
+    assert read_settings(environ).expectations == str(Path(weir.__file__).parents[1] / "expectations")
+    assert read_settings(environ, {"expectations": "/etc/suites"}.get).expectations == "/etc/suites"
+    environ["WEIR_EXPECTATIONS"] = "/opt/suites"
+    assert read_settings(environ, {"expectations": "/etc/suites"}.get).expectations == "/opt/suites"
 
 
 def test_the_options_of_the_environment_go_before_those_of_the_connection():

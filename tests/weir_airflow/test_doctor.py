@@ -51,7 +51,14 @@ def examined(environment, *arguments):
 
 def test_all_areas_are_asked_and_what_does_not_answer_is_told(environment):
     found = examined(environment)
-    assert {area for area, _ in found} == {"settings", "ledger", "store", "airflow", "spark: spark_connect_weir"}
+    assert {area for area, _ in found} == {
+        "settings",
+        "ledger",
+        "store",
+        "expectations",
+        "airflow",
+        "spark: spark_connect_weir",
+    }
     assert found["store", "exclusive create"].status is Status.OK
     assert found["ledger", "revision"].status is Status.OK
     assert found["airflow", "plugin"].status is Status.OK
@@ -62,7 +69,7 @@ def test_all_areas_are_asked_and_what_does_not_answer_is_told(environment):
 
 def test_offline_no_server_is_asked_and_the_plugins_folder_is_looked_at(environment, tmp_path):
     found = examined({**environment, "AIRFLOW__CORE__PLUGINS_FOLDER": str(tmp_path)}, "--offline")
-    assert {area for area, _ in found} == {"settings", "ledger", "store"}
+    assert {area for area, _ in found} == {"settings", "ledger", "store", "expectations"}
     assert found["settings", "plugins folder"].status is Status.PROBLEM
     assert found["settings", "plugins folder"].mend.startswith("AIRFLOW__CORE__PLUGINS_FOLDER=")
 

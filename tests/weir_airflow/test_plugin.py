@@ -43,7 +43,12 @@ def upkeep():
 @pytest.mark.parametrize(
     ("dag_id", "schedule", "at_most", "tasks"),
     [
-        ("weir_upkeep", "*/3 * * * *", timedelta(hours=1), {"settle_owed_clears", "release_results"}),
+        (
+            "weir_upkeep",
+            "*/3 * * * *",
+            timedelta(hours=1),
+            {"settle_owed_clears", "release_results", "make_pages"},
+        ),
         ("weir_upkeep_hourly", "0 * * * *", timedelta(days=1), {"sweep_store", "scrub_results"}),
     ],
 )
@@ -60,7 +65,7 @@ def test_upkeep_runs_by_itself_and_no_task_keeps_another_from_running(upkeep, da
 
 
 def test_upkeep_finds_nothing_to_do_in_a_new_ledger(airflow_home, monkeypatch, tmp_path):
-    from weir_airflow.upkeep import release_results, scrub_results, settle_owed_clears, sweep_store
+    from weir_airflow.upkeep import make_pages, release_results, scrub_results, settle_owed_clears, sweep_store
 
     monkeypatch.setenv("WEIR_STORE", str(tmp_path / "store"))
     monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
@@ -68,4 +73,5 @@ def test_upkeep_finds_nothing_to_do_in_a_new_ledger(airflow_home, monkeypatch, t
     said = []
     assert settle_owed_clears(said.append) == {"owed": 0}
     assert [job(said.append) for job in (release_results, sweep_store, scrub_results)] == [{}, {}, {}]
-    assert said == ["Nothing is owed"]
+    assert make_pages(said.append) == {"pages": "every check has its page"}
+    assert said == ["Nothing is owed", "pages: every check has its page"]

@@ -57,3 +57,10 @@ def test_an_earlier_run_that_has_started_once_and_was_cleared_is_not_behind():
 def test_a_run_without_an_interval_is_no_earlier_epoch():
     assert told(dag_run(2), None) is None
     assert told(dag_run(2), dag_run(1, data_interval_start=None)) is None
+
+
+@pytest.mark.parametrize("kind", ["backfill", "scheduled", "manual"])
+def test_what_a_backfill_makes_is_no_fresh_result(kind):
+    from weir_airflow.region_run import is_backfill
+
+    assert is_backfill({"dag_run": dag_run(1, kind)}) is (kind == "backfill")

@@ -17,7 +17,7 @@ from weir.testing.state_chain import StateChain
 from weir.topology.key_hash import key_group
 from weir_spark.keyed_state import KeyedState
 from weir_spark.state_reader import StoredState
-from weir_spark.state_writer import digest_of_state, write_state
+from weir_spark.state_writer import state_digest, write_state
 
 SCHEMA = "k STRING, n BIGINT"
 DAYS = tuple(f"2013010{day}T000000Z" for day in range(1, 8))
@@ -158,7 +158,7 @@ def test_keys_that_have_one_hash_are_told_apart(spark, store):
     assert (report.state.changed, sum(file.rows for file in report.files)) == (1, 1)
     stored = StoredState(spark, chain.read(DAYS[2]))
     assert set(map(tuple, KeyedState(stored).read().collect())) == {(None, "x", 3), ("x", None, 2)}
-    assert digest_of_state(stored) == report.digest
+    assert state_digest(stored) == report.digest
 
 
 @pytest.mark.spark

@@ -30,13 +30,21 @@ def recomputed(
     `remote` is a Spark Connect server; without one it is that of the local stack while it is up, or a Spark in the
     program itself. Raises EngineLost if the program does not come to its end.
     """
+    for line in lines_of("compare_content.py", request_to_json(asked), remote, environ):
+        answer = answer_from_json(line)
+        if answer is not None:
+            yield answer
+
+
+def lines_of(program: str, request: str, remote: str | None, environ: Mapping[str, str]) -> Iterator[str]:
+    """The lines that a program in `spark_jobs` prints; for `remote` see `recomputed`. Raises EngineLost."""
     url = remote or own_server(environ)
     with tempfile.TemporaryDirectory(prefix="weir-verify-") as folder:
-        request, log = Path(folder) / "request.json", Path(folder) / "log"
-        request.write_text(request_to_json(asked))
-        command = [sys.executable, str(project_root() / "spark_jobs" / "compare_content.py"), str(request)]
+        asked, log = Path(folder) / "request.json", Path(folder) / "log"
+        asked.write_text(request)
+        command = [sys.executable, str(project_root() / "spark_jobs" / program), str(asked)]
         with log.open("wb") as errors:
-            program = subprocess.Popen(
+            running = subprocess.Popen(
                 [*command, *(["--remote", url] if url else [])],
                 env=spark_environment(environ),
                 stdout=subprocess.PIPE,
@@ -44,21 +52,18 @@ def recomputed(
                 stdin=subprocess.DEVNULL,
                 text=True,
             )
-            with program:
-                yield from _answers(program)
-        if program.returncode:
+            with running:
+                yield from _lines(running)
+        if running.returncode:
             raise EngineLost(
                 f"not all contents could be compared: {_end(log)}. Nothing is called wrong because of that; try again, "
                 "or name another Spark Connect server: --remote sc://host:port"
             )
 
 
-def _answers(program: subprocess.Popen[str]) -> Iterator[ContentAnswer]:
+def _lines(program: subprocess.Popen[str]) -> Iterator[str]:
     try:
-        for line in program.stdout or ():
-            answer = answer_from_json(line)
-            if answer is not None:
-                yield answer
+        yield from program.stdout or ()
     finally:
         if program.poll() is None and sys.exc_info()[0] is not None:
             program.terminate()

@@ -15,7 +15,7 @@ from rich.text import Text
 from weir.doctor.finding import Finding, Status
 
 _STYLES: Final = {Status.OK: "green", Status.WARNING: "yellow", Status.PROBLEM: "bold red", Status.UNKNOWN: "cyan"}
-_ORDER: Final = ("stack", "versions", "java", "settings", "ledger", "store", "airflow", "spark")
+_ORDER: Final = ("stack", "versions", "java", "settings", "ledger", "store", "expectations", "airflow", "spark")
 _STATUS_WIDTH: Final = 9
 _LEAST_WIDTH: Final = 24
 

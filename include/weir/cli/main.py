@@ -20,6 +20,7 @@ from weir.cli import (
     gc_commands,
     ledger_commands,
     plan_commands,
+    quality_commands,
     restore_commands,
     results_commands,
     savepoint_commands,
@@ -69,6 +70,7 @@ app.command()(verify_commands.verify)
 app.command()(checkpoint_commands.checkpoints)
 app.command()(restore_commands.restore)
 app.add_typer(savepoint_commands.savepoint_app, name="savepoint")
+app.add_typer(quality_commands.quality_app, name="quality")
 app.add_typer(ledger_commands.run_app, name="run")
 app.add_typer(ledger_commands.ledger_app, name="ledger")
 app.add_typer(state_commands.state_app, name="state")

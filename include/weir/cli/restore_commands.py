@@ -64,6 +64,8 @@ def _tell(done: Restored, *, is_dry: bool, is_fork: bool) -> None:
         _say(f"  the run of epoch {done.epoch} is pinned to what it was then: its other results count no more")
     if done.copied_bytes:
         _say(f"  copied: {told_size(done.copied_bytes)}")
+    if restored:
+        _say("  its rows are checked when they are first read: the next epoch computes nothing before that")
     if done.fenced:
         _say(f"  fenced, to begin anew: {', '.join(done.fenced)}")
     if done.dropped:

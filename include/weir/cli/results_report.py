@@ -98,9 +98,12 @@ def _states(stage: StageMemory) -> str:
     return ", ".join(f"{count} {state}" for state, count in Counter(states).items())
 
 
+_NEVER_CURRENT = (PartitionState.SUPERSEDED.value, PartitionState.QUARANTINED.value)
+
+
 def _state(result: ResultMemory) -> str:
     """The state, and whether the content is right: these are two questions."""
-    if not result.row.is_current and result.row.state != PartitionState.SUPERSEDED.value:
+    if not result.row.is_current and result.row.state not in _NEVER_CURRENT:
         return f"{result.row.state}, made again"
     return f"{result.row.state}, stale" if result.is_valid is False else result.row.state
 

@@ -46,6 +46,12 @@ def opened_services(*, may_be_new: bool = False) -> Iterator[Services]:
         )
     ledger = Ledger.open(found.ledger)
     try:
-        yield Services(ledger, Store.open(found.store, found.store_options), recovery=found.recovery, life=found.life)
+        yield Services(
+            ledger,
+            Store.open(found.store, found.store_options),
+            recovery=found.recovery,
+            life=found.life,
+            expectations=found.expectations,
+        )
     finally:
         ledger.close()

@@ -14,6 +14,7 @@ import typer
 
 from weir.cli.byte_progress import byte_progress
 from weir.cli.services import opened_services
+from weir.cli.verify_expectations import verify_expectations
 from weir.cli.verify_report import VerifyReport, tell
 from weir.errors import Misconfigured, WeirError
 
@@ -35,7 +36,24 @@ def verify(
     content: Annotated[bool, typer.Option("--content", help="Digest all rows again, by Spark.")] = False,  # noqa: FBT002  Typer's
     remote: Annotated[
         str | None,
-        typer.Option(help="For --content: a Spark Connect server, sc://host:port.", show_default=False),
+        typer.Option(
+            help="For --content and --expectations: a Spark Connect server, sc://host:port.", show_default=False
+        ),
+    ] = None,
+    expectations: Annotated[  # noqa: FBT002  Typer's
+        bool, typer.Option("--expectations", help="Check rows by the suites of their stages, by Spark.")
+    ] = False,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|newest", help="For --expectations: restore this checkpoint to try it out.", show_default=False
+        ),
+    ] = None,
+    savepoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|URL", help="For --expectations: restore this savepoint to try it out.", show_default=False
+        ),
     ] = None,
     repair: Annotated[bool, typer.Option("--repair", help="Have made again what is bad and needed.")] = False,  # noqa: FBT002  Typer's
     as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,  # noqa: FBT002  Typer's
@@ -44,8 +62,18 @@ def verify(
 
     Exit code 1 says that something is bad.
     """
+    if expectations or checkpoint is not None or savepoint is not None:
+        if content or repair or not expectations:
+            raise Misconfigured(
+                "--expectations is a question of its own, without --content and --repair; --checkpoint and --savepoint "
+                "go with it"
+            )
+        is_right = verify_expectations(name, checkpoint, savepoint, remote, as_json=as_json)
+        if not is_right:
+            raise typer.Exit(EXIT_BAD)
+        return
     if remote is not None and not content:
-        raise Misconfigured("only --content needs a Spark: leave --remote out, or add --content")
+        raise Misconfigured("only --content and --expectations need a Spark: leave --remote out, or add one of them")
     with opened_services() as services:
         report = _verified(services, name)
         if content:

@@ -31,8 +31,8 @@ NOT_IN_AIRFLOW = (MISSING, "removed")
 class Looked:
     """What Airflow says of those that are awaited.
 
-    `has_changed` where the ledger was put right; `void` are regions of earlier runs that have never begun, and that
-    Airflow calls finished.
+    `has_changed` where the ledger was put right; `void` are regions of earlier runs that have never begun, or were
+    refused, and that Airflow calls finished.
     """
 
     has_changed: bool
@@ -68,7 +68,7 @@ def look_at_awaited(services: Services, run: Run, regions: Iterable[RegionId], c
     with services.ledger.transaction(run.dataflow.name) as session:
         # Each is asked of, so that none is left out because another one was void.
         changed = [_void(session, services, each, answer) for each, answer in finished]
-        void = frozenset(each.region for each, _ in finished if _never_began(session, each))
+        void = frozenset(each.region for each, _ in finished if _will_not_come(session, each))
     return Looked(any(changed), void)
 
 
@@ -136,9 +136,15 @@ def _repairs(session: Session, run: Run, region: RegionId) -> list[OwedClearRow]
     return list(session.scalars(query))
 
 
-def _never_began(session: Session, asked: _Asked) -> bool:
+def _will_not_come(session: Session, asked: _Asked) -> bool:
+    """Whether nobody makes it, although it has never begun, or what it made was refused."""
     region, run = asked.region, asked.run
-    return bool(region.run) and not attempts_of(session, run.id, region) and not _repairs(session, run, region)
+    if not region.run:
+        return False
+    if not attempts_of(session, run.id, region):
+        return not _repairs(session, run, region)
+    known = run_state(session, run).region(replace(region, run=""))
+    return known.is_refused and not known.at_work
 
 
 def _void(session: Session, services: Services, asked: _Asked, answer: ClearAnswer) -> bool:

@@ -10,10 +10,12 @@ from sqlalchemy.orm import Session
 
 from weir.coordinator.clearing import Clearer
 from weir.coordinator.compacted_files import present_compactions
+from weir.coordinator.gates import Gates, checks_of_restored, gates_of, has_passed_all, with_gates
 from weir.coordinator.gathering import Gathered, gather
 from weir.coordinator.inputs import probe_partitions
 from weir.coordinator.job import reads_of_job, region_job
 from weir.coordinator.registration import Registered
+from weir.coordinator.restored_checks import with_restored_checks
 from weir.coordinator.room import make_room
 from weir.coordinator.services import Services
 from weir.coordinator.state_check import check_states
@@ -34,8 +36,8 @@ def begin(
 ) -> Begun | Adopted | Awaiting | Exhausted | NotInRecord:
     """Start a try of a region.
 
-    Raises Fenced, ResultUnavailable with all losses of one probe, Misconfigured, Retryable (also DiskFull and
-    QuotaExceeded, before anything is computed), or Conflict.
+    Raises Fenced, ResultUnavailable with all losses of one probe, Misconfigured, QualityFailed, Retryable (also
+    DiskFull and QuotaExceeded, before anything is computed), or Conflict.
     """
     registered = enter(services, request, clearer)
     if not isinstance(registered, Registered):
@@ -47,8 +49,9 @@ def begin(
     if isinstance(gathered, Awaiting):
         return gathered
     said = check_states(registered, gathered.state, gathered.manifests)
+    gates = gates_of(services, registered, gathered.state, request)
     notes = make_room(services, registered, request.dataflow, _bytes_to_read(registered, gathered))
-    return _begun(services, registered, gathered, (*said, *notes))
+    return _begun(services, registered, gathered, gates, (*said, *notes))
 
 
 def _bytes_to_read(registered: Registered, gathered: Gathered) -> int:
@@ -61,13 +64,14 @@ def _bytes_to_read(registered: Registered, gathered: Gathered) -> int:
     return int(total)
 
 
-def _begun(services: Services, registered: Registered, gathered: Gathered, notes: Sequence[str]) -> Begun:
+def _begun(services: Services, registered: Registered, gathered: Gathered, gates: Gates, notes: Sequence[str]) -> Begun:
     state, manifests = gathered.state, gathered.manifests
     inputs = state.inputs(registered.attempt.region)
     kept = set(registered.topology.states)
     read = {manifests[part].attempt for each in inputs if each.argument in kept for part in each.partitions}
     states = state_shares(registered, state, manifests, present_compactions(services, read) if read else {})
-    job = region_job(services, registered, state, manifests, states)
+    job = with_gates(region_job(services, registered, state, manifests, states), gates)
+    job = with_restored_checks(services, registered, state, manifests, job, checks_of_restored(services, registered))
     return Begun(
         registered.attempt,
         registered.run,
@@ -95,8 +99,8 @@ def _adopt(services: Services, registered: Registered) -> Adopted | None:
         return None
     with services.ledger.transaction() as session:
         state, candidate = _candidate(session, registered)
-    if candidate is None:
-        return None
+        if candidate is None or not has_passed_all(services, session, registered, state):
+            return None
     probed = probe_partitions(
         services, services.store_id(), state, registered.topology.outputs(registered.attempt.region)
     )

@@ -27,10 +27,12 @@ from weir.errors import Conflict, Fault, Fenced, Internal, ResultUnavailable
 from weir.ledger.attempts import attempts_of, end
 from weir.ledger.leases import drop_leases
 from weir.ledger.models import AttemptRow, DataflowRow
+from weir.ledger.quality import has_checks
 from weir.ledger.reads import record_reads
 from weir.ledger.results import NewResult, damaged_attempts, replace_results
 from weir.ledger.runs import Run
 from weir.ledger.snapshot import run_state
+from weir.quality.verdict import gate_results
 from weir.recovery.run_state import AttemptState, RunState
 from weir.recovery.staleness import restarts_consumers
 from weir.results.codec import manifest_to_json
@@ -89,6 +91,11 @@ def commit(services: Services, begun: Begun, report: RegionReport, clearer: Clea
     return Committed({**summary, **_resumed(report)}, owed, _touched(begun))
 
 
+def written_results(services: Services, begun: Begun, report: RegionReport) -> list[NewResult]:
+    """Write the manifests of all outputs, as they are, for whatever becomes of them."""
+    return [_write(services, output, _manifest(services, begun, report, output)) for output in report.outputs]
+
+
 def _require_shared(
     services: Services, begun: Begun, outputs: Sequence[OutputReport], manifests: Sequence[Manifest]
 ) -> None:
@@ -135,6 +142,7 @@ def _enter(
     if any(each.id == begun.attempt.id and each.state == AttemptState.COMMITTED.value for each in tries):
         return 1
     row = _newest(session, begun.run, begun.attempt.region, begun.attempt.id, tries)
+    _require_judged(session, begun)
     before = run_state(session, begun.run, begun.topology)
     require_unchanged(session, before, begun.reads, begun.attempt.region)
     require_none_since(before, results, unlike)
@@ -148,6 +156,11 @@ def _enter(
     owed = owe_clears(session, services, begun, before, marked)
     note_whether_closed(session, services, begun.run, begun.topology)
     return owed
+
+
+def _require_judged(session: Session, begun: Begun) -> None:
+    if any(stage.checks for stage in begun.job.stages) and not has_checks(session, begun.attempt.id):
+        raise Internal(f"{begun.attempt.id} was to be checked, and nobody has judged what was found")
 
 
 def _compared(before: RunState, result: NewResult) -> NewResult:
@@ -230,6 +243,7 @@ def _manifest(services: Services, begun: Begun, report: RegionReport, output: Ou
         source={each.name: each.slice for each in begun.job.stages if each.slice is not None},
         metrics=dict(report.metrics),
         state=state_content(run, begun.states[output.stage], output) if output.stage in begun.states else None,
+        quality=gate_results(report.checks, output.stage),
     )
 
 

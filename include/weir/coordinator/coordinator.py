@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from weir.coordinator import amendment, begin, close, commit, compaction, failure, settle
+from weir.coordinator import amendment, begin, close, commit, compaction, failure, quality, settle
 from weir.coordinator.checkpoint_keeping import keep_checkpoints
 from weir.coordinator.clearing import Clearer
 from weir.coordinator.compaction import CompactionRequest, ToCompact
@@ -22,6 +22,7 @@ from weir.coordinator.values import (
     Committed,
     Exhausted,
     FailureDecision,
+    Judged,
     NotInRecord,
     Published,
     Settled,
@@ -49,6 +50,10 @@ class Coordinator:
     def check_inputs(self, begun: Begun) -> None:
         """Say whether a computation failed because of inputs or room. Raises ResultUnavailable or Retryable."""
         commit.check_inputs(self._services, begun)
+
+    def judge(self, begun: Begun, report: RegionReport) -> Judged:
+        """Say whether the written results may be committed. Raises QualityFailed, ResultUnavailable or as commit."""
+        return quality.judge(self._services, begun, report)
 
     def commit(self, begun: Begun, report: RegionReport, clearer: Clearer) -> Committed:
         """Make the written results current. Raises Fenced, Conflict, ResultUnavailable, Misconfigured or Retryable."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from weir.coordinator.release import delete_released, release
 from weir.coordinator.services import Services
+from weir.coordinator.sweep_pages import remove_pages
 from weir.coordinator.sweep_report import Garbage, Kept, SweepReport, Swept
 from weir.ledger.expiring import expire, runs_to_expire, why_not_yet
 from weir.ledger.models import RunRow
@@ -27,7 +28,10 @@ def expire_runs(services: Services, dataflow: str, settings: LifeSettings, repor
         release(services, dataflow, [run], is_pressed=True)
         for each in delete_released(services, dataflow, [run]):
             report.deleted.append(Swept(Garbage.RELEASED, each.folder, each.bytes, each.reason))
-        report.expired += _expire(services, dataflow, run, settings, reason)
+        expired = _expire(services, dataflow, run, settings, reason)
+        report.expired += expired
+        if expired:
+            remove_pages(services, run, report)
 
 
 def _expire(services: Services, dataflow: str, run: str, settings: LifeSettings, reason: str) -> list[Kept]:

@@ -17,7 +17,7 @@ from weir.coordinator.planning import ROUNDS, decide_now, probe_for
 from weir.coordinator.services import Services
 from weir.coordinator.values import Action, FailureDecision, TaskKey
 from weir.coordinator.verdict import UNREGISTERED_DELAY, already_ended, book, from_budget
-from weir.errors import Conflict, DiskFull, ResultUnavailable, Retryable
+from weir.errors import Conflict, DiskFull, Fault, ResultUnavailable, Retryable
 from weir.ledger.attempts import LIVE, attempts_of, end
 from weir.ledger.failovers import FailoverKind, record_failover
 from weir.ledger.leases import drop_leases
@@ -113,7 +113,7 @@ def _end(
     row.labels = built_in_labels(FailureClass.BACKTRACK, error)
     drop_leases(session, attempt)
     attempts = attempts_of(session, run.id, RegionId(row.region, row.subtask))
-    decision = from_budget(services, attempts, FailureClass.BACKTRACK, plan.summary())
+    decision = from_budget(services, attempts, FailureClass.BACKTRACK, _told(plan, error))
     if plan.held_back or plan.impossible:
         record_failover(session, run, plan, services.now(), FailoverKind.HELD_BACK, row)
         # Also what is answered where this answer is lost, and somebody asks again.
@@ -124,6 +124,12 @@ def _end(
         return decision
     carry_out(session, services, run, plan, FailoverKind.LOSS, row)
     return decision
+
+
+def _told(plan: Plan, error: ResultUnavailable) -> str:
+    """What runs again; of what is distrusted also why, since its bytes are there, as recorded."""
+    why = dict.fromkeys(loss.detail for loss in error.losses if loss.fault is Fault.DISTRUSTED)
+    return "; ".join([plan.summary(), *why])
 
 
 def _to_a_person(run: Run, plan: Plan) -> str:

@@ -97,13 +97,15 @@ def plan_by_looking(services: Services, run: Run, failure: Failure) -> tuple[Pla
 
 def _state(session: Session, run: Run, losses: Mapping[PartitionId, Loss], horizon: Iterable[str]) -> RunState:
     state = run_state(session, run, include=tuple(horizon))
-    # An attempt that misses what was never made has seen that Airflow calls its producer finished.
+    # An attempt that misses what was never made, or was refused, has seen that Airflow calls its producer finished.
+    producers = {partition: state.producer(partition) for partition in losses if partition.run in state.earlier}
     void = (
-        state.producer(partition)
-        for partition, loss in losses.items()
-        if loss.fault is Fault.NEVER_COMMITTED and partition.run in state.earlier
+        region
+        for partition, region in producers.items()
+        if state.region(region).is_refused
+        or (losses[partition].fault is Fault.NEVER_COMMITTED and not state.region(region).newest_try)
     )
-    return replace(state, void=frozenset(region for region in void if not state.region(region).newest_try))
+    return replace(state, void=frozenset(void))
 
 
 def _still_true(state: RunState, losses: Mapping[PartitionId, Loss]) -> dict[PartitionId, Loss]:

@@ -91,18 +91,28 @@ def leased_reading(services: Services, dataflow: str, results: Collection[int], 
         lease.close()
 
 
-def claimed(session: Session, services: Services, dataflow: str, results: Collection[int], holder: str) -> _Claim:
-    """Claim those of `results` that are there, in a transaction of `dataflow`: a ReadLease begins behind its commit."""
-    claim = _Claim(services, dataflow, holder, _stored(session, results))
+def claimed(
+    session: Session,
+    services: Services,
+    dataflow: str,
+    results: Collection[int],
+    holder: str,
+    states: Collection[PartitionState] = (PartitionState.FINISHED,),
+) -> _Claim:
+    """Claim those of `results` that are there, in a transaction of `dataflow`: a ReadLease begins behind its commit.
+
+    Only who inspects them asks for those in quarantine, by `states`.
+    """
+    claim = _Claim(services, dataflow, holder, _stored(session, results, states), states)
     take_leases(session, sorted(claim.results), claim.holder, services.now())
     return claim
 
 
-def _stored(session: Session, results: Collection[int]) -> frozenset[int]:
+def _stored(session: Session, results: Collection[int], states: Collection[PartitionState]) -> frozenset[int]:
     numbers, found = sorted(results), set[int]()
     for begin in range(0, len(numbers), _AT_ONCE):
         query = select(ResultRow.id).where(
-            ResultRow.id.in_(numbers[begin : begin + _AT_ONCE]), ResultRow.state == PartitionState.FINISHED.value
+            ResultRow.id.in_(numbers[begin : begin + _AT_ONCE]), ResultRow.state.in_([each.value for each in states])
         )
         found.update(session.scalars(query))
     return frozenset(found)
@@ -114,8 +124,15 @@ class _Claim:
     The thread drops it, too: a collector may come by in the middle of another transaction of the same ledger.
     """
 
-    def __init__(self, services: Services, dataflow: str, holder: str, results: frozenset[int]) -> None:
-        self._services, self._dataflow = services, dataflow
+    def __init__(
+        self,
+        services: Services,
+        dataflow: str,
+        holder: str,
+        results: frozenset[int],
+        states: Collection[PartitionState],
+    ) -> None:
+        self._services, self._dataflow, self._states = services, dataflow, states
         self.holder, self.results = f"{holder[:_LONGEST_NAME]} ({services.new_uuid().hex[:12]})", results
         self.ended = threading.Event()
         self._process = os.getpid()
@@ -140,7 +157,7 @@ class _Claim:
             if renew_leases(session, self.holder, now) < len(self.results):
                 # The process has slept, and was taken for dead: what is still there is claimed again.
                 drop_leases(session, self.holder)
-                take_leases(session, sorted(_stored(session, self.results)), self.holder, now)
+                take_leases(session, sorted(_stored(session, self.results, self._states)), self.holder, now)
 
     def _work(self) -> None:
         while not self.ended.wait(RENEWAL):

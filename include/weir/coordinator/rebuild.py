@@ -24,11 +24,13 @@ from weir.ledger.rebuilding import (
     raise_lineage,
     restore_attempts,
     restore_publications,
+    restore_quarantine,
     restore_results,
     restore_run,
     restore_slices,
     stop_everything,
 )
+from weir.ledger.rebuilt_checks import restore_checks
 from weir.ledger.restores import restore_pin
 from weir.ledger.runs import ensure_dataflow, run_by_id, runs_of, topology_of
 from weir.ledger.snapshot import run_state
@@ -208,7 +210,8 @@ def _run(
         return RebuiltRun(row.id, row.dag_id, row.run_id, 0, (), len(epoch.pointers), (*epoch.notes, note))
     topology = topology_of(record.pinned)
     found = candidates(topology, epoch.stored)
-    refused = {*record.abandoned, *quarantined_attempts(session, row.id)}
+    quarantined = [each for each in found if each.is_quarantined]
+    refused = {*record.abandoned, *quarantined_attempts(session, row.id), *(each.attempt for each in quarantined)}
     chosen = choose(topology, row.id, found, refused, taken)
     over = restored_over(found, chosen, refused)
     current = [*(without(each, over.get(region)) for region, each in chosen.items()), *over.values()]
@@ -222,8 +225,11 @@ def _run(
     own = [each for each in found if each.attempt not in record.abandoned]
     notes = [*epoch.notes, *restore_attempts(session, row, topology, own, chosen)]
     restore_results(session, row.id, current, now)
+    restore_quarantine(session, row.id, (each for each in quarantined if each in own), now)
+    restore_checks(session, row, own)
     restore_pin(session, row, over.values(), now)
-    notes += _restore_slices(session, row.id, topology, [each for each in found if each.attempt not in refused], now)
+    told = [each for each in found if each.attempt not in refused or each in quarantined]
+    notes += _restore_slices(session, row.id, topology, told, now)
     restore_publications(session, row, epoch.pointers)
     session.flush()
     return _standing(session, row, topology, epoch, notes)

@@ -66,6 +66,11 @@ def restored_partitions(
     )
 
 
+def is_restored(manifest: Manifest) -> bool:
+    """Whether a result was restored, and not made by a task."""
+    return manifest.try_number < 1
+
+
 def partitions_in(checkpoint: Checkpoint) -> dict[PartitionId, str]:
     """The partitions that a checkpoint has, with their digests."""
     keyed = {_keyed_id(state, part): part.digest for state in checkpoint.states for part in state.partitions}

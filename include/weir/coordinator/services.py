@@ -11,6 +11,7 @@ from weir.ledger.ledger import Ledger
 from weir.ledger.runs import Run
 from weir.recovery.settings import RecoverySettings
 from weir.results.life_settings import LifeSettings
+from weir.settings import EXPECTATIONS
 from weir.store.store import Store
 
 
@@ -20,7 +21,10 @@ def _now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The ledger, the store, the time, ids that never came before, and what the deployment says about recovery."""
+    """The ledger, the store, the time, ids that never came before, and what the deployment says about recovery.
+
+    `expectations` is the folder of the suites.
+    """
 
     ledger: Ledger
     store: Store
@@ -28,6 +32,7 @@ class Services:
     new_uuid: Callable[[], uuid.UUID] = uuid.uuid4
     recovery: RecoverySettings = field(default_factory=RecoverySettings)
     life: LifeSettings = field(default_factory=LifeSettings)
+    expectations: str = EXPECTATIONS
 
     def store_id(self) -> str:
         """The id of the store that is mounted now.

@@ -13,11 +13,14 @@ from typing import Final
 
 from sqlalchemy import select
 
+from weir.coordinator.drill_place import DRILLS, dead_places
 from weir.coordinator.services import Services
+from weir.coordinator.sweep_pages import tell_unknown_pages
 from weir.coordinator.sweep_report import Kept, SweepReport
 from weir.coordinator.sweep_run import SINKS, RunSweep
 from weir.coordinator.sweep_state import sweep_checkpoints
 from weir.ledger.models import DataflowRow, RunRow
+from weir.quality.page import PAGES
 from weir.results.run_folder import MANIFEST, RUN_RECORD, TEMPORARY
 from weir.results.stage_copy import COPY_NAME
 from weir.store.errors import NotFound
@@ -68,9 +71,14 @@ def tell_unknown_dataflows(services: Services, report: SweepReport, floor: timed
             continue
         files = files_below(services.store, [name])
         if _DOCTOR.fullmatch(name):
-            _remove_examination(services, report, floor, files)
+            _remove(services, report, floor, files, "left by a `weir doctor` that was killed")
+        elif name == DRILLS:
+            left = files_below(services.store, dead_places(services))
+            _remove(services, report, floor, left, "left by a drill that was killed")
         elif name == SINKS:
             _tell_unknown_sinks(services, report, known)
+        elif name == PAGES:
+            tell_unknown_pages(services, report, known)
         else:
             why = f"the ledger knows no dataflow {name}: `weir ledger rebuild {name}` takes in what is whole"
             report.unknown.append(Kept(name, _bytes(files), why))
@@ -86,12 +94,12 @@ def _tell_unknown_sinks(services: Services, report: SweepReport, known: Iterable
         report.unknown.append(Kept(path, _bytes(files_below(services.store, [path])), why))
 
 
-def _remove_examination(
-    services: Services, report: SweepReport, floor: timedelta, files: tuple[FoundFile, ...]
+def _remove(
+    services: Services, report: SweepReport, floor: timedelta, files: tuple[FoundFile, ...], reason: str
 ) -> None:
-    of_doctor = RunSweep(services, services.life, report, floor)
+    of_nobody = RunSweep(services, services.life, report, floor)
     for each in files:
-        of_doctor.remove_file(each.path, each.bytes, "left by a `weir doctor` that was killed")
+        of_nobody.remove_file(each.path, each.bytes, reason)
 
 
 def _folders(services: Services, path: str) -> list[str]:

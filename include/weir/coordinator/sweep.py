@@ -18,6 +18,7 @@ from weir.coordinator.expiry import expire_runs
 from weir.coordinator.release import delete_released, release
 from weir.coordinator.services import Services
 from weir.coordinator.strangers import sweep_strangers, tell_unknown_dataflows
+from weir.coordinator.sweep_pages import sweep_pages
 from weir.coordinator.sweep_report import Garbage, SweepReport, Swept
 from weir.coordinator.sweep_run import RunSweep
 from weir.coordinator.versions import expire_versions
@@ -89,6 +90,7 @@ def _sweep_dataflow(
         of_runs.sweep(run)
     if report.is_full:
         sweep_strangers(services, dataflow, of_runs, report)
+        sweep_pages(services, dataflow, of_runs, report)
 
 
 def _keep_checkpoints(services: Services, dataflow: str, report: SweepReport) -> None:

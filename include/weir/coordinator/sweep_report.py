@@ -26,6 +26,7 @@ class Garbage(Enum):
     POINTER = "pointer to a version"
     EXPIRED = "expired run"
     CHECKPOINT = "checkpoint that is not retained"
+    PAGE = "page about a check"
 
 
 @dataclass(frozen=True, slots=True)

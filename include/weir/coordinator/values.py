@@ -15,7 +15,7 @@ from weir.recovery.answer import Refusal
 from weir.recovery.classify import FailureClass
 from weir.recovery.restart import RestartStrategy
 from weir.results.manifest import InputRead, Manifest
-from weir.results.region_job import RegionJob
+from weir.results.region_job import RegionJob, RegionReport
 from weir.store.probe import PartitionRef
 from weir.topology.regions import RegionId, Topology
 
@@ -49,6 +49,7 @@ class BeginRequest:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     previous: PreviousRun | None = None
     restart: RestartStrategy = field(default_factory=RestartStrategy.default)
+    is_backfill: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,14 @@ class Adopted:
     attempt: Attempt
     summary: dict[str, Any]
     interrupt: tuple[SparkWork, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What was written may be committed: the report with all checks, and what they have found that only warns."""
+
+    report: RegionReport
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from weir.dataflow.dataflow import Dataflow
 from weir.dataflow.digest_rule import DigestRule, digest
 from weir.dataflow.exchange import Exchange, ExchangeKind, blocking, cached, pipelined, previous
 from weir.dataflow.failover import Consumers, FailoverStrategy
+from weir.dataflow.quality import Gate, Policy, When, expectations
 from weir.dataflow.settings import spark_conf, task_settings
 from weir.dataflow.stage import Stage, StageKind, TaskSettings, sink, source
 from weir.dataflow.state import OnReprocess, State, StateKind, broadcast_state, keyed_state, list_state
@@ -15,16 +16,20 @@ __all__ = [
     "Exchange",
     "ExchangeKind",
     "FailoverStrategy",
+    "Gate",
     "OnReprocess",
+    "Policy",
     "Stage",
     "StageKind",
     "State",
     "StateKind",
     "TaskSettings",
+    "When",
     "blocking",
     "broadcast_state",
     "cached",
     "digest",
+    "expectations",
     "keyed_state",
     "list_state",
     "pipelined",

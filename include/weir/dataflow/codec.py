@@ -15,6 +15,7 @@ from typing import Any
 
 from weir.dataflow.digest_rule import DigestRule
 from weir.dataflow.exchange import Exchange, ExchangeKind
+from weir.dataflow.quality import Gate, Policy, When
 from weir.dataflow.stage import Stage, StageKind, TaskSettings
 from weir.dataflow.state import State, StateKind
 
@@ -43,6 +44,7 @@ def stage_to_json(stage: Stage) -> dict[str, Any]:
         "digest": {"round": dict(stage.digest.round), "ignore": list(stage.digest.ignore)},
         # Younger than the first records, which are to stay as they are.
         **({"state": [_state_to_json(state) for state in stage.states]} if stage.states else {}),
+        **({"quality": [_gate_to_json(gate) for gate in stage.gates]} if stage.gates else {}),
     }
 
 
@@ -69,6 +71,7 @@ def stage_from_json(document: Mapping[str, Any]) -> Stage:
         deterministic=document.get("deterministic", True),
         digest=_rule_from_json(document.get("digest", {"round": {}, "ignore": []})),
         state=tuple(_state_from_json(state) for state in document.get("state", ())),
+        quality=tuple(_gate_from_json(gate) for gate in document.get("quality", ())),
     )
 
 
@@ -77,11 +80,24 @@ def _rule_from_json(document: Mapping[str, Any]) -> DigestRule:
 
 
 def _state_to_json(state: State) -> dict[str, Any]:
-    return {**asdict(state), "kind": state.kind.value, "keys": list(state.keys)}
+    plain = {**asdict(state), "kind": state.kind.value, "keys": list(state.keys)}
+    # Younger than the first records of states, which are to stay as they are.
+    younger = {"grows": state.grows, "quality": [_gate_to_json(gate) for gate in state.quality]}
+    return {name: value for name, value in {**plain, **younger}.items() if name not in younger or value}
 
 
 def _state_from_json(document: Mapping[str, Any]) -> State:
-    return State(**{**document, "kind": StateKind(document["kind"]), "keys": tuple(document["keys"])})
+    gates = tuple(_gate_from_json(gate) for gate in document.get("quality", ()))
+    known = {"kind": StateKind(document["kind"]), "keys": tuple(document["keys"]), "quality": gates}
+    return State(**{**document, **known})
+
+
+def _gate_to_json(gate: Gate) -> dict[str, Any]:
+    return {"suite": gate.suite, "when": gate.when.value, "policy": gate.policy.value}
+
+
+def _gate_from_json(document: Mapping[str, Any]) -> Gate:
+    return Gate(document["suite"], When(document["when"]), Policy(document["policy"]))
 
 
 def _exchange_to_json(exchange: Exchange) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.dataflow.exchange import Exchange, ExchangeKind, name_of
+from weir.dataflow.quality import Gate, gates_of
 from weir.dataflow.state import State
 from weir.errors import Misconfigured
 
@@ -53,6 +54,7 @@ class Stage:
     `deterministic=False` says that equal inputs may give other rows, so that its direct consumers run again whenever
     it does. `digest` says what counts as a change of its rows. `state` is what it keeps from epoch to epoch, one or
     several of keyed_state(...), list_state(...) and broadcast_state(...): the argument of that name is a handle.
+    `quality` is what its rows are checked by before they are committed: one or several of expectations(...).
     """
 
     name: str
@@ -67,15 +69,22 @@ class Stage:
     deterministic: bool = True
     digest: DigestRule = PLAIN_RULE
     state: State | Sequence[State] = ()
+    quality: Gate | Sequence[Gate] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inputs", _by_argument(self.name, self.inputs))
         object.__setattr__(self, "state", (self.state,) if isinstance(self.state, State) else tuple(self.state))
+        object.__setattr__(self, "quality", gates_of(self.quality))
 
     @property
     def states(self) -> tuple[State, ...]:
         """What the stage keeps from epoch to epoch."""
         return cast("tuple[State, ...]", self.state)
+
+    @property
+    def gates(self) -> tuple[Gate, ...]:
+        """What its rows are checked by."""
+        return cast("tuple[Gate, ...]", self.quality)
 
     @property
     def exchanges(self) -> Mapping[str, Exchange]:
@@ -95,6 +104,7 @@ def source(
     deterministic: bool = True,
     digest: DigestRule = PLAIN_RULE,
     state: State | Sequence[State] = (),
+    quality: Gate | Sequence[Gate] = (),
 ) -> Stage:
     """Declare a stage without inputs: `def flights(ctx, slice) -> DataFrame`, with a session in `ctx.spark`."""
     return Stage(
@@ -109,6 +119,7 @@ def source(
         deterministic=deterministic,
         digest=digest,
         state=state,
+        quality=quality,
     )
 
 

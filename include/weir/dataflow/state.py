@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from weir.dataflow.quality import Gate, gates_of
+
 
 class StateKind(Enum):
     """How a state is divided among subtasks, as Flink's keyed and operator state."""
@@ -40,7 +42,8 @@ class State:
 
     `schema` is Spark DDL with all columns, keys among them. `ttl` is a time such as "7 days" since the last update, in
     epoch time. `runs` bounds how many runs a read merges; `budget` is how many bytes a compaction may write an epoch
-    besides twice what changed; `is_full` has each epoch write all of the state instead of what changed.
+    besides twice what changed; `is_full` has each epoch write all of the state instead of what changed. `grows` says
+    that it never has fewer rows than in the epoch before; `quality` is what all of its rows are checked by.
     """
 
     name: str
@@ -51,6 +54,8 @@ class State:
     runs: int = 8
     budget: str = "64 MB"
     is_full: bool = False
+    grows: bool = False
+    quality: tuple[Gate, ...] = ()
 
 
 def keyed_state(
@@ -62,13 +67,17 @@ def keyed_state(
     runs: int = 8,
     budget: str = "64 MB",
     full: bool = False,
+    grows: bool = False,
+    quality: Gate | Sequence[Gate] = (),
 ) -> State:
     """Declare rows by key that a stage keeps over epochs; its function is given a handle as the argument `name`.
 
     `schema` is Spark DDL with the key columns, like "tailnum STRING, flights BIGINT". With `ttl="7 days"` a row that
     was last updated in an epoch that starts at t is invisible in epochs that start at t + 7 days or later.
+    `grows=True` says that there are never fewer rows than in the epoch before. Suites of `quality` are given all rows
+    of the state, so that one with when="restored" costs nothing on an ordinary day.
     """
-    return State(name, StateKind.KEYED, _keys(key), schema, ttl, runs, budget, full)
+    return State(name, StateKind.KEYED, _keys(key), schema, ttl, runs, budget, full, grows, gates_of(quality))
 
 
 def list_state(name: str, *, union: bool = False) -> State:

@@ -21,7 +21,7 @@ def _with_states(stage: Stage, declared: set[str]) -> Iterator[Stage]:
     yield replace(stage, inputs={**stage.exchanges, **inputs}) if inputs else stage
     for state in stage.states:
         if state.name not in declared:
-            yield Stage(state.name, "", {stage.name: pipelined(stage)}, kind=StageKind.STATE)
+            yield Stage(state.name, "", {stage.name: pipelined(stage)}, kind=StageKind.STATE, quality=state.quality)
 
 
 def previous_of(state: State) -> Exchange:

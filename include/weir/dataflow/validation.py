@@ -18,6 +18,7 @@ from weir.dataflow.digest_rule import rule_problems
 from weir.dataflow.exchange import ExchangeKind
 from weir.dataflow.exchange_rules import declared_problems, meeting_problems
 from weir.dataflow.graph import find_cycle, group_reads, pipelined_groups, topological_order
+from weir.dataflow.quality_rules import quality_problems
 from weir.dataflow.settings import spark_conf, task_settings
 from weir.dataflow.stage import Stage, StageKind
 from weir.dataflow.state_rules import state_problems
@@ -40,6 +41,7 @@ def sound_stages(dataflow: str, max_parallelism: int, stages: Sequence[Stage]) -
     """
     _refuse(dataflow, _dataflow_problems(dataflow, max_parallelism, stages))
     _refuse(dataflow, (text for stage in stages for text in state_problems(stage)))
+    _refuse(dataflow, (text for stage in stages for text in quality_problems(stage)))
     stages = with_state_stages(stages)
     _refuse(dataflow, (text for stage in stages for text in _stage_problems(stage, max_parallelism)))
     _refuse(dataflow, _name_problems(stages))

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import Connection, create_engine, func, inspect, select, text
+from sqlalchemy import Connection, and_, create_engine, func, inspect, select, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
+from weir.dataflow import Dataflow
 from weir.doctor.clock import clock_difference, judge_clock
 from weir.doctor.examination import Check, Enough
 from weir.doctor.finding import Finding, ok, problem, unknown, warning
@@ -69,6 +70,20 @@ class LedgerExam:
         """The DAGs that have runs in this ledger."""
         return self._names(RunRow.dag_id)
 
+    def suites(self) -> tuple[str, ...]:
+        """The suites that the newest run of each dataflow names."""
+        if not self._is_there:
+            return ()
+        newest = select(RunRow.dataflow, func.max(RunRow.epoch).label("epoch"))
+        newest_of = newest.where(RunRow.pinned.is_not(None)).group_by(RunRow.dataflow).subquery()
+        is_newest = and_(RunRow.dataflow == newest_of.c.dataflow, RunRow.epoch == newest_of.c.epoch)
+        with self._connected() as connection:
+            if not inspect(connection).has_table(RunRow.__tablename__):
+                return ()
+            pinned = list(connection.scalars(select(RunRow.pinned).join(newest_of, is_newest)))
+        flows = [Dataflow.from_json(each) for each in pinned if each]
+        return tuple(sorted({gate.suite for flow in flows for stage in flow.stages for gate in stage.gates}))
+
     def check_place(self) -> Iterator[Finding]:
         """Where the ledger is: a server, or a file on a local disk."""
         if self._is_server:
@@ -91,7 +106,7 @@ class LedgerExam:
 
     def check_answer(self) -> Iterator[Finding]:
         """Whether it can be reached."""
-        if not self._is_server and not self._path.exists():
+        if not self._is_there:
             yield ok(AREA, "answers", "not there yet; the first task or command makes it")
             raise Enough
         try:
@@ -177,12 +192,16 @@ class LedgerExam:
         yield from (judge_states(each, now) for each in found)
 
     def _names(self, column: Any) -> tuple[str, ...]:
-        if not self._is_server and not self._path.exists():
+        if not self._is_there:
             return ()
         with self._connected() as connection:
             if not inspect(connection).has_table(DataflowRow.__tablename__):
                 return ()
             return tuple(connection.scalars(select(column).distinct().order_by(column)))
+
+    @property
+    def _is_there(self) -> bool:
+        return self._is_server or self._path.exists()
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:

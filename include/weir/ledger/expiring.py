@@ -28,6 +28,7 @@ from weir.ledger.models import (
     RunRow,
 )
 from weir.ledger.moves import move
+from weir.ledger.quality_history import forget_checks
 from weir.recovery.run_state import AttemptState
 from weir.results.life_settings import LifeSettings
 from weir.results.partition_state import PartitionState
@@ -94,6 +95,7 @@ def expire(session: Session, run: str, reason: str, now: datetime) -> None:
     _forget_results(session, run, now)
     _forget_attempts(session, run)
     _forget_failovers(session, run)
+    forget_checks(session, run)
     row.expired_at = now
 
 

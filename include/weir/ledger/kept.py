@@ -11,7 +11,7 @@ _SHOWN = 10
 
 
 def what_is_kept(session: Session, dataflow: str) -> str:
-    """Name the oldest kept checkpoint and all savepoints of a dataflow, and how to go on from one of them."""
+    """Name the kept checkpoints and savepoints of a dataflow, and how to go on from one of them."""
     kept = [row for row in retained_checkpoints(session, dataflow) if not SnapshotKind(row.kind).is_savepoint]
     savepoints = [
         row
@@ -26,6 +26,8 @@ def what_is_kept(session: Session, dataflow: str) -> str:
     listed = [f"{row.number} of epoch {row.epoch}" for row in savepoints[-_SHOWN:]]
     more = f" (and {len(savepoints) - _SHOWN} older ones)" if len(savepoints) > _SHOWN else ""
     held = f"savepoints are {', '.join(listed)}{more}" if listed else "there is no savepoint"
+    if kept[1:]:
+        held += f"; newer checkpoints are {', '.join(str(row.number) for row in kept[1:][-_SHOWN:])}"
     if not kept and not listed:
         return f"{oldest}, and {held}"
     return (

@@ -32,7 +32,7 @@ from weir.ledger.postgres import (
 )
 from weir.ledger.sqlite import sqlite_engine, sqlite_error
 
-HEAD = "0005"
+HEAD = "0006"
 """The newest migration; a ledger at any other revision is migrated or refused."""
 
 _EXPECTED = "sqlite:////path/ledger.db or postgresql+psycopg2://USER:PASSWORD@HOST/DATABASE"

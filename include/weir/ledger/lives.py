@@ -26,7 +26,12 @@ from weir.topology.regions import PartitionId, Topology
 
 # Built once: every commit asks, and to build a statement costs more than to carry it out.
 _OF_RUN, _OF_DATAFLOW = ResultRow.run == bindparam("run"), RunRow.dataflow == bindparam("dataflow")
-_STORED = select(ResultRow).where(_OF_RUN, ResultRow.state == PartitionState.FINISHED.value).order_by(ResultRow.id)
+_IN_QUARANTINE = (ResultRow.state == PartitionState.QUARANTINED.value) & ResultRow.is_current.is_(False)
+_STORED = (
+    select(ResultRow)
+    .where(_OF_RUN, (ResultRow.state == PartitionState.FINISHED.value) | _IN_QUARANTINE)
+    .order_by(ResultRow.id)
+)
 _OLD = (
     select(ResultRow.id)
     .where(_OF_RUN, ResultRow.state == PartitionState.FINISHED.value, ResultRow.is_current.is_(False))
@@ -120,7 +125,7 @@ def _checkpointed(session: Session, run: str, stored: Collection[ResultRow]) -> 
 
 
 def stored_results(session: Session, run: str) -> list[ResultRow]:
-    """The results of `run` whose bytes are there, current or not."""
+    """The results of `run` whose bytes are there, current or not; of those in quarantine only what nobody misses."""
     return list(session.scalars(_STORED, {"run": run}))
 
 
@@ -143,7 +148,8 @@ def _stored(row: ResultRow, topology: Topology | None = None) -> StoredResult:
     is_declared = topology is not None and row.stage in _chancy(topology)
     is_chancy = is_declared or row.differs_from is not None
     partition = PartitionId(row.stage, row.subtask, row.layout)
-    return StoredResult(row.id, partition, row.attempt, row.is_current, row.bytes, is_chancy)
+    is_quarantined = row.state == PartitionState.QUARANTINED.value
+    return StoredResult(row.id, partition, row.attempt, row.is_current, row.bytes, is_chancy, is_quarantined)
 
 
 def _chancy(topology: Topology) -> set[str]:

@@ -25,6 +25,7 @@ from weir.ledger.models import (
     ResultRow,
     RunRow,
 )
+from weir.ledger.moves import committed_chapter
 from weir.ledger.runs import run_by_id, topology_of
 from weir.ledger.snapshot import run_state
 from weir.recovery.run_state import CLOSE, AttemptState
@@ -158,6 +159,8 @@ class _Known:
         self._events = _events(session, run.id)
 
     def memory(self, row: ResultRow, attempt: AttemptRow) -> ResultMemory:
+        later = self._events[row.id]
+        written = Chapter(PartitionState.WRITING, attempt.began_at, f"by try {attempt.try_number} of {attempt.region}")
         return ResultMemory(
             row,
             attempt,
@@ -165,11 +168,7 @@ class _Known:
             tuple(self._consumers[row.stage, row.layout, row.subtask, row.attempt]),
             tuple(self._readers[row.id]),
             tuple(self._versions[row.folder]),
-            (
-                Chapter(PartitionState.WRITING, attempt.began_at, f"by try {attempt.try_number} of {attempt.region}"),
-                Chapter(PartitionState.FINISHED, attempt.ended_at or attempt.began_at, "committed"),
-                *self._events[row.id],
-            ),
+            (written, *committed_chapter(attempt, later), *later),
         )
 
 

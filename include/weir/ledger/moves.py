@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.ledger.models import AttemptRow, ResultEventRow, ResultRow
+from weir.recovery.run_state import AttemptState
 from weir.results.partition_state import Chapter, PartitionState, require_move
 
 
@@ -27,13 +29,18 @@ def story_of(session: Session, row: ResultRow) -> tuple[Chapter, ...]:
     """What has become of a result since its attempt began to write it, oldest first."""
     session.flush()
     attempt = session.get_one(AttemptRow, row.attempt)
-    ended = attempt.ended_at or attempt.began_at
     events = session.scalars(select(ResultEventRow).where(ResultEventRow.result == row.id).order_by(ResultEventRow.id))
-    return (
-        Chapter(PartitionState.WRITING, attempt.began_at, f"by {attempt.id}"),
-        Chapter(PartitionState.FINISHED, ended, "committed"),
-        *(Chapter(PartitionState(each.state), each.at, each.reason) for each in events),
-    )
+    later = [Chapter(PartitionState(each.state), each.at, each.reason) for each in events]
+    written = Chapter(PartitionState.WRITING, attempt.began_at, f"by {attempt.id}")
+    return (written, *committed_chapter(attempt, later), *later)
+
+
+def committed_chapter(attempt: AttemptRow, later: Sequence[Chapter]) -> tuple[Chapter, ...]:
+    """That a result was committed; what went from its writing into quarantine never was."""
+    never = bool(later) and later[0].state is PartitionState.QUARANTINED
+    if never and attempt.state != AttemptState.COMMITTED.value:
+        return ()
+    return (Chapter(PartitionState.FINISHED, attempt.ended_at or attempt.began_at, "committed"),)
 
 
 def _name(row: ResultRow) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -27,9 +28,9 @@ from weir.ledger.models import (
 )
 from weir.ledger.moves import move
 from weir.ledger.reads import record_reads
-from weir.ledger.results import NewResult, replace_results, supersede_all
+from weir.ledger.results import NewResult, quarantine_results, replace_results, supersede_all
 from weir.ledger.slices import fix_slices, slices_of
-from weir.recovery.candidates import Candidate
+from weir.recovery.candidates import Candidate, Stored
 from weir.recovery.run_state import CLOSE, AttemptState
 from weir.results.layout import PLAIN
 from weir.results.manifest import InputRead
@@ -154,21 +155,33 @@ def restore_results(session: Session, run: str, chosen: Iterable[Candidate], now
             row.is_current, row.state, row.state_at, row.state_reason = True, PartitionState.FINISHED.value, now, ""
             row.fault, row.deleted_at = None, None
         session.flush()
-        new = [
-            NewResult(
-                partition,
-                stored.folder,
-                stored.manifest_sha256,
-                str(stored.manifest.digest),
-                stored.manifest.rows,
-                stored.manifest.bytes,
-            )
-            for partition, stored in candidate.results.items()
-            if partition not in known
-        ]
+        new = [_new(partition, stored) for partition, stored in candidate.results.items() if partition not in known]
         replace_results(session, run, candidate.attempt, new, now)
         _release_again(session, candidate, now)
         _restore_reads(session, candidate.attempt, candidate.reads)
+
+
+def restore_quarantine(session: Session, run: str, found: Iterable[Candidate], now: datetime) -> None:
+    """Enter results that are there to be looked at, and that the ledger does not know; those released are again."""
+    for candidate in found:
+        query = select(ResultRow.folder).where(ResultRow.attempt == candidate.attempt)
+        known = set(session.scalars(query))
+        unknown = {part: stored for part, stored in candidate.results.items() if stored.folder not in known}
+        new = [_new(part, stored) for part, stored in unknown.items()]
+        quarantine_results(session, run, candidate.attempt, new, "a check of it has failed", now)
+        session.flush()
+        _release_again(session, replace(candidate, results=unknown), now)
+
+
+def _new(partition: PartitionId, stored: Stored) -> NewResult:
+    return NewResult(
+        partition,
+        stored.folder,
+        stored.manifest_sha256,
+        str(stored.manifest.digest),
+        stored.manifest.rows,
+        stored.manifest.bytes,
+    )
 
 
 def _release_again(session: Session, candidate: Candidate, now: datetime) -> None:

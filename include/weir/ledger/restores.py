@@ -45,6 +45,14 @@ def last_restore(session: Session, dataflow: str, epoch: str) -> RestoreRow | No
     return session.scalar(query.order_by(RestoreRow.id.desc()).limit(1))
 
 
+def restore_of(session: Session, dataflow: str, epoch: str, lineage: int) -> RestoreRow | None:
+    """The restore of an epoch that began a lineage."""
+    query = select(RestoreRow).where(
+        RestoreRow.dataflow == dataflow, RestoreRow.epoch == epoch, RestoreRow.lineage == lineage
+    )
+    return session.scalar(query.order_by(RestoreRow.id.desc()).limit(1))
+
+
 def left_out(session: Session, dataflow: str, epoch: str) -> tuple[str, ...]:
     """The states that an epoch may do without whose predecessor is `epoch`."""
     row = last_restore(session, dataflow, epoch)

@@ -14,7 +14,7 @@ from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.orm import Session
 
 from weir.errors import Fault, Loss
-from weir.ledger.models import ResultRow, RunRow, Table
+from weir.ledger.models import ResultEventRow, ResultRow, RunRow, Table
 from weir.ledger.moves import move
 from weir.recovery.run_state import CurrentResult
 from weir.results.partition_state import PartitionState
@@ -64,6 +64,21 @@ def replace_results(session: Session, run: str, attempt: str, results: Iterable[
         session.connection().execute(_NEW_RESULTS, new)
 
 
+def quarantine_results(
+    session: Session, run: str, attempt: str, results: Iterable[NewResult], reason: str, now: datetime
+) -> None:
+    """Enter the results of `attempt` as what they are: there to be looked at, and never current."""
+    state = PartitionState.QUARANTINED.value
+    in_quarantine = {"is_current": False, "state": state, "state_reason": reason}
+    new = [ResultRow(**{**_columns(run, attempt, each, now), **in_quarantine}) for each in results]
+    if not new:
+        return
+    session.execute(_TOUCHED, {"of": run})
+    session.add_all(new)
+    session.flush()
+    session.add_all(ResultEventRow(result=each.id, state=state, at=now, reason=reason) for each in new)
+
+
 def _columns(run: str, attempt: str, new: NewResult, now: datetime) -> dict[str, Any]:
     return {
         "run": run,
@@ -106,7 +121,7 @@ def results_in(session: Session, run: str, folders: Iterable[str]) -> list[Resul
 
 
 def record_losses(session: Session, losses: Iterable[Loss], now: datetime) -> None:
-    """Mark results lost, each for the attempt that was probed and no other."""
+    """Mark results lost, or in quarantine where they are distrusted; each for the attempt that was probed."""
     for loss in losses:
         query = select(ResultRow).where(
             ResultRow.attempt == loss.attempt,
@@ -116,7 +131,9 @@ def record_losses(session: Session, losses: Iterable[Loss], now: datetime) -> No
             ResultRow.state == PartitionState.FINISHED.value,
         )
         for row in session.scalars(query):
-            move(session, row, PartitionState.LOST, f"{loss.fault.value}: {loss.detail}", now)
+            is_there = loss.fault is Fault.DISTRUSTED
+            to = PartitionState.QUARANTINED if is_there else PartitionState.LOST
+            move(session, row, to, f"{loss.fault.value}: {loss.detail}", now)
             row.fault = loss.fault.value
 
 

@@ -12,9 +12,11 @@ from typing import Any
 from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
+from weir.errors import QualityFailed
 from weir.ledger.models import AttemptRow, ConsumptionRow, OwedClearRow, ResultRow, RunRow
 from weir.ledger.reads import reads_of_current
 from weir.ledger.runs import Run, run_key, topology_of
+from weir.recovery.classify import FailureClass
 from weir.recovery.run_state import AttemptState, CurrentResult, EarlierRun, ReadSet, RegionState, RunState
 from weir.results.partition_state import PartitionState
 from weir.topology.regions import PartitionId, RegionId, Topology
@@ -41,8 +43,9 @@ _CURRENT_RESULTS = (
     .join(AttemptRow.__table__, _ATTEMPT.id == _RESULT.attempt)
     .where(_RESULT.run == bindparam("run"), _RESULT.is_current)
 )
+_IS_REFUSED = _ATTEMPT.error.startswith(QualityFailed.__name__) & (_ATTEMPT.failure == FailureClass.FATAL.value)
 _ATTEMPTS = (
-    select(_ATTEMPT.region, _ATTEMPT.subtask, _ATTEMPT.try_number, _ATTEMPT.state)
+    select(_ATTEMPT.region, _ATTEMPT.subtask, _ATTEMPT.try_number, _ATTEMPT.state, _IS_REFUSED)
     .where(_ATTEMPT.run == bindparam("run"), _ATTEMPT.try_number > 0)
     .order_by(_ATTEMPT.try_number)
 )
@@ -149,14 +152,15 @@ def _regions(session: Session, run: str, current: str) -> dict[RegionId, RegionS
 
 
 def _region(region: RegionId, attempts: list[Any], repairs: list[Any]) -> RegionState:
-    """`attempts` are (try number, state), oldest first; `repairs` are (expected try, found try, whether it is void)."""
-    newest, state = attempts[-1] if attempts else (0, None)
+    """`repairs` are (expected try, found try, whether it is void), attempts as they are selected, oldest first."""
+    newest, state, is_refused = attempts[-1] if attempts else (0, None, False)
     return RegionState(
         region,
         max([newest, *(found or 0 for _, found, is_void in repairs if is_void)]),
         AttemptState(state) if state else None,
-        max((number for number, ended in attempts if ended in ENDED), default=0),
+        max((number for number, ended, _ in attempts if ended in ENDED), default=0),
         max((expected for expected, _, is_void in repairs if not is_void), default=None),
+        is_refused=bool(is_refused),
     )
 
 

@@ -6,7 +6,7 @@ Invariant 3: nobody is given a partition that is not finished and valid, or half
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -32,9 +32,15 @@ class Unreadable(ResultUnavailable):
         self.args = (f"{self.args[0]}. {advice}",)
 
 
+TO_INSPECT = (PartitionState.FINISHED, PartitionState.QUARANTINED)
+
+
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The results of one stage of one run; `version` is the published one, for a sink."""
+    """The results of one stage of one run; `version` is the published one, for a sink.
+
+    Of what is inspected also results in quarantine are there.
+    """
 
     run: str
     run_id: str
@@ -43,6 +49,12 @@ class Chosen:
     layout: str
     version: int | None
     rows: tuple[ResultRow, ...]
+    is_inspected: bool = False
+
+    @property
+    def states(self) -> tuple[PartitionState, ...]:
+        """The states of results that may be read."""
+        return TO_INSPECT if self.is_inspected else (PartitionState.FINISHED,)
 
 
 def published_results(session: Session, row: RunRow, topology: Topology, sink: str) -> Chosen:
@@ -110,6 +122,20 @@ def current_results(session: Session, run: RunRow, stage: str) -> Chosen:
             return Chosen(run.id, run.run_id, run.epoch, stage, layout.id, None, rows)
         problem = problem or _unreadable(session, state, losses)
     raise problem or Misconfigured(f"run {run.id} writes nothing of {stage}")
+
+
+def results_of_attempt(session: Session, rows: Sequence[ResultRow]) -> Chosen:
+    """What an attempt has written of a stage, in one layout: whoever inspects it may read what is in quarantine.
+
+    Raises Unreadable where its bytes are gone.
+    """
+    first = min(rows, key=lambda row: (row.layout != PLAIN.id, row.layout))
+    found = [row for row in rows if row.layout == first.layout]
+    run = session.get_one(RunRow, first.run)
+    gone = [(row, PartitionState(row.state)) for row in found if PartitionState(row.state) not in TO_INSPECT]
+    if gone:
+        raise Unreadable([_loss(row, state) for row, state in gone], advice(run.id, found))
+    return Chosen(run.id, run.run_id, run.epoch, first.stage, first.layout, None, tuple(found), is_inspected=True)
 
 
 def _problem(session: Session, state: RunState, partition: PartitionId) -> Loss | None:

@@ -14,20 +14,25 @@ from sqlalchemy.orm import Session
 from weir.errors import Misconfigured
 from weir.ledger.models import DataflowRow, PublicationRow, ResultRow, RunRow
 from weir.ledger.runs import SHOWN, runs_of, topology_of
-from weir.reading.availability import Chosen, current_results, published_results
+from weir.reading.availability import Chosen, current_results, published_results, results_of_attempt
 from weir.topology.regions import Topology
 
 When = str | date | datetime | None
 """A run: its id in the ledger (DATAFLOW@EPOCH) or in Airflow, its epoch, or a time in it; None: the newest."""
 
 
-def choose(session: Session, dataflow: str, run: When, stage: str | None) -> Chosen:
-    """Find what is meant. Raises Misconfigured for what is not known, and Unreadable for what cannot be read."""
+def choose(session: Session, dataflow: str, run: When, stage: str | None, attempt: str | None = None) -> Chosen:
+    """Find what is meant; of an `attempt` what it has written, also in quarantine.
+
+    Raises Misconfigured for what is not known, and Unreadable for what cannot be read.
+    """
     known = runs_of(session, dataflow)
     if not known:
         names = ", ".join(session.scalars(select(DataflowRow.name).order_by(DataflowRow.name))) or "none"
         raise Misconfigured(f"the ledger knows no run of a dataflow {dataflow}; it knows the dataflows: {names}")
     wanted = None if run is None else _named(dataflow, known, run)
+    if attempt is not None:
+        return _of_attempt(session, dataflow, wanted, stage, attempt)
     begun = [each for each in known if each.pinned is not None]
     if not begun or (wanted is not None and wanted.pinned is None):
         row = wanted or known[-1]
@@ -40,6 +45,22 @@ def choose(session: Session, dataflow: str, run: When, stage: str | None) -> Cho
     if name in topology.sinks:
         return published_results(session, row, topology, name)
     return current_results(session, row, name)
+
+
+def _of_attempt(session: Session, dataflow: str, run: RunRow | None, stage: str | None, attempt: str) -> Chosen:
+    query = select(ResultRow).join(RunRow, RunRow.id == ResultRow.run)
+    rows = list(session.scalars(query.where(RunRow.dataflow == dataflow, ResultRow.attempt == attempt)))
+    rows = [row for row in rows if run is None or row.run == run.id]
+    stages = sorted({row.stage for row in rows})
+    if not rows or (stage is not None and stage not in stages):
+        where = dataflow if run is None else run.id
+        what = f"only {', '.join(stages)}" if rows else "nothing"
+        raise Misconfigured(
+            f"the ledger knows {what} that attempt {attempt} of {where} has written, no {stage or 'result'}"
+        )
+    if stage is None and len(stages) > 1:
+        raise Misconfigured(f"attempt {attempt} has written {', '.join(stages)}: say which, stage=...")
+    return results_of_attempt(session, [row for row in rows if row.stage == (stage or stages[0])])
 
 
 def _topology(row: RunRow) -> Topology:

@@ -22,7 +22,12 @@ from weir.reading.state_opening import open_state
 
 @overload
 def open_results(
-    dataflow: str, run: When = None, stage: str | None = None, *, services: Services | None = None
+    dataflow: str,
+    run: When = None,
+    stage: str | None = None,
+    *,
+    attempt: str | None = None,
+    services: Services | None = None,
 ) -> OpenedResults: ...
 
 
@@ -33,6 +38,7 @@ def open_results(
     *,
     state: str,
     checkpoint: int | str | None = None,
+    attempt: str | None = None,
     services: Services | None = None,
 ) -> OpenedState: ...
 
@@ -44,6 +50,7 @@ def open_results(
     *,
     state: str | None = None,
     checkpoint: int | str | None = None,
+    attempt: str | None = None,
     services: Services | None = None,
 ) -> OpenedResults | OpenedState:
     """Open the rows of a stage of a run, or a keyed state, for reading, and keep them as long as they are open.
@@ -51,27 +58,31 @@ def open_results(
     `run` is DATAFLOW@EPOCH, Airflow's run id, an epoch, a date or a time (UTC) of the run's data interval; None is the
     newest run in which the stage has been made. `stage` is a sink (its newest published version) or any stage that is
     written; None is the dataflow's only sink. `state` names a keyed state instead: that which the run has left, or that
-    of a checkpoint or savepoint, given by `checkpoint`: its number, a savepoint's name, or its folder. Ledger and store
-    are those of the environment, or of the local stack, unless `services` are given.
+    of a checkpoint or savepoint, given by `checkpoint`: its number, a savepoint's name, or its folder. `attempt` opens
+    what one attempt has written, also in quarantine: that of its own subtask. Ledger and store are those of the
+    environment, or of the local stack, unless `services` are given.
 
     Raises Misconfigured for what is not known, Unreadable for what was released, lost, or is not valid (it says what
     brings it back), and Retryable where ledger or store do not answer.
     """
-    _require_one(run, stage, state, checkpoint)
+    _require_one(run, stage, state, checkpoint, attempt)
     with ExitStack() as closing:
         services = services or closing.enter_context(opened_services())
         if state is not None and checkpoint is not None:
             return open_snapshot(services, dataflow, str(checkpoint), state, closing)
         if state is not None:
-            return open_state(services, dataflow, run, state, closing)
-        return _open_stage(services, dataflow, run, stage, closing)
+            return open_state(services, dataflow, run, state, closing, attempt)
+        return _open_stage(services, dataflow, run, stage, closing, attempt)
     raise AssertionError  # for mypy: an ExitStack may suppress errors, this one does not
 
 
-def _open_stage(services: Services, dataflow: str, run: When, stage: str | None, closing: ExitStack) -> OpenedResults:
+def _open_stage(
+    services: Services, dataflow: str, run: When, stage: str | None, closing: ExitStack, attempt: str | None
+) -> OpenedResults:
     with services.ledger.transaction(dataflow) as session:
-        chosen = choose(session, dataflow, run, stage)
-        claim = claimed(session, services, dataflow, [row.id for row in chosen.rows], reader("weir.open"))
+        chosen = choose(session, dataflow, run, stage, attempt)
+        numbers = [row.id for row in chosen.rows]
+        claim = claimed(session, services, dataflow, numbers, reader("weir.open"), chosen.states)
     lease = ReadLease(claim)
     closing.callback(lease.close)
     manifests = manifests_of(services, chosen)
@@ -80,8 +91,12 @@ def _open_stage(services: Services, dataflow: str, run: When, stage: str | None,
     return OpenedResults(services.store, chosen, manifests, lease, closing.pop_all())
 
 
-def _require_one(run: When, stage: str | None, state: str | None, checkpoint: int | str | None) -> None:
+def _require_one(
+    run: When, stage: str | None, state: str | None, checkpoint: int | str | None, attempt: str | None
+) -> None:
     if stage is not None and state is not None:
         raise Misconfigured(f"say either stage={stage!r} or state={state!r}: they are read in different ways")
     if checkpoint is not None and (state is None or run is not None):
         raise Misconfigured("a checkpoint is read by a state, and has its own epoch: give state= and no run with it")
+    if checkpoint is not None and attempt is not None:
+        raise Misconfigured("say either checkpoint= or attempt=: a checkpoint has what was committed")

@@ -17,7 +17,6 @@ from weir.coordinator.checkpoint_files import read_checkpoint
 from weir.coordinator.reading import ReadLease, claimed, reader
 from weir.coordinator.services import Services
 from weir.coordinator.snapshot_source import Folder, find_source
-from weir.coordinator.state_job import expired_until_of
 from weir.errors import Misconfigured
 from weir.ledger.checkpoints import checkpoint_row
 from weir.ledger.models import ResultRow
@@ -27,6 +26,7 @@ from weir.reading.state_opening import advice_on, kept_checkpoints, told
 from weir.results.checkpoint import Checkpoint, KeyedSnapshot, checkpoint_path
 from weir.results.layout import Layout
 from weir.results.manifest import StateFile
+from weir.state.files import expired_until
 
 
 def open_snapshot(services: Services, dataflow: str, which: str, name: str, closing: ExitStack) -> OpenedState:
@@ -97,7 +97,7 @@ def _of_checkpoint(checkpoint: Checkpoint, found: KeyedSnapshot, advice: str, fo
         checkpoint=checkpoint.number,
         spark_schema=found.spark_schema,
         max_parallelism=found.max_parallelism,
-        expired_until=expired_until_of(found.state, checkpoint.epoch),
+        expired_until=expired_until(found.state, checkpoint.epoch),
         partitions=parts,
         advice=advice,
     )

@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session
 
 from weir.coordinator.reading import ReadLease, claimed, reader
 from weir.coordinator.services import Services
-from weir.coordinator.state_job import expired_until_of
 from weir.dataflow.state import StateKind
 from weir.errors import Loss, Misconfigured
 from weir.ledger.checkpoints import retained_checkpoints
@@ -25,23 +24,27 @@ from weir.reading.choosing import When, choose
 from weir.reading.opened_state import OpenedState, OpenStatePartition, StateAt
 from weir.reading.probing import manifests_of
 from weir.results.manifest import Manifest
+from weir.state.files import expired_until
 from weir.topology.key_groups import key_group_range
 from weir.topology.regions import Topology
 
 _SHOWN = 10
 
 
-def open_state(services: Services, dataflow: str, run: When, name: str, closing: ExitStack) -> OpenedState:
+def open_state(
+    services: Services, dataflow: str, run: When, name: str, closing: ExitStack, attempt: str | None = None
+) -> OpenedState:
     """Open the state that an epoch has left. Raises Misconfigured, Unreadable, Retryable."""
     with services.ledger.transaction(dataflow) as session:
         retained = told(kept_checkpoints(session, dataflow))
         _require_keyed(session, dataflow, name)
         try:
-            chosen = choose(session, dataflow, run, name)
+            chosen = choose(session, dataflow, run, name, attempt)
         except Unreadable as error:
             raise _unreadable(error.losses, dataflow, run, retained) from None
         topology = topology_of(session.get_one(RunRow, chosen.run).pinned or {})
-        claim = claimed(session, services, dataflow, [row.id for row in chosen.rows], reader("weir.open"))
+        numbers = [row.id for row in chosen.rows]
+        claim = claimed(session, services, dataflow, numbers, reader("weir.open"), chosen.states)
     lease = ReadLease(claim)
     closing.callback(lease.close)
     try:
@@ -103,7 +106,7 @@ def _of_epoch(topology: Topology, name: str, chosen: Chosen, manifests: Sequence
             each.subtask,
             each.layout,
             each.attempt,
-            key_group_range(each.max_parallelism, len(manifests), each.subtask),
+            key_group_range(each.max_parallelism, topology.dataflow.stage(name).parallelism, each.subtask),
             each.rows,
             str(each.digest),
             () if each.state is None else each.state.files,
@@ -118,7 +121,7 @@ def _of_epoch(topology: Topology, name: str, chosen: Chosen, manifests: Sequence
         checkpoint=None,
         spark_schema=first.spark_schema,
         max_parallelism=first.max_parallelism,
-        expired_until=expired_until_of(state, chosen.epoch),
+        expired_until=expired_until(state, chosen.epoch),
         partitions=parts,
         advice=advice,
     )

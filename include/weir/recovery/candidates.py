@@ -54,6 +54,11 @@ class Candidate:
         return self.try_number < 1
 
     @property
+    def is_quarantined(self) -> bool:
+        """Whether rows of its region have failed a check: nobody may make it current."""
+        return any(each.manifest.is_quarantined for each in self.results.values())
+
+    @property
     def reads(self) -> tuple[InputRead, ...]:
         """What it was made from; all results of an attempt say the same."""
         return next(iter(self.results.values())).manifest.inputs

@@ -16,6 +16,7 @@ from weir.errors import (
     EngineLost,
     Fenced,
     Misconfigured,
+    QualityFailed,
     ResultUnavailable,
     Retryable,
     SuppressRestarts,
@@ -71,6 +72,8 @@ def classify(error: BaseException) -> FailureClass:
     told = getattr(error, "failure_class", None)
     if isinstance(told, FailureClass):
         return told
+    if isinstance(error, QualityFailed):
+        return FailureClass.FATAL if error.is_final else FailureClass.APPLICATION
     for kind, failure in _KINDS:
         if isinstance(error, kind):
             return failure

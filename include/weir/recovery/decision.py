@@ -91,7 +91,7 @@ def _impossible(missed: Collection[Lost]) -> str:
     shown = "; ".join(str(each) for each in list(missed)[:SHOWN])
     return (
         f"{shown}. A state that was released is not made again, since that would take all epochs since the first; nor "
-        "is one that a dataflow has begun with"
+        "is one that was restored and is not as it was; nor is one that a dataflow has begun with"
     )
 
 

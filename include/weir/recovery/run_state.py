@@ -81,7 +81,8 @@ class RegionState:
     """The newest attempt of a region, and whether a clear of it is on its way.
 
     `repair_after_try` is the try that an owed clear names; the repair is open until a newer attempt has ended
-    (committed, or failed for good): `ended_try` is the newest that has.
+    (committed, or failed for good): `ended_try` is the newest that has. `is_refused` says that what its newest attempt
+    has made has failed a check, for good: only a person has it made again.
     """
 
     region: RegionId
@@ -89,6 +90,7 @@ class RegionState:
     newest_state: AttemptState | None = None
     ended_try: int = 0
     repair_after_try: int | None = None
+    is_refused: bool = False
 
     @property
     def under_repair(self) -> bool:
@@ -131,7 +133,7 @@ class RunState:
     predecessor: str | None = None
     earlier: Mapping[str, EarlierRun] = field(default_factory=dict)
     void: frozenset[RegionId] = frozenset()
-    """Regions of earlier runs that have never begun, and that Airflow calls finished."""
+    """Regions of earlier runs that have never begun, or were refused, and that Airflow calls finished."""
     _valid: dict[PartitionId, bool] = field(default_factory=dict, init=False, compare=False, repr=False)
     _holding: dict[int, bool] = field(default_factory=dict, init=False, compare=False, repr=False)
     _waits: dict[PartitionId, frozenset[RegionId]] = field(default_factory=dict, init=False, compare=False, repr=False)
@@ -285,15 +287,11 @@ class RunState:
             return frozenset({producer})
         result = self.results.get(partition)
         stale = () if result is None else (reads for reads in result.reads if not self._holds(reads))
-        return frozenset(
-            region
-            for reads in stale
-            for read in reads.members
-            if not self._still_holds(read)
-            for region in self._waits.get(read.partition, ())
-        )
+        missed = (read for reads in stale for read in reads.members if not self._still_holds(read))
+        return frozenset(region for read in missed for region in self._waits.get(read.partition, ()))
 
     def is_coming(self, region: RegionId) -> bool:
-        """Whether a region is at work, or has yet to begin in an earlier run: Airflow orders those of one run only."""
+        """Whether a region is at work; of an earlier run also if it is yet to begin, or its rows were refused."""
         known = self.region(region)
-        return known.at_work or bool(region.run and not known.newest_try and region not in self.void)
+        is_to_come = bool(region.run) and (known.is_refused or not known.newest_try)
+        return known.at_work or (is_to_come and region not in self.void)

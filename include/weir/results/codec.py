@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from weir.errors import Misconfigured
+from weir.quality.check import ExpectationResult
 from weir.results.checkpoint import Checkpoint
 from weir.results.manifest import Manifest, StateFile
 from weir.results.region_failure import RegionFailure
@@ -24,13 +25,13 @@ from weir.results.stage_copy import StageCopy
 
 VERSIONS: Mapping[str, int] = types.MappingProxyType(
     {
-        "manifest": 3,
+        "manifest": 4,
         "stage copy": 1,
-        "region job": 3,
-        "region report": 3,
+        "region job": 4,
+        "region report": 4,
         "region failure": 1,
         "run record": 1,
-        "checkpoint": 1,
+        "checkpoint": 2,
     }
 )
 """The newest version of each kind of document, which is the one that is written; all since the first are read."""
@@ -126,23 +127,47 @@ def state_files_from_plain(value: Any) -> tuple[StateFile, ...]:
     return cast("tuple[StateFile, ...]", _value(tuple[StateFile, ...], value, "state files"))
 
 
+def expectation_results_to_plain(results: Iterable[ExpectationResult]) -> list[Any]:
+    """Encode what became of expectations for a column of JSON."""
+    return [_plain(each) for each in results]
+
+
+def expectation_results_from_plain(value: Any) -> tuple[ExpectationResult, ...]:
+    """Decode what became of expectations. Raises Misconfigured if it is none of that."""
+    return cast("tuple[ExpectationResult, ...]", _value(tuple[ExpectationResult, ...], value, "expectation results"))
+
+
 def _sealed(kind: str, value: object) -> bytes:
     """Encode a document of which no ledger knows the SHA-256: it has its own."""
-    return _encode(kind, value, {_CHECKSUM: hashlib.sha256(_encode(kind, value)).hexdigest()})
+    return _encode(kind, value, {_CHECKSUM: _checksum(_encode(kind, value))})
 
 
 def _unsealed(kind: str, target: type[T], data: bytes, what: str) -> T:
     value = _decode(kind, target, data, _CHECKSUM)
-    if _sealed(kind, value) != data:
-        raise Misconfigured(f"{what} is not as it was written: its SHA-256 does not match")
+    _require_as_written(what, data)
     return value
 
 
+def _checksum(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _require_as_written(what: str, data: bytes) -> None:
+    """Compare a document with its own SHA-256, as it was read: what an older Weir has written lacks later fields."""
+    document = json.loads(data)
+    said = document.pop(_CHECKSUM, None)
+    if _checksum(_canonical(document)) != said or _canonical({**document, _CHECKSUM: said}) != data:
+        raise Misconfigured(f"{what} is not as it was written: its SHA-256 does not match")
+
+
+def _canonical(document: Mapping[str, Any]) -> bytes:
+    text = json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return text.encode() + b"\n"
+
+
 def _encode(kind: str, value: object, more: Mapping[str, str] = types.MappingProxyType({})) -> bytes:
-    document = {"weir": kind, "version": VERSIONS[kind], **_plain(value), **more}
     try:
-        text = json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
-        return text.encode() + b"\n"
+        return _canonical({"weir": kind, "version": VERSIONS[kind], **_plain(value), **more})
     except (TypeError, ValueError) as error:
         raise Misconfigured(
             f"a {kind} holds a value that is not JSON ({error}): parameters and source slices must be made of "

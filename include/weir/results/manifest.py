@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from weir.quality.check import GateResult, Outcome
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:
@@ -181,6 +183,7 @@ class Manifest:
     metrics: dict[str, float] = field(default_factory=dict)
     state: StateContent | None = None
     """Of a partition of keyed state: `files` above are what was written for it, these all that it consists of."""
+    quality: tuple[GateResult, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -191,3 +194,8 @@ class Manifest:
     def bytes(self) -> int:
         """The size of all data files, without the manifest."""
         return sum(file.bytes for file in self.files)
+
+    @property
+    def is_quarantined(self) -> bool:
+        """Whether a check has failed, so that nobody may make it current, whoever finds it."""
+        return any(each.outcome is Outcome.FAILED for each in self.quality)

@@ -42,7 +42,7 @@ MOVES: dict[PartitionState, frozenset[PartitionState]] = {
     _S.ABANDONED: frozenset(),
     _S.FINISHED: frozenset({_S.LOST, _S.QUARANTINED, _S.RELEASED}),
     _S.LOST: frozenset({_S.FINISHED, _S.SUPERSEDED}),
-    _S.QUARANTINED: frozenset({_S.SUPERSEDED}),
+    _S.QUARANTINED: frozenset({_S.SUPERSEDED, _S.RELEASED}),
     _S.RELEASED: frozenset({_S.SUPERSEDED}),
     _S.SUPERSEDED: frozenset(),
 }

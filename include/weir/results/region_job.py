@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.dataflow.state import State
+from weir.quality.check import CheckReport, CheckToRun, Why
 from weir.results.layout import Layout
 from weir.results.manifest import ContentDigest, DataFile, StateTally
 
@@ -65,6 +66,32 @@ class StateToRead:
 
 
 @dataclass(frozen=True, slots=True)
+class RestoredToCheck:
+    """An input partition that was restored, and that nobody has looked at since: what it must be, whole.
+
+    `files` are those of a plain result, `state` the whole partition of a keyed state. `digest`, `rows` and
+    `spark_schema` are the recorded ones; `key_groups` is the inclusive range of those that may be in it (None: any).
+    Where the state only grows, it has `at_least` as many rows.
+    """
+
+    run: str
+    stage: str
+    subtask: int
+    layout: Layout
+    attempt: str
+    digest: str
+    rows: int
+    spark_schema: str
+    files: tuple[str, ...] = ()
+    state: StateToRead | None = None
+    key_groups: tuple[int, int] | None = None
+    at_least: int | None = None
+    digest_rule: DigestRule = PLAIN_RULE
+    checks: tuple[CheckToRun, ...] = ()
+    """Suites besides what is built in."""
+
+
+@dataclass(frozen=True, slots=True)
 class InputToRead:
     """An input from the store: partitions, recorded schema, and the inclusive range of key groups to keep (None: all).
 
@@ -80,6 +107,8 @@ class InputToRead:
     declared_schema: str = ""
     state: StateToRead | None = None
     """Given where the stage keeps this input as its state: the function is handed a handle, not a DataFrame."""
+    restored: tuple[RestoredToCheck, ...] = ()
+    """Partitions of it that are to be checked before anything is computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +195,7 @@ class StageToRun:
     copy: CopyToWrite | None = None
     resume: CopyToRead | None = None
     is_persisted: bool = False
+    checks: tuple[CheckToRun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +220,10 @@ class RegionJob:
     notes: tuple[str, ...] = ()
     merges: tuple[MergeToWrite, ...] = ()
     """Of a compaction, which has no stages: its report has an output for each of them, in this order."""
+    to_check: tuple[RestoredToCheck, ...] = ()
+    """Of a drill, or where somebody asks, which has no stages either: its report has what was found of each of them."""
+    why: Why = Why.FRESH
+    """Why these are looked at."""
 
     @property
     def folder(self) -> str:
@@ -227,7 +261,8 @@ class StateReport:
 class RegionReport:
     """The job's answer: outputs, a fingerprint of the code that ran, the session's settings, and seconds a step.
 
-    `resumed` names the stages that were read from copies of earlier attempts instead of being computed.
+    `resumed` names the stages that were read from copies of earlier attempts instead of being computed. Where a check
+    of a restored input has failed there are no outputs.
     """
 
     attempt: str
@@ -236,3 +271,4 @@ class RegionReport:
     session: dict[str, str]
     metrics: dict[str, float]
     resumed: tuple[str, ...] = ()
+    checks: tuple[CheckReport, ...] = ()

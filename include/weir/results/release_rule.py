@@ -24,7 +24,10 @@ _FINISHED = (AttemptState.COMMITTED, AttemptState.ADOPTED)
 
 @dataclass(frozen=True, slots=True)
 class StoredResult:
-    """A finished result whose bytes are there: `result` is its number in the ledger, `attempt` who made it."""
+    """A finished result whose bytes are there: `result` is its number in the ledger, `attempt` who made it.
+
+    One in quarantine is never current: nobody reads it but a person.
+    """
 
     result: int
     partition: PartitionId
@@ -33,6 +36,7 @@ class StoredResult:
     bytes: int
     is_chancy: bool = False
     """Whether its attempt, made again, might make something else: it is declared so, or has done so."""
+    is_quarantined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,7 @@ class _Judge:
         if pin is not None:
             return Verdict(stored, is_released=False, reason=pin.reason, is_lasting=pin.is_lasting)
         if not stored.is_current:
-            return Verdict(stored, is_released=True, reason="it was made again, and nobody reads the old one")
+            return self._of_old(stored)
         needed = self._life.needed_later.get(stored.partition.stage)
         if needed is not None:
             return Verdict(stored, is_released=False, reason=needed)
@@ -110,6 +114,16 @@ class _Judge:
         if given_up is not None:
             return Verdict(stored, is_released=True, reason=given_up)
         return self._by_use(stored)
+
+    def _of_old(self, stored: StoredResult) -> Verdict:
+        """What is in quarantine is kept to be looked at, as long as the policy keeps what nobody needs."""
+        if not stored.is_quarantined:
+            return Verdict(stored, is_released=True, reason="it was made again, and nobody reads the old one")
+        why = self._over or self._why_given_up()
+        if why is None or (self._over is not None and self._kept is not None and not self._is_pressed):
+            reason = f"it is in quarantine, to be looked at: {self._kept or 'the run is not over'}"
+            return Verdict(stored, is_released=False, reason=reason)
+        return Verdict(stored, is_released=True, reason=f"it was in quarantine long enough: {why}")
 
     def _of_state(self, stored: StoredResult) -> Verdict:
         why = self._life.subsumed

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
+from weir.dataflow.keep import time_from_text
+from weir.dataflow.state import State
 from weir.results.manifest import StateFile, StateTally
 
 _EPOCH = "%Y%m%dT%H%M%SZ"
@@ -17,6 +19,12 @@ _EPOCH = "%Y%m%dT%H%M%SZ"
 def epoch_seconds(epoch: str) -> int:
     """The start of an epoch, given as its key, in seconds since 1970."""
     return int(datetime.strptime(epoch, _EPOCH).replace(tzinfo=UTC).timestamp())
+
+
+def expired_until(state: State, epoch: str) -> int | None:
+    """The newest update that is invisible in an epoch, in seconds since 1970; None where nothing expires."""
+    time = None if state.ttl is None else time_from_text("ttl", state.ttl)
+    return None if time is None else epoch_seconds(epoch) - int(time.total_seconds())
 
 
 def share_of(

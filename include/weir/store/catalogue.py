@@ -17,6 +17,7 @@ from weir.errors import Misconfigured
 from weir.recovery.candidates import Stored
 from weir.results.codec import VERSIONS, manifest_from_json, run_record_from_json
 from weir.results.released_note import RELEASED_NOTE, reason_told
+from weir.results.restored import is_of_restore
 from weir.results.run_record import RunRecord, record_path
 from weir.sinks.pointer import Pointer, pointer_folder, pointer_from_json
 from weir.store.errors import NotFound
@@ -26,8 +27,6 @@ from weir.store.store import Store
 
 _SINKS = "_sinks"
 _WORKERS = 16
-_RESTORED = "t0000-"
-"""How the ids of attempts begin that no task has made: they are of no try."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ def restored(store: Store, dataflow: str, epoch: str | None = None) -> tuple[Sto
     """What was restored into a dataflow, in one epoch or in all, as far as it can be read. Raises as `catalogue`."""
     epochs = _folders(store, dataflow) if epoch is None else [epoch]
     folders = [folder for each in epochs for folder in _attempt_folders(store, f"{dataflow}/{each}")]
-    of_nobody = [each for each in folders if each.rpartition("/")[2].startswith(_RESTORED)]
+    of_nobody = [each for each in folders if is_of_restore(each.rpartition("/")[2])]
     found = in_parallel(partial(_result, store), of_nobody, _WORKERS)
     return tuple(each for each in found if isinstance(each, Stored))
 

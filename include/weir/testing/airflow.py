@@ -30,7 +30,7 @@ from weir.ledger.runs import PreviousRun
 from weir.recovery.restart import RestartStrategy
 from weir.recovery.run_state import CLOSE
 from weir.testing.compacting import compacts
-from weir.testing.dag import RETRIES, FakeDag, FakeTask
+from weir.testing.dag import RETRIES, FakeDag, FakeTask, interval_of
 from weir.testing.engine import FakeEngine
 from weir.topology.regions import Topology
 
@@ -42,7 +42,7 @@ class Killed(BaseException):
 
 
 class FakeAirflow:
-    """The DagRuns of one dataflow. `during` is called in the middle of each computation, `after_commit` behind it."""
+    """The DagRuns of one dataflow. `during` is called in the middle of each computation."""
 
     def __init__(self, services: Services, engine: FakeEngine, flow: Dataflow) -> None:
         self.services, self.engine, self.flow = services, engine, flow
@@ -202,7 +202,9 @@ class FakeAirflow:
         except Exception:
             self.coordinator.check_inputs(begun)
             raise
-        committed = self.coordinator.commit(begun, report, self)
+        judged = self.coordinator.judge(begun, report)
+        committed = self.coordinator.commit(begun, judged.report, self)
+        task.notes += judged.notes
         self.after_commit(task.key)
         return committed
 
@@ -215,12 +217,13 @@ class FakeAirflow:
             f"ti-{self.deleted}-{task.try_number}",
             self.flow,
             "",
-            _interval(task.key.run_id),
+            interval_of(task.key.run_id),
             "sc://nowhere",
             clear_number=self.clear_numbers.get(task.key.run_id, 0),
             parameters=self.flow.parameters,
             previous=self._previous(task.key.run_id) if Topology(self.flow).reads_previous else None,
             restart=self.strategy,
+            is_backfill=task.key.run_id.startswith("backfill__"),
         )
 
     def _previous(self, run_id: str) -> PreviousRun | None:
@@ -228,7 +231,7 @@ class FakeAirflow:
         if earlier is None:
             return None
         are_backfill = all(each.startswith("backfill__") for each in (run_id, earlier))
-        return PreviousRun("dag", earlier, _interval(earlier), are_backfill and earlier in self.queued)
+        return PreviousRun("dag", earlier, interval_of(earlier), are_backfill and earlier in self.queued)
 
     def _failed(self, task: FakeTask, error: Exception) -> None:
         if task.state != "running":
@@ -293,8 +296,3 @@ class FakeAirflow:
             state, number = (MISSING, 0) if task is None else (task.state, task.try_number)
             found.append(ClearAnswer(item, state, number, cleared=False))
         return found
-
-
-def _interval(run_id: str) -> tuple[datetime, datetime]:
-    day = datetime.strptime(run_id[-10:], "%Y-%m-%d").replace(tzinfo=UTC)
-    return day, day + timedelta(days=1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from weir.coordinator.values import TaskKey
 from weir.dataflow import Dataflow
@@ -17,6 +17,12 @@ from weir.topology.compaction_tasks import compacted_regions, compaction_task
 from weir.topology.regions import Topology
 
 RETRIES = 999
+
+
+def interval_of(run_id: str) -> tuple[datetime, datetime]:
+    """The data interval of a DagRun: the day that its id ends with."""
+    day = datetime.strptime(run_id[-10:], "%Y-%m-%d").replace(tzinfo=UTC)
+    return day, day + timedelta(days=1)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -32,6 +32,7 @@ from weir.results.region_job import (
 from weir.results.stage_copy import COPY_NAME, StageCopy
 from weir.store.errors import NotFound
 from weir.store.store import Store
+from weir.testing.checking import restored_reports, stage_reports
 from weir.testing.operator_states import next_operator_state
 
 TAIL = 16
@@ -56,11 +57,16 @@ class FakeEngine:
         """Each stage that was computed, in order; one that was read from a copy is not among them."""
         self.padding: dict[str, int] = {}
         """By stage, how many bytes its results have besides their content."""
+        self.violated: dict[str, Collection[str]] = {}
+        """By stage, the types of expectations that its rows violate; of what was restored under `restored <stage>`."""
 
     def run(self, job: RegionJob, during: Callable[[], None] = lambda: None) -> RegionReport:
         """Read all inputs, write all copies, call `during`, then write all outputs."""
         if job.merges:
             return self._merged(job, during)
+        found = restored_reports(job, self.violated)
+        if any(each.violated for each in found):
+            return RegionReport(job.attempt, (), self.code, {}, {}, checks=found)
         resumed = {each.name for each in job.stages if each.resume is not None and each.resume.code == self.code}
         needed = _needed(job, resumed)
         contents: dict[str, str] = {}
@@ -82,7 +88,8 @@ class FakeEngine:
             for output in stage.outputs
         )
         behind = tuple(each.name for each in job.stages if each.name in resumed & needed)
-        return RegionReport(job.attempt, outputs, self.code, {}, {"compute": 0.0}, behind)
+        checks = (*found, *stage_reports(job, outputs, contents, self.violated))
+        return RegionReport(job.attempt, outputs, self.code, {}, {"compute": 0.0}, behind, checks)
 
     def _computed(self, stage: StageToRun, contents: Mapping[str, str]) -> str:
         self.computed.append(stage.name)

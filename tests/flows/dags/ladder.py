@@ -3,7 +3,8 @@
 `dags` has by DAG what differs from the file's `parallelism`, `functions`, `restart`, `last_day` and `control`, and more
 arguments of `dataflow_dag`; all are the same dataflow under names of their own. With `running` the totals are those of
 an epoch and all before it, with `kept` by keyed state; with `copied` doubled reads a copy of numbers, in one
-region; `failover`, `consumers` and `keep` are the dataflow's.
+region; `failover`, `consumers` and `keep` are the dataflow's. `quality` has the arguments of `expectations` by stage,
+or for `history`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 from airflow.sdk import get_parsing_context
 
-from weir.dataflow import Dataflow, Stage, State, blocking, cached, keyed_state, previous, sink, source
+from weir.dataflow import Dataflow, Stage, State, blocking, cached, expectations, keyed_state, previous, sink, source
 from weir.recovery.restart import RestartStrategy
 from weir_airflow.dag import dataflow_dag
 
@@ -30,7 +31,10 @@ def ladder_dag(name: str, *, last_day: str | None, restart: dict[str, Any] | Non
     parallelism = dict.fromkeys(STAGES, 2) | more.pop("parallelism", {})
     functions = {stage: f"ladder:{stage}" for stage in STAGES} | more.pop("functions", {})
     parameters = {"control": more.pop("control", str(control))}
-    numbers = source("numbers", functions["numbers"], parallelism=parallelism["numbers"])
+    gates = {stage: expectations(**gate) for stage, gate in more.pop("quality", {}).items()}
+    numbers = source(
+        "numbers", functions["numbers"], parallelism=parallelism["numbers"], quality=gates.get("numbers", ())
+    )
     read = cached(numbers) if more.pop("copied", False) else blocking(numbers, by="number")
     doubled = Stage("doubled", functions["doubled"], {"numbers": read}, parallelism=parallelism["doubled"])
     reads = {"doubled": blocking(doubled, by="bucket")}
@@ -40,8 +44,15 @@ def ladder_dag(name: str, *, last_day: str | None, restart: dict[str, Any] | Non
     state: tuple[State, ...] = ()
     if more.pop("kept", False):
         functions["totals"] = "ladder:kept_totals"
-        state = (keyed_state("history", key="bucket", schema=SCHEMA),)
-    totals = Stage("totals", functions["totals"], reads, parallelism=parallelism["totals"], state=state)
+        state = (keyed_state("history", key="bucket", schema=SCHEMA, quality=gates.get("history", ())),)
+    totals = Stage(
+        "totals",
+        functions["totals"],
+        reads,
+        parallelism=parallelism["totals"],
+        state=state,
+        quality=gates.get("totals", ()),
+    )
     rules = {rule: more.pop(rule) for rule in ("failover", "consumers", "keep") if rule in more}
     flow = Dataflow(name, [numbers, doubled, totals, sink(totals, "sums")], parameters=parameters, **rules)
     usual = {"schedule": "@daily", "catchup": True, "max_active_runs": 2}

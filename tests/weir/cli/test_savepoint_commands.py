@@ -61,6 +61,7 @@ def test_one_that_was_moved_is_restored_by_its_folder(days, tmp_path):
         typed("restore", "ladder", "mine", "--as", "forked")
     told = typed("restore", "ladder", str(tmp_path / "moved"), "--as", "forked")
     assert f"Restored savepoint 3 of ladder (epoch {EPOCHS[0]}) into forked" in told
+    assert "its rows are checked when they are first read" in told
     assert f"Next: a DAG of dataflow forked, whose first run is the one behind epoch {EPOCHS[0]}" in told
     assert states_of(days, 1, "forked") == states_of(days, 1)
 

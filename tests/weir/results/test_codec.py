@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
+from weir.dataflow.quality import Policy, expectations
 from weir.dataflow.state import keyed_state
 from weir.errors import Misconfigured
+from weir.quality.check import CheckReport, CheckToRun, ExpectationResult, GateResult, Outcome, Why
+from weir.quality.suite import Expectation, Severity, Suite
 from weir.results import codec
 from weir.results.checkpoint import Checkpoint, KeyedSnapshot, ResultInFlight, StatePartition
 from weir.results.layout import PLAIN, Layout
@@ -32,6 +35,7 @@ from weir.results.region_job import (
     PartitionToRead,
     RegionJob,
     RegionReport,
+    RestoredToCheck,
     StageToRun,
     StateFileToRead,
     StateReport,
@@ -202,6 +206,59 @@ MERGE = MergeToWrite(
     folder="flight_delays/e/history/k/2/c/m0",
     spark_folder="file:///store/flight_delays/e/history/k/2/c/m0",
 )
+OF_SUITES = replace(HISTORY, grows=True, quality=(expectations("history_whole", when="restored", policy="retry"),))
+NOT_NULL = Expectation(
+    "expect_column_values_to_not_be_null", {"column": "origin", "mostly": 0.9}, Severity.FAIL, ("weather",), ("é",)
+)
+CHECK = CheckToRun(
+    Suite("flights_clean", "0c" * 32, (NOT_NULL, Expectation("expect_table_row_count_to_equal", {"value": 3}))),
+    Policy.BACKTRACK,
+    Why.RECOMPUTED,
+    (str(DIGEST),),
+)
+RESTORED = RestoredToCheck(
+    run="scheduled__2013-01-01",
+    stage="history",
+    subtask=2,
+    layout=KEYED,
+    attempt="t0000-ba9876543210",
+    digest=str(DIGEST),
+    rows=3,
+    spark_schema=SCHEMA,
+    files=(),
+    state=STATE_INPUT.state,
+    key_groups=(0, 42),
+    at_least=2,
+    checks=(CHECK,),
+)
+CHECK_REPORT = CheckReport(
+    "clean",
+    2,
+    "flights_clean",
+    "0c" * 32,
+    Policy.BACKTRACK,
+    Why.RECOMPUTED,
+    str(DIGEST),
+    3,
+    (
+        ExpectationResult(
+            NOT_NULL.type,
+            NOT_NULL.kwargs,
+            Severity.FAIL,
+            success=False,
+            rows=3,
+            unexpected=1,
+            examples=(None, "x", 1.5),
+        ),
+        ExpectationResult("expect_table_row_count_to_equal", {"value": 3}, Severity.WARN, success=True, observed=3),
+    ),
+    0.25,
+)
+GATED_MANIFEST = replace(
+    STATE_MANIFEST,
+    quality=(GateResult("flights_clean", "0c" * 32, Outcome.FAILED), GateResult("weir", "", Outcome.PASSED)),
+)
+GATED_STAGE = replace(STAGE, inputs=(*STAGE.inputs, replace(STATE_INPUT, restored=(RESTORED,))), checks=(CHECK,))
 STATE_JOB = replace(JOB, stages=(replace(STAGE, inputs=(*STAGE.inputs, STATE_INPUT)), STATE_STAGE), merges=(MERGE,))
 STATE_REPORT = replace(
     REPORT,
@@ -210,6 +267,8 @@ STATE_REPORT = replace(
         replace(REPORT.outputs[0], stage="history", state=StateReport(TALLIES, 3, is_whole=True)),
     ),
 )
+GATED_JOB = replace(STATE_JOB, stages=(GATED_STAGE, STATE_STAGE), to_check=(RESTORED,), why=Why.DRILL)
+GATED_REPORT = replace(STATE_REPORT, checks=(CHECK_REPORT, replace(CHECK_REPORT, is_same=True, argument="history")))
 CHECKPOINT = Checkpoint(
     dataflow="flight_delays",
     number=7,
@@ -244,6 +303,7 @@ CHECKPOINT = Checkpoint(
     new_files=1,
     shared_files=1,
 )
+GATED_CHECKPOINT = replace(CHECKPOINT, states=(replace(CHECKPOINT.states[0], state=OF_SUITES),))
 OLDER = {
     ("manifest", 1): (replace(MANIFEST, digest=DIGEST), codec.manifest_from_json),
     ("manifest", 2): (MANIFEST, codec.manifest_from_json),
@@ -260,12 +320,16 @@ OLDER = {
     ("region-job", 2): (JOB, codec.region_job_from_json),
     ("region-report", 1): (replace(REPORT, resumed=()), codec.region_report_from_json),
     ("region-report", 2): (REPORT, codec.region_report_from_json),
+    ("manifest", 3): (STATE_MANIFEST, codec.manifest_from_json),
+    ("region-job", 3): (STATE_JOB, codec.region_job_from_json),
+    ("region-report", 3): (STATE_REPORT, codec.region_report_from_json),
+    ("checkpoint", 1): (CHECKPOINT, codec.checkpoint_from_json),
 }
 FORMATS = {
-    "manifest": (STATE_MANIFEST, codec.manifest_to_json, codec.manifest_from_json),
-    "region-job": (STATE_JOB, codec.region_job_to_json, codec.region_job_from_json),
-    "region-report": (STATE_REPORT, codec.region_report_to_json, codec.region_report_from_json),
-    "checkpoint": (CHECKPOINT, codec.checkpoint_to_json, codec.checkpoint_from_json),
+    "manifest": (GATED_MANIFEST, codec.manifest_to_json, codec.manifest_from_json),
+    "region-job": (GATED_JOB, codec.region_job_to_json, codec.region_job_from_json),
+    "region-report": (GATED_REPORT, codec.region_report_to_json, codec.region_report_from_json),
+    "checkpoint": (GATED_CHECKPOINT, codec.checkpoint_to_json, codec.checkpoint_from_json),
     "stage-copy": (COPY, codec.stage_copy_to_json, codec.stage_copy_from_json),
     "region-failure": (FAILURE, codec.region_failure_to_json, codec.region_failure_from_json),
 }
@@ -319,7 +383,7 @@ def test_the_smallest_values_survive():
     assert codec.region_report_from_json(codec.region_report_to_json(report)) == report
 
 
-@pytest.mark.parametrize("version", [0, 4, "1", True, None])
+@pytest.mark.parametrize("version", [0, 5, "1", True, None])
 def test_an_unknown_version_is_refused_with_both_versions(name, version):
     _, _, decode = FORMATS[name]
     with pytest.raises(Misconfigured, match=f"version {version}, this Weir reads 1"):
@@ -383,6 +447,13 @@ def test_a_checkpoint_that_is_not_as_it_was_written_is_refused():
         assert old in data
         with pytest.raises(Misconfigured, match="not as it was written"):
             codec.checkpoint_from_json(data.replace(old, new, 1))
+
+
+def test_an_older_checkpoint_that_is_not_as_it_was_written_is_refused():
+    data = (GOLDEN / "checkpoint-v1.json").read_bytes()
+    assert codec.checkpoint_to_json(codec.checkpoint_from_json(data)) != data
+    with pytest.raises(Misconfigured, match="not as it was written"):
+        codec.checkpoint_from_json(data.replace(b'"rows": 3', b'"rows": 4', 1))
 
 
 def test_a_checkpoint_names_each_file_once_whoever_shares_it():

@@ -20,6 +20,7 @@ LEGAL = {
     (LOST, FINISHED),  # the files are back
     (LOST, SUPERSEDED),
     (QUARANTINED, SUPERSEDED),
+    (QUARANTINED, RELEASED),  # it was kept long enough to be looked at
     (RELEASED, SUPERSEDED),
 }
 """DESIGN 7, written once more by hand."""

@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from weir.ledger import state_models  # noqa: F401  # its tables are known once it is imported
+from weir.ledger import quality_models, state_models  # noqa: F401  # their tables are known once they are imported
 from weir.ledger.models import Table
 
 context.configure(

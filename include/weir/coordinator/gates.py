@@ -1,0 +1,192 @@
+"""The gates of an attempt: what its rows are to be checked by, and whether it is worth computing them.
+
+Invariant: suites are read before anything is computed, and all of them, also those that this attempt does not need. An
+input that was distrusted and came out equal is not asked for again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from sqlalchemy.orm import Session
+
+from weir.coordinator.registration import Registered
+from weir.coordinator.restored_checks import ChecksOf
+from weir.coordinator.services import Services
+from weir.coordinator.suites import read_suite
+from weir.coordinator.values import BeginRequest
+from weir.dataflow.quality import Gate, Policy, When
+from weir.dataflow.stage import Stage
+from weir.errors import Misconfigured, QualityFailed
+from weir.ledger.attempts import Origin, attempts_ever_of, attempts_of
+from weir.ledger.models import AttemptRow
+from weir.ledger.quality import Blamed, blamed_by, failed_checks, passed_digests
+from weir.ledger.quality_models import QualityCheckRow
+from weir.quality.check import CheckToRun, Why
+from weir.quality.suite import Suite
+from weir.recovery.blames import blamable
+from weir.recovery.classify import FailureClass
+from weir.recovery.run_state import AttemptState, RunState
+from weir.results.region_job import RegionJob
+from weir.topology.regions import PartitionId, Topology
+
+_KILLED = FailureClass.KILLED.value
+_FINAL = (Policy.FAIL.value, Policy.BACKTRACK.value)
+"""The latter where nobody is blamed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """What the rows of each stage are checked by; where rows have failed, no copy of such is resumed from."""
+
+    checks: Mapping[str, tuple[CheckToRun, ...]] = field(default_factory=dict)
+    trusts_copies: bool = True
+
+
+def gates_of(services: Services, registered: Registered, state: RunState, request: BeginRequest) -> Gates:
+    """The gates of an attempt.
+
+    Raises Misconfigured for a suite that is missing or bad, and QualityFailed where nothing but rows that have failed
+    can come out.
+    """
+    stages = [each for each in registered.topology.stages_of(registered.attempt.region.name) if each.gates]
+    suites = {gate.suite: read_suite(services, gate.suite) for stage in stages for gate in stage.gates}
+    for stage in stages:
+        _require_known_inputs(registered, stage, [suites[gate.suite] for gate in stage.gates])
+    if not stages:
+        return Gates()
+    with services.ledger.transaction() as session:
+        failed = _require_worth_trying(session, registered, state)
+        why = _why(session, registered, request)
+        checks = {stage.name: _checks(session, registered, stage, suites, why) for stage in stages}
+        return Gates(checks, trusts_copies=not failed)
+
+
+def with_gates(job: RegionJob, gates: Gates) -> RegionJob:
+    """The same job, with its gates."""
+    stages = [replace(each, checks=gates.checks.get(each.name, ())) for each in job.stages]
+    if not gates.trusts_copies:
+        stages = [replace(each, resume=None) for each in stages]
+    return replace(job, stages=tuple(stages))
+
+
+def checks_of_restored(services: Services, registered: Registered) -> ChecksOf:
+    """By what restored partitions are checked besides what is built in: all suites, as the run declares them."""
+    dataflow = registered.run.dataflow.name
+
+    def checks(topology: Topology, partition: PartitionId) -> tuple[CheckToRun, ...]:
+        gates = topology.dataflow.stage(partition.stage).gates
+        suites = {gate.suite: read_suite(services, gate.suite) for gate in gates}
+        with services.ledger.transaction() as session:
+            return tuple(
+                _check(session, dataflow, partition.stage, partition.subtask, gate, suites[gate.suite], Why.RESTORED)
+                for gate in gates
+            )
+
+    return checks
+
+
+def _checks(
+    session: Session, registered: Registered, stage: Stage, suites: Mapping[str, Suite], why: Why
+) -> tuple[CheckToRun, ...]:
+    dataflow, subtask = registered.run.dataflow.name, registered.attempt.region.subtask
+    return tuple(
+        _check(session, dataflow, stage.name, subtask, gate, suites[gate.suite], why)
+        for gate in stage.gates
+        if gate.when is When.ALWAYS or why is not Why.FRESH
+    )
+
+
+def _check(session: Session, dataflow: str, stage: str, subtask: int, gate: Gate, suite: Suite, why: Why) -> CheckToRun:
+    passed = passed_digests(session, dataflow, stage, subtask, suite.name, suite.fingerprint)
+    return CheckToRun(suite, gate.policy, why, passed)
+
+
+def _why(session: Session, registered: Registered, request: BeginRequest) -> Why:
+    ever = attempts_ever_of(session, registered.run.id, registered.attempt.region)
+    if any(each.state == AttemptState.COMMITTED.value for each in ever):
+        return Why.RECOMPUTED
+    return Why.BACKFILL if request.is_backfill else Why.FRESH
+
+
+def _require_known_inputs(registered: Registered, stage: Stage, suites: Iterable[Suite]) -> None:
+    known = blamable(registered.run.dataflow, stage.name)
+    for suite in suites:
+        for each in suite.expectations:
+            unknown = [name for name in each.blames if name not in known]
+            if unknown:
+                raise Misconfigured(
+                    f"the suite {suite.name} of stage {stage.name}: {each.type} blames {', '.join(unknown)}, which is "
+                    f"no input of it; it reads {', '.join(known) or 'nothing'}. Nothing was computed"
+                )
+
+
+def has_passed_all(services: Services, session: Session, registered: Registered, state: RunState) -> bool:
+    """Whether what the region has committed has also passed the gates that are for results that are taken over."""
+    for stage in registered.topology.stages_of(registered.attempt.region.name):
+        digests = {
+            state.results[each].digest
+            for each in registered.topology.outputs(registered.attempt.region)
+            if each.stage == stage.name
+        }
+        for gate in stage.gates:
+            if gate.when is not When.RESTORED:
+                continue
+            suite, subtask = read_suite(services, gate.suite), registered.attempt.region.subtask
+            name = registered.run.dataflow.name
+            passed = passed_digests(session, name, stage.name, subtask, suite.name, suite.fingerprint)
+            if not digests or not digests <= {*passed}:
+                return False
+    return True
+
+
+def _require_worth_trying(session: Session, registered: Registered, state: RunState) -> Sequence[QualityCheckRow]:
+    """What had failed last, if anything has.
+
+    Raises QualityFailed where the inputs that were blamed then were all made again and came out equal, and where the
+    verdict on the try before allowed no other, and its process was killed before that was booked.
+    """
+    tries = attempts_of(session, registered.run.id, registered.attempt.region)
+    rows = _last_failed(session, tries)
+    blamed = [each for row in rows for each in blamed_by(row)]
+    if blamed and all(_is_equal(state, each) for each in blamed):
+        raise QualityFailed(_not_the_copy(rows, blamed), is_final=True)
+    is_of_killed = bool(rows) and len(tries) > 1 and (tries[-2].id, tries[-2].failure) == (rows[0].by_attempt, _KILLED)
+    if is_of_killed and not blamed and any(row.policy in _FINAL and not row.layout for row in rows):
+        raise QualityFailed(f"{_named(rows)} had failed in {tries[-2].id}, which was killed then", is_final=True)
+    return rows
+
+
+def _last_failed(session: Session, tries: Sequence[AttemptRow]) -> Sequence[QualityCheckRow]:
+    """What has failed of the newest attempt that was judged, since the last commit or clear by a person."""
+    failed = failed_checks(session, [row.id for row in tries])
+    for row in reversed(tries):
+        if row.id in failed:
+            return failed[row.id]
+        if _starts_anew(row):
+            return ()
+    return ()
+
+
+def _starts_anew(row: AttemptRow) -> bool:
+    has_committed = row.state in (AttemptState.COMMITTED.value, AttemptState.ADOPTED.value)
+    return has_committed or row.origin == Origin.CLEARED_BY_PERSON.value
+
+
+def _is_equal(state: RunState, blamed: Blamed) -> bool:
+    run = "" if blamed.run == state.run else blamed.run
+    current = state.results.get(PartitionId(blamed.stage, blamed.subtask, blamed.layout, run))
+    return current is not None and current.digest == blamed.digest and current.attempt != blamed.attempt
+
+
+def _not_the_copy(rows: Iterable[QualityCheckRow], blamed: Sequence[Blamed]) -> str:
+    named = ", ".join(dict.fromkeys(f"{each.stage}[{each.subtask}] of {each.run}" for each in blamed))
+    return (
+        f"the data is bad, not the copy: {named} was made again and is equal, and what is made from it has failed "
+        f"{_named(rows)}. Correct the data, the code or the suite, and clear the task. Nothing was computed"
+    )
+
+
+def _named(rows: Iterable[QualityCheckRow]) -> str:
+    return ", ".join(dict.fromkeys(f"{row.suite} of {row.stage}[{row.subtask}]" for row in rows))

@@ -1,0 +1,45 @@
+"""The check that a state which only grows has not lost rows. Invariant: it is made of tallies, and costs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from weir.coordinator.values import Begun
+from weir.dataflow.quality import Policy
+from weir.quality.check import BUILT_IN, CheckReport, ExpectationResult, Why
+from weir.quality.suite import Severity
+from weir.results.manifest import StateTally
+from weir.results.region_job import OutputReport, RegionReport
+
+NEVER_FEWER = "weir_rows_never_fewer"
+
+
+def growth_checks(begun: Begun, report: RegionReport) -> Iterator[CheckReport]:
+    """What is found of each state that is declared to grow, and whose rows in the epoch before are known."""
+    for output in report.outputs:
+        share = begun.states.get(output.stage)
+        if share is None or not share.state.grows or share.tallies is None or output.state is None:
+            continue
+        yield _check(begun, output, _rows(share.tallies), _rows(output.state.tallies))
+
+
+def _rows(tallies: Iterable[StateTally]) -> int:
+    return sum(each.rows for each in tallies)
+
+
+def _check(begun: Begun, output: OutputReport, before: int, rows: int) -> CheckReport:
+    result = ExpectationResult(
+        NEVER_FEWER, {"min_value": before}, Severity.FAIL, success=rows >= before, observed=rows, rows=rows
+    )
+    return CheckReport(
+        stage=output.stage,
+        subtask=begun.attempt.region.subtask,
+        suite=BUILT_IN,
+        fingerprint="",
+        policy=Policy.FAIL,
+        why=Why.FRESH,
+        digest=str(output.digest),
+        rows=rows,
+        results=(result,),
+        seconds=0.0,
+    )

@@ -1,0 +1,93 @@
+"""Gates are data: what cannot be run is refused where it is written, and what can is kept with the run."""
+
+import json
+
+import pytest
+
+from weir.dataflow import (
+    Dataflow,
+    Policy,
+    Stage,
+    When,
+    blocking,
+    expectations,
+    keyed_state,
+    list_state,
+    pipelined,
+    sink,
+    source,
+)
+from weir.errors import Misconfigured
+from weir.recovery.blames import blamable, blamed_arguments
+
+
+def flow(quality=(), *, state=()):
+    return Dataflow(
+        "flights",
+        [
+            source("raw", "pipelines.f:raw"),
+            source("weather", "pipelines.f:weather"),
+            Stage(
+                "clean", "pipelines.f:clean", {"flights": blocking("raw"), "weather": blocking("weather")}, state=state
+            ),
+            Stage("joined", "pipelines.f:joined", [pipelined("clean")], quality=quality),
+            sink("joined", "delays"),
+        ],
+    )
+
+
+HISTORY = keyed_state("history", key="k", schema="k BIGINT", quality=expectations("whole", when="restored"))
+
+
+def test_a_run_is_pinned_to_its_gates():
+    written = flow([expectations("a"), expectations("b", when="restored", policy="backtrack")], state=HISTORY)
+    read = Dataflow.from_json(json.loads(json.dumps(written.to_json())))
+    assert read == written
+    assert [(each.suite, each.when, each.policy) for each in read.stage("joined").gates] == [
+        ("a", When.ALWAYS, Policy.FAIL),
+        ("b", When.RESTORED, Policy.BACKTRACK),
+    ]
+    assert [each.suite for each in read.stage("history").gates] == ["whole"]
+
+
+@pytest.mark.parametrize(
+    ("quality", "state", "said"),
+    [
+        ("clean", (), "stage 'joined': 'clean' is no gate"),
+        (expectations("a/b"), (), "stage 'joined': a suite is named like its file"),
+        (expectations(""), (), "a suite is named like its file"),
+        (expectations("weir"), (), "the suite 'weir' is that of Weir's own checks"),
+        ([expectations("a"), expectations("a", when="restored")], (), "the suite 'a' is named 2 times"),
+        (
+            (),
+            keyed_state("history", key="k", schema="k BIGINT", ttl="7 days", grows=True),
+            "stage 'clean', state 'history': grows=True says",
+        ),
+        ((), keyed_state("h", key="k", schema="k BIGINT", quality=expectations("..")), "state 'h': a suite is named"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_with_its_stage(quality, state, said):
+    with pytest.raises(Misconfigured, match=said):
+        flow(quality, state=state)
+
+
+@pytest.mark.parametrize("said", [{"when": "sometimes"}, {"policy": "ignore"}])
+def test_a_word_that_is_not_known_is_refused_with_those_that_are(said):
+    ((name, value),) = said.items()
+    with pytest.raises(Misconfigured, match=f"{name}='{value}' is none of 'always'|{name}='{value}' is none of 'fail'"):
+        expectations("a", **said)
+
+
+def test_blames_are_arguments_or_stages_and_a_pipelined_input_stands_for_what_it_reads():
+    dataflow = flow(state=(HISTORY, list_state("offsets")))
+    assert set(blamable(dataflow, "clean")) == {"flights", "raw", "weather", "history", "offsets"}
+    assert blamed_arguments(dataflow, "clean", ["raw"]) == {"clean.flights"}
+    assert blamed_arguments(dataflow, "clean", ["flights", "weather"]) == {"clean.flights", "clean.weather"}
+    assert blamed_arguments(dataflow, "joined", ["clean"]) == {
+        "clean.flights",
+        "clean.weather",
+        "clean.history",
+        "clean.offsets",
+    }
+    assert blamed_arguments(dataflow, "history", ["history"]) == {"clean.history"}
+    assert blamed_arguments(dataflow, "joined", []) == frozenset()
