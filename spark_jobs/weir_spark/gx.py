@@ -92,6 +92,9 @@ def _alone(rows: DataFrame, expectation: Expectation) -> ExpectationResult:
 
 
 def _result(expectation: Expectation, answer: Any) -> ExpectationResult:
+    raised = "; ".join(_raised(answer.exception_info or {}))
+    if raised:
+        return result_of(expectation, raised[:300])
     values = [] if answer.success else (answer.result or {}).get("partial_unexpected_list") or []
     return result_of(expectation, _found(answer), tuple(_plain(each) for each in values))
 
@@ -102,6 +105,13 @@ def _found(answer: Any) -> Found:
         return Found(success, _observed(result))
     rows = int(result["element_count"] or 0) - int(result.get("missing_count") or 0)
     return Found(success, None, rows, int(result["unexpected_count"] or 0))
+
+
+def _raised(told: dict[str, Any]) -> Iterator[str]:
+    """What went wrong with metrics; GX tells it once, or by metric."""
+    for each in (told, *told.values()):
+        if isinstance(each, dict) and each.get("raised_exception"):
+            yield str(each.get("exception_message"))
 
 
 def _observed(result: dict[str, Any]) -> Any:

@@ -16,10 +16,11 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from pyspark.sql.types import DecimalType
 
 from weir.quality.check import ExpectationResult
 from weir.quality.suite import Expectation
-from weir_spark.digest import quoted
+from weir_spark.digest import hashed, quoted
 from weir_spark.plain_aggregates import Aggregate, Found
 from weir_spark.plain_expectations import Rows
 
@@ -36,7 +37,12 @@ _ABOUT_VALUES = ("22", "42")
 
 _SQL_STATE = re.compile(r"SQLSTATE: (\w{5})")
 
-_COUNT, _WHICH, _VALUE = "_weir_count", "_weir_which", "_weir_value"
+_COUNT, _WHICH, _VALUE, _HASH = "_weir_count", "_weir_which", "_weir_value", "_weir_hash"
+
+_HASHED = frozenset(
+    {"tinyint", "smallint", "int", "bigint", "float", "double", "boolean", "string", "date", "timestamp"}
+)
+"""The types, but for decimals, of which equal values have equal hashes; strings with a collation have not."""
 
 
 def answers(rows: DataFrame, plains: Sequence[Plain]) -> list[ExpectationResult]:
@@ -119,16 +125,33 @@ def _measured(rows: DataFrame, plains: Sequence[Plain]) -> list[Found]:
         own = values[start : start + len(plain.measures)]
         start += len(plain.measures)
         if isinstance(plain, Rows) and plain.unique:
-            own[1] = _repeated(rows, plain).agg(F.sum(_COUNT)).collect()[0][0]
+            own[1] = 0 if _is_unique(rows, plain, own[0]) else _repeated(rows, plain).agg(F.sum(_COUNT)).collect()[0][0]
         found.append(plain.judge(int(count), own))
     return found
 
 
+def _is_unique(rows: DataFrame, plain: Rows, count: int) -> bool:
+    """Whether the rows that count have so many different hashes: a number is shuffled instead of the values.
+
+    False may also mean that two values have one hash, or types of which equal values may have two.
+    """
+    fields = [rows.schema[each] for each in plain.unique]
+    if not all(each.dataType.simpleString() in _HASHED or isinstance(each.dataType, DecimalType) for each in fields):
+        return False
+    hashes = hashed(_keys(rows, plain), plain.unique, _HASH)
+    return bool(hashes.agg(F.count_distinct(F.col(_HASH))).collect()[0][0] == count)
+
+
 def _repeated(rows: DataFrame, plain: Rows) -> DataFrame:
     """The values that more than one of the rows that count have, and how many have them."""
-    counting = rows if plain.counts is None else rows.where(plain.counts)
     keys = [F.col(quoted(each)) for each in plain.unique]
-    return counting.groupBy(*keys).agg(F.count(F.lit(1)).alias(_COUNT)).where(F.col(_COUNT) > 1)
+    return _keys(rows, plain).groupBy(*keys).agg(F.count(F.lit(1)).alias(_COUNT)).where(F.col(_COUNT) > 1)
+
+
+def _keys(rows: DataFrame, plain: Rows) -> DataFrame:
+    """What has to be unique, of the rows that count."""
+    counting = rows if plain.counts is None else rows.where(plain.counts)
+    return counting.select(*[quoted(each) for each in plain.unique])
 
 
 def _examples(rows: DataFrame, violating: Mapping[int, Rows]) -> dict[int, list[Any]]:

@@ -64,6 +64,7 @@ asked = (
     ),
     Expectation("expect_column_values_to_be_between", {"column": "key", "max_value": "no number"}),
     Expectation("expect_no_such_thing", {"column": "key"}),
+    Expectation("expect_column_values_to_be_increasing", {"column": "absent"}),
 )
 before = "great_expectations" in sys.modules
 to_run = CheckToRun(Suite("s", "f", asked), Policy.FAIL, Why.FRESH)
@@ -86,9 +87,10 @@ def test_it_answers_on_a_session_of_its_own_without_calling_out(tmp_path) -> Non
     assert "Calculating Metrics" not in ran.stderr
     told = json.loads(ran.stdout.splitlines()[-1])
     assert (told["before"], told["called"], told["persisted"]) == (False, [], 0)
-    count, distinct, conditional, invalid, unknown = told["results"]
+    count, distinct, conditional, invalid, unknown, absent = told["results"]
     assert count == [True, 10, None, None, [], ""]
     assert distinct == [False, {"unexpected": ["odd"]}, None, None, ["odd"], ""]
     assert conditional == [False, None, 5, 2, [6, 8], ""]
     assert "ValidationError" in invalid[5]
     assert "expect_no_such_thing" in unknown[5]
+    assert (absent[0], "absent" in absent[5]) == (False, True)
