@@ -138,7 +138,8 @@ def _is_unique(rows: DataFrame, plain: Rows, count: int) -> bool:
     fields = [rows.schema[each] for each in plain.unique]
     if not all(each.dataType.simpleString() in _HASHED or isinstance(each.dataType, DecimalType) for each in fields):
         return False
-    hashes = hashed(_keys(rows, plain), plain.unique, _HASH)
+    keys = _keys(rows, plain)
+    hashes = hashed(keys, keys.schema, _HASH)
     return bool(hashes.agg(F.count_distinct(F.col(_HASH))).collect()[0][0] == count)
 
 

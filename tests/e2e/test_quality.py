@@ -150,7 +150,7 @@ def test_a_restored_state_with_a_changed_row_is_read_by_nobody(driver):
     assert "damaged" in error
     assert results(fork, SECOND, "history") == [(PartitionState.LOST, True)]
     assert published(fork.store, "fork", "sums", epoch(THIRD)) is None
-    restore(services, Wish("fork", savepoint.url), open_store)
+    restore(services, Wish(driver.dag, savepoint.name, fork="fork"), open_store)
     fork.person.clear_run(run_id)
     fork.await_green(run_id)
     expected = expected_running_totals({}, [epoch(day) for day in (FIRST, SECOND, THIRD)])
