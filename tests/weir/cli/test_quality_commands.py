@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.weir.coordinator.checking import NOT_NULL, UNIQUE, gated, with_suites, write_suite
+from tests.weir.coordinator.checking import NOT_NULL, UNIQUE, gated, violate
 from typer.testing import CliRunner
 
 from weir.cli.main import app
@@ -26,12 +26,7 @@ def three_days():
     with fast_folder() as folder:
         (folder / "world/store").mkdir(parents=True)
         world = small.World(folder / "world", gated(expectations("clean_rows")))
-        write_suite(with_suites(world), "clean_rows", NOT_NULL, (UNIQUE, {"severity": "warning"}))
-        for day, violated in enumerate((set(), {UNIQUE}, {NOT_NULL, UNIQUE}), 1):
-            world.airflow.engine.violated["clean"] = violated
-            world.content["raw"] = f"rows of day {day}"
-            world.airflow.dag_run(day)
-            world.airflow.run_until_quiet()
+        violate(world, set(), {UNIQUE}, {NOT_NULL, UNIQUE})
         yield small.Saved(world, folder / "saved")
 
 

@@ -76,6 +76,16 @@ def run(world, flow, day=1):
     return run_id
 
 
+def violate(world, *violated):
+    """Run a day for each of the sets of types that its rows violate; that keys are unique only warns."""
+    write_suite(with_suites(world), "clean_rows", NOT_NULL, (UNIQUE, {"severity": "warning"}))
+    for day, types in enumerate(violated, 1):
+        world.airflow.engine.violated["clean"] = types
+        world.content["raw"] = f"rows of day {day}"
+        world.airflow.dag_run(day)
+        world.airflow.run_until_quiet()
+
+
 def checks(world):
     """All checks that were written down, oldest first."""
     with world.ledger.transaction() as session:

@@ -11,8 +11,8 @@ def epoch(day):
     return f"201301{day:02d}T000000Z"
 
 
-def aircraft(parallelism=1, history=None, **more):
-    """Each day's flights change the history of the aircraft; `history` is how that is declared."""
+def aircraft(parallelism=1, history=None, states=(), **more):
+    """Each day's flights change the history of the aircraft, declared by `history`, and `states` besides."""
     return Dataflow(
         "ladder",
         [
@@ -22,7 +22,7 @@ def aircraft(parallelism=1, history=None, **more):
                 "pipelines.ladder:aircraft",
                 [blocking("flights", by="k")],
                 parallelism=parallelism,
-                state=keyed_state("history", key="k", schema="k BIGINT, n BIGINT", **(history or {})),
+                state=(keyed_state("history", key="k", schema="k BIGINT, n BIGINT", **(history or {})), *states),
             ),
             sink("aircraft", "known"),
         ],

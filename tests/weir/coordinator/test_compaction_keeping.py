@@ -3,33 +3,20 @@
 import pytest
 from sqlalchemy import select
 from tests.weir.coordinator.conftest import Saved, World
+from tests.weir.coordinator.keeping import aircraft, run_days
 
 from weir.coordinator.compaction_keeping import forget_compactions
 from weir.coordinator.room_holders import PUBLISHED, SHARED, held_by
 from weir.coordinator.state_files import live_state_files, paths_of
 from weir.coordinator.sweep import sweep
 from weir.coordinator.upkeep import release_everywhere
-from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 from weir.ledger.models import ResultRow
 from weir.ledger.runs import epoch_of_run
 from weir.ledger.sizes import bytes_at_rest, kept_for_good, shared_state
 from weir.ledger.state_models import CompactionRow
 from weir.testing.ledgers import fast_folder
 
-FLOW = Dataflow(
-    "ladder",
-    [
-        source("flights", "pipelines.ladder:flights"),
-        Stage(
-            "aircraft",
-            "pipelines.ladder:aircraft",
-            [blocking("flights", by="k")],
-            state=keyed_state("history", key="k", schema="k BIGINT, n BIGINT", runs=2),
-        ),
-        sink("aircraft", "known"),
-    ],
-    keep="on_consumed",
-)
+FLOW = aircraft(history={"runs": 2}, keep="on_consumed")
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +25,7 @@ def nine_days():
     with fast_folder() as folder:
         (folder / "world" / "store").mkdir(parents=True)
         world = World(folder / "world", FLOW)
-        for day in range(1, 10):
-            world.airflow.dag_run(day)
-            world.airflow.run_until_quiet()
+        run_days(world, *range(1, 10))
         assert set(world.airflow.states().values()) == {"success"}
         release_everywhere(world.services)
         yield Saved(world, folder / "saved")

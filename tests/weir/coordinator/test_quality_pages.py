@@ -5,7 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from tests.weir.coordinator.checking import NOT_NULL, UNIQUE, checks, gated, use, with_suites, write_suite
+from tests.weir.coordinator.checking import NOT_NULL, checks, gated, use, violate
 
 from weir.coordinator.quality_pages import list_pages, make_pages, make_pages_everywhere
 from weir.coordinator.services import Services
@@ -31,12 +31,7 @@ def two_days():
     with fast_folder() as folder:
         (folder / "world/store").mkdir(parents=True)
         world = small.World(folder / "world", gated(expectations("clean_rows")))
-        write_suite(with_suites(world), "clean_rows", NOT_NULL, (UNIQUE, {"severity": "warning"}))
-        for day, violated in enumerate((set(), {NOT_NULL}), 1):
-            world.airflow.engine.violated["clean"] = violated
-            world.content["raw"] = f"rows of day {day}"
-            world.airflow.dag_run(day)
-            world.airflow.run_until_quiet()
+        violate(world, set(), {NOT_NULL})
         yield small.Saved(world, folder / "saved")
 
 

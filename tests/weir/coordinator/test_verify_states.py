@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import select
 from tests.weir.coordinator.conftest import Saved, World
+from tests.weir.coordinator.keeping import aircraft, run_days
 
 from weir.coordinator.repair import repaired
 from weir.coordinator.settle import settle
@@ -12,7 +13,7 @@ from weir.coordinator.upkeep import release_everywhere
 from weir.coordinator.verify import VERIFIED, Outcome, verify_results
 from weir.coordinator.verify_content import contents_to_check, with_contents
 from weir.coordinator.verify_states import state_copies, state_misfits
-from weir.dataflow import Dataflow, Stage, blocking, broadcast_state, keyed_state, list_state, sink, source
+from weir.dataflow import broadcast_state, list_state
 from weir.ledger.checkpoints import retained_checkpoints
 from weir.ledger.models import ResultRow
 from weir.ledger.state_models import CompactionRow
@@ -25,23 +26,8 @@ EPOCHS = tuple(f"201301{day:02d}T000000Z" for day in range(1, 8))
 CURRENT = select(ResultRow).where(ResultRow.stage == "history", ResultRow.is_current).order_by(ResultRow.run)
 
 
-FLOW = Dataflow(
-    "ladder",
-    [
-        source("flights", "pipelines.ladder:flights"),
-        Stage(
-            "aircraft",
-            "pipelines.ladder:aircraft",
-            [blocking("flights", by="k")],
-            state=(
-                keyed_state("history", key="k", schema="k BIGINT, n BIGINT", runs=3, ttl="10 days"),
-                list_state("offsets"),
-                broadcast_state("rates", schema="k BIGINT"),
-            ),
-        ),
-        sink("aircraft", "known"),
-    ],
-    keep="60 days",
+FLOW = aircraft(
+    history={"runs": 3, "ttl": "10 days"}, states=(list_state("offsets"), broadcast_state("rates", schema="k BIGINT"))
 )
 
 
@@ -60,13 +46,6 @@ def saved():
 @pytest.fixture
 def days(saved, tmp_path):
     return saved.go_on(tmp_path)
-
-
-def run_days(world, *numbers):
-    for day in numbers:
-        world.airflow.dag_run(day)
-        world.airflow.run_until_quiet()
-    assert set(world.airflow.states().values()) == {"success"}
 
 
 def verify(world, other=lambda asked: asked.expected):

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import select, update
 from tests.weir.coordinator.conftest import World
+from tests.weir.coordinator.keeping import aircraft, run_days
 
-from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 from weir.doctor.examination import examine
 from weir.doctor.finding import Status
 from weir.doctor.ledger import LedgerExam
@@ -15,19 +15,7 @@ from weir.ledger.state_models import CheckpointRow, CompactionRow
 from weir.testing.ledgers import fast_folder
 
 NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
-FLOW = Dataflow(
-    "ladder",
-    [
-        source("flights", "pipelines.ladder:flights"),
-        Stage(
-            "aircraft",
-            "pipelines.ladder:aircraft",
-            [blocking("flights", by="k")],
-            state=keyed_state("history", key="k", schema="k BIGINT, n BIGINT", runs=2),
-        ),
-        sink("aircraft", "known"),
-    ],
-)
+FLOW = aircraft(history={"runs": 2})
 
 
 def states(checkpoint="2", *, is_restored=False, pending=None, runs=(2, 8)):
@@ -65,9 +53,7 @@ def test_a_ledger_is_asked_for_the_newest_closed_run():
     with fast_folder() as folder:
         (folder / "store").mkdir()
         world = World(folder, FLOW)
-        for day in (1, 2, 3):
-            world.airflow.dag_run(day)
-            world.airflow.run_until_quiet()
+        run_days(world, 1, 2, 3)
         good = looked_at()
         assert (good.status, good.found) == (Status.OK, "checkpointed up to 20130103T000000Z")
         with world.ledger.transaction("ladder") as session:
