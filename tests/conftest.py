@@ -10,10 +10,13 @@ import sys
 import time
 import uuid
 from contextlib import ExitStack
+from importlib.metadata import version
 from pathlib import Path
 
 import psutil
 import pytest
+from tests import spark_classes
+from xdist.scheduler import LoadScopeScheduling
 
 from weir.cli.java import find_java
 from weir.cli.stack_state import StackRequest
@@ -28,13 +31,46 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """JVMs of tests live for seconds: what they compile at leisure takes half of that time, and is ready when they end."""
 
 
+SPARK_CLASSES = ROOT / ".weir" / "tests" / f"spark-{version('pyspark')}.jsa"
+
+STACKS = "tests/e2e"
+LONGEST_FIRST = (STACKS, "tests/weir_airflow", "tests/weir_spark", "tests/pipelines", "tests/simulation")
+"""Where tests take longest; of two processes (`-n 2`) none is to be left with one of these at the end."""
+
+
+class ByModule(LoadScopeScheduling):
+    """With `-n 2`, the tests of a module run in one process, and all that wait for stacks in one: the other works."""
+
+    def _split_scope(self, nodeid):
+        module = nodeid.partition("::")[0]
+        return STACKS if module.startswith(f"{STACKS}/") else module
+
+
+def pytest_xdist_make_scheduler(config, log):
+    config.option.loadscopereorder = False
+    return ByModule(config, log)
+
+
+def pytest_collection_modifyitems(config, items):
+    """In several processes, the longest come first; in one, all stay in their order."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=_place)
+
+
+def _place(item):
+    folder = "/".join(item.nodeid.split("/")[:2])
+    return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
+
+
 def pytest_configure(config):
     # SIGTERM ends the tests as Ctrl-C does: fixtures are torn down.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.environ[MARK] = uuid.uuid4().hex
     os.environ.update(find_java(ROOT / ".weir" / "java", os.environ).environment(os.environ))
-    if not config.getoption("benchmark_only", default=False):
-        os.environ.setdefault("JDK_JAVA_OPTIONS", QUICK_JAVA)
+    if not config.getoption("benchmark_only", default=False) and "JDK_JAVA_OPTIONS" not in os.environ:
+        if config.getoption("numprocesses", default=None):  # many tests
+            spark_classes.record(SPARK_CLASSES, QUICK_JAVA)
+        os.environ["JDK_JAVA_OPTIONS"] = f"{QUICK_JAVA} {spark_classes.options(SPARK_CLASSES)}"
 
 
 def pytest_runtest_protocol(item):

@@ -5,6 +5,7 @@ Invariant: a task does not depend on its pages: where they cannot be made, upkee
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from weir.cli.page_program import rendered
@@ -18,12 +19,14 @@ if TYPE_CHECKING:
     from weir_airflow.office import Office
 
 _EVERYTHING = "pages"
+_TASK_SECONDS = 25.0
+"""How long a task waits for the first page."""
 
 
 def make_pages_of(office: Office, attempt: str, tell: Callable[[str], None]) -> None:
     """Make the pages about what an attempt has found bad; costs nothing where all is right."""
     try:
-        made = make_pages(office.services, rendered, by_attempt=attempt)
+        made = make_pages(office.services, partial(rendered, start_seconds=_TASK_SECONDS), by_attempt=attempt)
     except (WeirError, OSError) as error:
         tell(f"No page was made about what the checks have found: {error}")
         return

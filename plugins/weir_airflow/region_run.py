@@ -145,17 +145,16 @@ def _compute(office: Office, engine: Engine, key: TaskKey, begun: Begun, tell: C
     if committed.owed:
         _settle(office, begun.run.dataflow.name, tell)
     _release(office, begun.run.dataflow.name, tell, committed.touched)
-    if judged.notes:
-        make_pages_of(office, attempt.id, tell)
     return dict(committed.summary)
 
 
 def _judged(office: Office, begun: Begun, report: RegionReport, tell: Callable[[str], None]) -> Judged:
-    """The verdict on what was written; where it is refused, there is a page about why."""
+    """The verdict on what was written; where a person is to look at it, there is a page about why."""
     try:
         return office.coordinator.judge(begun, report)
-    except (QualityFailed, ResultUnavailable):
-        make_pages_of(office, begun.attempt.id, tell)
+    except QualityFailed as failed:
+        if failed.is_final:  # what is tried again is not to wait for a page
+            make_pages_of(office, begun.attempt.id, tell)
         raise
 
 

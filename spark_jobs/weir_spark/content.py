@@ -1,7 +1,7 @@
 """What the rows of stored results are, computed again from their files.
 
-Invariant: exactly the files of a manifest are read, as an input is; a digest that is not as expected is computed twice,
-and told only if it comes out the same.
+Invariant: exactly the files of a manifest are read, as an input or a state is; a digest that is not as expected is
+computed twice, and told only if it comes out the same.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import argparse
 import json
 import sys
 import threading
-import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark.errors import PySparkException
@@ -23,9 +23,12 @@ from weir.errors import WeirError
 from weir.results.content_check import ContentAnswer, ResultToCheck, request_from_json
 from weir.results.layout import KEY_GROUP_COLUMN
 from weir.results.manifest import digest_version
+from weir.results.region_job import StateToRead
 from weir_spark.digest import VERSION, digest_of
 from weir_spark.reader import READ_OPTIONS
-from weir_spark.session import active, configure
+from weir_spark.session import active, configure, session_of_program
+from weir_spark.state_reader import StoredState
+from weir_spark.state_writer import state_digest
 
 _AT_ONCE = 4
 """Results at a time: a small one keeps no cluster busy."""
@@ -36,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     try:
         results = request_from_json(Path(given.request).read_text())
-        session = _session(given.remote)
+        session = session_of_program("weir verify", given.remote, {})
         try:
             configure(session, {})
             _answer_all(session, results)
@@ -49,19 +52,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def content_of(session: SparkSession, result: ResultToCheck) -> ContentAnswer:
-    """The digest of the rows in a result's files."""
+    """The digest of the rows in a result's files; of keyed state that of the rows which all of its files come to."""
     version = digest_version(result.expected)
     if version != VERSION:
         why = f"its digest is of version {version}, this Weir computes {VERSION}: nothing can be said of it"
-        return ContentAnswer(result.result, error=why)
+        return ContentAnswer(result.number, error=why)
     try:
-        rows = _rows(session, result)
-        found = str(digest_of(rows, result.rule))
-        if found != result.expected and found != str(digest_of(rows, result.rule)):
-            return ContentAnswer(result.result, error="its digest comes out otherwise each time")
+        found = _digest(session, result)
+        if found != result.expected and found != _digest(session, result):
+            return ContentAnswer(result.number, error="its digest comes out otherwise each time")
     except (PySparkException, WeirError) as error:
-        return ContentAnswer(result.result, error=f"{type(error).__name__}: {_first_line(error)}")
-    return ContentAnswer(result.result, found)
+        return ContentAnswer(result.number, error=f"{type(error).__name__}: {_first_line(error)}")
+    return ContentAnswer(result.number, found)
+
+
+def _digest(session: SparkSession, result: ResultToCheck) -> str:
+    if result.state is None:
+        return str(digest_of(_rows(session, result), result.rule))
+    return str(state_digest(StoredState(session, _as_written(result.state, result.spark_schema))))
+
+
+def _as_written(state: StateToRead, spark_schema: str) -> StateToRead:
+    """The state with the columns that it had when it was written, whatever is declared by now."""
+    columns = StructType.fromJson(json.loads(spark_schema)).toDDL()
+    return replace(state, state=replace(state.state, schema=columns))
 
 
 def _rows(session: SparkSession, result: ResultToCheck) -> DataFrame:
@@ -83,13 +97,6 @@ def _answer_all(session: SparkSession, results: Sequence[ResultToCheck]) -> None
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         list(pool.map(answer, results))
-
-
-def _session(remote: str | None) -> SparkSession:
-    if remote:
-        url = remote.rstrip(";/") + (";" if ";" in remote else "/;")
-        return SparkSession.builder.remote(f"{url}session_id={uuid.uuid4()}").create()
-    return SparkSession.builder.appName("weir verify").config("spark.log.level", "ERROR").getOrCreate()
 
 
 def _first_line(error: Exception) -> str:

@@ -84,10 +84,9 @@ def digest_of(df: DataFrame, rule: DigestRule = PLAIN_RULE) -> ContentDigest:
     return to_digest(df.schema, row.asDict(), rule)
 
 
-def hashed(df: DataFrame, counted: Sequence[str], name: str) -> DataFrame:
+def hashed(df: DataFrame, counted: StructType, name: str) -> DataFrame:
     """The rows of `df` with a column `name`: the hash of the columns `counted`, of which `sums` make measures."""
-    text = row_hash(StructType([df.schema[each] for each in counted]))
-    return df.alias(_ROWS).select("*", F.expr(text).alias(name))
+    return df.alias(_ROWS).select("*", F.expr(row_hash(counted)).alias(name))
 
 
 def sums(hashes: Column) -> tuple[Column, Column, Column, Column]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -41,6 +42,17 @@ def configure(session: SparkSession, extra: Mapping[str, str]) -> dict[str, str]
     for key, value in {**_DEFAULTS, **extra, **FORCED}.items():
         _set(session, key, value)
     return {**FORCED, **extra, "spark.version": session.version}
+
+
+def session_of_program(name: str, remote: str | None, settings: Mapping[str, str]) -> SparkSession:
+    """A session that a program has for itself: on a server, or else of its own, with these settings of its start."""
+    if remote:
+        url = remote.rstrip(";/") + (";" if ";" in remote else "/;")
+        return SparkSession.builder.remote(f"{url}session_id={uuid.uuid4()}").create()
+    builder = SparkSession.builder.appName(name).config("spark.log.level", "ERROR")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
 
 
 def is_remote(session: SparkSession) -> bool:

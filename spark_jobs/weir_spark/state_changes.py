@@ -52,7 +52,7 @@ def incoming(state: KeyedState, name: str, layout: Layout) -> Incoming | None:
     parts = [_incoming(state, number, change, name, layout) for number, change in enumerate(state.changes)]
     if not parts:
         return None
-    rows = reduce(DataFrame.unionByName, parts).localCheckpoint(eager=True)
+    rows = reduce(DataFrame.unionByName, parts).localCheckpoint(eager=False)  # the count below computes it
     count = rows.count()
     return Incoming(rows, count, any(each.only_changed for each in state.changes)) if count else None
 

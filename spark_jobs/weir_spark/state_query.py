@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from weir.errors import WeirError
 from weir.results.state_query import PROBLEM, StateQuery, query_from_json
 from weir_spark.digest import quoted
-from weir_spark.session import active, configure
+from weir_spark.session import active, configure, session_of_program
 from weir_spark.state_reader import StoredState
 
 
@@ -24,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     try:
         query = query_from_json(Path(given.query).read_text())
-        session = _session(given.remote)
+        session = session_of_program("weir state", given.remote, {"spark.ui.enabled": "false"})
         try:
             configure(session, {})
             with active(session):
@@ -50,18 +49,6 @@ def answer(session: SparkSession, query: StateQuery) -> DataFrame:
 def _write(table: pa.Table, path: Path) -> None:
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
         stream.write_table(table)
-
-
-def _session(remote: str | None) -> SparkSession:
-    if remote:
-        url = remote.rstrip(";/") + (";" if ";" in remote else "/;")
-        return SparkSession.builder.remote(f"{url}session_id={uuid.uuid4()}").create()
-    return (
-        SparkSession.builder.appName("weir state")
-        .config("spark.log.level", "ERROR")
-        .config("spark.ui.enabled", "false")
-        .getOrCreate()
-    )
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -7,7 +7,7 @@ Figures, and what was refused: docs/decisions/0033.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 
@@ -27,6 +27,8 @@ UPDATED = "_weir_updated"
 
 RANK = "_weir_rank"
 """The place of a row's file among the epochs, oldest first."""
+
+_FILE, _WANTED = "_weir_file", "_weir_wanted"
 
 BROADCAST_ROWS = 2_000_000
 """Of how many rows at most the keys are broadcast; above it all rows are shuffled."""
@@ -52,9 +54,10 @@ class StoredState:
         return self.read.state.keys
 
     @property
-    def counted(self) -> list[str]:
+    def counted(self) -> StructType:
         """The columns that its digest is of: the user's, and where it has a time to live that of the last update."""
-        return [*self.schema.fieldNames(), *([UPDATED] if self.has_end else [])]
+        fields = StructType([*self.schema.fields])
+        return fields.add(UPDATED, LongType()) if self.has_end else fields
 
     @property
     def has_end(self) -> bool:
@@ -78,16 +81,20 @@ class StoredState:
     def versions(self, keys: DataFrame | None = None) -> DataFrame:
         """All rows of the files that have not expired, deleted ones too, with the rank of their epoch.
 
-        With `keys`, which are broadcast, only rows of these keys.
+        With `keys`, which are broadcast, those of these keys and of few others: whose keys have the hash of one.
         """
-        return _only(self._files(self.read.files), keys, self.keys, is_broadcast=True)
+        return self._files(self.read.files, lambda rows: _of_hashes(rows, keys, self.keys))
 
     def _merged(self, keys: DataFrame | None, *, is_broadcast: bool) -> DataFrame:
         bottom, upper = _layers(self.read.files)
+
+        def wanted(rows: DataFrame) -> DataFrame:
+            return _only(rows, keys, self.keys, is_broadcast=is_broadcast)
+
         if not upper:
-            return _only(self._files(bottom), keys, self.keys, is_broadcast=is_broadcast).drop(RANK)
+            return self._files(bottom, wanted).drop(RANK)
         if keys is not None:
-            return _newest(_only(self._files(self.read.files), keys, self.keys, is_broadcast=is_broadcast), self.keys)
+            return _newest(self._files(self.read.files, wanted), self.keys)
         if sum(file.rows for file in upper) > BROADCAST_ROWS:
             return _newest(self._files(self.read.files), self.keys)
         newest = _newest(self._files(upper), self.keys)
@@ -96,32 +103,39 @@ class StoredState:
         untouched = older.join(F.broadcast(changed), same_key(older, changed, self.keys), "left_anti")
         return untouched.unionByName(newest)
 
-    def _files(self, files: Sequence[StateFileToRead]) -> DataFrame:
-        """The rows of the wanted key groups in these files that have not expired.
+    def _files(
+        self, files: Sequence[StateFileToRead], wanted: Callable[[DataFrame], DataFrame] = lambda rows: rows
+    ) -> DataFrame:
+        """The rows of the wanted key groups in these files that have not expired, and that `wanted` leaves of them.
 
         A row that has is hidden by no older one, which would have expired before it.
         """
         ranks = {epoch: rank for rank, epoch in enumerate(sorted({file.epoch for file in self.read.files}))}
-        parts = [self._scan(scan, ranks) for scan in _scans(files)]
+        parts = [_ranked(wanted(self._scan(scan)), scan, ranks) for scan in _scans(files)]
         if not parts:
             return self.session.createDataFrame([], StructType([*self.stored_schema.fields]).add(RANK, IntegerType()))
         rows = reduce(DataFrame.unionByName, parts)
         return rows.where(F.col(UPDATED) > F.lit(self.read.expired_until)) if self.has_end else rows
 
-    def _scan(self, files: Sequence[StateFileToRead], ranks: Mapping[str, int]) -> DataFrame:
-        """Read files with different names, of the same key groups, at once: which is whose Spark tells by the name."""
-        epochs = {file.epoch for file in files}
+    def _scan(self, files: Sequence[StateFileToRead]) -> DataFrame:
+        """Read files with different names, of the same key groups, at once, with the name of each row's file."""
         paths = [file.path for file in files]
         rows = self.session.read.options(**READ_OPTIONS).schema(self.stored_schema).parquet(*paths)
-        if len(epochs) == 1:
-            rank = F.lit(ranks[epochs.pop()])
-        else:
-            known = F.create_map(*[F.lit(each) for file in files for each in (_name(file), ranks[file.epoch])])
-            found = F.try_element_at(known, rows.metadataColumn("_metadata")["file_name"])
-            rank = F.coalesce(
-                found, F.raise_error(F.lit("a file of the state goes by another name in Spark")).cast("int")
-            )
-        return rows.withColumn(RANK, rank).where(F.col(KEY_GROUP_COLUMN).between(*files[0].key_groups))
+        name = rows.metadataColumn("_metadata")["file_name"]
+        return rows.select("*", name.alias(_FILE)).where(F.col(KEY_GROUP_COLUMN).between(*files[0].key_groups))
+
+
+def _ranked(rows: DataFrame, files: Sequence[StateFileToRead], ranks: Mapping[str, int]) -> DataFrame:
+    """Rows with the ranks of their files, which Spark tells by the name.
+
+    It looks a name up for each row, so that this belongs behind what takes most of the rows away.
+    """
+    epochs = {file.epoch for file in files}
+    if len(epochs) == 1:
+        return rows.withColumn(RANK, F.lit(ranks[epochs.pop()])).drop(_FILE)
+    known = F.create_map(*[F.lit(each) for file in files for each in (_name(file), ranks[file.epoch])])
+    stranger = F.raise_error(F.lit("a file of the state goes by another name in Spark")).cast("int")
+    return rows.withColumn(RANK, F.coalesce(F.try_element_at(known, F.col(_FILE)), stranger)).drop(_FILE)
 
 
 def _name(file: StateFileToRead) -> str:
@@ -165,6 +179,15 @@ def _only(rows: DataFrame, wanted: DataFrame | None, keys: Sequence[str], *, is_
     named = wanted.select(*map(quoted, keys))
     few = F.broadcast(named) if is_broadcast else named
     return rows.join(few, same_key(rows, named, keys), "left_semi")
+
+
+def _of_hashes(rows: DataFrame, wanted: DataFrame | None, keys: Sequence[str]) -> DataFrame:
+    """The rows whose keys have the hash of a wanted one: so that a number is looked up, which is half the work."""
+    if wanted is None:
+        return rows
+    key_hash = F.xxhash64(*[F.col(quoted(key)) for key in keys])
+    hashes = F.broadcast(wanted.select(key_hash.alias(_WANTED)))
+    return rows.join(hashes, key_hash == F.col(_WANTED), "left_semi")
 
 
 def same_key(left: DataFrame, right: DataFrame, keys: Sequence[str]) -> Column:

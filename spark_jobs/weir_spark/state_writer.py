@@ -155,8 +155,8 @@ class _Writing:
         """Its rows, without values where nobody asks what they were: their hashes will do."""
         if self._keeps_values:
             return old
-        values = [each for each in self.stored.schema.fieldNames() if each not in self.stored.keys]
-        return old.withColumns({each: F.lit(None).cast(old.schema[each].dataType) for each in values})
+        values = [each for each in self.stored.schema.fields if each.name not in self.stored.keys]
+        return old.withColumns({each.name: F.lit(None).cast(each.dataType) for each in values})
 
     def _placed(self, rows: DataFrame) -> DataFrame:
         """Distribute rows to as many tasks as files are to be written, each a range of key groups."""

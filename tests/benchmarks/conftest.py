@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from weir.store.store import Store
-from weir.testing.spark_server import TestServer
+from weir.testing.spark_server import TestServer, running_server
 from weir_spark.session import active, configure
 
 HERE = Path(__file__).parent
@@ -35,6 +36,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.is_relative_to(HERE) and "benchmark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.skip(reason="a benchmark: ask for it by --benchmark-only"))
+
+
+@pytest.fixture(scope="session")
+def new_server(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], AbstractContextManager[TestServer]]:
+    """Start a server that collects all garbage as often as a stack's does: those of other tests stop for it at 10 s."""
+    return lambda: running_server(tmp_path_factory.mktemp("spark-server"), collects_every="1min")
 
 
 @pytest.fixture(scope="session")

@@ -33,6 +33,8 @@ SHARES = {0.0: 1, 0.01: 3, 0.1: 1}
 """Of changed keys, and for how many epochs."""
 ALL = (0, 127)
 NO_DELTA = "not installed"
+JUDGED = 5_000_000
+"""The number of keys for which seconds are judged; for others they are only printed."""
 
 
 @dataclass
@@ -191,8 +193,11 @@ def test_an_epoch_writes_what_has_changed(spark, store, tmp_path, benchmark, req
     assert_equal(weir, rewrite, spark)
     benchmark.extra_info.update({f"{share}": {"bytes": ratio, **times} for share, (ratio, times) in found.items()})
     benchmark.pedantic(lambda: weir.epoch(None), rounds=1)
-    assert found[0.01][0] <= 1.3
-    assert found[0.01][1]["weir"] <= found[0.01][1]["rewrite"] / 4
+    ratio, times = found[0.01]
+    assert ratio <= 1.3
+    if keys == JUDGED:
+        assert times["weir"] <= times["rewrite"] / 4
+        assert delta is None or times["weir"] <= 2.5 * times["delta"]
 
 
 def assert_equal(weir: Incremental, rewrite: Rewrite, spark: SparkSession) -> None:

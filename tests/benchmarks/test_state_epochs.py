@@ -19,6 +19,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import select
 
@@ -149,6 +150,7 @@ def changing(parallelism: int) -> Dataflow:
     )
 
 
+@pytest.mark.timeout(4 * 3600)
 def test_many_epochs_a_restore_and_a_rescale(benchmark: Any, server: Any, spark: SparkSession, tmp_path: Path) -> None:
     changing_keys = Changing(server.url, tmp_path)
     found: list[Epoch] = benchmark.pedantic(lambda: list(_epochs(changing_keys, spark)), rounds=1)

@@ -109,8 +109,10 @@ def test_a_bad_copy_is_distrusted_and_made_again_by_its_producer_alone(driver):
     driver.let_go(f"totals-{epoch(THIRD)}")
     driver.run(THIRD)
     ran = driver.healed(before)
-    tries = {"numbers": 1, "doubled": 2, "totals-sums[0]": 2, "totals-sums[1]": 2, "weir_close": 1}
-    assert ran == {THIRD: tries}
+    # Of two subtasks that blame it at once, one may find that the other has done so already.
+    totals = {ran[THIRD].pop(f"totals-sums[{subtask}]") for subtask in (0, 1)}
+    assert ran == {THIRD: {"numbers": 1, "doubled": 2, "weir_close": 1}}
+    assert totals <= {2, 3}
     assert ("totals", "ladder_totals", "failed", "fresh") in checks(driver, THIRD)
     assert checks(driver, THIRD)[-1][2] == "warned"
 
@@ -123,7 +125,7 @@ def test_data_that_is_bad_however_often_it_is_made_fails_the_region_at_once(driv
     run_id = driver.run(FOURTH)
     await_failed(driver, run_id)
     assert driver.tries(run_id)["doubled"] == 2
-    assert driver.tries(run_id)["totals-sums[0]"] == 2
+    assert driver.tries(run_id)["totals-sums[0]"] in (2, 3)
     assert "the data is bad, not the copy" in errors(driver, FOURTH, "totals-sums")[-1]
     assert published(driver.store, driver.dag, "sums", epoch(FOURTH)) is None
     driver.change_epoch(epoch(FOURTH), spoil=False)
@@ -144,19 +146,16 @@ def test_a_restored_state_with_a_changed_row_is_read_by_nobody(driver):
     run_id = fork.start(THIRD)
     await_failed(fork, run_id)
     (error,) = errors(fork, THIRD, "totals-sums")
-    assert "weir_digest_as_recorded" in error
-    assert results(fork, SECOND, "history") == [(PartitionState.QUARANTINED, True)]
+    assert "nothing was restarted" in error
+    assert "damaged" in error
+    assert results(fork, SECOND, "history") == [(PartitionState.LOST, True)]
     assert published(fork.store, "fork", "sums", epoch(THIRD)) is None
-    restore(services, Wish("fork", savepoint.url), open_store)
-    fork.person.clear_run(run_id)
-    fork.await_green(run_id)
-    expected = expected_running_totals({}, [epoch(day) for day in (FIRST, SECOND, THIRD)])
-    assert fork.totals(epoch(THIRD)) == expected
-    found = checks(fork, SECOND)
-    assert [each[1:] for each in found if each[0] == "history"][-2:] == [
-        ("weir", "passed", "restored"),
-        ("ladder_totals", "warned", "restored"),
-    ]
+    restore(services, Wish(driver.dag, savepoint.name, fork="again"), open_store)
+    again = driver.beside("again", **FORK)
+    again.await_green(again.start(THIRD))
+    assert again.totals(epoch(THIRD)) == expected_running_totals({}, [epoch(day) for day in (FIRST, SECOND, THIRD)])
+    history = [each[1:] for each in checks(again, SECOND) if each[0] == "history"]
+    assert history == [("weir", "passed", "restored"), ("ladder_totals", "warned", "restored")]
 
 
 def restored_file(driver):

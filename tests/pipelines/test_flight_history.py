@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import runpy
-import uuid
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.weir_spark.on_spark import OnSpark
 from typer.testing import CliRunner
 
 import weir
@@ -23,7 +23,6 @@ from weir.coordinator.services import Services
 from weir.dataflow.resolving import ResolveContext
 from weir.errors import Misconfigured
 from weir.reading import state_rows
-from weir.results.codec import region_report_from_json
 from weir.results.layout import PLAIN, Layout
 from weir.results.manifest import StateFile
 from weir.results.region_job import InputToRead, OutputToWrite, RegionJob, StageToRun, StateFileToRead, StateToRead
@@ -32,7 +31,6 @@ from weir.store.store import Store
 from weir.testing.airflow import FakeAirflow
 from weir.testing.ledgers import new_ledger
 from weir_spark import state_reader
-from weir_spark.connect import ConnectEngine
 from weir_spark.region import run
 from weir_spark.sources import file_mark
 
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from weir.dataflow import Dataflow, State
-    from weir.results.region_job import OutputReport, RegionReport
+    from weir.results.region_job import OutputReport
     from weir.testing.spark_server import TestServer
 
 pytestmark = pytest.mark.spark
@@ -193,18 +191,6 @@ def spark(session_of: Callable[[], SparkSession]) -> SparkSession:
     return session_of()
 
 
-class OnSpark:
-    """A Connect server in the place of the fake engine."""
-
-    def __init__(self, url: str, store: Store) -> None:
-        self._engine, self._store = ConnectEngine(url, retries=2), store
-
-    def run(self, job: RegionJob, during: Callable[[], None] = lambda: None) -> RegionReport:
-        self._engine.run(job, str(uuid.uuid4()), lambda _line: None)
-        during()
-        return region_report_from_json(self._store.read(job.report))
-
-
 @pytest.fixture(scope="module")
 def two_days(server: TestServer, flow: Dataflow, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeAirflow]:
     """Two days of the dataflow as it is declared, in a store and a ledger that the environment names."""
@@ -212,7 +198,7 @@ def two_days(server: TestServer, flow: Dataflow, tmp_path_factory: pytest.TempPa
     store = Store.open(str(folder / "store"))
     store.initialise()
     ledger = new_ledger(folder / "ledger.db")
-    airflow = FakeAirflow(Services(ledger, store), OnSpark(server.url, store), flow)  # type: ignore[arg-type]
+    airflow = FakeAirflow(Services(ledger, store), OnSpark(server.url, store), flow)
     for number in (1, 2):
         airflow.dag_run(number)
         airflow.run_until_quiet()

@@ -15,7 +15,7 @@ from weir.testing.simulator.shrink import shrunk
 from weir.testing.simulator.simulate import scene_and_events, simulate
 from weir.testing.simulator.sweep import sweep
 
-SEEDS = 2000
+SEEDS = 1600
 
 
 def test_the_invariants_hold_under_random_faults():

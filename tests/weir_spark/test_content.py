@@ -1,4 +1,7 @@
-"""The digest of a result's rows, computed again from its files, is the one that was committed, or tells on them."""
+"""The digest of a result's rows, computed again from its files, is the one that was committed, or tells on them.
+
+That of keyed state is computed from all files that its epochs have left.
+"""
 
 import hashlib
 import json
@@ -8,6 +11,8 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F  # noqa: N812  # as everywhere
 from sqlalchemy import select
@@ -16,7 +21,7 @@ from typer.testing import CliRunner
 import weir_spark
 from weir.cli.main import app
 from weir.coordinator.services import Services
-from weir.dataflow import Dataflow, Stage, blocking, sink, source
+from weir.dataflow import Dataflow, Stage, blocking, broadcast_state, keyed_state, list_state, sink, source
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.ledger.models import ResultRow
 from weir.results.codec import manifest_from_json, manifest_to_json, region_report_from_json
@@ -103,7 +108,7 @@ def test_the_program_answers_by_lines(server, written, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     (answer,) = filter(None, map(answer_from_json, done.stdout.splitlines()))
-    assert (answer.result, answer.digest) == (7, asked.expected)
+    assert (answer.number, answer.digest) == (7, asked.expected)
 
 
 PIPELINE = """
@@ -176,6 +181,79 @@ def rewrite(airflow, row, spark):
 def typed(*words):
     done = CliRunner().invoke(app, ["verify", *words, "--json"], catch_exceptions=False)
     return json.loads(done.stdout)
+
+
+STATES = """
+def days(ctx, history, offsets, rates):
+    first = int(ctx.epoch[6:8])
+    rows = ctx.spark.range(first, first + 20)
+    history.upsert(rows.selectExpr("id", "id / 3 AS third"))
+    history.delete(rows.where("id % 10 = 0"))
+    offsets.add(ctx.epoch)
+    rates.update(ctx.spark.range(3))
+    return rows
+"""
+
+
+@pytest.fixture
+def state_world(server, store, pipeline, tmp_path, monkeypatch):
+    """Three days of keyed state whose rows expire after two, a list, and broadcast state, all on Spark."""
+    states = (
+        keyed_state("history", key="id", schema="id BIGINT NOT NULL, third DOUBLE", ttl="2 days"),
+        list_state("offsets"),
+        broadcast_state("rates", schema="id BIGINT"),
+    )
+    days = source("days", f"{pipeline(STATES)}:days", state=states)
+    flow = Dataflow("flow", [days, sink("days", "published")], keep="60 days")
+    services = Services(new_ledger(tmp_path / "ledger.db"), store)
+    airflow = FakeAirflow(services, SparkEngine(server.url, store), flow)
+    for day in (1, 2, 3):
+        airflow.dag_run(day)
+        airflow.run_until_quiet()
+    assert set(airflow.states().values()) == {"success"}
+    monkeypatch.setenv("WEIR_STORE", store.url)
+    monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
+    monkeypatch.delenv("WEIR_API", raising=False)
+    return airflow
+
+
+def with_other_values(airflow, row):
+    """Let the file that an epoch has written of a state have other values, and its manifest say so; its path."""
+    store, path = airflow.services.store, f"{row.folder}/{MANIFEST}"
+    manifest = manifest_from_json(store.read(path))
+    (file,) = manifest.files
+    at = store.spark_url(f"{row.folder}/{file.name}").removeprefix("file://")
+    rows = pq.read_table(at)
+    store.delete(path)
+    pq.write_table(rows.set_column(1, "third", pc.add(rows["third"], 1.0)), at)
+    files = seal(store, row.folder)
+    named = tuple(replace(each, file=files[0]) if each.folder == row.folder else each for each in manifest.state.files)
+    forged = manifest_to_json(replace(manifest, files=files, state=replace(manifest.state, files=named)))
+    store.create(path, forged)
+    with airflow.services.ledger.transaction("flow") as session:
+        found = session.get_one(ResultRow, row.id)
+        found.manifest_sha256, found.bytes = hashlib.sha256(forged).hexdigest(), files[0].bytes
+    return f"{row.folder}/{file.name}"
+
+
+def test_the_rows_of_states_are_read_from_all_their_files_and_others_are_quarantined(state_world, server):
+    right = typed("flow", "--content", "--remote", server.url)
+    assert (right["bad"], right["misfits"]) == ([], [])
+    of_states = results_of(state_world, "history")
+    assert len(of_states) == 3
+    last = of_states[-1]
+    file = with_other_values(state_world, last)
+    found = typed("flow", "--content", "--remote", server.url, "--repair")
+    assert [(each["stage"], each["subtask"], each["outcome"]) for each in found["bad"]] == [
+        ("history", last.subtask, "quarantined")
+    ]
+    assert {each["path"] for each in found["misfits"]} == {file, "flow/_checkpoints/00000003.json"}
+    state_world.coordinator.settle(state_world)
+    state_world.run_until_quiet()
+    old, new = (
+        each for each in results_of(state_world, "history") if (each.run, each.subtask) == (last.run, last.subtask)
+    )
+    assert (old.state, new.state, new.digest) == ("superseded", "finished", old.digest)
 
 
 @pytest.mark.parametrize("stage", ["numbers", "published"])

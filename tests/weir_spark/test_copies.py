@@ -268,7 +268,7 @@ def kept(server, spark):
     address = f"{server.ui_url}/api/v1/applications/{spark.conf.get('spark.app.id')}/storage/rdd"
 
     def everything():
-        with urlopen(address, timeout=10) as answer:  # noqa: S310  # the loopback interface
+        with urlopen(address, timeout=60) as answer:  # noqa: S310  # the loopback interface
             return {each["id"]: each["name"] for each in json.load(answer)}
 
     before = everything()

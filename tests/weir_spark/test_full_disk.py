@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.weir_spark.on_spark import OnSpark
 
 from weir.coordinator.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
@@ -61,12 +62,17 @@ def run(url, job, store):
     return [output.digest for output in report.outputs]
 
 
-def await_room(server, disk):
-    """Wait until the server has let go of what is deleted: Spark closes a file that it could not write when it can."""
-    deadline = time.monotonic() + 120
-    while any(is_deleted(file, disk) for file in Path(f"/proc/{server.leader.pid}/fd").iterdir()):
-        assert time.monotonic() < deadline, "Spark still holds files open that are deleted"
-        time.sleep(0.1)
+@pytest.fixture
+def await_room(spark, server, disk):
+    """Wait until the server has let go of what is deleted: a file that Spark could not write is closed as garbage."""
+
+    def wait():
+        deadline = time.monotonic() + 120
+        while any(is_deleted(file, disk) for file in Path(f"/proc/{server.leader.pid}/fd").iterdir()):
+            assert time.monotonic() < deadline, "Spark still holds files open that are deleted"
+            spark.sql("SELECT java_method('java.lang.System', 'gc')").collect()
+
+    return wait
 
 
 def is_deleted(file, disk):
@@ -77,14 +83,16 @@ def is_deleted(file, disk):
 
 
 @pytest.mark.spark
-def test_a_store_that_fills_up_is_told_as_such_and_the_next_try_has_the_same_content(server, store, disk, numbers):
+def test_a_store_that_fills_up_is_told_as_such_and_the_next_try_has_the_same_content(
+    server, store, disk, numbers, await_room
+):
     expected = run(server.url, numbers(), store)
     for leave in (2 * 2**20, 13 * 2**19):  # not enough for the first result, and enough for that alone
         job = numbers()
         disk.fill(leave)
         with pytest.raises(StoreFull, match=r"the store's disk is full .*Make room there"):
             run(server.url, job, store)
-        await_room(server, disk)
+        await_room()
         with pytest.raises(Exception, match="not found"):
             store.read(job.report)
         disk.make_room()
@@ -113,21 +121,9 @@ GROWING = (
 )
 
 
-class OnSpark:
-    """A Connect server in the place of the fake engine."""
-
-    def __init__(self, url, store):
-        self.engine, self.store = ConnectEngine(url, retries=2), store
-
-    def run(self, job, during):
-        self.engine.run(job, str(uuid.uuid4()), lambda line: None)
-        during()
-        return region_report_from_json(self.store.read(job.report))
-
-
 @pytest.mark.spark
 def test_a_result_that_grows_fills_a_small_disk_up_once_and_takes_the_room_of_the_run_before(
-    server, store, disk, tmp_path, pipeline
+    server, store, disk, tmp_path, pipeline, await_room
 ):
     """Nothing half-written is left or committed, nothing is marked lost, and the outcome is that without the fault."""
     rows = tmp_path / "rows"
@@ -145,7 +141,7 @@ def test_a_result_that_grows_fills_a_small_disk_up_once_and_takes_the_room_of_th
     services = Services(ledger, store, now=lambda: airflow.time, life=LifeSettings(least_free=2**20))
     airflow = FakeAirflow(services, OnSpark(server.url, store), flow)
     failed, errors = airflow._failed, []
-    airflow._failed = lambda task, error: (errors.append(type(error)), failed(task, error), await_room(server, disk))
+    airflow._failed = lambda task, error: (errors.append(type(error)), failed(task, error), await_room())
     for day, count in enumerate((3_000_000, 5_500_000), start=1):  # 4 MB a million, of 32 MB
         rows.write_text(str(count))
         airflow.dag_run(day)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import uuid
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.weir_spark.on_spark import OnSpark
 
 from weir.coordinator.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
-from weir.results.codec import region_report_from_json
 from weir.store.published import published
 from weir.testing.airflow import FakeAirflow
 from weir.testing.ledgers import new_ledger
-from weir_spark.connect import ConnectEngine
 
 AIRCRAFT = """
 import json
@@ -34,18 +32,6 @@ def aircraft(ctx, flights, history):
     history.delete(flights.where("n = 0").select("tail"))
     return rows
 """
-
-
-class OnSpark:
-    """A Connect server in the place of the fake engine."""
-
-    def __init__(self, url, store):
-        self.engine, self.store = ConnectEngine(url, retries=2), store
-
-    def run(self, job, during):
-        self.engine.run(job, str(uuid.uuid4()), lambda line: None)
-        during()
-        return region_report_from_json(self.store.read(job.report))
 
 
 @pytest.mark.spark

@@ -17,7 +17,7 @@ from weir.testing.state_chain import StateChain
 from weir.topology.key_hash import key_group
 from weir_spark.keyed_state import KeyedState
 from weir_spark.state_reader import StoredState
-from weir_spark.state_writer import write_state
+from weir_spark.state_writer import state_digest, write_state
 
 SCHEMA = "k STRING, n BIGINT"
 DAYS = tuple(f"2013010{day}T000000Z" for day in range(1, 8))
@@ -146,6 +146,19 @@ def test_read_takes_only_the_rows_of_the_keys_that_it_is_given(spark, chain):
     assert found(state.__class__(state.stored), keys.where("k is not null")) == [("b", 2)]
     joined = keys.join(state.read(keys), "k", "left").where("n is not null")
     assert [row["n"] for row in joined.collect()] == [2, 2]
+
+
+@pytest.mark.spark
+def test_keys_that_have_one_hash_are_told_apart(spark, store):
+    """What is replaced is looked for by Spark's hash of the keys, which skips nulls."""
+    schema = "a STRING, b STRING, n BIGINT"
+    chain = StateChain(store, keyed_state("h", key=["a", "b"], schema=schema))
+    epoch(spark, chain, DAYS[0], [(None, "x", 1), ("x", None, 2)], schema)
+    report = epoch(spark, chain, DAYS[1], [(None, "x", 3)], schema)
+    assert (report.state.changed, sum(file.rows for file in report.files)) == (1, 1)
+    stored = StoredState(spark, chain.read(DAYS[2]))
+    assert set(map(tuple, KeyedState(stored).read().collect())) == {(None, "x", 3), ("x", None, 2)}
+    assert state_digest(stored) == report.digest
 
 
 @pytest.mark.spark

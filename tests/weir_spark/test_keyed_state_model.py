@@ -104,7 +104,7 @@ class Subject:
         """That they are those of all rows, which are read for that."""
         for mine, report in reports.items():
             stored = StoredState(self.session, self.chain.read(epoch_of(day), mine), mine)
-            measured = digest_of(stored.rows().select(*stored.counted))
+            measured = digest_of(stored.rows().select(*stored.counted.fieldNames()))
             assert report.digest == replace(measured, schema=report.digest.schema)
             assert sum(each.rows for each in report.state.tallies) == measured.rows
         assert sum(report.digest.rows for report in reports.values()) == len(self.visible(day))

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import shutil
-import uuid
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import select
+from tests.weir_spark.on_spark import OnSpark
 
 from weir.coordinator.restore import Wish, restore
 from weir.coordinator.savepoint import Asked, create
 from weir.coordinator.services import Services
-from weir.dataflow import Dataflow, Stage, blocking, keyed_state, list_state, sink, source
+from weir.dataflow import Dataflow, Stage, blocking, broadcast_state, keyed_state, list_state, sink, source
 from weir.ledger.models import ResultRow
-from weir.results.codec import manifest_from_json, region_report_from_json
+from weir.results.codec import manifest_from_json
 from weir.store.published import published
 from weir.store.store import Store
 from weir.testing.airflow import FakeAirflow
 from weir.testing.ledgers import new_ledger
-from weir_spark.connect import ConnectEngine
 
 AIRCRAFT = """
 from pyspark.sql import functions as F
@@ -34,27 +33,17 @@ DAYS = {
 def flights(ctx):
     return ctx.spark.createDataFrame(DAYS[ctx.epoch], "tail STRING, n BIGINT")
 
-def aircraft(ctx, flights, history, epochs):
+def aircraft(ctx, flights, history, epochs, own, rates):
     today = flights.where("n > 0").groupBy("tail").agg(F.sum("n").alias("today"))
     total = (F.coalesce("n", F.lit(0)) + F.col("today")).alias("n")
     rows = today.join(history.read(), "tail", "left").select("tail", total)
     history.upsert(rows)
     history.delete(flights.where("n = 0").select("tail"))
-    epochs.update([*epochs.get(), ctx.epoch])
+    epochs.add(f"{ctx.epoch}/{ctx.subtask}")
+    own.add(f"{ctx.epoch}/{ctx.subtask}")
+    rates.update(rates.read().unionByName(ctx.spark.createDataFrame([(ctx.epoch,)], "epoch STRING")))
     return rows
 """
-
-
-class OnSpark:
-    """A Connect server in the place of the fake engine."""
-
-    def __init__(self, url, store):
-        self.engine, self.store = ConnectEngine(url, retries=2), store
-
-    def run(self, job, during):
-        self.engine.run(job, str(uuid.uuid4()), lambda line: None)
-        during()
-        return region_report_from_json(self.store.read(job.report))
 
 
 class Deployment:
@@ -83,6 +72,8 @@ class Deployment:
                     state=(
                         keyed_state("history", key="tail", schema="tail STRING, n BIGINT"),
                         list_state("epochs", union=True),
+                        list_state("own"),
+                        broadcast_state("rates", schema="epoch STRING"),
                     ),
                 ),
                 sink("aircraft", "known"),
@@ -91,17 +82,30 @@ class Deployment:
 
     def published(self, name, epoch):
         told = published(self.store, name, "known", epoch)
-        files = [self.store.spark_url(f"{part.folder}/{each}") for part in told.partitions for each in part.files]
-        rows = pa.concat_tables([pq.read_table(each.removeprefix("file://")) for each in files]).to_pylist()
+        rows = self.rows(part.folder + "/" + each for part in told.partitions for each in part.files)
         return sorted((row["tail"], row["n"]) for row in rows)
 
-    def manifests(self, name, epoch):
+    def rows(self, files):
+        paths = [self.store.spark_url(each).removeprefix("file://") for each in files]
+        return pa.concat_tables(map(pq.read_table, paths)).to_pylist()
+
+    def results(self, name, epoch, stage):
+        """The manifests of the current results of a stage, each with its folder, by subtask."""
         with self.ledger.transaction() as session:
             query = select(ResultRow).where(
-                ResultRow.run == f"{name}@{epoch}", ResultRow.stage == "history", ResultRow.is_current
+                ResultRow.run == f"{name}@{epoch}", ResultRow.stage == stage, ResultRow.is_current
             )
             rows = list(session.scalars(query.order_by(ResultRow.subtask)))
-        return [manifest_from_json(self.store.read(f"{row.folder}/manifest.json")) for row in rows]
+        return [(manifest_from_json(self.store.read(f"{row.folder}/manifest.json")), row.folder) for row in rows]
+
+    def manifests(self, name, epoch):
+        return [manifest for manifest, _ in self.results(name, epoch, "history")]
+
+    def kept(self, name, epoch, stage):
+        """What the subtasks have left of a list or of broadcast state."""
+        left = self.results(name, epoch, stage)
+        rows = [self.rows(f"{folder}/{file.name}" for file in manifest.files) for manifest, folder in left]
+        return [sorted(row.get("element", row.get("epoch")).strip('"') for row in each) for each in rows]
 
 
 def run_days(airflow, *days):
@@ -136,6 +140,14 @@ def test_a_fork_and_a_moved_savepoint_go_on_as_the_one_that_never_failed(server,
     assert told == [right, right, right]
     one, other = (each.manifests("flow", "20130103T000000Z") for each in (origin, elsewhere))
     assert [str(each.digest) for each in one] == [str(each.digest) for each in other]
+    for each, name, parallelism in ((origin, "flow", 2), (elsewhere, "flow", 2), (origin, "forked", 3)):
+        added = [f"201301{day:02d}T000000Z/{subtask}" for day in (1, 2) for subtask in range(2)]
+        added += [f"20130103T000000Z/{subtask}" for subtask in range(parallelism)]
+        union, split = (each.kept(name, "20130103T000000Z", stage) for stage in ("epochs", "own"))
+        assert [sorted(element for part in parts for element in part) for parts in (union, split)] == [added, added]
+        assert [len(part) for part in split] == ([3, 3] if parallelism == 2 else [3, 2, 2])
+        rates = each.kept(name, "20130103T000000Z", "rates")
+        assert rates == [["20130101T000000Z", "20130102T000000Z", "20130103T000000Z"]] * len(rates)
     forked = origin.manifests("forked", "20130103T000000Z")
     assert sum(each.rows for each in forked) == 3
     assert {file.folder.split("/")[0] for each in forked for file in each.state.files} == {"forked"}

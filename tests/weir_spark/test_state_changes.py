@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-import uuid
 from decimal import Decimal
 
 import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import select
+from tests.weir_spark.on_spark import OnSpark
 
 from weir.coordinator.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 from weir.dataflow.state_evolution import is_readable
 from weir.dataflow.state_schema import fields_of_ddl
 from weir.ledger.models import ResultRow
-from weir.results.codec import manifest_from_json, region_report_from_json
+from weir.results.codec import manifest_from_json
 from weir.store.published import published
 from weir.testing.airflow import FakeAirflow
 from weir.testing.ledgers import new_ledger
-from weir_spark.connect import ConnectEngine
 from weir_spark.reader import READ_OPTIONS
 
 AIRCRAFT = """
@@ -45,18 +44,6 @@ SCHEMAS = (
     "tail STRING, seen DATE, n BIGINT",
     "tail STRING, seen DATE, n BIGINT, x STRING",
 )
-
-
-class OnSpark:
-    """A Connect server in the place of the fake engine."""
-
-    def __init__(self, url, store):
-        self.engine, self.store = ConnectEngine(url, retries=2), store
-
-    def run(self, job, during):
-        self.engine.run(job, str(uuid.uuid4()), lambda line: None)
-        during()
-        return region_report_from_json(self.store.read(job.report))
 
 
 def flow(module, schema):

@@ -24,21 +24,23 @@ _START_SECONDS = 120.0
 _PAGE_SECONDS = 1.0
 
 
-def rendered(checks: Sequence[CheckToDocument]) -> Iterator[tuple[int, bytes | str]]:
+def rendered(
+    checks: Sequence[CheckToDocument], *, start_seconds: float = _START_SECONDS
+) -> Iterator[tuple[int, bytes | str]]:
     """Have pages made: of each check its number, and the page, or why there is none. Raises Retryable."""
     with tempfile.TemporaryDirectory(prefix="weir-quality-") as folder:
         request = Path(folder) / "request.json"
         request.write_text(request_to_json(checks))
         program = project_root() / "spark_jobs" / "document_checks.py"
-        said = _run([sys.executable, str(program), str(request), folder], len(checks))
+        said = _run([sys.executable, str(program), str(request), folder], len(checks), start_seconds)
         for line in said.splitlines():
             answer = answer_from_json(line)
             if answer is not None:
                 yield answer.check, answer.error or (Path(folder) / answer.file).read_bytes()
 
 
-def _run(command: list[str], pages: int) -> str:
-    limit = _START_SECONDS + pages * _PAGE_SECONDS
+def _run(command: list[str], pages: int, start_seconds: float) -> str:
+    limit = start_seconds + pages * _PAGE_SECONDS
     try:
         done = subprocess.run(
             command,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 VERSION = 1
 
 _SHOWN_CONSUMERS = 3
+_THERE = (PartitionState.FINISHED.value, PartitionState.QUARANTINED.value, PartitionState.RELEASED.value)
 
 
 def results_json(memories: Iterable[RunMemory], kept: Reasons) -> dict[str, Any]:
@@ -62,7 +63,7 @@ def _cells(stage: StageMemory) -> list[str]:
         str(len(attempts)),
         _states(stage),
         f"{sum(row.rows for row in _rows_once(stage)):,}",
-        told_size(_at_rest(stage.results)),
+        told_size(_at_rest(stage)),
         _released(stage),
     ]
 
@@ -75,15 +76,15 @@ def _headline(memory: RunMemory) -> str:
         "expired": run.expired_at,
     }
     said = [f"{name} {_at(at)}" for name, at in marks.items() if at is not None] or ["not closed"]
-    at_rest = sum(_at_rest(stage.results) for stage in memory.stages)
+    at_rest = sum(_at_rest(stage) for stage in memory.stages)
     return f"{run.id} ({run.run_id} of {run.dag_id}): {', '.join(said)}; {told_size(at_rest)} at rest"
 
 
 def _stage_line(stage: StageMemory) -> str:
     rows = sum(row.rows for row in _rows_once(stage))
-    return (
-        f"{stage.stage}: {_states(stage) or 'nothing yet'}; {rows:,} rows, {told_size(_at_rest(stage.results))} at rest"
-    )
+    compacted = f", {told_size(stage.compacted)} of that compacted" if stage.compacted else ""
+    states = _states(stage) or "nothing yet"
+    return f"{stage.stage}: {states}; {rows:,} rows, {told_size(_at_rest(stage))} at rest{compacted}"
 
 
 def _rows_once(stage: StageMemory) -> list[Any]:
@@ -115,12 +116,14 @@ def _released(stage: StageMemory) -> str:
     return f"{_at(newest.state_at)}: {newest.state_reason}"
 
 
-def _at_rest(results: Iterable[ResultMemory]) -> int:
-    return sum(each.row.bytes for each in results if each.row.deleted_at is None and _has_bytes(each))
+def _at_rest(stage: StageMemory) -> int:
+    """The files of a released state stay while anybody shares one, and those of its compactions."""
+    results = sum(each.row.bytes for each in stage.results if each.row.deleted_at is None and _has_bytes(each))
+    return results + stage.compacted
 
 
 def _has_bytes(result: ResultMemory) -> bool:
-    return result.row.state in (PartitionState.FINISHED.value, PartitionState.QUARANTINED.value)
+    return result.row.state in _THERE
 
 
 def _result_lines(result: ResultMemory, kept: Reasons, *, with_story: bool) -> list[str]:
@@ -194,7 +197,8 @@ def _run_json(memory: RunMemory, kept: Reasons) -> dict[str, Any]:
         "stages": [
             {
                 "stage": stage.stage,
-                "bytes_at_rest": _at_rest(stage.results),
+                "bytes_at_rest": _at_rest(stage),
+                "bytes_compacted": stage.compacted,
                 "results": [_result_json(each, kept) for each in stage.results],
                 "unfinished": [_unfinished_json(each) for each in stage.unfinished],
             }

@@ -19,10 +19,11 @@ from weir.cli.verify_report import VerifyReport, tell
 from weir.errors import Misconfigured, WeirError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from weir.coordinator.repair import Repair
     from weir.coordinator.services import Services
+    from weir.results.content_check import ResultToCheck
 
 EXIT_BAD = 1
 
@@ -108,6 +109,7 @@ def _with_contents(services: Services, report: VerifyReport, remote: str | None)
     from weir.cli.content_program import recomputed  # noqa: PLC0415  pyspark is slow to import
     from weir.coordinator.reading import leased_reading, reader  # noqa: PLC0415
     from weir.coordinator.verify_content import contents_to_check, with_contents  # noqa: PLC0415
+    from weir.coordinator.verify_states import state_copies, state_misfits  # noqa: PLC0415
     from weir.ledger.runs import dataflow_of  # noqa: PLC0415
 
     there: set[int] = set()
@@ -116,14 +118,28 @@ def _with_contents(services: Services, report: VerifyReport, remote: str | None)
             numbers = [each.result for each in report.verified if dataflow_of(each.run) == dataflow]
             lease = leases.enter_context(leased_reading(services, dataflow, numbers, reader("weir verify --content")))
             there |= lease.results
-        asked = contents_to_check(services, [each for each in report.verified if each.result in there])
-        sizes = {each.result: each.bytes for each in report.verified}
+        found = [each for each in report.verified if each.result in there]
+        results = contents_to_check(services, found)
+        copies = state_copies(services, report.runs, found, results)
+        asked = (*results, *(each.asked for each in copies))
+        sizes = _sizes(report, asked)
         answers = []
         with byte_progress(f"digesting the rows of {len(asked)} result(s)", sum(sizes.values())) as watch:
             for answer in recomputed(asked, remote, os.environ) if asked else ():
                 answers.append(answer)
-                watch(sizes[answer.result])
-        return replace(report, verified=with_contents(services, report.verified, asked, answers))
+                watch(sizes[answer.number])
+        verified = with_contents(services, report.verified, results, answers)
+        misfits = state_misfits(services, copies, answers)
+        return replace(report, verified=verified, misfits=(*report.misfits, *misfits))
+
+
+def _sizes(report: VerifyReport, asked: Iterable[ResultToCheck]) -> dict[int, int]:
+    """The bytes that are read for each question: of keyed state those of all files that it consists of."""
+    results = {each.result: each.bytes for each in report.verified}
+    return {
+        each.number: results[each.number] if each.state is None else sum(file.bytes for file in each.state.files)
+        for each in asked
+    }
 
 
 def _repaired(services: Services, report: VerifyReport) -> Sequence[Repair]:

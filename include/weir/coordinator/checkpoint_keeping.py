@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from weir.coordinator.checkpoint import Draft, Guard, complete_checkpoint, draft_of
 from weir.coordinator.checkpoint_files import read_checkpoint
 from weir.coordinator.checkpoint_order import is_complete
+from weir.coordinator.compaction_keeping import forget_unused
 from weir.coordinator.inputs import checkpointed, probe_partitions
 from weir.coordinator.release import delete_released, release
 from weir.coordinator.services import Services
@@ -220,6 +221,7 @@ def _delete(services: Services, dataflow: str) -> tuple[str, ...]:
             found = checkpoint_row(session, dataflow, row.number)
             if found is not None and found.deleted_at is None:
                 found.deleted_at = services.now()
+        forget_unused(session, dataflow, in_use)
     return tuple(deleted)
 
 

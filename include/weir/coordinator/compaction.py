@@ -15,7 +15,6 @@ from sqlalchemy.orm import Session
 
 from weir.coordinator.compacted_files import compacted_files, present_compactions
 from weir.coordinator.services import Services, attempt_folder, region_folder
-from weir.coordinator.state_job import expired_until
 from weir.dataflow.keep import size_from_text, told_size
 from weir.dataflow.settings import spark_conf
 from weir.dataflow.state import State, StateKind
@@ -29,7 +28,7 @@ from weir.results.manifest import DataFile, Manifest, StateFile
 from weir.results.partition_state import PartitionState
 from weir.results.region_job import MergeToWrite, OutputReport, RegionJob, RegionReport, StateFileToRead, StateToRead
 from weir.state.compaction import Limits, Merge, after, bytes_of, merges_of
-from weir.state.files import runs_to_merge, share_of, visible
+from weir.state.files import expired_until, runs_to_merge, share_of, visible
 from weir.store.errors import NotFound
 from weir.store.probe import MANIFEST
 from weir.topology.key_groups import key_group_range
@@ -164,7 +163,7 @@ def _part(services: Services, run: Run, of: Compacted, state: State, folder: str
     if manifest.state is None:
         return None
     files = _with_earlier(services, run, of, state, manifest)
-    until = expired_until(state, run)
+    until = expired_until(state, run.epoch)
     live = sum(each.rows for each in visible(manifest.state.tallies, until))
     limits = Limits(max(1, state.runs), size_from_text("budget", state.budget), manifest.bytes)
     merges = dict(enumerate(merges_of(files, live, limits), first))
@@ -181,7 +180,7 @@ def _with_earlier(
     if not compacted:
         return manifest.state.files
     parallelism = run.dataflow.stage(of.state).parallelism
-    groups, until = key_group_range(manifest.max_parallelism, parallelism, of.subtask), expired_until(state, run)
+    groups, until = key_group_range(manifest.max_parallelism, parallelism, of.subtask), expired_until(state, run.epoch)
     kept = [each for each in manifest.state.files if each.epoch != run.epoch]
     own = [each for each in manifest.state.files if each.epoch == run.epoch]
     before = _manifests(services, [(each.run, each.attempt, each.stage, each.subtask) for each in read])
@@ -225,7 +224,7 @@ def _merge_to_write(
         )
         for each in merge.files
     )
-    until = expired_until(state, run)
+    until = expired_until(state, run.epoch)
     return MergeToWrite(
         stage=state.name,
         layout=layout,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from weir.errors import Misconfigured
 from weir.results.savepoint import FileCopy
 from weir.store.errors import AlreadyExists, NotFound
-from weir.store.hands import in_parallel
 from weir.store.store import Store
 
 AT_ONCE = 4
@@ -20,8 +20,14 @@ class NotThere(Misconfigured):
 
 
 def copy_files(source: Store, target: Store, copies: Sequence[FileCopy]) -> int:
-    """Copy files; answers how many bytes. Raises NotThere if one is gone or damaged, Retryable, or AlreadyExists."""
-    return sum(in_parallel(lambda each: _copy(source, target, each), copies, min(AT_ONCE, target.workers)))
+    """Copy files; answers how many bytes. Raises NotThere if one is gone or damaged, Retryable, or AlreadyExists.
+
+    Whatever it raises, nothing is being written any more: what is there can be removed.
+    """
+    if min(AT_ONCE, target.workers) == 1:
+        return sum(_copy(source, target, each) for each in copies)
+    with ThreadPoolExecutor(min(AT_ONCE, target.workers), thread_name_prefix="weir-copies") as hands:
+        return sum(hands.map(lambda each: _copy(source, target, each), copies))
 
 
 def _copy(source: Store, target: Store, copy: FileCopy) -> int:

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordinator.rebuild_checkpoints import restore_checkpoints, stored_checkpoints
 from weir.coordinator.rebuild_pins import enter_pins_of_all
-from weir.coordinator.rebuild_savepoints import restore_savepoints, stored_savepoints
+from weir.coordinator.rebuild_savepoints import kept_numbers, restore_numbers, restore_savepoints, stored_savepoints
 from weir.coordinator.services import Services
 from weir.errors import Conflict, Misconfigured
 from weir.ledger.models import AttemptRow, DataflowRow, RunRow
@@ -119,6 +119,7 @@ def _dataflow(services: Services, store_id: str, name: str) -> Rebuilt:
         lineage = stop_everything(session, name, services.now())
     found = catalogue(services.store, name)
     checkpoints, savepoints = stored_checkpoints(services, name), stored_savepoints(services, name)
+    numbers = kept_numbers(services, name)
     with services.ledger.transaction(name) as session:
         _require_quiet(session, name, lineage)
         seen = max((each.manifest.lineage for epoch in found for each in epoch.stored), default=0)
@@ -130,6 +131,7 @@ def _dataflow(services: Services, store_id: str, name: str) -> Rebuilt:
         runs = tuple(_run(session, services, record, epoch, taken) for record, epoch in in_order)
         notes += restore_checkpoints(session, name, checkpoints, services.now())
         notes += restore_savepoints(session, name, savepoints)
+        restore_numbers(session, name, numbers, services.now())
         return Rebuilt(name, session.get_one(DataflowRow, name).lineage, runs, notes)
 
 

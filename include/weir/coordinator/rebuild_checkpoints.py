@@ -16,10 +16,9 @@ from weir.coordinator.checkpoint_content import fingerprint
 from weir.coordinator.restored_results import partitions_in
 from weir.coordinator.services import Services
 from weir.errors import Misconfigured
-from weir.ledger.checkpoints import CheckpointStatus, checkpoint_row, checkpoints_of, enter_checkpoint
+from weir.ledger.checkpoints import CheckpointStatus, checkpoint_row, checkpoints_of, enter_checkpoint, enter_taken
 from weir.ledger.models import ResultRow, RunRow
 from weir.ledger.runs import runs_of, topology_of
-from weir.ledger.state_models import CheckpointRow
 from weir.results.checkpoint import Checkpoint, checkpoint_number, checkpoint_path, checkpoints_folder
 from weir.results.codec import checkpoint_from_json
 from weir.state.retention import SnapshotKind
@@ -99,7 +98,7 @@ def _enter(session: Session, dataflow: str, number: int, found: Checkpoint | str
     row = checkpoint_row(session, dataflow, number)
     if isinstance(found, str):
         if row is None:
-            session.add(_unreadable(dataflow, number, now))
+            enter_taken(session, dataflow, number, now)
         elif row.subsumed_at is None:
             row.status = CheckpointStatus.FAILED.value
         return
@@ -116,23 +115,3 @@ def _enter(session: Session, dataflow: str, number: int, found: Checkpoint | str
 def _is_closed(session: Session, run: str) -> bool:
     row = session.get(RunRow, run)
     return row is not None and row.closed_at is not None
-
-
-def _unreadable(dataflow: str, number: int, now: datetime) -> CheckpointRow:
-    """A number that is taken."""
-    return CheckpointRow(
-        dataflow=dataflow,
-        number=number,
-        kind=SnapshotKind.CHECKPOINT.value,
-        status=CheckpointStatus.FAILED.value,
-        epoch="",
-        run="",
-        lineage=0,
-        attempt="",
-        content="",
-        triggered_at=now,
-        full_bytes=0,
-        incremental_bytes=0,
-        new_files=0,
-        shared_files=0,
-    )

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from weir.coordinator.copying import NotThere, copy_files
 from weir.coordinator.services import Services
 from weir.coordinator.snapshot_source import Source
-from weir.ledger.attempts import Origin
+from weir.ledger.attempts import Origin, nobodys_attempt
 from weir.ledger.models import AttemptRow, RunRow
 from weir.ledger.results import NewResult, replace_results
 from weir.ledger.runs import run_key
@@ -188,7 +188,10 @@ def commit_restored(
     indexes = _indexes(session, row, by_region)
     for region, parts in sorted(by_region.items()):
         attempt, number = parts[0].manifest.attempt, _next_number(session, row.id, region)
-        session.add(_attempt(services, row, region, indexes[region], attempt, number, lineage))
+        now, state = services.now(), AttemptState.COMMITTED
+        session.add(
+            nobodys_attempt(row, region, attempt, indexes[region], number, lineage, now, state, Origin.RESTORED)
+        )
         session.flush()
         new = [_write(services, each, number, lineage) for each in parts]
         replace_results(session, row.id, attempt, new, services.now())
@@ -216,31 +219,6 @@ def _next_number(session: Session, run: str, region: RegionId) -> int:
     )
     least = session.scalar(query)
     return min(1 if least is None else least, 1) - 1
-
-
-def _attempt(
-    services: Services, row: RunRow, region: RegionId, map_index: int, attempt: str, number: int, lineage: int
-) -> AttemptRow:
-    now = services.now()
-    return AttemptRow(
-        id=attempt,
-        run=row.id,
-        region=region.name,
-        subtask=region.subtask,
-        task_id=row.task_prefix + region.name,
-        map_index=map_index,
-        try_number=number,
-        max_tries=0,
-        ti_id="",
-        lineage=lineage,
-        origin=Origin.RESTORED.value,
-        state=AttemptState.COMMITTED.value,
-        session_id="",
-        session_url="",
-        began_at=now,
-        ended_at=now,
-        waits=0,
-    )
 
 
 def _write(services: Services, restored: RestoredPartition, number: int, lineage: int) -> NewResult:

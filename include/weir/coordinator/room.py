@@ -22,7 +22,7 @@ from weir.errors import DiskFull, Misconfigured, StoreFull, WeirError
 from weir.ledger.attempts import Origin, attempts_of
 from weir.ledger.models import AttemptRow
 from weir.ledger.runs import Run
-from weir.ledger.sizes import Likely, at_work, kept_for_good, likely_sizes, runs_by_age, total_of
+from weir.ledger.sizes import Likely, at_work, kept_for_good, likely_sizes, runs_by_age, shared_state, total_of
 from weir.recovery.labels import EXCEPTION
 from weir.recovery.run_state import AttemptState
 from weir.results.codec import stage_copy_from_json
@@ -215,8 +215,8 @@ class _Press:
         """Who holds the bytes that are left, and why; the most first, a line each."""
         names = self.limit.dataflows()
         with self.services.ledger.transaction() as session:
-            published = kept_for_good(session, names)
-        holders = held_by(self.lives.values(), published)
+            published, shared = kept_for_good(session, names), shared_state(session, names)
+        holders = held_by(self.lives.values(), published, shared)
         lines = [str(each) for each in holders[:SHOWN]]
         if len(holders) > SHOWN:
             lines.append(f"{told_size(sum(each.bytes for each in holders[SHOWN:]))}: for other reasons")

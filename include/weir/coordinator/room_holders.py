@@ -11,6 +11,9 @@ from weir.dataflow.keep import told_size
 from weir.ledger.runs import dataflow_of
 
 PUBLISHED = "published, and kept for good; keep_published lets old epochs go"
+SHARED = (
+    "state that later epochs and checkpoints share, and what it was compacted to; fewer retained_checkpoints need less"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +30,13 @@ class Holder:
         return f"{told_size(self.bytes)} of {whose}: {self.reason}"
 
 
-def held_by(lives: Iterable[Iterable[ResultLife]], published: Mapping[str, int]) -> list[Holder]:
-    """Group what is kept of each run by dataflow and reason, the most bytes first; `published` is by dataflow."""
+def held_by(
+    lives: Iterable[Iterable[ResultLife]], published: Mapping[str, int], shared: Mapping[str, int]
+) -> list[Holder]:
+    """Group what is kept of each run by dataflow and reason, the most bytes first.
+
+    What is `published`, and the `shared` files of state whose runs have released it, is by dataflow.
+    """
     sizes: dict[tuple[str, str], int] = defaultdict(int)
     runs: dict[tuple[str, str], set[str]] = defaultdict(set)
     for each in (life for of_run in lives for life in of_run if not life.is_released):
@@ -36,7 +44,8 @@ def held_by(lives: Iterable[Iterable[ResultLife]], published: Mapping[str, int])
         sizes[key] += each.bytes
         runs[key].add(each.run)
     holders = [Holder(*key, size, frozenset(runs[key])) for key, size in sizes.items()]
-    holders += [Holder(name, PUBLISHED, size, frozenset()) for name, size in published.items() if size]
+    for reason, by_dataflow in ((PUBLISHED, published), (SHARED, shared)):
+        holders += [Holder(name, reason, size, frozenset()) for name, size in by_dataflow.items() if size]
     return sorted(holders, key=lambda each: (-each.bytes, each.dataflow, each.reason))
 
 

@@ -2,7 +2,8 @@
 
 Invariant: a savepoint is there when its manifest is, which is written last and removed first; one that was not finished
 is nobody's, and whoever comes by removes it once it is old, or completes it in the ledger if its manifest was written.
-A folder is claimed before anything is written there, and only what is one's own is ever removed.
+A folder is claimed before anything is written there, and only what is one's own is ever removed. No number is given out
+twice, also when the ledger was lost: the store keeps those of savepoints that it does not hold itself, or no more.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ from weir.ledger.models import DataflowRow
 from weir.ledger.state_models import CheckpointRow
 from weir.results.checkpoint import Checkpoint
 from weir.results.codec import checkpoint_to_json
-from weir.results.savepoint import SAVEPOINT, FileCopy, as_savepoint, savepoints_folder
+from weir.results.savepoint import SAVEPOINT, FileCopy, as_savepoint, number_path, savepoints_folder
 from weir.state.retention import SnapshotKind
+from weir.store.errors import AlreadyExists
 
 ROUNDS = 3
 """How often a checkpoint may be subsumed under a savepoint of the newest one."""
@@ -136,8 +138,15 @@ def _write(
     """Copy, then describe: the manifest is what makes a savepoint of the files."""
     placed = [replace(each, target=folder.at(each.target)) for each in copies]
     copy_files(source.folder.store, folder.store, placed)
+    if folder.store is not services.store:
+        _keep_number(services, savepoint.dataflow, savepoint.number, folder.url)
     whole = replace(savepoint, completed_at=services.now().isoformat())
     folder.store.create(folder.at(SAVEPOINT), checkpoint_to_json(whole))
+
+
+def _keep_number(services: Services, dataflow: str, number: int, url: str) -> None:
+    with suppress(AlreadyExists):
+        services.store.create(number_path(dataflow, number), url.encode())
 
 
 def _completed(services: Services, row: CheckpointRow, folder: Folder) -> Savepoint:
@@ -150,13 +159,18 @@ def _completed(services: Services, row: CheckpointRow, folder: Folder) -> Savepo
 def _undo(services: Services, row: CheckpointRow, folder: Folder) -> None:
     """Remove what was begun; where that fails too, whoever comes by does it."""
     with suppress(WeirError):
-        if is_own(folder, row):
-            remove(folder)
-        with services.ledger.transaction(row.dataflow) as session:
-            present = checkpoint_row(session, row.dataflow, row.number)
-            if present is not None:
-                abandon(present)
-                present.deleted_at = services.now()
+        _remove(services, row, folder)
+
+
+def _remove(services: Services, row: CheckpointRow, folder: Folder) -> None:
+    if is_own(folder, row):
+        remove(folder)
+    services.store_id()  # or nothing is seen there because the disk is not mounted
+    with services.ledger.transaction(row.dataflow) as session:
+        present = checkpoint_row(session, row.dataflow, row.number)
+        if present is not None:
+            abandon(present)
+            present.deleted_at = services.now()
 
 
 def tidy(services: Services, dataflow: str, open_store: OpenStore) -> tuple[int, ...]:
@@ -173,7 +187,7 @@ def tidy(services: Services, dataflow: str, open_store: OpenStore) -> tuple[int,
             if is_made(folder, row):
                 _completed(services, row, folder)
             elif row.triggered_at + services.life.orphan_age <= services.now():
-                _undo(services, row, folder)
+                _remove(services, row, folder)
                 removed.append(row.number)
     return tuple(removed)
 
@@ -212,7 +226,10 @@ def drop(services: Services, dataflow: str, name: str, open_store: OpenStore) ->
             f"{dataflow} has no savepoint {name}; the ledger knows {known}. One that was moved is yours"
         )
     row = wanted[0]
+    if row.status == CheckpointStatus.COMPLETED.value:
+        _keep_number(services, dataflow, row.number, row.folder)
     drop_files(folder_at(services, row.folder, open_store), row)
+    services.store_id()  # or nothing is seen there because the disk is not mounted
     with services.ledger.transaction(dataflow) as session:
         present = checkpoint_row(session, dataflow, row.number)
         if present is None:

@@ -2,7 +2,8 @@
 
 Invariant 4: a file is in use while a retained checkpoint, a result whose bytes count or that somebody reads, a
 compaction of such a result, or the pin of a restore names it. What is not in use by then can never be again: new users
-go on from those before them.
+go on from those before them. Where somebody reads a result whose manifest has come to harm since, nobody can tell which
+files that are: all that may be among them are in use.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from weir.coordinator.services import Services
 from weir.errors import Misconfigured
 from weir.ledger.leases import leased
 from weir.ledger.models import LeaseRow, ResultRow, RunRow
-from weir.ledger.runs import topology_of
+from weir.ledger.runs import epoch_of_run, topology_of
 from weir.ledger.state_models import CheckpointRow, CompactionRow, RestoreRow
 from weir.results.codec import manifest_from_json
 from weir.results.layout import PLAIN
@@ -31,7 +32,7 @@ from weir.store.errors import NotFound
 from weir.store.hands import in_parallel
 from weir.store.probe import MANIFEST
 
-_COUNTING = (PartitionState.FINISHED.value, PartitionState.LOST.value, PartitionState.QUARANTINED.value)
+COUNTING = (PartitionState.FINISHED.value, PartitionState.LOST.value, PartitionState.QUARANTINED.value)
 """Released and superseded results name nothing any more. The bytes of lost ones may come back."""
 
 
@@ -45,13 +46,34 @@ def live_state_files(services: Services, dataflow: str) -> frozenset[str]:
     checkpointed = _checkpointed(services, dataflow)
     with services.ledger.transaction() as session:
         users = [dataflow, *_forks(session, dataflow)]
-        folders = [row.folder for user in users for row in state_results(session, user, _COUNTING)]
-        folders += [row.folder for user in users for row in _read(session, user, services.now())]
+        users_of = [row for user in users for row in state_results(session, user, COUNTING)]
+        users_of += [row for user in users for row in _read(session, user, services.now())]
         compacted = [path for user in users for path in _compacted(session, user)]
         pinned = pinned_files(services, session, dataflow)
-    named = in_parallel(lambda folder: _named(services, folder), folders, services.store.workers)
+    named = in_parallel(lambda row: _named(services, row.folder), users_of, services.store.workers)
     checkpointed |= _checkpointed(services, dataflow)
-    return frozenset([*compacted, *pinned, *checkpointed, *(path for paths in named for path in paths)])
+    harmed = [row for row, paths in zip(users_of, named, strict=True) if paths is None]
+    untold = _read_untold(services, dataflow, harmed) if harmed else []
+    return frozenset([*compacted, *pinned, *checkpointed, *untold, *(path for paths in named for path in paths or ())])
+
+
+def _read_untold(services: Services, dataflow: str, harmed: list[ResultRow]) -> list[str]:
+    """The files of a dataflow that may be of results whose manifests are harmed, and that somebody reads."""
+    with services.ledger.transaction() as session:
+        claimed = leased(session, [row.id for row in harmed], services.now())
+    states = {(row.stage, epoch_of_run(row.run)) for row in harmed if row.id in claimed}
+    epochs = services.store.folders(dataflow) if states else []
+    folders = {f"{dataflow}/{epoch}/{stage}" for stage, last in states for epoch in epochs if epoch <= last}
+    return [path for folder in folders for path in _files_below(services, folder)]
+
+
+def _files_below(services: Services, folder: str) -> list[str]:
+    try:
+        entries = services.store.entries(folder)
+    except NotFound:
+        return []
+    below = [path for name, size in entries if size is None for path in _files_below(services, f"{folder}/{name}")]
+    return below + [f"{folder}/{name}" for name, size in entries if size is not None]
 
 
 def _checkpointed(services: Services, dataflow: str) -> set[str]:
@@ -116,7 +138,7 @@ def _forks(session: Session, origin: str) -> list[str]:
 
 
 def _compacted(session: Session, dataflow: str) -> Iterator[str]:
-    counting = {row.attempt for row in state_results(session, dataflow, _COUNTING)}
+    counting = {row.attempt for row in state_results(session, dataflow, COUNTING)}
     for row in session.scalars(select(CompactionRow).where(CompactionRow.dataflow == dataflow)):
         if row.of_attempt in counting:
             yield from paths_of(row)
@@ -127,11 +149,12 @@ def paths_of(compaction: CompactionRow) -> list[str]:
     return [f"{each['folder']}/{each['file']['name']}" for each in compaction.files]
 
 
-def _named(services: Services, folder: str) -> tuple[str, ...]:
+def _named(services: Services, folder: str) -> tuple[str, ...] | None:
+    """None where nobody can tell: such a result is lost, and will be made again with files of its own."""
     try:
         return _files_in(services.store.read(f"{folder}/{MANIFEST}"))
     except (NotFound, Misconfigured):
-        return ()  # it is lost, and will be made again with files of its own
+        return None
 
 
 @lru_cache(maxsize=512)

@@ -13,7 +13,6 @@ from weir.coordinator.compacted_files import Compactions, compacted_files
 from weir.coordinator.registration import Registered
 from weir.coordinator.services import Services
 from weir.coordinator.state_share import StateShare
-from weir.dataflow.keep import time_from_text
 from weir.dataflow.state import State, StateKind
 from weir.dataflow.state_evolution import Evolution, evolution
 from weir.dataflow.state_schema import fields_of_json
@@ -21,7 +20,8 @@ from weir.ledger.runs import Run, epoch_of_run
 from weir.recovery.run_state import RunState
 from weir.results.manifest import Manifest, StateContent, StateFile, StateTally
 from weir.results.region_job import OutputReport, StateFileToRead, StateToRead
-from weir.state.files import epoch_seconds, share_of, visible
+from weir.state.files import epoch_seconds, expired_until, share_of, visible
+from weir.store.store import Store
 from weir.topology.key_groups import key_group_range
 from weir.topology.regions import InputPartitions, PartitionId
 
@@ -68,20 +68,16 @@ def _evolution(
 
     What had expired there is not visible again, although the state has its rows live longer now.
     """
-    until = expired_until(kept, run)
+    until = expired_until(kept, run.epoch)
     if not read.partitions:
         return Evolution(), until
     first = read.partitions[0]
     before = state.topology_of(first.run).dataflow.state(kept.name)
     evolved = evolution(before, kept, fields_of_json(manifests[first].spark_schema))
-    if until is None or before.ttl is None:
+    until_before = expired_until(before, epoch_of_run(first.run))
+    if until is None or until_before is None:
         return evolved, until
-    return evolved, max(until, epoch_seconds(epoch_of_run(first.run)) - _seconds(before.ttl))
-
-
-def present_files(manifest: Manifest) -> tuple[StateFile, ...]:
-    """The files of a partition of keyed state, as it was committed."""
-    return compacted_files(manifest, {})
+    return evolved, max(until, until_before)
 
 
 def _range_of(state: RunState, partition: PartitionId, read: InputPartitions) -> tuple[int, int]:
@@ -89,28 +85,26 @@ def _range_of(state: RunState, partition: PartitionId, read: InputPartitions) ->
     return key_group_range(read.layout.max_parallelism, parallelism, partition.subtask)
 
 
-def expired_until(kept: State, run: Run) -> int | None:
-    """The newest update that has expired in a run's epoch, in seconds since 1970; None where nothing does."""
-    return None if kept.ttl is None else int(run.interval[0].timestamp()) - _seconds(kept.ttl)
-
-
-def _seconds(ttl: str) -> int:
-    time = time_from_text("ttl", ttl)
-    assert time is not None  # noqa: S101  # a state without an end has no ttl
-    return int(time.total_seconds())
-
-
 def state_to_read(services: Services, run: Run, share: StateShare) -> StateToRead:
     """What the job is told of it."""
-    files = tuple(
-        StateFileToRead(
-            services.store.spark_url(each.path), each.epoch, each.key_groups, each.file.rows, each.file.bytes
-        )
-        for each in share.files
-    )
+    files = files_to_read(services.store, share.files)
     updated = 0 if share.expired_until is None else epoch_seconds(run.epoch)
     is_full = share.state.is_full or share.is_rewritten or needs_others(run.dataflow.name, share.files)
     return StateToRead(share.state, files, share.tallies, updated, share.expired_until, is_full)
+
+
+def files_to_read(store: Store, files: Iterable[StateFile]) -> tuple[StateFileToRead, ...]:
+    """Files of state as Spark is told of them."""
+    return tuple(
+        StateFileToRead(store.spark_url(each.path), each.epoch, each.key_groups, each.file.rows, each.file.bytes)
+        for each in files
+    )
+
+
+def state_as_of(store: Store, kept: State, epoch: str, files: Iterable[StateFile]) -> StateToRead:
+    """A state at the end of an epoch, as whoever only reads it is told of it."""
+    ordered = sorted(files, key=lambda each: (each.epoch, each.key_groups, each.path))
+    return StateToRead(kept, files_to_read(store, ordered), None, 0, expired_until(kept, epoch), is_full=False)
 
 
 def needs_others(dataflow: str, files: Iterable[StateFile]) -> bool:

@@ -12,6 +12,7 @@ from sqlalchemy import select
 
 from weir.coordinator.checkpoint_keeping import keep_checkpoints
 from weir.coordinator.clearing import Clearer
+from weir.coordinator.compaction_keeping import forget_compactions
 from weir.coordinator.deleted import note_deleted_runs
 from weir.coordinator.expiry import expire_runs
 from weir.coordinator.release import delete_released, release
@@ -80,6 +81,8 @@ def _sweep_dataflow(
     report.deleted += expire_versions(services, dataflow, is_dry=report.is_dry)
     if not report.is_dry:
         _keep_checkpoints(services, dataflow, report)
+    if report.is_full and not report.is_dry:
+        forget_compactions(services, dataflow)
     _release(services, dataflow, report, is_pressed=is_pressed)
     expire_runs(services, dataflow, settings, report)
     of_runs = RunSweep(services, settings, report, floor, is_pressed=is_pressed)

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from functools import partial
 
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from weir.coordinator.checkpoint_content import fingerprint
 from weir.coordinator.services import Services
@@ -32,15 +33,20 @@ _REBUILD = "Nothing was changed: `weir ledger rebuild` goes by what the store sa
 def checkpoint_misfits(services: Services, runs: Collection[str]) -> tuple[Misfit, ...]:
     """What is wrong with the retained checkpoints of some runs. Raises Retryable."""
     with services.ledger.transaction() as session:
-        query = select(CheckpointRow).where(
-            CheckpointRow.run.in_(runs), CheckpointRow.kind == SnapshotKind.CHECKPOINT.value, is_retained()
-        )
-        rows = list(session.scalars(query.order_by(CheckpointRow.dataflow, CheckpointRow.number)))
+        rows = retained_of_runs(session, runs)
     of_manifests = asked(services, rows, partial(_of_manifest, services.store))
     bad = {each.path for each in of_manifests}
     whole = [row for row in rows if checkpoint_path(row.dataflow, row.number) not in bad]
     files = [each for row in whole for each in _files(services.store, row)]
     return (*of_manifests, *asked(services, files, partial(_of_file, services.store)))
+
+
+def retained_of_runs(session: Session, runs: Collection[str]) -> list[CheckpointRow]:
+    """The checkpoints of some runs that are retained, by number."""
+    query = select(CheckpointRow).where(
+        CheckpointRow.run.in_(runs), CheckpointRow.kind == SnapshotKind.CHECKPOINT.value, is_retained()
+    )
+    return list(session.scalars(query.order_by(CheckpointRow.dataflow, CheckpointRow.number)))
 
 
 def _of_manifest(store: Store, row: CheckpointRow) -> Misfit | None:

@@ -11,21 +11,27 @@ from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
+from weir.coordinator.checkpoint_content import keyed_states
 from weir.coordinator.services import Services
+from weir.coordinator.state_job import state_as_of
 from weir.coordinator.verify import Outcome, Verified
 from weir.errors import Fault, Loss
 from weir.ledger.models import ResultRow, RunRow
 from weir.ledger.moves import move
-from weir.ledger.runs import dataflow_of, run_by_id
+from weir.ledger.runs import Run, dataflow_of, run_by_id
 from weir.results.codec import manifest_from_json
 from weir.results.content_check import ContentAnswer, ResultToCheck
+from weir.results.manifest import Manifest
 from weir.results.partition_state import PartitionState
 from weir.store.hands import in_parallel
 from weir.store.probe import MANIFEST
 
 
 def contents_to_check(services: Services, found: Sequence[Verified]) -> tuple[ResultToCheck, ...]:
-    """What is to be asked about results whose bytes are right. Raises Retryable."""
+    """What is to be asked about results whose bytes are right, by their numbers in the ledger. Raises Retryable.
+
+    Not about those of a form of their run that it has no more: by what rule they were digested nobody knows.
+    """
     whole = [each for each in found if each.outcome in (Outcome.WHOLE, Outcome.BACK)]
     with services.ledger.transaction() as session:
         pinned = {run: session.get_one(RunRow, run).pinned for run in {each.run for each in whole}}
@@ -36,18 +42,31 @@ def contents_to_check(services: Services, found: Sequence[Verified]) -> tuple[Re
         known,
         services.store.workers,
     )
-    return tuple(
-        ResultToCheck(
-            each.result,
-            f"{each.stage}[{each.subtask}] of {each.run}",
-            tuple(services.store.spark_url(f"{each.folder}/{file.name}") for file in manifest.files),
-            manifest.spark_schema,
-            bool(manifest.keys),
-            str(manifest.digest),
-            runs[each.run].dataflow.stage(each.stage).digest,
+    asked = (_asked(services, runs[each.run], each, manifest) for each, manifest in zip(known, manifests, strict=True))
+    return tuple(each for each in asked if each is not None)
+
+
+def _asked(services: Services, run: Run, each: Verified, manifest: Manifest) -> ResultToCheck | None:
+    name, store = f"{each.stage}[{each.subtask}] of {each.run}", services.store
+    if manifest.state is not None:
+        state, _ = keyed_states(run.topology).get(each.stage, (None, ""))
+        if state is None or not each.is_current:
+            return None
+        files = state_as_of(store, state, run.epoch, manifest.state.files)
+        return ResultToCheck(
+            each.result, name, (), manifest.spark_schema, is_keyed=True, expected=str(manifest.digest), state=files
         )
-        for each, manifest in zip(known, manifests, strict=True)
-        if manifest.state is None  # its digest is that of all rows of the state, whatever its own files have
+    rules = {stage.name: stage.digest for stage in run.dataflow.stages}
+    if each.stage not in rules:
+        return None
+    return ResultToCheck(
+        each.result,
+        name,
+        tuple(store.spark_url(f"{each.folder}/{file.name}") for file in manifest.files),
+        manifest.spark_schema,
+        bool(manifest.keys),
+        str(manifest.digest),
+        rules[each.stage],
     )
 
 
@@ -55,8 +74,8 @@ def with_contents(
     services: Services, found: Sequence[Verified], asked: Iterable[ResultToCheck], answers: Iterable[ContentAnswer]
 ) -> tuple[Verified, ...]:
     """Put into quarantine what has another digest than was committed; answers `found` with what is known by now."""
-    expected = {each.result: each.expected for each in asked}
-    said = {each.result: each for each in answers}
+    expected = {each.number: each.expected for each in asked}
+    said = {each.number: each for each in answers}
     by_dataflow: dict[str, list[Verified]] = {}
     for each in found:
         by_dataflow.setdefault(dataflow_of(each.run), []).append(each)

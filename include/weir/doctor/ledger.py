@@ -30,6 +30,7 @@ from weir.doctor.ledger_judgement import (
     judge_postgresql,
     judge_revision,
 )
+from weir.doctor.ledger_states import judge_states, states_of_dataflows
 from weir.errors import Misconfigured
 from weir.ledger.ledger import HEAD
 from weir.ledger.migrate import known_revisions
@@ -58,6 +59,7 @@ class LedgerExam:
             *(server or [Check(AREA, "journal", self.check_journal)]),
             Check(AREA, "writing", self.check_writing),
             Check(AREA, "owed clears", self.check_owed),
+            Check(AREA, "states", self.check_states),
         ]
 
     def store_ids(self) -> tuple[str, ...]:
@@ -181,6 +183,13 @@ class LedgerExam:
         with self._connected() as connection:
             number, oldest = connection.execute(query).one()
         yield judge_owed(Owed(number, oldest), datetime.now(UTC), is_served=self._is_served)
+
+    def check_states(self) -> Iterator[Finding]:
+        """Whether the states of each dataflow are checkpointed and compacted."""
+        with self._connected() as connection:
+            found = list(states_of_dataflows(connection))
+        now = datetime.now(UTC)
+        yield from (judge_states(each, now) for each in found)
 
     def _names(self, column: Any) -> tuple[str, ...]:
         if not self._is_there:

@@ -12,7 +12,7 @@ from enum import Enum
 from sqlalchemy import bindparam, select, update
 from sqlalchemy.orm import Session
 
-from weir.ledger.models import AttemptRow, OwedClearRow
+from weir.ledger.models import AttemptRow, OwedClearRow, RunRow
 from weir.recovery.classify import FailureClass
 from weir.recovery.labels import TYPE
 from weir.recovery.run_state import AttemptState
@@ -103,6 +103,39 @@ def end(
     row.failure, row.error = (failure.value if failure else row.failure), (error or row.error)
     if failure is not None:
         row.labels = {TYPE: failure.value}
+
+
+def nobodys_attempt(
+    run: RunRow,
+    region: RegionId,
+    attempt: str,
+    map_index: int,
+    try_number: int,
+    lineage: int,
+    at: datetime,
+    state: AttemptState,
+    origin: Origin,
+) -> AttemptRow:
+    """An attempt of which no process is known, and that is over: what it has made was found, or put in its place."""
+    return AttemptRow(
+        id=attempt,
+        run=run.id,
+        region=region.name,
+        subtask=region.subtask,
+        task_id=run.task_prefix + region.name,
+        map_index=map_index,
+        try_number=try_number,
+        max_tries=0,
+        ti_id="",
+        lineage=lineage,
+        origin=origin.value,
+        state=state.value,
+        session_id="",
+        session_url="",
+        began_at=at,
+        ended_at=at,
+        waits=0,
+    )
 
 
 def hear_of(session: Session, attempt: str, now: datetime) -> None:

@@ -105,6 +105,38 @@ def enter_checkpoint(
     return row
 
 
+def enter_taken(
+    session: Session,
+    dataflow: str,
+    number: int,
+    now: datetime,
+    kind: SnapshotKind = SnapshotKind.CHECKPOINT,
+    folder: str = "",
+) -> None:
+    """Enter a number of which nothing more is known than that it is taken."""
+    session.add(
+        CheckpointRow(
+            dataflow=dataflow,
+            number=number,
+            kind=kind.value,
+            status=CheckpointStatus.FAILED.value,
+            epoch="",
+            run="",
+            lineage=0,
+            attempt="",
+            content="",
+            folder=folder,
+            triggered_at=now,
+            deleted_at=now if folder else None,
+            full_bytes=0,
+            incremental_bytes=0,
+            new_files=0,
+            shared_files=0,
+        )
+    )
+    session.flush()
+
+
 def checkpoint_row(session: Session, dataflow: str, number: int) -> CheckpointRow | None:
     """What the ledger knows of a number."""
     query = select(CheckpointRow).where(CheckpointRow.dataflow == dataflow, CheckpointRow.number == number)

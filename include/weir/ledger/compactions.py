@@ -5,7 +5,7 @@ Invariant: of a partition that an attempt has committed one compaction at most i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -78,6 +78,12 @@ def compaction_rows_of(session: Session, attempts: Iterable[str]) -> list[Compac
     """The compactions of what these attempts have committed."""
     asked = sorted(set(attempts))
     return list(session.scalars(_OF_ATTEMPTS, {"attempts": asked})) if asked else []
+
+
+def compactions_in(session: Session, runs: Collection[str]) -> dict[Compacted, CompactionRow]:
+    """The compactions of the states of some runs, by what was compacted."""
+    rows = session.scalars(select(CompactionRow).where(CompactionRow.run.in_(runs)))
+    return {Compacted(row.of_attempt, row.state, row.subtask): row for row in rows}
 
 
 def compaction_rows(session: Session, run: str) -> list[CompactionRow]:

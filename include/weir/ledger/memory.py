@@ -13,6 +13,7 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from weir.ledger.compactions import compaction_rows
 from weir.ledger.leases import clock
 from weir.ledger.models import (
     AttemptRow,
@@ -70,11 +71,15 @@ class Unfinished:
 
 @dataclass(frozen=True, slots=True)
 class StageMemory:
-    """The results of a stage in a run, by subtask, layout and attempt; and the attempts that have made none."""
+    """The results of a stage in a run, by subtask, layout and attempt; and the attempts that have made none.
+
+    `compacted` are the bytes that compactions of them have written, if it is a state.
+    """
 
     stage: str
     results: tuple[ResultMemory, ...]
     unfinished: tuple[Unfinished, ...]
+    compacted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,9 @@ def run_memory(session: Session, run: RunRow, stage: str | None, now: datetime) 
     regions = _regions(run, attempts.values(), rows)
     unfinished = _unfinished(attempts.values(), {row.attempt for row in rows} if stage is None else _made(session, run))
     order = list(dict.fromkeys([*regions, *results]))
+    compacted: dict[str, int] = defaultdict(int)
+    for made in compaction_rows(session, run.id):
+        compacted[made.state] += made.written_bytes
     return RunMemory(
         run,
         tuple(
@@ -104,6 +112,7 @@ def run_memory(session: Session, run: RunRow, stage: str | None, now: datetime) 
                 each,
                 tuple(results[each]),
                 tuple(one for one in unfinished if one.attempt.region == regions.get(each)),
+                compacted[each],
             )
             for each in order
             if stage in (None, each)

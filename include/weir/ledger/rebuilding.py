@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from weir.ledger.attempts import LIVE, Origin, end
+from weir.ledger.attempts import LIVE, Origin, end, nobodys_attempt
 from weir.ledger.models import (
     AttemptRow,
     ConsumptionRow,
@@ -125,39 +125,16 @@ def _attempt(run: str, region: RegionId, try_number: int | None = None) -> Any:
 def _attempt_row(run: RunRow, topology: Topology, candidate: Candidate) -> AttemptRow:
     region, at = candidate.region, datetime.fromisoformat(candidate.created_at)
     index = topology.region(region.name).map_index(region.subtask)
-    return _rebuilt(
-        run, region, candidate.attempt, index, candidate.try_number, candidate.lineage, at, AttemptState.FENCED
-    )
-
-
-def _rebuilt(
-    run: RunRow,
-    region: RegionId,
-    attempt: str,
-    map_index: int,
-    try_number: int,
-    lineage: int,
-    at: datetime,
-    state: AttemptState,
-) -> AttemptRow:
-    return AttemptRow(
-        id=attempt,
-        run=run.id,
-        region=region.name,
-        subtask=region.subtask,
-        task_id=run.task_prefix + region.name,
-        map_index=map_index,
-        try_number=try_number,
-        max_tries=0,
-        ti_id="",
-        lineage=lineage,
-        origin=Origin.REBUILT.value,
-        state=state.value,
-        session_id="",
-        session_url="",
-        began_at=at,
-        ended_at=at,
-        waits=0,
+    return nobodys_attempt(
+        run,
+        region,
+        candidate.attempt,
+        index,
+        candidate.try_number,
+        candidate.lineage,
+        at,
+        AttemptState.FENCED,
+        Origin.REBUILT,
     )
 
 
@@ -250,7 +227,8 @@ def restore_publications(session: Session, run: RunRow, pointers: Iterable[Point
     at, closing = max((datetime.fromisoformat(pointer.published_at), pointer.attempt) for pointer in every)
     is_new = session.get(AttemptRow, closing) is None
     if is_new and session.scalar(_attempt(run.id, CLOSE, _try_number(closing))) is None:
-        session.add(_rebuilt(run, CLOSE, closing, -1, _try_number(closing), 0, at, AttemptState.COMMITTED))
+        number, state = _try_number(closing), AttemptState.COMMITTED
+        session.add(nobodys_attempt(run, CLOSE, closing, -1, number, 0, at, state, Origin.REBUILT))
         session.flush()
         visible = {pointer.sink: pointer for pointer in every}
         _restore_reads(session, closing, [read for each in visible.values() for read in _published_reads(run.id, each)])

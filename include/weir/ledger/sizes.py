@@ -1,7 +1,9 @@
 """How many bytes results have, and how many those that are being written are likely to have.
 
-Invariant: it changes nothing. Counted are committed results whose bytes are there by the ledger. What attempts at work
-have written, copies, records, manifests and what dead attempts have left have no rows, and are not counted.
+Invariant: it changes nothing. Counted are committed results whose bytes are there by the ledger, and what compactions
+have written. A file of keyed state counts once, with whoever wrote it, until all that was written with it has gone.
+What attempts at work have written, copies, records, manifests, what dead attempts have left, and what was compacted
+before the ledger was built again have no rows, and are not counted.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from sqlalchemy.orm import Session
 from weir.errors import Fault, Misconfigured
 from weir.ledger.models import AttemptRow, DataflowRow, ResultRow, RunRow
 from weir.ledger.runs import topology_of
+from weir.ledger.state_models import CompactionRow
 from weir.recovery.run_state import CLOSE, AttemptState
 from weir.results.partition_state import PartitionState
 from weir.topology.regions import PartitionId, RegionId, Topology
@@ -26,10 +29,12 @@ LATEST = 3
 _RUNS = 20
 """In how many of the newest runs these are looked for: more than are usually at work at once."""
 
+_RELEASED = PartitionState.RELEASED.value
+
 # Built once: to build a statement costs more than to carry it out.
 _AT_REST = or_(
     ResultRow.state.in_((PartitionState.FINISHED.value, PartitionState.QUARANTINED.value)),
-    (ResultRow.state == PartitionState.RELEASED.value) & ResultRow.deleted_at.is_(None),
+    (ResultRow.state == _RELEASED) & ResultRow.deleted_at.is_(None),
     (ResultRow.state == PartitionState.LOST.value) & (ResultRow.fault == Fault.DAMAGED.value),
 )
 
@@ -89,11 +94,13 @@ def dataflows(session: Session) -> list[str]:
 
 
 def bytes_at_rest(session: Session, dataflow: str | None = None) -> int:
-    """The bytes of the results of a dataflow, or of all, that are there by the ledger."""
-    query = select(func.sum(ResultRow.bytes)).where(_AT_REST)
+    """The bytes of the results and compactions of a dataflow, or of all, that are there by the ledger."""
+    results = select(func.sum(ResultRow.bytes)).where(_AT_REST)
+    compacted = select(func.sum(CompactionRow.written_bytes))
     if dataflow is not None:
-        query = query.join(RunRow, RunRow.id == ResultRow.run).where(RunRow.dataflow == dataflow)
-    return int(session.scalar(query) or 0)
+        results = results.join(RunRow, RunRow.id == ResultRow.run).where(RunRow.dataflow == dataflow)
+        compacted = compacted.where(CompactionRow.dataflow == dataflow)
+    return int(session.scalar(results) or 0) + int(session.scalar(compacted) or 0)
 
 
 def kept_for_good(session: Session, names: Collection[str]) -> dict[str, int]:
@@ -101,10 +108,30 @@ def kept_for_good(session: Session, names: Collection[str]) -> dict[str, int]:
     query = (
         select(RunRow.dataflow, func.sum(ResultRow.bytes))
         .join(RunRow, RunRow.id == ResultRow.run)
-        .where(RunRow.dataflow.in_(names), RunRow.released_at.is_not(None), _AT_REST)
+        .where(RunRow.dataflow.in_(names), RunRow.released_at.is_not(None), _AT_REST, ResultRow.state != _RELEASED)
         .group_by(RunRow.dataflow)
     )
     return {name: int(found) for name, found in session.execute(query).tuples()}
+
+
+def shared_state(session: Session, names: Collection[str]) -> dict[str, int]:
+    """The bytes, by dataflow, of state that is there although its results are released, and of compactions."""
+    released = (
+        select(RunRow.dataflow, func.sum(ResultRow.bytes))
+        .join(RunRow, RunRow.id == ResultRow.run)
+        .where(RunRow.dataflow.in_(names), ResultRow.state == _RELEASED, ResultRow.deleted_at.is_(None))
+        .group_by(RunRow.dataflow)
+    )
+    compacted = (
+        select(CompactionRow.dataflow, func.sum(CompactionRow.written_bytes))
+        .where(CompactionRow.dataflow.in_(names))
+        .group_by(CompactionRow.dataflow)
+    )
+    found: dict[str, int] = defaultdict(int)
+    for query in (released, compacted):
+        for name, size in session.execute(query).tuples():
+            found[name] += int(size)
+    return dict(found)
 
 
 def runs_by_age(session: Session, names: Collection[str]) -> list[tuple[str, str]]:

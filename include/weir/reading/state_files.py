@@ -6,7 +6,6 @@ Invariant: only the row groups that are asked for are fetched, and no byte is us
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ from weir.reading.state_rows import as_stored, of_key_groups
 from weir.results.manifest import Segment, StateFile
 from weir.state.files import overlap
 from weir.store.errors import NotFound
+from weir.store.seekable import Seekable
 from weir.store.store import Store
 
 
@@ -48,26 +48,12 @@ def read_rows(store: Store, file: StateFile, schema: pa.Schema, key_groups: tupl
     return of_key_groups(as_stored(table, schema), (first, last))
 
 
-class _Fetched(io.RawIOBase):
+class _Fetched(Seekable):
     """A file of which only some segments were fetched, each compared with its recorded SHA-256."""
 
     def __init__(self, store: Store, file: StateFile, segments: Sequence[Segment]) -> None:
-        super().__init__()
-        self._path, self._size, self._at = file.path, file.file.bytes, 0
+        super().__init__(file.file.bytes)
         self._parts = [(each.offset, _checked(store, file, each)) for each in segments]
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
 
     def read(self, size: int = -1) -> bytes:
         end = self._size if size < 0 else min(self._size, self._at + size)

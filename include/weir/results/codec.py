@@ -53,7 +53,7 @@ def manifest_from_json(data: bytes) -> Manifest:
 
 def stage_copy_to_json(copy: StageCopy) -> bytes:
     """Encode the description of a copy as canonical JSON, with its own SHA-256: no ledger knows it."""
-    return _encode("stage copy", copy, {_CHECKSUM: _checksum(_encode("stage copy", copy))})
+    return _sealed("stage copy", copy)
 
 
 def stage_copy_from_json(data: bytes) -> StageCopy:
@@ -61,9 +61,7 @@ def stage_copy_from_json(data: bytes) -> StageCopy:
 
     Raises Misconfigured on an unknown version, another kind of document, or one that is not as it was written.
     """
-    copy = _decode("stage copy", StageCopy, data, _CHECKSUM)
-    _require_as_written("the description of a copy", data)
-    return copy
+    return _unsealed("stage copy", StageCopy, data, "the description of a copy")
 
 
 def region_job_to_json(job: RegionJob) -> bytes:
@@ -108,7 +106,7 @@ def run_record_from_json(data: bytes) -> RunRecord:
 
 def checkpoint_to_json(checkpoint: Checkpoint) -> bytes:
     """Encode a checkpoint or savepoint as canonical JSON, with its own SHA-256."""
-    return _encode("checkpoint", checkpoint, {_CHECKSUM: _checksum(_encode("checkpoint", checkpoint))})
+    return _sealed("checkpoint", checkpoint)
 
 
 def checkpoint_from_json(data: bytes) -> Checkpoint:
@@ -116,9 +114,7 @@ def checkpoint_from_json(data: bytes) -> Checkpoint:
 
     Raises Misconfigured on an unknown version, another kind of document, or one that is not as it was written.
     """
-    checkpoint = _decode("checkpoint", Checkpoint, data, _CHECKSUM)
-    _require_as_written("a checkpoint", data)
-    return checkpoint
+    return _unsealed("checkpoint", Checkpoint, data, "a checkpoint")
 
 
 def state_files_to_plain(files: Iterable[StateFile]) -> list[Any]:
@@ -139,6 +135,17 @@ def expectation_results_to_plain(results: Iterable[ExpectationResult]) -> list[A
 def expectation_results_from_plain(value: Any) -> tuple[ExpectationResult, ...]:
     """Decode what became of expectations. Raises Misconfigured if it is none of that."""
     return cast("tuple[ExpectationResult, ...]", _value(tuple[ExpectationResult, ...], value, "expectation results"))
+
+
+def _sealed(kind: str, value: object) -> bytes:
+    """Encode a document of which no ledger knows the SHA-256: it has its own."""
+    return _encode(kind, value, {_CHECKSUM: _checksum(_encode(kind, value))})
+
+
+def _unsealed(kind: str, target: type[T], data: bytes, what: str) -> T:
+    value = _decode(kind, target, data, _CHECKSUM)
+    _require_as_written(what, data)
+    return value
 
 
 def _checksum(data: bytes) -> str:

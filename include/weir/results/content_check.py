@@ -12,32 +12,36 @@ from typing import Any
 
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.errors import Misconfigured
+from weir.results.region_job import StateToRead
+from weir.results.state_query import state_from_plain, state_to_plain
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
 class ResultToCheck:
-    """A result by its number in the ledger: its files as Spark spells them, its columns, and the rule of its digest.
+    """A result by a number: its files as Spark spells them, its columns, and the rule of its digest.
 
     `is_keyed` says that the files have Weir's key-group column behind those of `spark_schema`. `expected` is the digest
-    that it should have.
+    that it should have. Of a partition of keyed state it is that of all its visible rows, whoever wrote them: `state`
+    has the files, and `files` is empty.
     """
 
-    result: int
+    number: int
     name: str
     files: tuple[str, ...]
     spark_schema: str
     is_keyed: bool
     expected: str
     rule: DigestRule = PLAIN_RULE
+    state: StateToRead | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ContentAnswer:
     """The digest of the rows of a result, or why there is none."""
 
-    result: int
+    number: int
     digest: str | None = None
     error: str = ""
 
@@ -73,10 +77,12 @@ def request_from_json(text: str) -> tuple[ResultToCheck, ...]:
 
 def _to_json(result: ResultToCheck) -> dict[str, Any]:
     rule = {"round": dict(result.rule.round), "ignore": list(result.rule.ignore)}
-    plain = {name: getattr(result, name) for name in ("result", "name", "spark_schema", "is_keyed", "expected")}
-    return plain | {"files": list(result.files), "rule": rule}
+    plain = {name: getattr(result, name) for name in ("number", "name", "spark_schema", "is_keyed", "expected")}
+    state = None if result.state is None else state_to_plain(result.state)
+    return plain | {"files": list(result.files), "rule": rule, "state": state}
 
 
 def _from_json(found: dict[str, Any]) -> ResultToCheck:
     rule = DigestRule(found["rule"]["round"], tuple(found["rule"]["ignore"]))
-    return ResultToCheck(**{**found, "files": tuple(found["files"]), "rule": rule})
+    state = None if found["state"] is None else state_from_plain(found["state"])
+    return ResultToCheck(**{**found, "files": tuple(found["files"]), "rule": rule, "state": state})

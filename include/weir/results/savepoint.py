@@ -21,6 +21,9 @@ FILES: Final = "files"
 RESULTS: Final = "results"
 MANIFEST: Final = "manifest.json"
 
+NUMBERS: Final = "_numbers"
+"""No savepoint has such a name."""
+
 
 @dataclass(frozen=True, slots=True)
 class FileCopy:
@@ -43,6 +46,16 @@ class Place:
 def savepoints_folder(dataflow: str) -> str:
     """Where the savepoints of a dataflow are if nobody says otherwise, relative to the store."""
     return f"{dataflow}/_savepoints"
+
+
+def numbers_folder(dataflow: str) -> str:
+    """Where the numbers are of savepoints that the store itself does not hold, or no more."""
+    return f"{savepoints_folder(dataflow)}/{NUMBERS}"
+
+
+def number_path(dataflow: str, number: int) -> str:
+    """What says that a number was that of a savepoint, and of which folder: a ledger that is built again knows it."""
+    return f"{numbers_folder(dataflow)}/{number:08d}"
 
 
 def as_savepoint(

@@ -28,7 +28,7 @@ class StateQuery:
 
 def query_to_json(query: StateQuery) -> str:
     """All that the program is asked."""
-    states = {name: _to_json(read) for name, read in query.states.items()}
+    states = {name: state_to_plain(read) for name, read in query.states.items()}
     return json.dumps({"version": VERSION, "query": query.query, "limit": query.limit, "states": states})
 
 
@@ -40,11 +40,12 @@ def query_from_json(text: str) -> StateQuery:
             f"the query has version {found.get('version')!r}, expected {VERSION}: use the program of the Weir that "
             "wrote it"
         )
-    states = {name: _from_json(read) for name, read in found["states"].items()}
+    states = {name: state_from_plain(read) for name, read in found["states"].items()}
     return StateQuery(found["query"], states, found["limit"])
 
 
-def _to_json(read: StateToRead) -> dict[str, Any]:
+def state_to_plain(read: StateToRead) -> dict[str, Any]:
+    """A state as JSON has it, for a program that only reads it."""
     state = read.state
     return {
         "name": state.name,
@@ -55,7 +56,8 @@ def _to_json(read: StateToRead) -> dict[str, Any]:
     }
 
 
-def _from_json(found: dict[str, Any]) -> StateToRead:
+def state_from_plain(found: Mapping[str, Any]) -> StateToRead:
+    """Read what `state_to_plain` has made."""
     state = State(found["name"], StateKind.KEYED, tuple(found["keys"]), found["schema"])
     files = tuple(
         StateFileToRead(

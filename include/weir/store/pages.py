@@ -17,6 +17,7 @@ from weir.errors import Fault, Retryable
 from weir.results.manifest import DataFile
 from weir.store.errors import NotFound
 from weir.store.probe import Finding, missing
+from weir.store.seekable import Seekable
 from weir.store.store import Store
 
 _ROWS = 16_384
@@ -55,25 +56,13 @@ def _of_store(error: Exception, path: str, file: DataFile) -> Finding:
     raise error
 
 
-class _StoreFile(io.RawIOBase):
+class _StoreFile(Seekable):
     """A file of the store as Python's; `error` is what the store said when it did not answer."""
 
     def __init__(self, store: Store, path: str, size: int) -> None:
-        self._store, self._path, self._size, self._at = store, path, size, 0
+        super().__init__(size)
+        self._store, self._path = store, path
         self.error: Exception | None = None
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")

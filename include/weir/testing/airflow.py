@@ -220,6 +220,7 @@ class FakeAirflow:
             interval_of(task.key.run_id),
             "sc://nowhere",
             clear_number=self.clear_numbers.get(task.key.run_id, 0),
+            parameters=self.flow.parameters,
             previous=self._previous(task.key.run_id) if Topology(self.flow).reads_previous else None,
             restart=self.strategy,
             is_backfill=task.key.run_id.startswith("backfill__"),

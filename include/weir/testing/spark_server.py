@@ -39,14 +39,15 @@ class TestServer:
 
 
 @contextmanager
-def running_server(folder: Path, cores: int = 2) -> Iterator[TestServer]:
+def running_server(folder: Path, cores: int = 2, *, collects_every: str = "10s") -> Iterator[TestServer]:
     """Start a server that writes below `folder` only, and stop it and all that it started.
 
+    So often as `collects_every` says it collects all garbage, and with it the checkpoints that nobody reads any more.
     Raises AssertionError with the end of its log if it does not start.
     """
     ports = choose_ports(["connect", "ui"], {})
     environment = {**os.environ, **find_java(folder / "java", os.environ).environment(os.environ)}
-    settings = {"spark.cleaner.periodicGC.interval": "10s"}
+    settings = {"spark.cleaner.periodicGC.interval": collects_every}
     server = SparkServer(
         folder / "spark", folder / "spark.log", ports["connect"], ports["ui"], cores, environment, settings=settings
     )

@@ -4,6 +4,8 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import select
+from tests.weir.coordinator import keeping
+from tests.weir.coordinator.keeping import run_days
 
 from weir.coordinator import checkpoint as checkpoint_steps
 from weir.coordinator.rebuild import rebuild
@@ -26,34 +28,13 @@ EPOCHS = tuple(f"201301{day:02d}T000000Z" for day in range(1, 12))
 
 
 def aircraft(parallelism=1, ttl=None, **more):
-    """Each day's flights change the history of the aircraft."""
-    return Dataflow(
-        "ladder",
-        [
-            source("flights", "pipelines.ladder:flights"),
-            Stage(
-                "aircraft",
-                "pipelines.ladder:aircraft",
-                [blocking("flights", by="k")],
-                parallelism=parallelism,
-                state=keyed_state("history", key="k", schema="k BIGINT, n BIGINT", ttl=ttl),
-            ),
-            sink("aircraft", "known"),
-        ],
-        **more,
-    )
+    return keeping.aircraft(parallelism, {"ttl": ttl}, **{"keep": None, **more})
 
 
 @pytest.fixture
 def days(world):
     world.airflow.deploy(aircraft())
     return world
-
-
-def run_days(world, *days):
-    for day in days:
-        world.airflow.dag_run(day)
-        world.airflow.run_until_quiet()
 
 
 def rows(world, which=checkpoints_of):

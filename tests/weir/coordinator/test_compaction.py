@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 from sqlalchemy import select
+from tests.weir.coordinator import keeping
+from tests.weir.coordinator.keeping import epoch, manifest_of, run_days
 
 from weir.coordinator.compacted_files import compacted_files, present_compactions
-from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
-from weir.ledger.models import ResultRow
 from weir.ledger.state_models import CompactionRow
-from weir.results.codec import manifest_from_json
 from weir.state.files import runs_to_merge
 from weir.testing.airflow import Killed
 
@@ -17,51 +16,13 @@ TASK = "weir_compact-aircraft-known"
 
 
 def aircraft(parallelism=1, runs=3, **more):
-    """Each day's flights change the history of the aircraft."""
-    return Dataflow(
-        "ladder",
-        [
-            source("flights", "pipelines.ladder:flights"),
-            Stage(
-                "aircraft",
-                "pipelines.ladder:aircraft",
-                [blocking("flights", by="k")],
-                parallelism=parallelism,
-                state=keyed_state("history", key="k", schema="k BIGINT, n BIGINT", runs=runs, **more),
-            ),
-            sink("aircraft", "known"),
-        ],
-        keep="60 days",
-    )
+    return keeping.aircraft(parallelism, {"runs": runs, **more})
 
 
 @pytest.fixture
 def days(world):
     world.airflow.deploy(aircraft())
     return world
-
-
-def run_days(world, *days):
-    for day in days:
-        world.airflow.dag_run(day)
-        world.airflow.run_until_quiet()
-
-
-def epoch(day):
-    return f"201301{day:02d}T000000Z"
-
-
-def committed(world, day, subtask=0):
-    with world.ledger.transaction() as session:
-        row = session.scalar(
-            select(ResultRow).where(
-                ResultRow.run == f"ladder@{epoch(day)}",
-                ResultRow.stage == "history",
-                ResultRow.subtask == subtask,
-                ResultRow.is_current,
-            )
-        )
-    return manifest_from_json(world.store.read(f"{row.folder}/manifest.json"))
 
 
 def compactions(world):
@@ -71,19 +32,19 @@ def compactions(world):
 
 
 def present(world, day, subtask=0):
-    manifest = committed(world, day, subtask)
+    manifest = manifest_of(world, day, subtask)
     return compacted_files(manifest, present_compactions(world.services, {manifest.attempt}))
 
 
 def digests(world, *days):
-    return [str(committed(world, day).digest) for day in days]
+    return [str(manifest_of(world, day).digest) for day in days]
 
 
 def test_runs_are_merged_behind_the_epoch_that_makes_them_too_many(days):
     run_days(days, 1, 2, 3, 4)
     assert set(days.airflow.states().values()) == {"success"}
     assert compactions(days) == [(epoch(4), 0)]
-    assert len(committed(days, 4).state.files) == 4
+    assert len(manifest_of(days, 4).state.files) == 4
     assert runs_to_merge(present(days, 4)) <= 3
 
 
@@ -91,7 +52,7 @@ def test_the_next_epoch_goes_on_from_what_was_compacted(days):
     run_days(days, 1, 2, 3, 4, 5)
     merged = present(days, 4)
     assert "/c" in merged[-1].path.rpartition("/m")[0] or any("/m0/" in each.path for each in merged)
-    assert committed(days, 5).state.files[:-1] == merged
+    assert manifest_of(days, 5).state.files[:-1] == merged
 
 
 def test_states_are_the_same_with_and_without_compaction(days, tmp_path):
@@ -126,7 +87,7 @@ def test_a_compaction_that_comes_too_late_for_the_next_epoch_is_made_use_of_by_t
     own.state = "running"
     days.airflow.run_until_quiet()
     late.state = own.state = None
-    assert len(committed(days, 5).state.files) == 5
+    assert len(manifest_of(days, 5).state.files) == 5
     days.airflow.run_until_quiet()
     assert compactions(days) == [(epoch(4), 0), (epoch(5), 0)]
     assert {each.path for each in present(days, 4)} & {each.path for each in present(days, 5)}
@@ -158,7 +119,7 @@ def test_where_a_merged_file_is_gone_all_go_on_from_what_was_committed(days):
     days.store.delete(merged.path)
     run_days(days, 5)
     assert set(days.airflow.states().values()) == {"success"}
-    assert committed(days, 5).state.files[:-1] == committed(days, 4).state.files
+    assert manifest_of(days, 5).state.files[:-1] == manifest_of(days, 4).state.files
 
 
 def test_where_a_merged_file_goes_while_it_is_read_the_next_try_does_without(days):
@@ -178,7 +139,7 @@ def test_where_a_merged_file_goes_while_it_is_read_the_next_try_does_without(day
     run_days(days, 5)
     task = days.airflow.task("scheduled__2013-01-05", "aircraft-known")
     assert (task.state, len(task.runs)) == ("success", 2)
-    assert committed(days, 5).state.files[:-1] == committed(days, 4).state.files
+    assert manifest_of(days, 5).state.files[:-1] == manifest_of(days, 4).state.files
 
 
 def test_where_a_merged_file_goes_before_what_was_read_is_committed_the_next_try_does_without(days):
@@ -196,7 +157,7 @@ def test_where_a_merged_file_goes_before_what_was_read_is_committed_the_next_try
     run_days(days, 5)
     task = days.airflow.task("scheduled__2013-01-05", "aircraft-known")
     assert (task.state, len(task.runs)) == ("success", 2)
-    assert committed(days, 5).state.files[:-1] == committed(days, 4).state.files
+    assert manifest_of(days, 5).state.files[:-1] == manifest_of(days, 4).state.files
 
 
 def test_a_compaction_whose_input_is_gone_ends_without_one(days):
@@ -205,7 +166,7 @@ def test_a_compaction_whose_input_is_gone_ends_without_one(days):
     task = days.airflow.task("scheduled__2013-01-04", TASK)
     task.state = "running"
     days.airflow.run_until_quiet()
-    days.store.delete(committed(days, 1).state.files[0].path)
+    days.store.delete(manifest_of(days, 1).state.files[0].path)
     task.state = None
     days.airflow.run_until_quiet()
     assert task.state == "success"
@@ -221,7 +182,7 @@ def test_what_a_state_that_was_replaced_had_been_compacted_to_is_read_by_nobody(
     run_days(days, 5)
     assert present(days, 4) != before
     own = [each for each in before if each.epoch == epoch(4)]
-    assert not {each.path for each in own} & {each.path for each in committed(days, 5).state.files}
+    assert not {each.path for each in own} & {each.path for each in manifest_of(days, 5).state.files}
 
 
 def test_each_subtask_is_compacted_on_its_own_also_after_a_change_of_parallelism(days):
@@ -231,7 +192,7 @@ def test_each_subtask_is_compacted_on_its_own_also_after_a_change_of_parallelism
     assert set(days.airflow.states().values()) == {"success"}
     assert {subtask for run, subtask in compactions(days) if run == epoch(4)} == {0, 1, 2}
     for subtask, groups in enumerate([(0, 42), (43, 85), (86, 127)]):
-        files = committed(days, 5, subtask).state.files
+        files = manifest_of(days, 5, subtask).state.files
         assert runs_to_merge(files) <= 4
         assert all(groups[0] <= each.key_groups[0] and each.key_groups[1] <= groups[1] for each in files)
 
@@ -240,4 +201,4 @@ def test_a_state_that_is_written_whole_has_no_task_that_compacts_it(world):
     world.airflow.deploy(aircraft(full=True))
     run_days(world, 1)
     assert not [key for key in world.airflow.tasks if key.task_id == TASK]
-    assert replace(committed(world, 1).state, files=()).changed == 1
+    assert replace(manifest_of(world, 1).state, files=()).changed == 1

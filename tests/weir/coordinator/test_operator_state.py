@@ -2,6 +2,7 @@
 
 import pytest
 from sqlalchemy import select
+from tests.weir.coordinator.keeping import run_days
 
 from weir.dataflow import Dataflow, Stage, blocking, broadcast_state, list_state, sink, source
 from weir.ledger.models import ResultRow
@@ -26,12 +27,6 @@ def flow(state, parallelism=2):
         ],
         keep="60 days",
     )
-
-
-def run_days(world, *days):
-    for day in days:
-        world.airflow.dag_run(day)
-        world.airflow.run_until_quiet()
 
 
 def rows_of(world, day, state):

@@ -103,6 +103,26 @@ def test_a_checkpoint_stays_whose_run_has_other_results_by_now(world):
     assert closed(world) == [1, 2, 3, 4]
 
 
+def test_a_run_without_versions_is_open_once_its_state_is_made_again_until_its_closing_task_is_cleared(world):
+    world.airflow.deploy(sinkless())
+    run_days(world.airflow, 1, 2)
+    world.lose_ledger()
+    rebuild(world.services)
+    keep_up(world)
+    assert closed(world) == [1, 2]
+    world.content["flights"] = "corrected"
+    world.airflow.clear_by_hand("scheduled__2013-01-02", "flights")
+    world.airflow.run_until_quiet()
+    keep_up(world)
+    assert closed(world) == [1]
+    assert checkpoints(world) == {1: EPOCHS[0], 2: EPOCHS[1]}
+    world.airflow.clear_by_hand("scheduled__2013-01-02", "weir_close")
+    world.airflow.run_until_quiet()
+    assert closed(world) == [1, 2]
+    assert checkpoints(world) == {1: EPOCHS[0], 3: EPOCHS[1]}
+    assert set(world.airflow.states().values()) == {"success"}
+
+
 def test_what_a_fork_began_with_stays_although_its_origin_is_built_again_first(world):
     states = (keyed_state("history", key="k", schema="k BIGINT, n BIGINT", full=True),)
     world.airflow.deploy(aircraft(states=states, retained_checkpoints=1))

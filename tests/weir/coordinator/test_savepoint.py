@@ -4,7 +4,7 @@ import shutil
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import func, select
 from tests.weir.coordinator.conftest import Saved, World
 from tests.weir.coordinator.restoring import (
     EPOCHS,
@@ -19,12 +19,14 @@ from tests.weir.coordinator.restoring import (
     states_of,
 )
 
+from weir.coordinator.rebuild import rebuild
 from weir.coordinator.restore import Wish
 from weir.coordinator.restore import restore as restore_snapshot
 from weir.coordinator.savepoint import Asked, create, drop, savepoints, show, tidy
 from weir.errors import Misconfigured, Retryable
 from weir.ledger.state_models import CheckpointRow
 from weir.results.codec import checkpoint_from_json
+from weir.results.savepoint import number_path
 from weir.store.store import Store
 from weir.store.walk import files_below
 from weir.testing.ledgers import fast_folder
@@ -147,7 +149,7 @@ def test_what_is_dropped_is_gone_and_nothing_else_is(days):
     before = lying(days.store, "ladder")
     gone = drop(days.services, "ladder", "mine", Store.open)
     assert gone.name == "mine"
-    assert lying(days.store, "ladder") == {each for each in before if "/mine/" not in each}
+    assert lying(days.store, "ladder") == {each for each in before if "/mine/" not in each} | {number_path("ladder", 3)}
     assert [each.name for each in savepoints(days.services)] == ["other"]
     with pytest.raises(Misconfigured, match=r"no savepoint mine; the ledger knows 4 \("):
         drop(days.services, "ladder", "mine", Store.open)
@@ -155,6 +157,23 @@ def test_what_is_dropped_is_gone_and_nothing_else_is(days):
         restore(days, "mine")
     run_days(days.airflow, 3)
     assert set(days.airflow.states().values()) == {"success"}
+
+
+def test_no_number_is_given_out_twice_though_the_ledger_was_lost(days, tmp_path):
+    (tmp_path / "usb").mkdir()
+    assert [make(days, name="here").number, make(days, name="gone").number] == [3, 4]
+    drop(days.services, "ladder", "gone", Store.open)
+    assert make(days, to=f"{tmp_path}/usb", name="there").number == 5
+    days.lose_ledger()
+    rebuild(days.services)
+    assert [each.name for each in savepoints(days.services)] == ["here"]
+    with pytest.raises(Misconfigured, match="no savepoint gone"):
+        drop(days.services, "ladder", "gone", Store.open)
+    assert make(days, name="new").number == 6
+    run_days(days.airflow, 3)
+    with days.ledger.transaction() as session:
+        assert session.scalar(select(func.max(CheckpointRow.number))) == 7
+    assert restore(days, f"{tmp_path}/usb/there").epoch == EPOCHS[1]
 
 
 def test_a_place_that_is_taken_is_left_as_it_is(days):
@@ -248,6 +267,26 @@ def test_a_creation_that_is_killed_is_completed_or_undone_by_who_comes_by(days, 
     assert show(days.services, "ladder", "mine", Store.open).checkpoint.epoch == EPOCHS[1]
     with days.ledger.transaction() as session:
         assert "pending" not in set(session.scalars(select(CheckpointRow.status)))
+
+
+def test_one_on_a_disk_that_is_not_mounted_is_not_taken_for_removed(days, tmp_path):
+    before = lying(days.store, "ladder")
+    whole, days.store.files = days.store.files, Refusing(days.store.files, 4, Dead(), is_dead=True)
+    with pytest.raises(Dead):
+        make(days, name="mine")
+    days.store.files = whole
+    days.airflow.time += timedelta(days=30)
+    disk = tmp_path / "world" / "store"
+    disk.rename(tmp_path / "away")
+    disk.mkdir()
+    assert tidy(days.services, "ladder", Store.open) == ()
+    with pytest.raises(Retryable, match="not mounted"):
+        drop(days.services, "ladder", "mine", Store.open)
+    disk.rmdir()
+    (tmp_path / "away").rename(disk)
+    assert [each.status for each in savepoints(days.services)] == ["unfinished"]
+    assert tidy(days.services, "ladder", Store.open) == (3,)
+    assert lying(days.store, "ladder") == before
 
 
 def test_an_unfinished_one_can_be_dropped_at_once(days):

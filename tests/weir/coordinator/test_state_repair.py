@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 from sqlalchemy import select
+from tests.weir.coordinator.keeping import aircraft, epoch, manifest_of, run_days
 
 from weir.coordinator.asking import Question, ask, carry_out_by_hand
 from weir.coordinator.scrub import scrub_dataflow
 from weir.coordinator.state_files import live_state_files
-from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 from weir.errors import Misconfigured
 from weir.ledger.checkpoints import retained_checkpoints
 from weir.ledger.models import AttemptRow, ResultEventRow, ResultRow, RunRow
@@ -16,30 +16,8 @@ from weir.ledger.runs import run_by_id
 from weir.ledger.snapshot import run_state
 from weir.recovery.plan import StepKind
 from weir.results.checkpoint import checkpoint_path
-from weir.results.codec import checkpoint_from_json, manifest_from_json
+from weir.results.codec import checkpoint_from_json
 from weir.store.published import published
-
-
-def epoch(day):
-    return f"201301{day:02d}T000000Z"
-
-
-def aircraft(parallelism=1, **more):
-    return Dataflow(
-        "ladder",
-        [
-            source("flights", "pipelines.ladder:flights"),
-            Stage(
-                "aircraft",
-                "pipelines.ladder:aircraft",
-                [blocking("flights", by="k")],
-                parallelism=parallelism,
-                state=keyed_state("history", key="k", schema="k BIGINT, n BIGINT"),
-            ),
-            sink("aircraft", "known"),
-        ],
-        **{"keep": "60 days", **more},
-    )
 
 
 @pytest.fixture
@@ -48,23 +26,9 @@ def days(world):
     return world
 
 
-def run_days(world, *days):
-    for day in days:
-        world.airflow.dag_run(day)
-        world.airflow.run_until_quiet()
-
-
 def state_of(world, day, subtask=0):
     """The files of keyed state at the end of a day."""
-    with world.ledger.transaction() as session:
-        query = select(ResultRow).where(
-            ResultRow.run == f"ladder@{epoch(day)}",
-            ResultRow.stage == "history",
-            ResultRow.subtask == subtask,
-            ResultRow.is_current,
-        )
-        folder = session.scalar(query).folder
-    return manifest_from_json(world.store.read(f"{folder}/manifest.json")).state.files
+    return manifest_of(world, day, subtask).state.files
 
 
 def lose(world, day, subtask=0):
@@ -285,7 +249,9 @@ def test_every_retained_checkpoint_that_named_it_is_complete_once_more_and_no_nu
     assert is_well(days)
 
 
-def test_a_file_that_an_attempt_reads_stays_though_its_result_was_made_again_meanwhile(days):
+@pytest.mark.parametrize("is_harmed", [False, True])
+def test_a_file_that_an_attempt_reads_stays_though_its_result_was_made_again_meanwhile(days, is_harmed):
+    """Also if the manifest that names it is gone by now: who reads it has the list of files since it began."""
     run_days(days, 1)
     first, second = "scheduled__2013-01-01", days.airflow.dag_run(2)
     (read,) = state_of(days, 1)
@@ -293,6 +259,8 @@ def test_a_file_that_an_attempt_reads_stays_though_its_result_was_made_again_mea
     def make_the_first_day_again(key):
         if key.run_id == second and key.task_id == "aircraft-known":
             days.airflow.during = lambda _key: None
+            if is_harmed:
+                days.store.delete(f"{read.path.rpartition('/')[0]}/manifest.json")
             for task in ("aircraft-known", "weir_close"):
                 days.airflow.clear_by_hand(first, task)
                 days.airflow.step(days.airflow.task(first, task))

@@ -71,7 +71,7 @@ def judged(world, stage, digest):
     found = verified(world)
     asked = contents_to_check(world.services, found)
     wrong = {row.id for row in rows(world, stage)}
-    answers = [ContentAnswer(each.result, digest if each.result in wrong else each.expected) for each in asked]
+    answers = [ContentAnswer(each.number, digest if each.number in wrong else each.expected) for each in asked]
     return with_contents(world.services, found, asked, answers)
 
 

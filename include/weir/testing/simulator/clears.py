@@ -72,6 +72,8 @@ def a_clear_is_settled_when_airflow_has_followed(witness: Witness) -> Iterator[s
     for clear in witness.sight.newly_settled:
         if clear.run_id in witness.made_anew:
             continue  # what was owed of the DagRun before is dropped
+        if any(row.is_restored and row.whose == clear.whose for row in witness.sight.new_commits):
+            continue  # it would have made anew what is restored
         answers = witness.answers.get((clear.run_id, clear.task_id, clear.map_index), ())
         if not any(_follows(witness, clear, answer) for answer in answers):
             told = ", ".join(f"{each.state} at try {each.try_number}" for each in answers) or "nothing"

@@ -60,6 +60,12 @@ class Verb(Enum):
     """A notebook claims a result to read it; the claim is not renewed."""
     LEAVE = "leave"
     """A notebook is closed."""
+    SAVEPOINT = "savepoint"
+    """A person makes a savepoint of a checkpoint."""
+    GO_BACK = "go-back"
+    """A person lets the dataflow go on from a checkpoint or a savepoint."""
+    FORK = "fork"
+    """A person lets another dataflow begin with one; it runs when all has healed."""
 
 
 HOWS: Final = {
@@ -101,11 +107,21 @@ _MOST_STEPS: Final = 32
 
 _MISHAPS: Final = (Verb.DAMAGE, Verb.DAMAGE, Verb.CLEAR, Verb.CHANGE, Verb.COLLECT, Verb.WAIT)
 
-_MET: Final = (Verb.STEP, Verb.RESUME, Verb.COLLECT)
+_MET: Final = (Verb.STEP, Verb.RESUME, Verb.COLLECT, Verb.SAVEPOINT, Verb.GO_BACK, Verb.FORK)
 """What is done by a process, which may be struck."""
 
 _RESCALES: Final = 0.3
 """How many of the further runs begin behind a change of the DAG file."""
+
+_SAVES: Final = 0.6
+"""How often a person makes a savepoint before."""
+
+_CORRECTIONS: Final = (Verb.CHANGE, Verb.CLEAR_RUN)
+_CORRECTS: Final = 0.8
+"""How often something is computed anew behind a savepoint, so that it is another past that is gone back to."""
+
+_GOES_BACK: Final = 0.5
+"""How many of these schedules have a person who goes back to what was kept; some make a savepoint, or a fork."""
 
 _OVERLAPS: Final = 0.4
 """How many schedules have one process that stands still while others run and its inputs come to harm."""
@@ -152,7 +168,23 @@ def with_runs(random: Random, events: Sequence[Event]) -> tuple[Event, ...]:
         deploy = [Event(Verb.DEPLOY, random.randrange(100))] if random.random() < _RESCALES else []
         at = random.randrange(len(found) // 2 + 1)
         found[at:at] = [*steps, *deploy, Event(Verb.RUN)]
+    if random.random() < _GOES_BACK:
+        back, at = _going_back(random), random.randrange(len(found) // 2, len(found) + 1)
+        found[at:at] = back
     return tuple(found)
+
+
+def _going_back(random: Random) -> list[Event]:
+    """Steps, so that there is something to go back to; then one or two times it is gone back to, and so on."""
+    events = [Event(Verb.STEP, random.randrange(100)) for _ in range(random.randrange(4, 16))]
+    for _ in range(random.choice([1, 1, 2])):
+        if random.random() < _SAVES:
+            events.append(_event(random, Verb.SAVEPOINT))
+            events += [_event(random, verb) for verb in _CORRECTIONS if random.random() < _CORRECTS]
+            events += [Event(Verb.STEP, random.randrange(100)) for _ in range(random.randrange(2, 10))]
+        events.append(_event(random, random.choices([Verb.GO_BACK, Verb.FORK], [4, 1])[0]))
+        events += [_event(random, Verb.STEP) for _ in range(random.randrange(5))]
+    return events
 
 
 def _overlap(random: Random) -> list[Event]:

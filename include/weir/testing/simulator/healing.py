@@ -6,20 +6,22 @@ a published file may be damaged) is told by clears.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from weir.coordinator.asking import Question, ask, carry_out_by_hand
+from weir.coordinator.checkpoint_keeping import keep_checkpoints
 from weir.ledger.runs import epoch_of, run_key, runs_of
 from weir.recovery.run_state import CLOSE
 from weir.results.layout import PLAIN
 from weir.store.probe import MANIFEST
 from weir.store.published import published
 from weir.testing.dag import FakeTask
-from weir.testing.simulator.again import UNKNOWN, contents_of
+from weir.testing.simulator.again import UNKNOWN, contents_of, day_of
 from weir.testing.simulator.airflow import Api
 from weir.testing.simulator.engine import Nature
 from weir.testing.simulator.events import Event, Verb
+from weir.testing.simulator.going_back import FORK, complete_savepoints, run_fork
 from weir.testing.simulator.housekeeping import Chore, housekeeper
 from weir.testing.simulator.needs import left_over, unknown_files
 from weir.testing.simulator.process import NO_FATE
@@ -69,11 +71,55 @@ def heal(world: World) -> None:
     require("all_is_valid_at_the_end", _not_good(world))
     require("what_is_published_is_that_of_a_run_without_faults", _wrong(world))
     if world.scene.keeps_state:
-        world.run(housekeeper(world.airflow, Chore.CHECKPOINTS), NO_FATE)
+        _keep_checkpoints(world)
         require("checkpoints_are_complete_at_the_end", unfinished(world.witness))
+        _run_fork(world)
     if world.scene.collects:
         _collect_all(world)
         require("what_is_published_outlives_collection", _wrong(world))
+
+
+def _keep_checkpoints(world: World) -> None:
+    """As upkeep does, and a person who lists savepoints."""
+    world.run(housekeeper(world.airflow, Chore.CHECKPOINTS), NO_FATE)
+    complete_savepoints(world)
+
+
+def _run_fork(world: World) -> None:
+    """Two days of the dataflow that began with what another had kept; behind the first it needs nothing of it."""
+    begun = next((row for row in world.witness.restores.known.values() if row.is_fork), None)
+    if begun is None or _is_harmed(world, begun.run):
+        return  # nobody can make again what a fork began with
+    run_fork(world)
+    for behind in (1, 2):
+        world.airflow.dag_run(day_of(begun.run) + behind)
+        _run_until_quiet(world)
+        ill = [task for task in world.airflow.tasks.values() if task.state != "success"]
+        require("a_fork_goes_on_from_what_was_kept", (f"{each.key} is {each.state}: {_said(each)}" for each in ill))
+        require("what_a_fork_publishes_is_that_of_a_run_without_faults", _wrong(world))
+        require("a_fork_is_full_once", _foreign(world, begun.run))
+        for dataflow in (world.scene.flow.name, FORK):
+            keep_checkpoints(world.services, dataflow)
+    require("all_is_valid_at_the_end", _not_good(world))
+
+
+def _is_harmed(world: World, run: str) -> bool:
+    witness = world.witness
+    current = [result for partition, result in witness.sight.current.items() if partition.run == run]
+    folders = {each.folder for each in current}
+    folders |= {path.rpartition("/")[0] for each in current for path in witness.files_of(each)}
+    return not folders.isdisjoint(witness.harmed)
+
+
+def _foreign(world: World, begun: str) -> Iterator[str]:
+    """What a fork still needs of its origin."""
+    for result in world.witness.sight.current.values():
+        if result.run.startswith(f"{FORK}@") and result.run != begun:
+            for path in world.witness.files_of(result):
+                if not path.startswith(f"{FORK}/"):
+                    yield f"{result.partition.id} of {result.run} has {path}"
+    if any(world.witness.restores.known[id_].is_fork for id_ in world.witness.restores.pins):
+        yield "the restore is pinned though a full checkpoint is complete"
 
 
 def _collect_all(world: World) -> None:
@@ -174,9 +220,9 @@ def _wrong(world: World) -> Iterator[str]:
     expected = expected_contents(world)
     for task in [each for key, each in world.airflow.tasks.items() if key.task_id == CLOSE.name]:
         epoch = epoch_of(world.airflow.request(task).interval[0])
-        run = run_key(world.scene.flow.name, epoch)
+        run = run_key(world.airflow.flow.name, epoch)
         for sink in world.witness.topology_of(run).sinks:
-            pointer = published(world.store, world.scene.flow.name, sink, epoch)
+            pointer = published(world.store, world.airflow.flow.name, sink, epoch)
             if pointer is None:
                 yield f"{sink} of {epoch} is not published"
                 continue
@@ -188,7 +234,10 @@ def _wrong(world: World) -> Iterator[str]:
 
 
 def expected_contents(world: World) -> dict[Partition, str | None]:
-    """What each partition is in runs without faults, one epoch after the other; None for those that follow a mood."""
+    """What each partition is in runs without faults, one epoch after the other; None for those that follow a mood.
+
+    What was restored, and nothing has made anew since, is given.
+    """
     found: dict[Partition, str | None] = {}
     natures, epochs = world.scene.natures, world.witness.epochs
 
@@ -201,4 +250,14 @@ def expected_contents(world: World) -> dict[Partition, str | None]:
         for region in topology.region_ids():
             contents = contents_of(epochs, (run, region), natures, own, found.__getitem__)
             found |= {Partition(run, each): contents[each.stage] for each in topology.outputs(region)}
+            found |= _restored(world, run, topology.outputs(region))
+    return found
+
+
+def _restored(world: World, run: str, outputs: Iterable[PartitionId]) -> dict[Partition, str | None]:
+    found: dict[Partition, str | None] = {}
+    for partition in (Partition(run, each) for each in outputs):
+        result = world.witness.sight.current.get(partition)
+        if result is not None and world.witness.sight.attempts[result.attempt].is_restored:
+            found[partition] = world.engine.made[result.attempt].contents[result.stage]
     return found

@@ -17,6 +17,11 @@ from weir.testing.simulator.clears import (
 )
 from weir.testing.simulator.needs import what_is_released_is_needed_by_nobody
 from weir.testing.simulator.plans import a_plan_names_what_must_run_again, what_is_spared_is_not_cleared
+from weir.testing.simulator.restores import (
+    a_restore_is_what_was_kept,
+    nobody_commits_who_began_before_a_restore,
+    what_was_restored_stays_pinned,
+)
 from weir.testing.simulator.sight import Clear, Partition, Read, Result
 from weir.testing.simulator.snapshots import a_checkpoint_is_what_is_current
 from weir.topology.regions import RegionId
@@ -41,6 +46,8 @@ def a_fenced_attempt_changes_nothing(witness: Witness) -> Iterator[str]:
     """Invariant 2: only the newest attempt commits, and none that has ended before."""
     sight = witness.sight
     for row in sight.new_commits:
+        if row.is_restored:
+            continue  # it is nobody's, and fences all others
         newer = [
             each.id for each in sight.attempts.values() if each.whose == row.whose and each.try_number > row.try_number
         ]
@@ -60,7 +67,8 @@ def results_of_a_region_are_of_one_attempt(witness: Witness) -> Iterator[str]:
     found: dict[tuple[str, RegionId], set[str]] = {}
     for partition, result in witness.sight.current.items():
         _, region = witness.epochs.producer(partition)
-        found.setdefault((partition.run, region), set()).add(result.attempt)
+        if not witness.sight.attempts[result.attempt].is_restored:
+            found.setdefault((partition.run, region), set()).add(result.attempt)
     for (_, region), attempts in found.items():
         if len(attempts) > 1:
             yield f"the current results of {region} are those of {', '.join(sorted(attempts))}"
@@ -114,7 +122,7 @@ def a_valid_result_is_what_its_inputs_give(witness: Witness) -> Iterator[str]:
     if not sight.results_changed:
         return
     for partition, result in sight.current.items():
-        if sight.is_valid(partition):
+        if sight.is_valid(partition) and not sight.attempts[result.attempt].is_restored:
             expected = _again(witness, partition, result)
             found = witness.engine.made[result.attempt].contents[result.stage]
             if found != expected:
@@ -172,4 +180,7 @@ AFTER_EACH_TRANSACTION: Final[tuple[Callable[[Witness], Iterator[str]], ...]] = 
     what_is_spared_is_not_cleared,
     what_is_released_is_needed_by_nobody,
     a_checkpoint_is_what_is_current,
+    a_restore_is_what_was_kept,
+    nobody_commits_who_began_before_a_restore,
+    what_was_restored_stays_pinned,
 )

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from weir.dataflow.keep import Keep, time_from_text
+from weir.ledger.runs import dataflow_of, epoch_of_run
 from weir.recovery.run_state import CLOSE
 from weir.results.released_note import RELEASED_NOTE
 from weir.sinks.pointer import Pointer
@@ -54,16 +55,34 @@ class Publications:
         return newest.version == mine.version or since + HOUR > now
 
 
-def _of_epoch(pointer: Pointer) -> tuple[str, str]:
-    return pointer.sink, pointer.epoch
+def _of_epoch(pointer: Pointer) -> tuple[str, str, str]:
+    return pointer.dataflow, pointer.sink, pointer.epoch
 
 
 def what_is_released_is_needed_by_nobody(witness: Witness) -> Iterator[str]:
     """Invariant 4, at the instant at which a result is given up; and a policy keeps what it says."""
     for result in witness.sight.newly_released:
-        why = why_needed(witness, result) or (None if witness.is_pressed else why_kept(witness, result))
+        if witness.is_state(result):
+            why = _why_state_needed(witness, result)
+        else:
+            why = why_needed(witness, result) or (None if witness.is_pressed else why_kept(witness, result))
         if why is not None:
             yield f"{result.partition.id} of {result.attempt} in {result.run} is released: {why}"
+
+
+def _why_state_needed(witness: Witness, result: Result) -> str | None:
+    """Who goes on from a state: policies say nothing of it, and its files are another matter."""
+    kept = reader_of(witness, result) or witness.snapshots.why_needed(result) or witness.restores.why_kept(result)
+    if kept is not None or not result.is_current or witness.restores.began_with(result.run):
+        return kept
+    runs = witness.sight.runs()
+    following = [run for run in runs if witness.epochs.previous_of(run) == result.run and runs[run].closed_at is None]
+    if following:
+        return f"{following[0]} goes on from it, and is not closed"
+    epoch, dataflow = epoch_of_run(result.run), dataflow_of(result.run)
+    if not any(each.epoch > epoch and each.dataflow == dataflow for each in witness.snapshots.retained()):
+        return "no later epoch has a checkpoint"
+    return None
 
 
 def left_over(witness: Witness, *, is_pressed: bool) -> Iterator[str]:
@@ -106,9 +125,7 @@ def is_in_use(witness: Witness, path: str) -> str | None:
         if not is_data_of_none and result.state != "superseded":
             return f"its result is {result.state}"
         reader = reader_of(witness, result)
-        # Of keyed state whose manifest is gone nobody can tell the files.
-        is_told = f"{folder}/{MANIFEST}" in witness.files or not witness.is_state(result)
-        if reader is not None and is_told:
+        if reader is not None:
             return f"{reader} reads it"
     return None
 
@@ -122,7 +139,7 @@ def _whose_state(witness: Witness, path: str) -> str | None:
         if result.state not in ("released", "superseded"):
             return f"{result.partition.id} of {result.attempt} in {result.run} has it"
         reader = reader_of(witness, result)
-        if reader is not None and f"{result.folder}/{MANIFEST}" in witness.files:
+        if reader is not None:
             return f"{reader} reads it, as a file of {result.attempt}"
     return None
 
@@ -134,7 +151,7 @@ def why_needed(witness: Witness, result: Result) -> str | None:
         return f"{reader} reads it"
     if witness.published.holds(result.folder):
         return "it is published"
-    kept = witness.snapshots.why_kept(f"{result.folder}/part-0.bin")
+    kept = witness.restores.why_kept(result) or witness.snapshots.why_needed(result)
     if kept is not None and result.is_current:
         return kept
     if not result.is_current or _is_over(witness, result.run) or _is_given_up(witness, result.run):
@@ -192,7 +209,8 @@ def _is_over(witness: Witness, run: str) -> bool:
     is_open = any(sight.is_at_work(run, each) or _has_failed(sight.newest(run, each)) for each in regions)
     if sight.runs()[run].closed_at is None or closing is None or is_open:
         return False
-    made = [result.attempt for partition, result in sight.current.items() if partition.run == run]
+    current = [result.attempt for partition, result in sight.current.items() if partition.run == run]
+    made = [each for each in current if not sight.attempts[each].is_restored]
     if all(sight.committed_in[each] <= sight.committed_in[closing.id] for each in made):
         return True
     is_whole = all(sight.is_done(partition) for partition in sight.current if partition.run == run)

@@ -88,7 +88,7 @@ class Process:
         if self._fate.strike is Strike.SUSPEND and self.depth == 0:
             self._suspend()
         elif self._fate.strike is Strike.KILL:
-            self._fate = NO_FATE
+            self._is_doomed = True  # it does nothing any more, not even what it would to clean up
             raise Killed
         elif self._fate.strike is Strike.REFUSE and refusal is not None:
             self._fate = NO_FATE

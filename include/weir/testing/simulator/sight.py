@@ -24,6 +24,13 @@ class Attempt(NamedTuple):
     state: str
     began_at: str
     ended_at: str | None
+    origin: str
+    lineage: int
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether it is nobody's: what it has made is what a checkpoint or savepoint had."""
+        return self.origin == "restored"
 
     @property
     def whose(self) -> tuple[str, RegionId]:

@@ -23,7 +23,7 @@ class Finding:
     behind: int | None
 
 
-STATEFUL: Final = 0.025
+STATEFUL: Final = 0.03
 """The share of scenes whose epochs go on from one another: these cost several times as much."""
 
 

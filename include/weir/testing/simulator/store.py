@@ -115,8 +115,12 @@ class MemoryFiles:
 
     def delete_folder(self, path: str) -> None:
         """Delete all files below a folder."""
-        for name, _ in self.entries(path):
-            self.delete(f"{path}/{name}")
+        for name, size in self.entries(path):
+            below = f"{path}/{name}"
+            if size is None:
+                self.delete_folder(below)
+            else:
+                self.delete(below)
 
     def flush(self, path: str) -> None:
         """Nothing is buffered."""

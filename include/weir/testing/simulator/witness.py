@@ -12,7 +12,6 @@ from typing import Any
 
 from weir.coordinator.clearing import ClearAnswer
 from weir.dataflow.failover import Consumers, FailoverStrategy
-from weir.results.checkpoint import checkpoints_folder
 from weir.results.codec import manifest_from_json
 from weir.results.manifest import Manifest
 from weir.sinks.pointer import pointer_from_json
@@ -21,6 +20,7 @@ from weir.testing.simulator.engine import SIZE, SimulatedEngine
 from weir.testing.simulator.epochs import Epochs
 from weir.testing.simulator.invariants import AFTER_EACH_TRANSACTION
 from weir.testing.simulator.needs import Publications, is_in_use
+from weir.testing.simulator.restores import Restores
 from weir.testing.simulator.sight import Read, Result, Sight
 from weir.testing.simulator.snapshots import Snapshot, Snapshots
 from weir.topology.regions import Topology
@@ -48,7 +48,8 @@ class Witness:
         self.sight, self.engine = Sight(connection), engine
         self.epochs = Epochs(connection, topology)
         self.flow = topology.dataflow
-        self.snapshots = Snapshots()
+        self.snapshots, self.restores = Snapshots(), Restores()
+        self._states = {state.name for stage in topology.dataflow.stages for state in stage.states}
         self._state_files: dict[str, tuple[str, ...]] = {}
         self.committed_tries: dict[tuple[Any, ...], str] = {}
         self.created: set[str] = set()
@@ -69,7 +70,8 @@ class Witness:
             return
         self._note_publishable()
         if self.flow.keeps_state:
-            self.snapshots.look({row.number: row for row in self.sight.rows(Snapshot, "checkpoint")})
+            self.snapshots.look(self.sight.rows(Snapshot, "checkpoint"))
+            self.restores.look(self)
         for invariant in AFTER_EACH_TRANSACTION:
             require(invariant.__name__, invariant(self))
 
@@ -82,8 +84,8 @@ class Witness:
         return self._state_files.get(result.folder, (f"{result.folder}/part-0.bin",))
 
     def is_state(self, result: Result) -> bool:
-        """Whether it is one of keyed state."""
-        return result.folder in self._state_files
+        """Whether it is one of a state of any kind."""
+        return result.stage in self._states
 
     def current_files(self) -> Iterator[str]:
         """The files of all current results; those of state, that an earlier attempt may have written, among them."""
@@ -150,8 +152,7 @@ class Witness:
             return
         require("no_name_is_written_twice", [f"{path} is written again"] if path in self.created else [])
         self.created.add(path)
-        if path.startswith(f"{checkpoints_folder(self.flow.name)}/"):
-            self.snapshots.wrote(data)
+        self.snapshots.wrote(path, data)
         if path.endswith(f"/{MANIFEST}"):
             self._note_state(manifest_from_json(data), path.rpartition("/")[0])
         if path.startswith("_sinks/"):

@@ -21,6 +21,7 @@ from weir.testing.simulator.airflow import Api, SimulatedAirflow, Unexpected
 from weir.testing.simulator.dataflows import Scene, rescaled
 from weir.testing.simulator.engine import SimulatedEngine
 from weir.testing.simulator.events import Event, Verb
+from weir.testing.simulator.going_back import go_back, make_savepoint
 from weir.testing.simulator.housekeeping import Chore, housekeeper
 from weir.testing.simulator.ledger import SimulatedLedger
 from weir.testing.simulator.process import NO_FATE, Fate, Process
@@ -203,8 +204,7 @@ class World:
         if not folders:
             return
         claimed = sorted(self.witness.sight.claimed()) if event.number % 2 else []
-        folder = (claimed or folders)[event.number % len(claimed or folders)]
-        self.witness.harmed.add(folder)
+        self.witness.harmed.add(folder := (claimed or folders)[event.number % len(claimed or folders)])
         file, manifest = f"{folder}/part-0.bin", f"{folder}/manifest.json"
         for path in {"folder": (file, manifest), "manifest": (manifest,)}.get(event.how, (file,)):
             self._damage(path, event)
@@ -294,4 +294,7 @@ _WHAT: Final = {
     Verb.COLLECT: World.collect,
     Verb.READ: World.read,
     Verb.LEAVE: World.leave,
+    Verb.SAVEPOINT: make_savepoint,
+    Verb.GO_BACK: go_back,
+    Verb.FORK: go_back,
 }

@@ -1,0 +1,81 @@
+"""What the doctor says of states, by the ledger alone."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import select, update
+from tests.weir.coordinator.conftest import World
+
+from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
+from weir.doctor.examination import examine
+from weir.doctor.finding import Status
+from weir.doctor.ledger import LedgerExam
+from weir.doctor.ledger_states import LONG_PENDING, StatesOfDataflow, judge_states
+from weir.ledger.state_models import CheckpointRow, CompactionRow
+from weir.testing.ledgers import fast_folder
+
+NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
+FLOW = Dataflow(
+    "ladder",
+    [
+        source("flights", "pipelines.ladder:flights"),
+        Stage(
+            "aircraft",
+            "pipelines.ladder:aircraft",
+            [blocking("flights", by="k")],
+            state=keyed_state("history", key="k", schema="k BIGINT, n BIGINT", runs=2),
+        ),
+        sink("aircraft", "known"),
+    ],
+)
+
+
+def states(checkpoint="2", *, is_restored=False, pending=None, runs=(2, 8)):
+    return StatesOfDataflow("flow", "2", checkpoint, is_restored, pending, {"history": runs})
+
+
+@pytest.mark.parametrize(
+    ("found", "status", "said"),
+    [
+        (states(), Status.OK, "checkpointed up to 2"),
+        (states("1"), Status.WARNING, "the newest checkpoint is of 1"),
+        (states(None), Status.WARNING, "the newest checkpoint is of no epoch"),
+        (states(None, is_restored=True), Status.OK, "checkpointed up to 2"),
+        (states(pending=NOW - LONG_PENDING), Status.OK, "checkpointed up to 2"),
+        (
+            states(pending=NOW - LONG_PENDING - timedelta(minutes=1)),
+            Status.WARNING,
+            "a checkpoint that was begun at 2026-01-05 10:59 UTC is not complete",
+        ),
+        (states(runs=(8, 8)), Status.OK, "checkpointed up to 2"),
+        (states(runs=(9, 8)), Status.WARNING, "history: 9 runs to merge"),
+    ],
+)
+def test_states_are_to_be_checkpointed_and_compacted(found, status, said):
+    judged = judge_states(found, NOW)
+    assert (judged.name, judged.status, judged.found) == ("states of flow", status, said)
+    assert (judged.mend != "") is (status is Status.WARNING)
+
+
+def test_a_ledger_is_asked_for_the_newest_closed_run():
+    def looked_at():
+        found = {each.name: each for each in examine([LedgerExam(f"sqlite:///{folder}/ledger.db").checks()])}
+        return found["states of ladder"]
+
+    with fast_folder() as folder:
+        (folder / "store").mkdir()
+        world = World(folder, FLOW)
+        for day in (1, 2, 3):
+            world.airflow.dag_run(day)
+            world.airflow.run_until_quiet()
+        good = looked_at()
+        assert (good.status, good.found) == (Status.OK, "checkpointed up to 20130103T000000Z")
+        with world.ledger.transaction("ladder") as session:
+            row = session.scalar(select(CompactionRow))
+            row.files = [{**row.files[0], "epoch": f"2012010{day}T000000Z"} for day in range(1, 4)]
+        assert looked_at().found == "history: 3 runs to merge"
+        with world.ledger.transaction("ladder") as session:
+            newest = (CheckpointRow.epoch == "20130103T000000Z") & (CheckpointRow.dataflow == "ladder")
+            session.execute(update(CheckpointRow).where(newest).values(status="failed"))
+        assert looked_at().found == "the newest checkpoint is of 20130102T000000Z"
+        world.ledger.close()
