@@ -30,6 +30,13 @@ EXAMPLES = 20
 LONGEST = 200
 """So many characters of a text are kept."""
 
+SUSPECTS = 1000
+"""Up to how many values that might be there twice are looked for by their hashes; all are grouped if there are more."""
+
+_ROWS_A_PART = 400_000
+_MOST_PARTS = 2_000
+"""How hashes are divided, so that those of a part are counted in memory."""
+
 Plain = Rows | Aggregate
 
 _ABOUT_VALUES = ("22", "42")
@@ -57,7 +64,7 @@ def answers(rows: DataFrame, plains: Sequence[Plain]) -> list[ExpectationResult]
         require_fault_of_expectation(error)
         found = [_alone(rows, each) for each in plains]
     violating = {
-        number: each
+        number: (each, came_to.rows or 0)
         for number, (each, came_to) in enumerate(zip(plains, found, strict=True))
         if isinstance(each, Rows) and isinstance(came_to, Found) and not came_to.success
     }
@@ -125,52 +132,58 @@ def _measured(rows: DataFrame, plains: Sequence[Plain]) -> list[Found]:
         own = values[start : start + len(plain.measures)]
         start += len(plain.measures)
         if isinstance(plain, Rows) and plain.unique:
-            own[1] = 0 if _is_unique(rows, plain, own[0]) else _repeated(rows, plain).agg(F.sum(_COUNT)).collect()[0][0]
+            repeated = _repeated(rows, plain, int(own[0]))
+            own[1] = 0 if repeated is None else repeated.agg(F.sum(_COUNT)).collect()[0][0]
         found.append(plain.judge(int(count), own))
     return found
 
 
-def _is_unique(rows: DataFrame, plain: Rows, count: int) -> bool:
-    """Whether the rows that count have so many different hashes: a number is shuffled instead of the values.
-
-    False may also mean that two values have one hash, or types of which equal values may have two.
-    """
-    fields = [rows.schema[each] for each in plain.unique]
-    if not all(each.dataType.simpleString() in _HASHED or isinstance(each.dataType, DecimalType) for each in fields):
-        return False
-    keys = _keys(rows, plain)
-    hashes = hashed(keys, keys.schema, _HASH)
-    return bool(hashes.agg(F.count_distinct(F.col(_HASH))).collect()[0][0] == count)
-
-
-def _repeated(rows: DataFrame, plain: Rows) -> DataFrame:
-    """The values that more than one of the rows that count have, and how many have them."""
-    keys = [F.col(quoted(each)) for each in plain.unique]
-    return _keys(rows, plain).groupBy(*keys).agg(F.count(F.lit(1)).alias(_COUNT)).where(F.col(_COUNT) > 1)
-
-
-def _keys(rows: DataFrame, plain: Rows) -> DataFrame:
-    """What has to be unique, of the rows that count."""
+def _repeated(rows: DataFrame, plain: Rows, count: int) -> DataFrame | None:
+    """The values that more than one of the `count` rows that count have, and how many have them; None if none are."""
     counting = rows if plain.counts is None else rows.where(plain.counts)
-    return counting.select(*[quoted(each) for each in plain.unique])
+    fields = [rows.schema[each] for each in plain.unique]
+    keys = counting.select(*[quoted(each) for each in plain.unique])
+    if all(each.dataType.simpleString() in _HASHED or isinstance(each.dataType, DecimalType) for each in fields):
+        keyed = hashed(keys, keys.schema, _HASH)
+        suspects = _repeated_hashes(keyed, count)
+        if not suspects:
+            return None
+        if len(suspects) <= SUSPECTS:
+            few = F.broadcast(rows.sparkSession.createDataFrame([(each,) for each in suspects], f"{_HASH} BIGINT"))
+            keys = keyed.join(few, _HASH, "left_semi")
+    by = [F.col(quoted(each)) for each in plain.unique]
+    return keys.groupBy(*by).agg(F.count(F.lit(1)).alias(_COUNT)).where(F.col(_COUNT) > 1)
 
 
-def _examples(rows: DataFrame, violating: Mapping[int, Rows]) -> dict[int, list[Any]]:
-    """Values of rows that violate expectations, by the expectations' numbers."""
-    parts = [_some(rows, number, plain) for number, plain in violating.items()]
+def _repeated_hashes(keyed: DataFrame, count: int) -> list[int]:
+    """The hashes that several rows have, or more than SUSPECTS of them.
+
+    A number is shuffled instead of the values, and before it is grouped: most often there are as many groups as rows,
+    so that it would be of no use to group them first, and costs four times as much.
+    """
+    parts = min(-(-count // _ROWS_A_PART), _MOST_PARTS) or 1
+    placed = keyed.select(_HASH).repartition(parts, F.col(_HASH))
+    several = placed.groupBy(_HASH).agg(F.count(F.lit(1)).alias(_COUNT)).where(F.col(_COUNT) > 1)
+    return [row[0] for row in several.select(_HASH).limit(SUSPECTS + 1).collect()]
+
+
+def _examples(rows: DataFrame, violating: Mapping[int, tuple[Rows, int]]) -> dict[int, list[Any]]:
+    """Values of rows that violate expectations, by the expectations' numbers; with each, how many rows count."""
+    parts = [_some(rows, number, *violated) for number, violated in violating.items()]
     found: dict[int, list[Any]] = {}
     for which, text in reduce(DataFrame.unionAll, parts).collect():
         values = json.loads(text)
-        shown = [values.get(f"_{place}") for place in range(len(violating[which].shown))]
+        shown = [values.get(f"_{place}") for place in range(len(violating[which][0].shown))]
         found.setdefault(which, []).append(shown[0] if len(shown) == 1 else shown)
     return found
 
 
-def _some(rows: DataFrame, number: int, plain: Rows) -> DataFrame:
+def _some(rows: DataFrame, number: int, plain: Rows, count: int) -> DataFrame:
+    bad = rows if plain.violates is None else rows.where(plain.violates)
     if plain.unique:
-        some = _repeated(rows, plain).limit(EXAMPLES)
-    else:
-        some = (rows if plain.violates is None else rows.where(plain.violates)).limit(EXAMPLES)
+        repeated = _repeated(rows, plain, count)
+        bad = rows.limit(0) if repeated is None else repeated
+    some = bad.limit(EXAMPLES)
     values = F.struct(*[_shown(some, name).alias(f"_{place}") for place, name in enumerate(plain.shown)])
     return some.select(F.lit(number).alias(_WHICH), F.to_json(values).alias(_VALUE))
 
