@@ -242,7 +242,8 @@ def test_a_task_whose_process_was_killed_too_often_fails_with_a_note(tries, monk
     ti = SimpleNamespace(
         dag_id="river", run_id=run_id, task_id="spring", map_index=-1, try_number=2, max_tries=999, id="ti-2"
     )
-    run = SimpleNamespace(run_id=run_id, data_interval_start=DAY[0], data_interval_end=DAY[1], clear_number=0)
+    interval = {"data_interval_start": DAY[0], "data_interval_end": DAY[1]}
+    run = SimpleNamespace(run_id=run_id, run_type="scheduled", clear_number=0, **interval)
     declared = Declaration(flow, Topology(flow), TaskRecovery(), "")
     with pytest.raises(AirflowFailException, match=r"ended without a word .*suppressed by restart strategy none"):
         run_region(declared, "spring", {"ti": ti, "dag_run": run, "params": {}}, print, print)
