@@ -8,6 +8,9 @@ from __future__ import annotations
 from pyspark.errors import AnalysisException, PythonException
 
 _READ_FAILED = frozenset({"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"})
+_NO_SESSION = ("SESSION_OR_CONTEXT_NOT_EXISTS", "NO_ACTIVE_OR_DEFAULT_SESSION")
+"""What a Python worker says, the latter where its server was started with the environment of a Connect client."""
+
 _CHECKPOINT_LOST = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
 
 
@@ -15,7 +18,7 @@ def advice_on(error: Exception) -> str | None:
     """What a person has to change; None if trying again may help, or nobody knows."""
     if isinstance(error, AnalysisException) and error.getCondition() not in _READ_FAILED:
         return "Spark refuses the plan of its stages"
-    if isinstance(error, PythonException) and "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error):
+    if isinstance(error, PythonException) and any(name in str(error) for name in _NO_SESSION):
         return (
             "a module of the pipeline needs a Spark session when Python workers import it. Where it makes a UDF at its "
             "top level, write the type as an object, @udf(LongType()), not as text"
