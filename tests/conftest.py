@@ -65,12 +65,27 @@ def _place(item):
 def pytest_configure(config):
     # SIGTERM ends the tests as Ctrl-C does: fixtures are torn down.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    os.environ[MARK] = uuid.uuid4().hex
+    os.environ[MARK] = f"{os.environ.get(MARK, '')}/{uuid.uuid4().hex}"  # of several processes: below their parent's
     os.environ.update(find_java(ROOT / ".weir" / "java", os.environ).environment(os.environ))
     if not config.getoption("benchmark_only", default=False) and "JDK_JAVA_OPTIONS" not in os.environ:
         if config.getoption("numprocesses", default=None):  # many tests
             spark_classes.record(SPARK_CLASSES, QUICK_JAVA)
         os.environ["JDK_JAVA_OPTIONS"] = f"{QUICK_JAVA} {spark_classes.options(SPARK_CLASSES)}"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logreport(report):
+    """Of several processes' tests one sees letters until the end: what has failed is named at once."""
+    if report.failed and hasattr(report, "node"):
+        terminal = report.node.config.pluginmanager.get_plugin("terminalreporter")
+        terminal.write_line(f"failed: {report.nodeid} ({report.when})")
+
+
+def pytest_unconfigure(config):
+    """A process of several has seconds to end what it started when the tests are stopped; then its parent does."""
+    if config.getoption("numprocesses", default=None) and not hasattr(config, "workerinput"):
+        for process in _started_by_tests():
+            process.kill()
 
 
 def pytest_runtest_protocol(item):
@@ -108,7 +123,7 @@ def _started_by_tests():
 
 def _has_mark(process):
     try:
-        return process.pid != os.getpid() and process.environ().get(MARK) == os.environ[MARK]
+        return process.pid != os.getpid() and process.environ().get(MARK, "").startswith(os.environ[MARK])
     except psutil.Error:
         return False
 

@@ -9,22 +9,20 @@ import argparse
 import json
 import re
 import sys
-import time
-import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from weir.dataflow.quality import Policy
 from weir.errors import WeirError
-from weir.quality.check import BUILT_IN, CheckReport, ExpectationResult, Why
+from weir.quality.check import CheckReport, ExpectationResult, Why
 from weir.quality.suite import Severity
 from weir.results.codec import region_job_from_json, region_report_to_json
 from weir.results.region_job import RegionJob, RegionReport, RestoredToCheck
 from weir_spark.integrity import check_restored
-from weir_spark.session import active, configure
+from weir_spark.measuring import measured
+from weir_spark.session import active, configure, session_of_program
 
 READABLE = "weir_readable"
 """The built-in check that only a failure is told of: Spark can read all rows."""
@@ -34,13 +32,12 @@ _UNREADABLE = re.compile(r"\[(FAILED_READ_FILE|PATH_NOT_FOUND|CANNOT_READ_FILE_F
 
 def check_all(job: RegionJob, session: SparkSession, say: Callable[[str], None] = print) -> RegionReport:
     """Look at all that a job names; the report is returned, not written."""
-    start = time.monotonic()
+    seconds: dict[str, float] = {}
     checks: list[CheckReport] = []
-    with active(session):
+    with active(session), measured(seconds, "check"):
         settings = configure(session, job.spark_conf)
         for each in job.to_check:
             checks += looked_at(session, each, job.why, say)
-    seconds = {"check": round(time.monotonic() - start, 3)}
     return RegionReport(job.attempt, (), "", settings, seconds, checks=tuple(checks))
 
 
@@ -58,17 +55,13 @@ def looked_at(
 
 def _unreadable(stored: RestoredToCheck, why: Why, error: str) -> CheckReport:
     result = ExpectationResult(READABLE, {}, Severity.FAIL, success=False, error=error)
-    return CheckReport(
+    return CheckReport.built_in(
         stored.stage,
         stored.subtask,
-        BUILT_IN,
-        "",
-        Policy.FAIL,
         why,
         stored.digest,
         stored.rows,
-        (result,),
-        0.0,
+        result,
         run=stored.run,
         layout=stored.layout.id,
         attempt=stored.attempt,
@@ -80,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     try:
         job = region_job_from_json(Path(given.job).read_bytes())
-        session = _session(given.remote)
+        session = session_of_program("weir verify", given.remote, {"spark.ui.enabled": "false"})
         try:
             settings = configure(session, {})
             with active(session):
@@ -101,18 +94,6 @@ def _print(report: RegionReport) -> None:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def _session(remote: str | None) -> SparkSession:
-    if remote:
-        url = remote.rstrip(";/") + (";" if ";" in remote else "/;")
-        return SparkSession.builder.remote(f"{url}session_id={uuid.uuid4()}").create()
-    return (
-        SparkSession.builder.appName("weir verify")
-        .config("spark.log.level", "ERROR")
-        .config("spark.ui.enabled", "false")
-        .getOrCreate()
-    )
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -5,7 +5,6 @@ All rows of a key group are in one file of the merged run, sorted by key group a
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from pyspark.sql import DataFrame, SparkSession, Window
@@ -18,6 +17,7 @@ from weir.store.seal import seal
 from weir.store.store import Store
 from weir_spark import digest, writer
 from weir_spark.digest import quoted
+from weir_spark.measuring import measured
 from weir_spark.session import active, configure
 from weir_spark.state_reader import DELETED, RANK, StoredState
 
@@ -31,9 +31,8 @@ def compact(job: RegionJob, session: SparkSession, store: Store, say: Callable[[
         settings = configure(session, job.spark_conf)
         outputs = []
         for number, merge in enumerate(job.merges):
-            start = time.monotonic()
-            outputs.append(_merged(merge, session, store))
-            seconds[f"merge {number}"] = round(time.monotonic() - start, 3)
+            with measured(seconds, f"merge {number}"):
+                outputs.append(_merged(merge, session, store))
             rows, size = outputs[-1].digest.rows, sum(file.bytes for file in outputs[-1].files)
             say(f"merged {len(merge.state.files)} files of the state {merge.stage}: {rows} rows, {size} bytes")
     return RegionReport(job.attempt, tuple(outputs), "", settings, seconds)

@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -52,6 +53,14 @@ _HASHED = frozenset(
 """The types, but for decimals, of which equal values have equal hashes; strings with a collation have not."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What an expectation has come to, or why it could not be computed; of a uniqueness also what is there twice."""
+
+    found: Found | str
+    repeated: DataFrame | None = None
+
+
 def answers(rows: DataFrame, plains: Sequence[Plain]) -> list[ExpectationResult]:
     """What has become of each expectation.
 
@@ -59,19 +68,19 @@ def answers(rows: DataFrame, plains: Sequence[Plain]) -> list[ExpectationResult]
     an expectation, such as a file that cannot be read, is raised.
     """
     try:
-        found: list[Found | str] = [*_measured(rows, plains)]
+        found = _measured(rows, plains)
     except PySparkException as error:
         require_fault_of_expectation(error)
         found = [_alone(rows, each) for each in plains]
     violating = {
-        number: (each, came_to.rows or 0)
-        for number, (each, came_to) in enumerate(zip(plains, found, strict=True))
-        if isinstance(each, Rows) and isinstance(came_to, Found) and not came_to.success
+        number: (each, answer)
+        for number, (each, answer) in enumerate(zip(plains, found, strict=True))
+        if isinstance(each, Rows) and isinstance(answer.found, Found) and not answer.found.success
     }
     examples = _examples(rows, violating) if violating else {}
     return [
-        result_of(each.expectation, came_to, tuple(examples.get(number, ())))
-        for number, (each, came_to) in enumerate(zip(plains, found, strict=True))
+        result_of(each.expectation, answer.found, tuple(examples.get(number, ())))
+        for number, (each, answer) in enumerate(zip(plains, found, strict=True))
     ]
 
 
@@ -115,26 +124,27 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text.split(chr(10), 1)[0][:300]}"
 
 
-def _alone(rows: DataFrame, plain: Plain) -> Found | str:
+def _alone(rows: DataFrame, plain: Plain) -> _Answer:
     try:
         return _measured(rows, [plain])[0]
     except PySparkException as error:
         require_fault_of_expectation(error)
-        return first_line(error)
+        return _Answer(first_line(error))
 
 
-def _measured(rows: DataFrame, plains: Sequence[Plain]) -> list[Found]:
+def _measured(rows: DataFrame, plains: Sequence[Plain]) -> list[_Answer]:
     measures = [each for plain in plains for each in plain.measures]
     named = [each.alias(f"_weir_{number}") for number, each in enumerate(measures)]
     count, *values = rows.agg(F.count(F.lit(1)).alias(_COUNT), *named).collect()[0]
     found, start = [], 0
     for plain in plains:
+        repeated = None
         own = values[start : start + len(plain.measures)]
         start += len(plain.measures)
         if isinstance(plain, Rows) and plain.unique:
             repeated = _repeated(rows, plain, int(own[0]))
             own[1] = 0 if repeated is None else repeated.agg(F.sum(_COUNT)).collect()[0][0]
-        found.append(plain.judge(int(count), own))
+        found.append(_Answer(plain.judge(int(count), own), repeated))
     return found
 
 
@@ -167,8 +177,8 @@ def _repeated_hashes(keyed: DataFrame, count: int) -> list[int]:
     return [row[0] for row in several.select(_HASH).limit(SUSPECTS + 1).collect()]
 
 
-def _examples(rows: DataFrame, violating: Mapping[int, tuple[Rows, int]]) -> dict[int, list[Any]]:
-    """Values of rows that violate expectations, by the expectations' numbers; with each, how many rows count."""
+def _examples(rows: DataFrame, violating: Mapping[int, tuple[Rows, _Answer]]) -> dict[int, list[Any]]:
+    """Values of rows that violate expectations, by the expectations' numbers."""
     parts = [_some(rows, number, *violated) for number, violated in violating.items()]
     found: dict[int, list[Any]] = {}
     for which, text in reduce(DataFrame.unionAll, parts).collect():
@@ -178,11 +188,10 @@ def _examples(rows: DataFrame, violating: Mapping[int, tuple[Rows, int]]) -> dic
     return found
 
 
-def _some(rows: DataFrame, number: int, plain: Rows, count: int) -> DataFrame:
+def _some(rows: DataFrame, number: int, plain: Rows, answer: _Answer) -> DataFrame:
     bad = rows if plain.violates is None else rows.where(plain.violates)
-    if plain.unique:
-        repeated = _repeated(rows, plain, count)
-        bad = rows.limit(0) if repeated is None else repeated
+    if answer.repeated is not None:
+        bad = answer.repeated
     some = bad.limit(EXAMPLES)
     values = F.struct(*[_shown(some, name).alias(f"_{place}") for place, name in enumerate(plain.shown)])
     return some.select(F.lit(number).alias(_WHICH), F.to_json(values).alias(_VALUE))

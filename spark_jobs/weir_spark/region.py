@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence, Set
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -30,6 +28,7 @@ from weir_spark.compaction import compact
 from weir_spark.context import StageContext
 from weir_spark.copies import Copies
 from weir_spark.keyed_state import KeyedState
+from weir_spark.measuring import measured
 from weir_spark.operator_state import BroadcastState, ListState, write_operator_state
 from weir_spark.persisted import Persisted
 from weir_spark.reader import read_input
@@ -71,7 +70,7 @@ class _Execution:
     """The handles of states, by name."""
 
     def run(self) -> RegionReport:
-        with self._measured("prepare"):
+        with measured(self.seconds, "prepare"):
             _check_functions(self.job)
             settings = configure(self.session, self.job.spark_conf)
             code = f"sha256:{self._ship().fingerprint}"
@@ -116,7 +115,7 @@ class _Execution:
         return results
 
     def _planned(self, stage: StageToRun, results: dict[str, DataFrame]) -> DataFrame:
-        with self._measured(f"plan {stage.name}"):
+        with measured(self.seconds, f"plan {stage.name}"):
             rows = self._call(stage, results)
             if (stage.outputs or stage.copy) and not stage.keeps_state_of:
                 writer.check_rows(rows, stage.name, [output.layout for output in stage.outputs], stage.digest)
@@ -127,7 +126,7 @@ class _Execution:
     ) -> DataFrame:
         """The rows as all that follows reads them."""
         if stage.copy is not None:
-            with self._measured(f"copy {stage.name}"):
+            with measured(self.seconds, f"copy {stage.name}"):
                 return copies.write(stage, rows)
         if stage.is_persisted:
             return persisted.keep(stage.name, rows)
@@ -135,7 +134,7 @@ class _Execution:
 
     def _computed(self, result: DataFrame, stage: StageToRun) -> DataFrame:
         self.say(f"computing {stage.name}, which is used more than once")
-        with self._measured(f"compute {stage.name}"):
+        with measured(self.seconds, f"compute {stage.name}"):
             return result.localCheckpoint(eager=True)
 
     def _call(self, stage: StageToRun, results: dict[str, DataFrame]) -> DataFrame:
@@ -172,9 +171,9 @@ class _Execution:
         self.say(f"writing {name}")
         if stage.keeps_state_of:
             return self._write_state(stage, output)
-        with self._measured(f"write {name}"):
+        with measured(self.seconds, f"write {name}"):
             written = writer.write(result, stage.name, output, stage.digest)
-        with self._measured(f"seal {name}"):
+        with measured(self.seconds, f"seal {name}"):
             report = writer.report(written, stage.name, output, self.store)
         size = sum(file.bytes for file in report.files)
         self.say(f"wrote {name}: {report.digest.rows} rows, {size} bytes, {len(report.files)} file(s)")
@@ -182,21 +181,13 @@ class _Execution:
 
     def _write_state(self, stage: StageToRun, output: OutputToWrite) -> OutputReport:
         handle = self.states[stage.name]
-        with self._measured(f"write {stage.name}"):
+        with measured(self.seconds, f"write {stage.name}"):
             if not isinstance(handle, KeyedState):
                 return write_operator_state(handle, stage.name, output, self.store)
             report = write_state(handle, stage.name, output, self.store)
         changed = 0 if report.state is None else report.state.changed
         self.say(f"wrote state {stage.name}: {changed} rows changed, {report.digest.rows} in all")
         return report
-
-    @contextmanager
-    def _measured(self, step: str) -> Iterator[None]:
-        start = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds[step] = round(time.monotonic() - start, 3)
 
 
 def _check_functions(job: RegionJob) -> None:

@@ -5,7 +5,6 @@ Restored inputs are looked at before anything is computed.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -26,6 +25,7 @@ from weir_spark.digest import digest_of, quoted
 from weir_spark.gate import Checked, check
 from weir_spark.integrity import check_restored
 from weir_spark.keyed_state import KeyedState
+from weir_spark.measuring import measured
 from weir_spark.reader import read_input
 from weir_spark.state_reader import StoredState
 
@@ -47,11 +47,11 @@ class RegionChecks:
         found: list[CheckReport] = []
         for stage in self.job.stages:
             for read in stage.inputs:
-                start = time.monotonic()
-                for each in read.restored:
-                    found += check_restored(self.session, each, read.argument, say=self.say)
-                if read.restored:
-                    self.seconds[f"check {read.argument} of {stage.name}"] = round(time.monotonic() - start, 3)
+                if not read.restored:
+                    continue
+                with measured(self.seconds, f"check {read.argument} of {stage.name}"):
+                    for each in read.restored:
+                        found += check_restored(self.session, each, read.argument, say=self.say)
         return tuple(found)
 
     def written(
@@ -65,10 +65,9 @@ class RegionChecks:
         for stage in self.job.stages:
             if not stage.checks:
                 continue
-            start = time.monotonic()
-            rows, about = self._rows(stage, results, outputs, handles)
-            found += [check(rows, each, about, self.say) for each in stage.checks]
-            self.seconds[f"check {stage.name}"] = round(time.monotonic() - start, 3)
+            with measured(self.seconds, f"check {stage.name}"):
+                rows, about = self._rows(stage, results, outputs, handles)
+                found += [check(rows, each, about, self.say) for each in stage.checks]
         return tuple(found)
 
     def _rows(

@@ -12,7 +12,7 @@ from weir.testing.simulator.dataflows import scene_from_text
 from weir.testing.simulator.events import Event, events_from_text, events_to_text, random_events
 from weir.testing.simulator.report import report_of
 from weir.testing.simulator.shrink import shrunk
-from weir.testing.simulator.simulate import scene_and_events, simulate
+from weir.testing.simulator.simulate import Shares, scene_and_events, simulate
 from weir.testing.simulator.sweep import sweep
 
 SEEDS = 1600
@@ -37,12 +37,13 @@ def test_a_seed_is_the_same_each_time():
     assert str(first[0]) == str(second[0])
 
 
-@pytest.mark.parametrize("stateful", [0.0, 1.0])
+@pytest.mark.parametrize("shares", [Shares(0, 0), Shares(1, 0), Shares(0, 1), Shares(1, 1)], ids=str)
 @pytest.mark.parametrize("seed", range(40))
-def test_a_scene_is_read_as_it_is_printed(seed, stateful):
-    scene, _ = scene_and_events(seed, stateful)
+def test_a_scene_is_read_as_it_is_printed(seed, shares):
+    scene, _ = scene_and_events(seed, shares)
     assert scene_from_text(str(scene).splitlines()) == scene
-    assert scene.keeps_state == (stateful == 1.0)
+    assert scene.keeps_state == (shares.stateful == 1)
+    assert scene.is_gated == (shares.gated == 1 and not scene.collects)
 
 
 def test_events_are_read_as_they_are_printed():

@@ -6,9 +6,7 @@ Invariant: nothing follows from it but a record of what was found; what is looke
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import groupby
 
 from sqlalchemy.orm import Session
@@ -16,7 +14,7 @@ from sqlalchemy.orm import Session
 from weir.coordinator.drill import Check
 from weir.coordinator.reading import leased_reading, reader
 from weir.coordinator.services import Services
-from weir.coordinator.stored_checks import checks_now, recorded_in, to_check
+from weir.coordinator.stored_checks import checking_job, checks_now, recorded_in, to_check
 from weir.dataflow import Dataflow
 from weir.ledger.models import ResultRow, RunRow
 from weir.ledger.quality import enter_checks
@@ -25,8 +23,7 @@ from weir.ledger.verification import results_to_verify, runs_named
 from weir.quality.check import CheckReport, CheckToRun, Outcome, Why
 from weir.results.codec import manifest_from_json
 from weir.results.partition_state import PartitionState
-from weir.results.region_job import RegionJob, RestoredToCheck
-from weir.state.files import epoch_seconds
+from weir.results.region_job import RestoredToCheck
 from weir.store.probe import MANIFEST
 
 
@@ -75,13 +72,14 @@ def _in_one_layout(rows: Sequence[ResultRow]) -> list[ResultRow]:
 def _asked(
     services: Services, dataflow: str, rows: Sequence[ResultRow], flows: dict[str, Dataflow], check: Check
 ) -> tuple[CheckReport, ...]:
-    with ExitStack() as leases:
-        numbers = [row.id for row in rows]
-        lease = leases.enter_context(leased_reading(services, dataflow, numbers, reader("weir verify --expectations")))
+    by = reader("weir verify --expectations")
+    with leased_reading(services, dataflow, [row.id for row in rows], by) as lease:
         wanted = list(_wanted(services, [row for row in rows if row.id in lease.results], flows))
         if not wanted:
             return ()
-        checks = check(_job(services, dataflow, wanted)).checks
+        attempt = f"t0000-{services.new_uuid().hex[:12]}"
+        epoch = epoch_of_run(wanted[0].run)
+        checks = check(checking_job(services.store, dataflow, epoch, attempt, wanted, Why.ASKED)).checks
     with services.ledger.transaction(dataflow) as session:
         epochs = {each.run: epoch_of_run(each.run) for each in wanted}
         enter_checks(session, dataflow, epochs, "", checks, services.now())
@@ -98,22 +96,3 @@ def _wanted(services: Services, rows: Sequence[ResultRow], flows: dict[str, Data
         if checks:
             manifest = manifest_from_json(services.store.read(f"{row.folder}/{MANIFEST}"))
             yield to_check(services.store, flow, manifest, row.folder, recorded_in(manifest), checks)
-
-
-def _job(services: Services, dataflow: str, wanted: Sequence[RestoredToCheck]) -> RegionJob:
-    epoch = epoch_of_run(wanted[0].run)
-    at = datetime.fromtimestamp(epoch_seconds(epoch), UTC).isoformat()
-    return RegionJob(
-        attempt=f"t0000-{services.new_uuid().hex[:12]}",
-        dataflow=dataflow,
-        epoch=epoch,
-        interval=(at, at),
-        region="weir_verify",
-        subtask=0,
-        store=services.store.url,
-        report="",
-        stages=(),
-        parameters={},
-        to_check=tuple(wanted),
-        why=Why.ASKED,
-    )

@@ -6,10 +6,9 @@ is there nothing is changed but the ledger's record of what was found.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 from sqlalchemy import select
 
@@ -18,25 +17,22 @@ from weir.coordinator.drill_place import DrillPlace, drill_place
 from weir.coordinator.drill_source import DrillSource, drill_source, is_still_kept
 from weir.coordinator.reading import leased_reading, reader
 from weir.coordinator.restore import Wish, restore
-from weir.coordinator.restored_results import partitions_in
+from weir.coordinator.restored_results import makers_in, partitions_in
 from weir.coordinator.services import Services
 from weir.coordinator.snapshot_source import OpenStore, Source
-from weir.coordinator.stored_checks import checks_now, recorded_by, to_check
+from weir.coordinator.stored_checks import checking_job, checks_now, recorded_by, to_check
 from weir.coordinator.verify import reference
-from weir.dataflow.quality import Policy
 from weir.errors import Loss, Misconfigured
 from weir.ledger.checkpoints import complete, enter_checkpoint
 from weir.ledger.models import DataflowRow, ResultRow
 from weir.ledger.quality import enter_checks
 from weir.ledger.runs import ensure_dataflow, topology_of
-from weir.quality.check import BUILT_IN, CheckReport, ExpectationResult, Outcome, Why
+from weir.quality.check import CheckReport, ExpectationResult, Outcome, Why
 from weir.quality.suite import Severity
 from weir.quality.verdict import told
 from weir.results.checkpoint import Checkpoint
-from weir.results.layout import Layout
 from weir.results.manifest import Manifest, parsed_digest
 from weir.results.region_job import RegionJob, RegionReport, RestoredToCheck
-from weir.state.files import epoch_seconds
 from weir.store.comparison import compare_results
 from weir.topology.regions import PartitionId
 
@@ -157,7 +153,9 @@ def _looked_at(services: Services, place: DrillPlace, source: Source, check: Che
         if isinstance(answer, Manifest):
             wanted.append(_to_check(services, place, source.checkpoint, answer, row.folder))
     if wanted:
-        checks += _of_origin(check(_job(services, place, source.checkpoint, wanted)), source.checkpoint)
+        made, report = source.checkpoint, f"{place.folder}/report.json"
+        job = checking_job(services.store, made.dataflow, made.epoch, place.id, wanted, Why.DRILL, report)
+        checks += _of_origin(check(job), made)
     return tuple(sorted(checks, key=lambda each: (each.stage, each.subtask)))
 
 
@@ -175,20 +173,16 @@ def _not_restorable(made: Checkpoint, problem: str) -> tuple[CheckReport, ...]:
 
 
 def _built_in(made: Checkpoint, of: PartitionId, digest: str, result: ExpectationResult) -> CheckReport:
-    return CheckReport(
+    return CheckReport.built_in(
         of.stage,
         of.subtask,
-        BUILT_IN,
-        "",
-        Policy.FAIL,
         Why.DRILL,
         digest,
         parsed_digest(digest).rows,
-        (result,),
-        0.0,
+        result,
         run=made.run,
         layout=of.layout,
-        attempt=_makers(made).get((of.stage, of.subtask, of.layout), ""),
+        attempt=makers_in(made).get(of, ""),
     )
 
 
@@ -200,42 +194,13 @@ def _to_check(
     return to_check(place.services.store, pinned, manifest, folder, recorded_by(made, manifest), checks)
 
 
-def _job(services: Services, place: DrillPlace, made: Checkpoint, wanted: Sequence[RestoredToCheck]) -> RegionJob:
-    """What Spark is asked; it answers in the drill's folder."""
-    at = datetime.fromtimestamp(epoch_seconds(made.epoch), UTC).isoformat()
-    return RegionJob(
-        attempt=place.id,
-        dataflow=made.dataflow,
-        epoch=made.epoch,
-        interval=(at, at),
-        region="weir_restore_check",
-        subtask=0,
-        store=services.store.url,
-        report=f"{place.folder}/report.json",
-        stages=(),
-        parameters={},
-        to_check=tuple(wanted),
-        why=Why.DRILL,
-    )
-
-
 def _of_origin(report: RegionReport, made: Checkpoint) -> list[CheckReport]:
     """What was found, as of the results that the checkpoint was made of: nobody knows those of the drill."""
-    makers = _makers(made)
+    makers = makers_in(made)
     return [
-        replace(each, run=made.run, attempt=makers.get((each.stage, each.subtask, each.layout), ""))
+        replace(each, run=made.run, attempt=makers.get(PartitionId(each.stage, each.subtask, each.layout), ""))
         for each in report.checks
     ]
-
-
-def _makers(made: Checkpoint) -> dict[tuple[str, int, str], str]:
-    """By stage, subtask and layout, the attempt that committed a partition."""
-    keyed = {
-        (state.state.name, part.subtask, Layout(state.state.keys, state.max_parallelism).id): part.attempt
-        for state in made.states
-        for part in state.partitions
-    }
-    return keyed | {(each.stage, each.subtask, each.layout): each.attempt for each in made.results}
 
 
 def _recorded(services: Services, source: Source, drilled: Drilled) -> Drilled:

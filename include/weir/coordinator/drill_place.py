@@ -22,6 +22,7 @@ from weir.ledger.leases import LEASE
 from weir.ledger.ledger import Ledger
 from weir.store.errors import NotFound
 from weir.store.scratch import ScratchStore
+from weir.store.walk import folders_in
 
 DRILLS = "_drills"
 """The folder of the store in which drills are: the name of no dataflow."""
@@ -85,11 +86,7 @@ def remove_dead(services: Services) -> tuple[str, ...]:
 
 def dead_places(services: Services) -> tuple[str, ...]:
     """The folders of drills that have given no sign of life for an hour. Raises Retryable."""
-    try:
-        names = [name for name, size in services.store.entries(DRILLS) if size is None]
-    except NotFound:
-        return ()
-    places = [f"{DRILLS}/{name}" for name in names]
+    places = [f"{DRILLS}/{name}" for name in folders_in(services.store, DRILLS)]
     return tuple(each for each in places if _last_sign(services, each) + LEASE <= services.now())
 
 

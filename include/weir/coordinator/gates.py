@@ -23,6 +23,7 @@ from weir.ledger.attempts import Origin, attempts_ever_of, attempts_of
 from weir.ledger.models import AttemptRow
 from weir.ledger.quality import Blamed, blamed_by, failed_checks, passed_digests
 from weir.ledger.quality_models import QualityCheckRow
+from weir.ledger.reads import reads_of
 from weir.quality.check import CheckToRun, Why
 from weir.quality.suite import Suite
 from weir.recovery.blames import blamable
@@ -57,7 +58,7 @@ def gates_of(services: Services, registered: Registered, state: RunState, reques
     if not stages:
         return Gates()
     with services.ledger.transaction() as session:
-        failed = _require_worth_trying(session, registered, state)
+        failed = _require_worth_trying(session, registered, state, suites)
         why = _why(session, registered, request)
         checks = {stage.name: _checks(session, registered, stage, suites, why) for stage in stages}
         return Gates(checks, trusts_copies=not failed)
@@ -141,21 +142,41 @@ def has_passed_all(services: Services, session: Session, registered: Registered,
     return True
 
 
-def _require_worth_trying(session: Session, registered: Registered, state: RunState) -> Sequence[QualityCheckRow]:
+def _require_worth_trying(
+    session: Session, registered: Registered, state: RunState, suites: Mapping[str, Suite]
+) -> Sequence[QualityCheckRow]:
     """What had failed last, if anything has.
 
     Raises QualityFailed where the inputs that were blamed then were all made again and came out equal, and where the
-    verdict on the try before allowed no other, and its process was killed before that was booked.
+    verdict on the try before allowed no other, and its process was killed before that was booked; but not where another
+    input, or a suite, is another one since.
     """
     tries = attempts_of(session, registered.run.id, registered.attempt.region)
     rows = _last_failed(session, tries)
+    if not rows or _has_changed(session, registered, state, suites, rows):
+        return rows
     blamed = [each for row in rows for each in blamed_by(row)]
     if blamed and all(_is_equal(state, each) for each in blamed):
         raise QualityFailed(_not_the_copy(rows, blamed), is_final=True)
-    is_of_killed = bool(rows) and len(tries) > 1 and (tries[-2].id, tries[-2].failure) == (rows[0].by_attempt, _KILLED)
+    is_of_killed = len(tries) > 1 and (tries[-2].id, tries[-2].failure) == (rows[0].by_attempt, _KILLED)
     if is_of_killed and not blamed and any(row.policy in _FINAL and not row.layout for row in rows):
         raise QualityFailed(f"{_named(rows)} had failed in {tries[-2].id}, which was killed then", is_final=True)
     return rows
+
+
+def _has_changed(
+    session: Session,
+    registered: Registered,
+    state: RunState,
+    suites: Mapping[str, Suite],
+    rows: Sequence[QualityCheckRow],
+) -> bool:
+    """Whether something would be read, or expected, that is not what it was when rows failed."""
+    of_gates = [row for row in rows if not row.layout]
+    if any(row.suite in suites and suites[row.suite].fingerprint != row.fingerprint for row in of_gates):
+        return True
+    reads = reads_of(session, rows[0].by_attempt, registered.run.id)
+    return any((now := state.results.get(each.partition)) is None or now.digest != each.digest for each in reads)
 
 
 def _last_failed(session: Session, tries: Sequence[AttemptRow]) -> Sequence[QualityCheckRow]:

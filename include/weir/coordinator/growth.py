@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from weir.coordinator.values import Begun
-from weir.dataflow.quality import Policy
-from weir.quality.check import BUILT_IN, CheckReport, ExpectationResult, Why
+from weir.quality.check import CheckReport, ExpectationResult, Why
 from weir.quality.suite import Severity
 from weir.results.manifest import StateTally
 from weir.results.region_job import OutputReport, RegionReport
@@ -31,15 +30,5 @@ def _check(begun: Begun, output: OutputReport, before: int, rows: int) -> CheckR
     result = ExpectationResult(
         NEVER_FEWER, {"min_value": before}, Severity.FAIL, success=rows >= before, observed=rows, rows=rows
     )
-    return CheckReport(
-        stage=output.stage,
-        subtask=begun.attempt.region.subtask,
-        suite=BUILT_IN,
-        fingerprint="",
-        policy=Policy.FAIL,
-        why=Why.FRESH,
-        digest=str(output.digest),
-        rows=rows,
-        results=(result,),
-        seconds=0.0,
-    )
+    subtask, digest = begun.attempt.region.subtask, str(output.digest)
+    return CheckReport.built_in(output.stage, subtask, Why.FRESH, digest, rows, result)

@@ -20,6 +20,7 @@ from weir.coordinator.values import Begun, Judged
 from weir.dataflow.quality import Policy
 from weir.errors import Fault, Internal, Loss, QualityFailed, ResultUnavailable
 from weir.ledger.quality import Blamed, blamed_before, has_checks, record_checks
+from weir.ledger.reads import record_reads
 from weir.ledger.results import NewResult, quarantine_results, record_losses
 from weir.ledger.snapshot import run_state
 from weir.quality.check import BUILT_IN, CheckReport
@@ -90,6 +91,8 @@ def _enter(
     record_checks(session, begun.run, begun.attempt.id, report.checks, now, blamed)
     violated = "; ".join(told(each, each.violated) for each in report.checks if each.violated)
     quarantine_results(session, begun.run.id, begun.attempt.id, results, violated, now)
+    if results:
+        record_reads(session, begun.attempt.id, begun.reads)
     record_losses(session, losses, now)
 
 

@@ -19,15 +19,13 @@ from weir.ledger.checkpoints import CheckpointStatus, checkpoint_row, enter_chec
 from weir.results.savepoint import NUMBERS, numbers_folder, savepoints_folder
 from weir.state.retention import SnapshotKind
 from weir.store.errors import NotFound
+from weir.store.walk import folders_in
 
 
 def stored_savepoints(services: Services, dataflow: str) -> tuple[Source | str, ...]:
     """The savepoints of a dataflow that the store itself holds, or why one cannot be read. Raises Retryable."""
     folder = savepoints_folder(dataflow)
-    try:
-        names = [name for name, size in services.store.entries(folder) if size is None and name != NUMBERS]
-    except NotFound:
-        return ()
+    names = [name for name in folders_in(services.store, folder) if name != NUMBERS]
     return tuple(_read(Folder(services.store, f"{folder}/{name}")) for name in names)
 
 

@@ -23,7 +23,6 @@ from weir.ledger.runs import run_key
 from weir.recovery.run_state import AttemptState
 from weir.results.checkpoint import Checkpoint, KeyedSnapshot, ResultInFlight, StatePartition
 from weir.results.codec import manifest_from_json, manifest_to_json
-from weir.results.layout import Layout
 from weir.results.manifest import DataFile, Manifest, StateContent, parsed_digest
 from weir.results.savepoint import MANIFEST, FileCopy, Place, copies_of, moved
 from weir.topology.regions import PartitionId, RegionId, Topology
@@ -77,12 +76,14 @@ def partitions_in(checkpoint: Checkpoint) -> dict[PartitionId, str]:
     return keyed | {PartitionId(each.stage, each.subtask, each.layout): each.digest for each in checkpoint.results}
 
 
+def makers_in(checkpoint: Checkpoint) -> dict[PartitionId, str]:
+    """The partitions that a checkpoint has, with the attempts that committed them."""
+    keyed = {_keyed_id(state, part): part.attempt for state in checkpoint.states for part in state.partitions}
+    return keyed | {PartitionId(each.stage, each.subtask, each.layout): each.attempt for each in checkpoint.results}
+
+
 def _keyed_id(state: KeyedSnapshot, part: StatePartition) -> PartitionId:
-    return PartitionId(state.state.name, part.subtask, _layout(state).id)
-
-
-def _layout(state: KeyedSnapshot) -> Layout:
-    return Layout(state.state.keys, state.max_parallelism)
+    return PartitionId(state.state.name, part.subtask, state.layout.id)
 
 
 class _Making:
@@ -94,7 +95,7 @@ class _Making:
 
     def keyed(self, partition: PartitionId, state: KeyedSnapshot, part: StatePartition) -> RestoredPartition:
         """A partition of keyed state."""
-        layout = _layout(state)
+        layout = state.layout
         region, attempt, folder = self._where(partition)
         copies = self._own_copies(part, folder) if self._source.is_savepoint else {}
         manifest = Manifest(

@@ -31,6 +31,7 @@ from weir.results.partition_state import PartitionState
 from weir.store.errors import NotFound
 from weir.store.hands import in_parallel
 from weir.store.probe import MANIFEST
+from weir.store.walk import files_below
 
 COUNTING = (PartitionState.FINISHED.value, PartitionState.LOST.value, PartitionState.QUARANTINED.value)
 """Released and superseded results name nothing any more. The bytes of lost ones may come back."""
@@ -64,16 +65,7 @@ def _read_untold(services: Services, dataflow: str, harmed: list[ResultRow]) -> 
     states = {(row.stage, epoch_of_run(row.run)) for row in harmed if row.id in claimed}
     epochs = services.store.folders(dataflow) if states else []
     folders = {f"{dataflow}/{epoch}/{stage}" for stage, last in states for epoch in epochs if epoch <= last}
-    return [path for folder in folders for path in _files_below(services, folder)]
-
-
-def _files_below(services: Services, folder: str) -> list[str]:
-    try:
-        entries = services.store.entries(folder)
-    except NotFound:
-        return []
-    below = [path for name, size in entries if size is None for path in _files_below(services, f"{folder}/{name}")]
-    return below + [f"{folder}/{name}" for name, size in entries if size is not None]
+    return [each.path for each in files_below(services.store, folders)]
 
 
 def _checkpointed(services: Services, dataflow: str) -> set[str]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from sqlalchemy import select
 
 from weir.coordinator.services import Services
+from weir.coordinator.state_job import files_to_read
 from weir.coordinator.suites import read_suite
 from weir.dataflow import Dataflow
 from weir.dataflow.state import State, StateKind
@@ -22,7 +24,7 @@ from weir.quality.check import CheckToRun, Why
 from weir.results.checkpoint import Checkpoint
 from weir.results.layout import Layout
 from weir.results.manifest import Manifest, StateTally, parsed_digest
-from weir.results.region_job import RestoredToCheck, StateFileToRead, StateToRead
+from weir.results.region_job import RegionJob, RestoredToCheck, StateToRead
 from weir.state.files import epoch_seconds, expired_until, share_of
 from weir.store.store import Store
 from weir.topology.key_groups import key_group_range
@@ -42,8 +44,7 @@ def recorded_by(checkpoint: Checkpoint, manifest: Manifest) -> Recorded:
     """What a checkpoint or savepoint says of the partition of a manifest; where it does not, what the manifest says."""
     for state in checkpoint.states:
         for part in state.partitions:
-            layout = Layout(state.state.keys, state.max_parallelism).id
-            if (state.state.name, part.subtask, layout) == _named(manifest):
+            if (state.state.name, part.subtask, state.layout.id) == _named(manifest):
                 return Recorded(part.digest, part.rows, state.spark_schema, part.tallies)
     for result in checkpoint.results:
         if (result.stage, result.subtask, result.layout) == _named(manifest):
@@ -103,10 +104,7 @@ def _state(store: Store, dataflow: Dataflow, state: State, manifest: Manifest, r
     files = share_of(manifest.state.files, _key_groups(dataflow, manifest), until)
     return StateToRead(
         state,
-        tuple(
-            StateFileToRead(store.spark_url(each.path), each.epoch, each.key_groups, each.file.rows, each.file.bytes)
-            for each in files
-        ),
+        files_to_read(store, files),
         recorded.tallies,
         0 if until is None else epoch_seconds(manifest.epoch),
         until,
@@ -132,3 +130,30 @@ def checks_now(services: Services, dataflow: str, pinned: Dataflow, stage: str, 
     flows = [pinned] if newest is None else [topology_of(newest).dataflow, pinned]
     stages = [each for flow in flows for each in flow.stages if each.name == stage]
     return tuple(CheckToRun(read_suite(services, gate.suite), gate.policy, why) for gate in stages[0].gates)
+
+
+def checking_job(  # the fields
+    store: Store,
+    dataflow: str,
+    epoch: str,
+    attempt: str,
+    wanted: Sequence[RestoredToCheck],
+    why: Why,
+    report: str = "",
+) -> RegionJob:
+    """What Spark is asked that only looks at rows; `report` is where it answers, if not to its caller."""
+    at = datetime.fromtimestamp(epoch_seconds(epoch), UTC).isoformat()
+    return RegionJob(
+        attempt=attempt,
+        dataflow=dataflow,
+        epoch=epoch,
+        interval=(at, at),
+        region=f"weir_{why.value}",
+        subtask=0,
+        store=store.url,
+        report=report,
+        stages=(),
+        parameters={},
+        to_check=tuple(wanted),
+        why=why,
+    )

@@ -25,7 +25,7 @@ from weir.results.run_folder import MANIFEST, RUN_RECORD, TEMPORARY
 from weir.results.stage_copy import COPY_NAME
 from weir.store.errors import NotFound
 from weir.store.store import MARKER
-from weir.store.walk import FoundFile, files_below
+from weir.store.walk import FoundFile, files_below, folders_in
 
 _READABLE: Final = frozenset({MANIFEST, RUN_RECORD, COPY_NAME})
 _DOCTOR: Final = re.compile(r"\.weir-doctor-[0-9a-f]{32}")
@@ -34,9 +34,9 @@ _DOCTOR: Final = re.compile(r"\.weir-doctor-[0-9a-f]{32}")
 def sweep_strangers(services: Services, dataflow: str, of_runs: RunSweep, report: SweepReport) -> None:
     """Look at the epochs of a dataflow that no run of the ledger has. Raises Retryable."""
     store = services.store
-    epochs = [each for each in _folders(services, dataflow) if not each.startswith("_")]  # those are not epochs
-    sinks = _folders(services, f"{SINKS}/{dataflow}")
-    published = {sink: _folders(services, f"{SINKS}/{dataflow}/{sink}") for sink in sinks}
+    epochs = [each for each in folders_in(services.store, dataflow) if not each.startswith("_")]  # those are not epochs
+    sinks = folders_in(services.store, f"{SINKS}/{dataflow}")
+    published = {sink: folders_in(services.store, f"{SINKS}/{dataflow}/{sink}") for sink in sinks}
     loose = [each for each in _files(services, dataflow) if each[0].count("/") == 1]
     with services.ledger.transaction() as session:
         known = set(session.scalars(select(RunRow.epoch).where(RunRow.dataflow == dataflow)))
@@ -63,7 +63,7 @@ def _sweep_epoch(of_runs: RunSweep, report: SweepReport, path: str, files: tuple
 
 def tell_unknown_dataflows(services: Services, report: SweepReport, floor: timedelta) -> None:
     """Tell which folders of the store are of no dataflow of the ledger. Raises Retryable."""
-    found = _folders(services, "")
+    found = folders_in(services.store, "")
     with services.ledger.transaction() as session:
         known = set(session.scalars(select(DataflowRow.name)))
     for name in found:
@@ -88,7 +88,7 @@ def tell_unknown_dataflows(services: Services, report: SweepReport, floor: timed
 
 
 def _tell_unknown_sinks(services: Services, report: SweepReport, known: Iterable[str]) -> None:
-    for name in sorted(set(_folders(services, SINKS)) - set(known)):
+    for name in sorted(set(folders_in(services.store, SINKS)) - set(known)):
         path = f"{SINKS}/{name}"
         why = f"published by a dataflow that the ledger does not know: `weir ledger rebuild {name}`"
         report.unknown.append(Kept(path, _bytes(files_below(services.store, [path])), why))
@@ -100,13 +100,6 @@ def _remove(
     of_nobody = RunSweep(services, services.life, report, floor)
     for each in files:
         of_nobody.remove_file(each.path, each.bytes, reason)
-
-
-def _folders(services: Services, path: str) -> list[str]:
-    try:
-        return [name for name, size in services.store.entries(path) if size is None]
-    except NotFound:
-        return []
 
 
 def _files(services: Services, path: str) -> list[tuple[str, int]]:

@@ -16,8 +16,7 @@ from weir.ledger.runs import dataflow_of, epoch_of_run, run_key
 from weir.ledger.sweeping import is_expired
 from weir.quality.page import PAGES, run_pages
 from weir.results.run_folder import TEMPORARY
-from weir.store.errors import NotFound
-from weir.store.walk import FoundFile, files_below
+from weir.store.walk import FoundFile, files_below, folders_in
 
 
 def remove_pages(services: Services, run: str, report: SweepReport) -> None:
@@ -34,7 +33,7 @@ def remove_pages(services: Services, run: str, report: SweepReport) -> None:
 
 def sweep_pages(services: Services, dataflow: str, of_runs: RunSweep, report: SweepReport) -> None:
     """Look at all pages of a dataflow: a process may have died between ledger and store. Raises Retryable."""
-    for epoch in _folders(services, f"{PAGES}/{dataflow}"):
+    for epoch in folders_in(services.store, f"{PAGES}/{dataflow}"):
         run, folder = run_key(dataflow, epoch), run_pages(dataflow, epoch)
         with services.ledger.transaction() as session:
             row = session.get(RunRow, run)
@@ -51,17 +50,10 @@ def sweep_pages(services: Services, dataflow: str, of_runs: RunSweep, report: Sw
 
 def tell_unknown_pages(services: Services, report: SweepReport, known: Collection[str]) -> None:
     """Tell of pages of dataflows that the ledger does not know. Raises Retryable."""
-    for name in sorted(set(_folders(services, PAGES)) - set(known)):
+    for name in sorted(set(folders_in(services.store, PAGES)) - set(known)):
         found = files_below(services.store, [f"{PAGES}/{name}"])
         why = "pages about checks of a dataflow that the ledger does not know"
         report.unknown.append(Kept(f"{PAGES}/{name}", _bytes(found), why))
-
-
-def _folders(services: Services, path: str) -> list[str]:
-    try:
-        return [name for name, size in services.store.entries(path) if size is None]
-    except NotFound:
-        return []
 
 
 def _is_temporary(found: FoundFile) -> bool:

@@ -40,7 +40,7 @@ from weir.results.stage_copy import COPY_NAME
 from weir.sinks.pointer import pointer_from_json
 from weir.store.errors import NotFound
 from weir.store.hands import in_parallel
-from weir.store.walk import FoundFile, files_below
+from weir.store.walk import FoundFile, files_below, folders_in
 
 SINKS = "_sinks"
 _POINTERS = (MANIFEST, COPY_NAME)
@@ -131,16 +131,11 @@ class RunSweep:
         root = f"{dataflow}/{epoch}"
         store = self._services.store
         folder = run_folder(root, ((each.path, each.bytes) for each in files_below(store, [root])))
-        beside = files_below(store, [f"{SINKS}/{dataflow}/{sink}/{epoch}" for sink in self._sinks(dataflow)])
+        sinks = folders_in(store, f"{SINKS}/{dataflow}")
+        beside = files_below(store, [f"{SINKS}/{dataflow}/{sink}/{epoch}" for sink in sinks])
         pointers = in_parallel(self._pointer, [each for each in beside if _is_pointer(each)], store.workers)
         temporary = tuple(each for each in beside if TEMPORARY.fullmatch(each.path.rpartition("/")[2]))
         return _Listed(run, root, folder, tuple(pointers), temporary)
-
-    def _sinks(self, dataflow: str) -> list[str]:
-        try:
-            return [name for name, size in self._services.store.entries(f"{SINKS}/{dataflow}") if size is None]
-        except NotFound:
-            return []
 
     def _pointer(self, found: FoundFile) -> _Pointer:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from datetime import datetime
 from enum import Enum
 
@@ -192,12 +191,3 @@ def runs_of_lost_checkpoints(session: Session, dataflow: str, most: int) -> set[
         for run, row in lost.items()
         if newest[run] == row.number and sum(each > row.epoch for each in epochs) < most
     }
-
-
-def forget_checkpoints(session: Session, dataflow: str, numbers: Collection[int]) -> None:
-    """Drop what is known of numbers, where the store says otherwise: only a ledger that is built again does this."""
-    for number in numbers:
-        row = checkpoint_row(session, dataflow, number)
-        if row is not None:
-            session.delete(row)
-    session.flush()

@@ -170,7 +170,7 @@ class ReadSetRow(Table):
 
 
 class ConsumptionRow(Table):
-    """An input that a committed attempt was made from."""
+    """An input that an attempt was made from which has committed, or whose rows were refused."""
 
     __tablename__ = "consumption"
     __table_args__ = (Index("consumers_of", "run", "stage", "layout"),)

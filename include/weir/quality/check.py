@@ -103,6 +103,24 @@ class CheckReport:
     layout: str = ""
     attempt: str = ""
 
+    @classmethod
+    def built_in(  # the fields
+        cls,
+        stage: str,
+        subtask: int,
+        why: Why,
+        digest: str,
+        rows: int,
+        result: ExpectationResult,
+        *,
+        run: str = "",
+        layout: str = "",
+        attempt: str = "",
+    ) -> CheckReport:
+        """What a check has found that needs no suite, and no more time than it took to know of it."""
+        about = (stage, subtask, BUILT_IN, "", Policy.FAIL, why, digest, rows)
+        return cls(*about, (result,), 0.0, run=run, layout=layout, attempt=attempt)
+
     @property
     def violated(self) -> tuple[ExpectationResult, ...]:
         """The expectations that are violated and do not only warn."""

@@ -24,7 +24,6 @@ from weir.ledger.state_models import CheckpointRow
 from weir.reading.opened_state import OpenedState, OpenStatePartition, StateAt
 from weir.reading.state_opening import advice_on, kept_checkpoints, told
 from weir.results.checkpoint import Checkpoint, KeyedSnapshot, checkpoint_path
-from weir.results.layout import Layout
 from weir.results.manifest import StateFile
 from weir.state.files import expired_until
 
@@ -82,7 +81,7 @@ def _retained(session: Session, dataflow: str, number: int) -> CheckpointRow:
 
 
 def _of_checkpoint(checkpoint: Checkpoint, found: KeyedSnapshot, advice: str, folder: Folder) -> StateAt:
-    layout = Layout(found.state.keys, found.max_parallelism).id
+    layout = found.layout.id
     parts = tuple(
         OpenStatePartition(
             part.subtask, layout, part.attempt, part.key_groups, part.rows, part.digest, _below(folder, part.files)

@@ -22,6 +22,8 @@ from weir.topology.regions import PartitionId, RegionId
 SMALLEST_HELD_BACK = 4
 """A plan of fewer regions is carried out, whatever their share of the run."""
 
+_REFUSED = "nobody is at work on it now: its rows were refused, and it is waited for until a person has it made again"
+
 _FINISHED = (AttemptState.COMMITTED, AttemptState.ADOPTED)
 _OF_A_PROBE = (Fault.MISSING, Fault.DAMAGED)
 
@@ -206,7 +208,8 @@ def _step(state: RunState, readers: Readers, found: _Found, region: RegionId) ->
     if region in found.rerun:
         return Step(StepKind.RERUN, region, known.newest_try, found.rerun[region])
     if region in found.back.causes:
-        return Step(StepKind.JOINED, region, known.newest_try, str(found.back.causes[region]))
+        waits = "" if known.at_work or not known.is_refused else f"; {_REFUSED}"
+        return Step(StepKind.JOINED, region, known.newest_try, f"{found.back.causes[region]}{waits}")
     if known.at_work:
         reason = "it is at work; what it commits is compared with what was read"
         return Step(StepKind.JOINED, region, known.newest_try, reason)

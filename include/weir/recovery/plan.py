@@ -27,7 +27,10 @@ class StepKind(Enum):
     RERUN = "rerun"
     """It is cleared with the decision."""
     JOINED = "joined"
-    """It is at work, or a clear of it is on its way: it is waited for, and what it commits is compared anyway."""
+    """It is at work, or a clear of it is on its way: it is waited for, and what it commits is compared anyway.
+
+    One of an earlier run is waited for, too, where it has yet to begin, or a person is to mend refused rows.
+    """
     IF_CHANGED = "if_changed"
     """It is valid, and is cleared if what it read comes out otherwise."""
     SUSPENDED = "suspended"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weir.dataflow.state import State
+from weir.results.layout import Layout
 from weir.results.manifest import DataFile, StateFile, StateTally
 from weir.state.retention import SnapshotKind
 
@@ -40,6 +41,11 @@ class KeyedSnapshot:
     max_parallelism: int
     spark_schema: str
     partitions: tuple[StatePartition, ...]
+
+    @property
+    def layout(self) -> Layout:
+        """How the rows of its partitions are laid out."""
+        return Layout(self.state.keys, self.max_parallelism)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
 
 from weir.errors import Misconfigured
 from weir.recovery.candidates import Stored
@@ -24,6 +23,7 @@ from weir.store.errors import NotFound
 from weir.store.hands import in_parallel
 from weir.store.probe import MANIFEST
 from weir.store.store import Store
+from weir.store.walk import folders_in
 
 _SINKS = "_sinks"
 _WORKERS = 16
@@ -82,11 +82,8 @@ def _attempt_folders(store: Store, epoch_folder: str) -> list[str]:
 
 def _folders(store: Store, path: str) -> list[str]:
     """The folders in a folder; those of Weir's own begin with an underscore."""
-    try:
-        names = cast("Iterable[str]", store.folders(path))
-        return [name for name in names if not name.startswith(("_", ".")) and name != "lost+found"]
-    except NotFound:
-        return []
+    names = folders_in(store, path)
+    return [name for name in names if not name.startswith(("_", ".")) and name != "lost+found"]
 
 
 def _result(store: Store, folder: str) -> Stored | str | None:

@@ -1,4 +1,4 @@
-"""All files below a folder.
+"""All that is below a folder.
 
 Invariant: what vanishes while it is listed is left out, and a store that does not answer is an error, never a shorter
 list.
@@ -33,6 +33,14 @@ def files_below(store: Store, folders: Iterable[str]) -> tuple[FoundFile, ...]:
         found += [FoundFile(path, size) for path, size in below if size is not None]
         level = [path for path, size in below if size is None]
     return tuple(sorted(found, key=lambda each: each.path))
+
+
+def folders_in(store: Store, path: str) -> list[str]:
+    """The names of the folders directly in a folder, sorted; none if there is no such folder. Raises Retryable."""
+    try:
+        return store.folders(path)
+    except NotFound:
+        return []
 
 
 def _entries(store: Store, folder: str) -> tuple[tuple[str, int | None], ...]:

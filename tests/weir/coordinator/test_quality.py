@@ -246,6 +246,26 @@ def test_a_clear_by_a_person_is_another_beginning(world, suites, engine):
     assert state_of(world, run_id, CLOSE) == "success"
 
 
+@pytest.mark.parametrize("mended", ["another input", "the suite"])
+def test_what_was_mended_is_tried_though_what_was_blamed_came_out_equal(world, suites, engine, mended):
+    """Also where Weir's own clear has overtaken the person's."""
+    write_suite(suites, "clean_rows", BLAMING)
+    run_id = run(world, replace(gated(expectations("clean_rows", policy="backtrack")), consumers="always"))
+    world.content["weather"], engine.violated["clean"] = "of another day", {NOT_NULL}
+    world.airflow.clear_by_hand(run_id, "weather")
+    world.airflow.run_until_quiet()
+    assert "the data is bad, not the copy" in world.airflow.task(run_id, "clean").notes[-1]
+    if mended == "the suite":
+        write_suite(suites, "clean_rows", UNIQUE)
+    else:
+        world.content["raw"] = "corrected"
+        engine.violated.clear()
+    for task in ("raw", "weather", "clean"):
+        world.airflow.clear_by_hand(run_id, task)
+    world.airflow.run_until_quiet()
+    assert state_of(world, run_id, CLOSE) == "success"
+
+
 def test_an_expectation_that_blames_nobody_fails_under_backtrack(world, suites, engine):
     write_suite(suites, "clean_rows", BLAMING, UNIQUE)
     engine.violated["clean"] = {NOT_NULL, UNIQUE}

@@ -12,7 +12,7 @@ from pathlib import Path
 from weir.testing.simulator.dataflows import scene_from_text
 from weir.testing.simulator.events import events_from_text
 from weir.testing.simulator.report import report_of
-from weir.testing.simulator.simulate import STATEFUL, simulate
+from weir.testing.simulator.simulate import USUAL, Shares, simulate
 from weir.testing.simulator.sweep import sweep
 
 
@@ -21,10 +21,11 @@ def main(arguments: list[str]) -> int:
     asked = _parser().parse_args(arguments)
     if asked.replay is not None:
         return _replay(asked.replay)
+    shares = Shares(asked.stateful, asked.gated)
     first, seeds = (asked.first, asked.seeds) if asked.seed is None else (asked.seed, 1)
-    swept = sweep(range(first, first + seeds), processes=asked.processes, most=asked.most, stateful=asked.stateful)
+    swept = sweep(range(first, first + seeds), processes=asked.processes, most=asked.most, shares=shares)
     for found in swept.findings:
-        _say(report_of(found.seed, found.finding, shrink=not asked.raw, stateful=asked.stateful))
+        _say(report_of(found.seed, found.finding, shrink=not asked.raw, shares=shares))
     _say(f"# {swept.seeds} seeds from {first}: {len(swept.findings)} broke an invariant, in {swept.seconds:.0f} s")
     return min(len(swept.findings), 100)
 
@@ -44,7 +45,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--replay", type=Path, help="a file with what was printed of a finding")
     parser.add_argument("--processes", type=int, help="at most so many at once (default: one a core)")
     parser.add_argument("--most", type=int, default=5, help="stop after so many findings")
-    parser.add_argument("--stateful", type=float, default=STATEFUL, help="the share of scenes that keep state")
+    parser.add_argument("--stateful", type=float, default=USUAL.stateful, help="the share of scenes that keep state")
+    parser.add_argument("--gated", type=float, default=USUAL.gated, help="the share of scenes whose rows are checked")
     parser.add_argument("--raw", action="store_true", help="do not shrink what is found")
     return parser
 

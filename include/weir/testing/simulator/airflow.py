@@ -143,7 +143,8 @@ class SimulatedAirflow(FakeAirflow):
         except StageFailed:
             self.coordinator.check_inputs(begun)
             raise
-        committed = self.coordinator.commit(begun, report, self)
+        judged = self.coordinator.judge(begun, report)
+        committed = self.coordinator.commit(begun, judged.report, self)
         if committed.owed:
             self._settle()
         self.collect(committed.touched)

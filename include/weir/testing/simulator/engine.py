@@ -32,14 +32,19 @@ from weir.testing.simulator.process import StageFailed
 from weir.testing.simulator.rows import (
     applied,
     changes_of,
+    content_from,
     content_of_rows,
     digest_of,
+    is_bad,
     packed,
     tallies_of,
     unpacked,
     visible,
     within,
 )
+
+EXPECTED: Final = "expect_column_values_to_not_be_null"
+"""The type of the one expectation that bad rows violate."""
 
 SIZE: Final = 64 + TAIL
 """Bytes of each data file."""
@@ -71,8 +76,11 @@ def content_of(stage: str, subtask: int, nature: Nature, own: object, read: Sequ
     """The content of a stage, whose inputs have the contents `read`."""
     told = sorted(read)
     if nature is Nature.COARSE and read:
-        told = [str(sum(int(each[:2], 16) for each in read) % 2)]
-    return hashlib.sha256(json.dumps([stage, subtask, own, told]).encode()).hexdigest()
+        told = [str(sum(int(each[3:5], 16) for each in read) % 2)]
+    has_bad = isinstance(own, int) and own < 0
+    if nature is not Nature.COARSE:  # which leaves bad rows out
+        has_bad |= any(is_bad(each) for each in read)
+    return content_from(json.dumps([stage, subtask, own, told]), is_bad=has_bad)
 
 
 class WrongTallies(Exception):
@@ -89,7 +97,7 @@ class _Kept:
 
 
 class SimulatedEngine:
-    """Computes regions, several at once. `world` says what a source reads now."""
+    """Computes regions, several at once. `world` says what a source reads now: bad rows where it is negative."""
 
     def __init__(self, store: Store, world: Mapping[str, int], natures: Mapping[str, Nature]) -> None:
         self.natures = natures
@@ -127,15 +135,19 @@ class _Computation(FakeEngine):
             (content,) = read
         else:
             content = content_of(stage.name, stage.subtask, nature, self._made.own[stage.name], read)
-        self._made.contents[stage.name] = content
+        self._note(stage, content)
         return content
+
+    def _note(self, stage: StageToRun, content: str) -> None:
+        self._made.contents[stage.name] = content
+        self.violated[stage.name] = (EXPECTED,) if is_bad(content) else ()
 
     def _resumed(self, stage: StageToRun) -> str:
         content = super()._resumed(stage)
         if stage.resume is not None:
             # Whatever that attempt had made it of, it is made of now.
             self._made.own |= self._engine.made[stage.resume.attempt].own
-        self._made.contents[stage.name] = content
+        self._note(stage, content)
         return content
 
     def _read_state(self, read: InputToRead, state: StateToRead) -> str:

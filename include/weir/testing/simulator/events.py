@@ -53,6 +53,8 @@ class Verb(Enum):
     """What was gone or damaged is as it was."""
     CHANGE = "change"
     """The world changes: a source would read something else now."""
+    SPOIL = "spoil"
+    """A source reads bad rows from now on, until the world changes again."""
     COLLECT = "collect"
     """Upkeep releases what nobody needs, or what policies keep where room is needed; it may sweep the store, too; or it
     only says what it would do."""
@@ -123,6 +125,9 @@ _CORRECTS: Final = 0.8
 _GOES_BACK: Final = 0.5
 """How many of these schedules have a person who goes back to what was kept; some make a savepoint, or a fork."""
 
+_MENDED: Final = 0.7
+"""How many of the sources that went bad are mended, before people look into it."""
+
 _OVERLAPS: Final = 0.4
 """How many schedules have one process that stands still while others run and its inputs come to harm."""
 
@@ -171,6 +176,17 @@ def with_runs(random: Random, events: Sequence[Event]) -> tuple[Event, ...]:
     if random.random() < _GOES_BACK:
         back, at = _going_back(random), random.randrange(len(found) // 2, len(found) + 1)
         found[at:at] = back
+    return tuple(found)
+
+
+def with_bad_rows(random: Random, events: Sequence[Event]) -> tuple[Event, ...]:
+    """The same schedule, in which a source goes bad once or twice; most often it is mended some steps later."""
+    found = list(events)
+    for _ in range(random.choice([1, 1, 2])):
+        number, steps = random.randrange(100), range(random.randrange(12))
+        spoilt = [Event(Verb.SPOIL, number), *(_event(random, Verb.STEP) for _ in steps)]
+        at = random.randrange(len(found) // 2 + 1)
+        found[at:at] = [*spoilt, *([Event(Verb.CHANGE, number)] if random.random() < _MENDED else [])]
     return tuple(found)
 
 

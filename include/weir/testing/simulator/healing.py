@@ -52,6 +52,9 @@ NEEDS_A_PERSON: Final = ("was skipped in Airflow", "but Airflow calls", "times b
 AT_FIRST: Final = ("cannot be used: expected a folder",)
 """What is said where the store cannot be used at the very first begin: its URL may be wrong."""
 
+REFUSED: Final = "QualityFailed: "
+"""What is said where a gate has refused rows, and no other try would mend them."""
+
 HELD_BACK: Final = "nothing was restarted: "
 """What is said where a person has to carry the plan out."""
 
@@ -134,6 +137,9 @@ def _collect_all(world: World) -> None:
 
 def _end_faults(world: World) -> None:
     world.airflow.api, world.files.condition = Api.UP, Condition.UP
+    for stage, content in world.content.items():
+        if content < 0:
+            world.content[stage] = abs(content) + 1
     world.airflow.deliver()
     for process in [each for each in world.suspended if each in world.airflow.owners.values()]:
         world.run(process, NO_FATE)
@@ -150,6 +156,8 @@ def _run_until_well(world: World) -> None:
         require("all_heals_without_a_person", _unneeded(world, stuck or ill))
         if any(HELD_BACK in _said(task) for task in stuck):
             _apply_plans(world)
+        if any(REFUSED in _said(task) for task in stuck):
+            stuck = list(world.airflow.tasks.values())  # a person knows no better than that some source was bad
         if any(NOT_CLOSED in _said(task) for task in stuck):
             stuck += [task for key, task in world.airflow.tasks.items() if key.task_id == CLOSE.name]
         for task in {task.key: task for task in stuck}.values():
@@ -196,7 +204,8 @@ def _unneeded(world: World, stuck: list[FakeTask]) -> Iterator[str]:
         said = _said(task)
         was_marked = task.key in world.airflow.marked
         by_marks = NEEDS_A_PERSON if world.airflow.marked else ()
-        needs = (HELD_BACK, *AT_FIRST, *by_marks, *(() if world.scene.is_patient else OUT_OF_TRIES))
+        by_gates = (REFUSED,) if world.scene.is_gated else ()
+        needs = (HELD_BACK, *AT_FIRST, *by_marks, *by_gates, *(() if world.scene.is_patient else OUT_OF_TRIES))
         if not was_marked and not any(text in said for text in needs):
             yield f"{task.key.task_id}[{task.key.map_index}] of {task.key.run_id} is {task.state}: {said}"
 

@@ -15,6 +15,11 @@ from weir.testing.simulator.clears import (
     a_clear_is_settled_when_airflow_has_followed,
     a_commit_owes_what_follows_from_it,
 )
+from weir.testing.simulator.gates import (
+    nothing_bad_passes_a_gate,
+    what_is_in_quarantine_is_bad,
+    who_is_distrusted_is_blamed,
+)
 from weir.testing.simulator.needs import what_is_released_is_needed_by_nobody
 from weir.testing.simulator.plans import a_plan_names_what_must_run_again, what_is_spared_is_not_cleared
 from weir.testing.simulator.restores import (
@@ -58,7 +63,7 @@ def a_fenced_attempt_changes_nothing(witness: Witness) -> Iterator[str]:
             yield f"{row.id} has committed though it was {known.state}"
     committed = {row.id for row in sight.new_commits}
     for result in sight.new_results:
-        if result.attempt not in committed:
+        if result.is_current and result.attempt not in committed:
             yield f"a result of {result.attempt} is current, which has not committed just now"
 
 
@@ -165,6 +170,9 @@ def _shown(result: Result | None) -> str:
 
 
 AFTER_EACH_TRANSACTION: Final[tuple[Callable[[Witness], Iterator[str]], ...]] = (
+    nothing_bad_passes_a_gate,
+    what_is_in_quarantine_is_bad,
+    who_is_distrusted_is_blamed,
     one_attempt_a_try_becomes_current,
     a_fenced_attempt_changes_nothing,
     results_of_a_region_are_of_one_attempt,

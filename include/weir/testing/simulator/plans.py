@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weir.dataflow.failover import FailoverStrategy
 from weir.recovery.run_state import CLOSE
 from weir.testing.simulator.epochs import Where
+from weir.testing.simulator.gates import is_refused
 from weir.testing.simulator.sight import Failover, Partition, Sight
 from weir.topology.regions import RegionId
 
@@ -36,7 +37,7 @@ def a_plan_names_what_must_run_again(witness: Witness) -> Iterator[str]:
             if kinds.get(where) not in (RERUN, JOINED) and not sight.is_at_work(*where):
                 yield f"{_told(where)} must run again, but the plan of failover {failover.id} says {kinds.get(where)}"
         for where, kind in kinds.items():
-            if kind == JOINED and not sight.is_at_work(*where) and not _has_yet_to_begin(witness, failover, where):
+            if kind == JOINED and not sight.is_at_work(*where) and not _is_yet_to_come(witness, failover, where):
                 yield f"failover {failover.id} joins the work of {_told(where)}, where nobody is at work"
         failed = failover.run, RegionId(failover.region, failover.subtask)
         allowed = missed.keys() | _following(witness, failover, {failed, *rerun}) | _given_up(witness, failover)
@@ -69,9 +70,10 @@ def _told(where: Where) -> str:
     return f"{where[1]} of {where[0]}"
 
 
-def _has_yet_to_begin(witness: Witness, failover: Failover, where: Where) -> bool:
-    """Whether a region is one of an earlier run, that Airflow has yet to start."""
-    return where[0] < failover.run and where not in witness.sight.regions()
+def _is_yet_to_come(witness: Witness, failover: Failover, where: Where) -> bool:
+    """Whether a region is one of an earlier run, that Airflow has yet to start, or whose rows a gate has refused."""
+    is_to_come = where not in witness.sight.regions() or is_refused(witness, where)
+    return where[0] < failover.run and is_to_come
 
 
 def _missed(witness: Witness, failover: Failover, kinds: dict[Where, str]) -> dict[Where, None]:
@@ -83,7 +85,7 @@ def _missed(witness: Witness, failover: Failover, kinds: dict[Where, str]) -> di
     open_regions = [failed, *_given_up(witness, failover)]
     while open_regions:
         where = open_regions.pop()
-        if where != failed and kinds.get(where) == JOINED and not _has_yet_to_begin(witness, failover, where):
+        if where != failed and kinds.get(where) == JOINED and not _is_yet_to_come(witness, failover, where):
             continue
         for partition in witness.epochs.inputs_of(where):
             producer = witness.epochs.producer(partition)

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from weir.testing.simulator.dataflows import Scene
 from weir.testing.simulator.events import Event, events_to_text
 from weir.testing.simulator.shrink import shrunk
-from weir.testing.simulator.simulate import STATEFUL, Finding, scene_and_events, simulate
+from weir.testing.simulator.simulate import USUAL, Finding, Shares, scene_and_events, simulate
 
 
-def report_of(seed: int, finding: Finding, *, shrink: bool = True, stateful: float = STATEFUL) -> str:
+def report_of(seed: int, finding: Finding, *, shrink: bool = True, shares: Shares = USUAL) -> str:
     """The seed, what is wrong, the dataflow, and the events that lead there."""
-    scene, events = scene_and_events(seed, stateful)
+    scene, events = scene_and_events(seed, shares)
     if shrink:
         events = shrunk(events, lambda fewer: _breaks(scene, fewer, finding.invariant))
         finding = simulate(scene, events) or finding
     when = "while all healed" if finding.behind is None else f"at event {finding.behind + 1}"
-    again = f"python -m weir.testing.simulator --seed {seed}{_as(stateful)}"
+    again = f"python -m weir.testing.simulator --seed {seed}{_as(shares)}"
     return "\n".join(
         [
             f"# seed {seed}: {finding.invariant.replace('_', ' ')}",
@@ -30,8 +30,8 @@ def report_of(seed: int, finding: Finding, *, shrink: bool = True, stateful: flo
     )
 
 
-def _as(stateful: float) -> str:
-    return "" if stateful == STATEFUL else f" --stateful {stateful:g}"
+def _as(shares: Shares) -> str:
+    return "" if shares == USUAL else f" --stateful {shares.stateful:g} --gated {shares.gated:g}"
 
 
 def _breaks(scene: Scene, events: Sequence[Event], invariant: str) -> bool:

@@ -15,6 +15,9 @@ from weir.results.manifest import ContentDigest, StateTally
 KEYS: Final = (3, 24, 45, 66, 87, 108, 126)
 """There is one key in each of these key groups, which are spread over all 128 of them."""
 
+BAD: Final = "bad"
+"""What the content of bad rows begins with, and no other."""
+
 LEFT_ALONE: Final = "." * 8
 DELETED: Final = "-" * 8
 
@@ -83,9 +86,20 @@ def changes_of(content: str, rows: Rows, groups: tuple[int, int], day: int) -> d
     return found
 
 
+def content_from(text: str, *, is_bad: bool = False) -> str:
+    """The content that follows from a text: 64 hexadecimal digits, by which one sees whether rows are bad."""
+    digits = hashlib.sha256(text.encode()).hexdigest()
+    return f"{BAD if is_bad else 'a'}{digits}"[:64]
+
+
+def is_bad(content: str) -> bool:
+    """Whether a content is that of bad rows."""
+    return content.startswith(BAD)
+
+
 def content_of_rows(rows: Rows) -> str:
-    """What a stage sees of its state, as the content of an input."""
-    return hashlib.sha256(packed(rows).encode()).hexdigest()
+    """What a stage sees of its state, as the content of an input: what bad rows do to a state cannot be seen."""
+    return content_from(packed(rows))
 
 
 def tallies_of(rows: Rows, *, has_end: bool) -> tuple[StateTally, ...]:

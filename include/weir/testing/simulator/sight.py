@@ -154,6 +154,7 @@ class Sight:
         self.new_commits: list[Attempt] = []
         self.new_results: list[Result] = []
         self.newly_lost: list[Result] = []
+        self.newly_distrusted: list[Result] = []
         self.newly_released: list[Result] = []
         self.new_clears: list[Clear] = []
         self.newly_settled: list[Clear] = []
@@ -191,6 +192,7 @@ class Sight:
             changed = [row for row in found.values() if row.id in self.results and self.results[row.id] != row]
             moved = [row for row in changed if self.results[row.id].state != row.state]
             self.newly_lost = [row for row in moved if row.state == "lost"]
+            self.newly_distrusted = [row for row in moved if row.state == "quarantined"]
             self.newly_released = [row for row in moved if row.state == "released"]
             self.results = found
             self.current = {row.partition: row for row in found.values() if row.is_current}

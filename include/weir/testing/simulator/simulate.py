@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from weir.testing.simulator.dataflows import Scene, random_scene, stateful_scene
-from weir.testing.simulator.events import Event, random_events, with_runs
+from weir.testing.simulator.dataflows import Scene, gated_scene, random_scene, stateful_scene
+from weir.testing.simulator.events import Event, random_events, with_bad_rows, with_runs
 from weir.testing.simulator.healing import heal
 from weir.testing.simulator.witness import Broken
 from weir.testing.simulator.world import World
@@ -23,17 +23,26 @@ class Finding:
     behind: int | None
 
 
-STATEFUL: Final = 0.03
-"""The share of scenes whose epochs go on from one another: these cost several times as much."""
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The shares of scenes whose epochs go on from one another, which cost several times as much, and of gated ones."""
+
+    stateful: float = 0.03
+    gated: float = 0.1
 
 
-def scene_and_events(seed: int, stateful: float = STATEFUL) -> tuple[Scene, tuple[Event, ...]]:
-    """What a seed stands for; `stateful` is the share of scenes whose epochs go on from one another."""
+USUAL: Final = Shares()
+
+
+def scene_and_events(seed: int, shares: Shares = USUAL) -> tuple[Scene, tuple[Event, ...]]:
+    """What a seed stands for."""
     random = Random(seed)  # noqa: S311 - nothing is secret
     scene, events = random_scene(random), random_events(random)
-    if random.random() >= stateful:
-        return scene, events
-    return stateful_scene(random), with_runs(random, events)
+    if random.random() < shares.stateful:
+        scene, events = stateful_scene(random), with_runs(random, events)
+    if random.random() < shares.gated and not scene.collects:
+        scene, events = gated_scene(random, scene), with_bad_rows(random, events)
+    return scene, events
 
 
 def simulate(scene: Scene, events: Sequence[Event]) -> Finding | None:

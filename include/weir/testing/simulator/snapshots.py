@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from weir.results.checkpoint import Checkpoint, checkpoint_path, checkpoints_folder
 from weir.results.codec import checkpoint_from_json
-from weir.results.layout import Layout
 from weir.results.savepoint import SAVEPOINT
 from weir.testing.simulator.sight import Partition, Result
 from weir.testing.simulator.store import URL
@@ -157,9 +156,8 @@ def parts_of(written: Checkpoint) -> Iterator[Part]:
     """What a checkpoint consists of, by the partitions of its run."""
     for kept in written.states:
         for part in kept.partitions:
-            layout = Layout(kept.state.keys, kept.max_parallelism).id
             yield Part(
-                Partition(written.run, PartitionId(kept.state.name, part.subtask, layout)),
+                Partition(written.run, PartitionId(kept.state.name, part.subtask, kept.layout.id)),
                 part.attempt,
                 part.digest,
                 tuple(file.path for file in part.files),

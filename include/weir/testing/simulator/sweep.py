@@ -12,7 +12,7 @@ from functools import partial
 from itertools import islice
 from multiprocessing import get_context
 
-from weir.testing.simulator.simulate import STATEFUL, Finding, scene_and_events, simulate
+from weir.testing.simulator.simulate import USUAL, Finding, Shares, scene_and_events, simulate
 
 CHUNK = 20
 """Seeds that a process is given at once."""
@@ -35,13 +35,13 @@ class Swept:
     seconds: float
 
 
-def sweep(seeds: Iterable[int], *, processes: int | None = None, most: int = 5, stateful: float = STATEFUL) -> Swept:
+def sweep(seeds: Iterable[int], *, processes: int | None = None, most: int = 5, shares: Shares = USUAL) -> Swept:
     """Simulate seeds until all are done, or `most` have broken an invariant."""
     began = time.monotonic()
     done, findings = 0, list[Found]()
     # Not forked: the caller may have threads, and SQLite connections must not cross a fork.
     with ProcessPoolExecutor(processes or os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        for chunk, found in pool.map(partial(_simulated, stateful=stateful), list(_chunks(seeds))):
+        for chunk, found in pool.map(partial(_simulated, shares=shares), list(_chunks(seeds))):
             done += chunk
             findings += found
             if len(findings) >= most:
@@ -56,11 +56,11 @@ def _chunks(seeds: Iterable[int]) -> Iterator[tuple[int, ...]]:
         yield chunk
 
 
-def _simulated(seeds: tuple[int, ...], stateful: float) -> tuple[int, list[Found]]:
+def _simulated(seeds: tuple[int, ...], shares: Shares) -> tuple[int, list[Found]]:
     gc.set_threshold(100_000, 20, 100)  # a simulation makes much that lives as long as it does
     findings = []
     for seed in seeds:
-        finding = simulate(*scene_and_events(seed, stateful))
+        finding = simulate(*scene_and_events(seed, shares))
         if finding is not None:
             findings.append(Found(seed, finding))
     return len(seeds), findings

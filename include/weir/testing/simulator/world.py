@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import uuid
 from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from weir.coordinator.clearing import ClearAnswer
@@ -15,10 +17,11 @@ from weir.coordinator.services import Services
 from weir.ledger.leases import drop_leases
 from weir.recovery.restart import ExponentialDelay
 from weir.recovery.settings import RecoverySettings
+from weir.settings import EXPECTATIONS
 from weir.store.store import Store
 from weir.testing.dag import FakeTask
 from weir.testing.simulator.airflow import Api, SimulatedAirflow, Unexpected
-from weir.testing.simulator.dataflows import Scene, rescaled
+from weir.testing.simulator.dataflows import Scene, rescaled, suites_of
 from weir.testing.simulator.engine import SimulatedEngine
 from weir.testing.simulator.events import Event, Verb
 from weir.testing.simulator.going_back import go_back, make_savepoint
@@ -50,6 +53,7 @@ class World:
             lambda: self.airflow.time,
             lambda: uuid.UUID(int=next(numbers) << 80),
             RecoverySettings(largest_plan=scene.largest_plan),
+            expectations=self._folder_of_suites(scene),
         )
         self.services = services
         self.engine = SimulatedEngine(self.store, self.content, scene.natures)
@@ -108,6 +112,16 @@ class World:
         """End all processes."""
         for process in self.suspended:
             process.end()
+        if self._suites is not None:
+            self._suites.cleanup()
+
+    def _folder_of_suites(self, scene: Scene) -> str:
+        self._suites = TemporaryDirectory(prefix="weir-suites-") if scene.is_gated else None
+        if self._suites is None:
+            return EXPECTATIONS
+        for name, text in suites_of(scene).items():
+            Path(self._suites.name, f"{name}.json").write_text(text)
+        return self._suites.name
 
     # What happens
 
@@ -231,8 +245,14 @@ class World:
     def change(self, event: Event) -> None:
         """A source would read something else now."""
         stage = self.sources[event.number % len(self.sources)]
-        self.content[stage] = self.content.get(stage, 0) + 1
+        self.content[stage] = abs(self.content.get(stage, 0)) + 1
         self.changed.add(stage)
+
+    def spoil(self, event: Event) -> None:
+        """A source reads bad rows."""
+        self.change(event)
+        stage = self.sources[event.number % len(self.sources)]
+        self.content[stage] *= -1
 
     def collect(self, event: Event) -> None:
         """Upkeep releases what nobody needs."""
@@ -291,6 +311,7 @@ _WHAT: Final = {
     Verb.DAMAGE: World.damage,
     Verb.RESTORE: World.restore,
     Verb.CHANGE: World.change,
+    Verb.SPOIL: World.spoil,
     Verb.COLLECT: World.collect,
     Verb.READ: World.read,
     Verb.LEAVE: World.leave,
