@@ -180,7 +180,7 @@ def new_server(tmp_path_factory):
     """Start one more Spark Connect server, for a test that wants to lose it."""
     from weir.testing.spark_server import running_server
 
-    return lambda: running_server(tmp_path_factory.mktemp("spark-server"))
+    return lambda: running_server(tmp_path_factory.mktemp("spark-server"), collects_every="1min")
 
 
 @pytest.fixture(scope="session")

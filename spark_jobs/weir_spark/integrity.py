@@ -22,7 +22,7 @@ from weir.dataflow.state_schema import fields_of_json
 from weir.quality.check import BUILT_IN, CheckReport, CheckToRun, ExpectationResult, Why
 from weir.quality.suite import Expectation, Suite
 from weir.results.layout import KEY_GROUP_COLUMN
-from weir.results.manifest import ContentDigest, digest_version
+from weir.results.manifest import ContentDigest, digest_rule, digest_version
 from weir.results.region_job import RestoredToCheck
 from weir_spark.digest import VERSION, digest_of, quoted, type_signature
 from weir_spark.gate import Checked, check, report, said
@@ -138,9 +138,9 @@ class _Restored:
         return found
 
     def _digest_as_recorded(self, digest: ContentDigest) -> list[ExpectationResult]:
-        """Of a digest that was made by another definition nothing can be said."""
+        """Of a digest that was made by another definition, or under another rule, nothing can be said."""
         recorded = self.restored.digest
-        if digest_version(recorded) != VERSION:
+        if digest_version(recorded) != VERSION or digest_rule(recorded) != digest.rule:
             return []
         expectation = Expectation("weir_digest_as_recorded", {"digest": recorded})
         if str(digest) != recorded and str(self._digest()) != str(digest):

@@ -128,7 +128,8 @@ class _Execution:
         if stage.copy is not None:
             with measured(self.seconds, f"copy {stage.name}"):
                 return copies.write(stage, rows)
-        if stage.is_persisted:
+        # Spark computes anew what it loses of persisted rows: what is written could be others than are checked.
+        if stage.is_persisted and not stage.checks:
             return persisted.keep(stage.name, rows)
         return self._computed(rows, stage) if stage.name in shared else rows
 

@@ -66,7 +66,8 @@ def write_state(state: KeyedState, name: str, output: OutputToWrite, store: Stor
     files = _without_empty(seal(store, output.folder), output, store)
     tallies = visible(added(before, written.more, written.less), stored.read.expired_until)
     _check(tallies, sum(file.rows for file in files), written, name, is_full=stored.read.is_full)
-    report = StateReport(tallies, written.changed, stored.read.is_full)
+    rows_before = sum(each.rows for each in before)
+    report = StateReport(tallies, written.changed, stored.read.is_full, rows_before)
     return OutputReport(
         name, output.layout, output.folder, stored.schema.json(), _digest(stored.schema, tallies), files, report
     )

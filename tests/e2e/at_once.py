@@ -16,19 +16,16 @@ import threading
 from concurrent.futures import Future
 
 from ladder import expected_running_totals
-from ladder_stack import LadderStack
+from ladder_stack import LadderStack, declare
 from person import Person
 
-from weir.cli.files import write_atomically
 from weir.ledger.models import RunRow
 
 
 class Driver(LadderStack):
     """One DAG of the stack, with a control file of its own, and the person who works with it."""
 
-    LOOK_SECONDS = 0.5  # many look at the same API
-
-    PATIENCE_SECONDS = 240.0
+    LOOK_SECONDS = 1.0  # many look at the same API
 
     def __init__(self, stack, shared, dag):
         own = _own(shared, dag)
@@ -42,7 +39,7 @@ class Driver(LadderStack):
         with _DEPLOYING:
             settings = json.loads(self.shared.read_text())
             settings["dags"][dag] = {**shape, "control": str(own)}
-            write_atomically(self.shared, json.dumps(settings))
+            declare(self.shared, settings)
         driver = Driver(self.stack, self.shared, dag)
         driver.wait(lambda: driver.api.has_dag(dag), f"the DAG {dag}")
         return driver
@@ -52,7 +49,7 @@ class Driver(LadderStack):
         with _DEPLOYING:
             settings = json.loads(self.shared.read_text())
             settings["dags"][self.dag].update(shape)
-            write_atomically(self.shared, json.dumps(settings))
+            declare(self.shared, settings)
 
     def start(self, day="2024-01-01"):
         """Unpause the DAG; the run id of a day."""
@@ -130,7 +127,7 @@ class AtOnce:
         names = {item.originalname for item in items}
         chosen = [dag for dag, steps in self._steps.items() if names & steps.keys()]
         dags = {dag: {**self.shapes[dag], "control": str(_own(control, dag))} for dag in chosen}
-        write_atomically(control, json.dumps({"dags": dags}))
+        declare(control, {"dags": dags})
         futures = {name: Future() for dag in dags for name in self._steps[dag]}
         for dag in dags:
             work = (Driver(stack, control, dag), list(self._steps[dag].values()), futures)

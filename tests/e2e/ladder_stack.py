@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 
 from weir.cli.chaos_field import Field, Work
 from weir.cli.demo_evidence import rows_of
+from weir.cli.files import write_atomically
 from weir.errors import Retryable
 from weir.ledger.attempts import newest_attempts
 from weir.ledger.models import ResultRow
@@ -18,15 +22,36 @@ from weir.topology.regions import RegionId
 FIRST_DAY = "20240101T000000Z"
 
 
+def declare(control: Path, settings: dict[str, Any]) -> None:
+    """Say what the DAGs of the shared stack look like."""
+    write_atomically(control, json.dumps(settings))
+    parse_again(control)
+
+
+def parse_again(control: Path) -> None:
+    """Have Airflow read the DAG file anew: it looks at all files each second, but only at when they were changed.
+
+    So that a parse which has begun already is not the last, the time is ahead.
+    """
+    file = control.parent / "dags" / "ladder.py"
+    if file.exists():
+        os.utime(file, (time.time() + 3,) * 2)
+
+
 class LadderStack(Field):
     """A running stack, and what a person and a saboteur do to one DAG of it."""
 
-    LOOK_SECONDS = 0.2
+    LOOK_SECONDS = 0.5
     """Between two looks at what is waited for."""
 
     PATIENCE_SECONDS = 600.0
 
     # The control file
+
+    def change(self, **settings: Any) -> None:
+        """Change what the dataflow reads, of every epoch, and what it looks like."""
+        super().change(**settings)
+        parse_again(self.control)
 
     def hold(self, stage: str) -> None:
         """Let the stage's subtasks stop in the middle of their attempts."""

@@ -6,7 +6,7 @@ One DagRun for all; the tests run in order, and each leaves it green.
 import shutil
 
 import pytest
-from ladder_stack import LadderStack
+from ladder_stack import LadderStack, declare
 
 pytestmark = pytest.mark.e2e
 
@@ -16,7 +16,7 @@ ALL = {f"{task}[{strand}]" for task in ("numbers", "doubled") for strand in rang
 @pytest.fixture(scope="module")
 def braid(stack, control):
     """The shared stack, and its braided dataflow."""
-    control.write_text('{"dags": {}}')
+    declare(control, {"dags": {}})
     braid = LadderStack(stack, control, "braid")
     braid.wait(lambda: braid.api.has_dag("braid"), "the DAG braid")
     yield braid

@@ -10,9 +10,7 @@ import signal
 
 import psutil
 import pytest
-from ladder_stack import LadderStack
-
-from weir.cli.files import write_atomically
+from ladder_stack import LadderStack, declare
 
 pytestmark = pytest.mark.e2e
 
@@ -20,7 +18,7 @@ pytestmark = pytest.mark.e2e
 @pytest.fixture(scope="module")
 def ladder(stack, control):
     """The shared stack, with the small dataflow beside the project's own DAGs."""
-    write_atomically(control, json.dumps({"dags": {"ladder": {}}}))
+    declare(control, {"dags": {"ladder": {}}})
     ladder = LadderStack(stack, control)
     ladder.wait(lambda: ladder.api.has_dag("ladder"), "the DAG ladder")
     ladder.api.unpause("ladder")

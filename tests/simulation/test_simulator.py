@@ -15,7 +15,7 @@ from weir.testing.simulator.shrink import shrunk
 from weir.testing.simulator.simulate import Shares, scene_and_events, simulate
 from weir.testing.simulator.sweep import sweep
 
-SEEDS = 1600
+SEEDS = 600
 
 
 def test_the_invariants_hold_under_random_faults():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -100,26 +99,9 @@ def totals(ctx, numbers):
 
 
 @pytest.fixture(scope="module")
-def spark_server(tmp_path_factory):
-    from weir.cli.java import find_java
-    from weir.cli.ports import choose_ports
-    from weir.cli.processes import stop
-    from weir.cli.spark_server import SparkServer
-
-    folder = tmp_path_factory.mktemp("spark")
-    ports = choose_ports(["connect", "ui"], {})
-    environment = find_java(folder / "java", os.environ).environment(os.environ)
-    server = SparkServer(folder / "server", folder / "log", ports["connect"], ports["ui"], 2, environment).program()
-    process = server.start()
-    try:
-        deadline = time.monotonic() + 120
-        while not server.is_ready():
-            assert process.is_alive(), (folder / "log").read_text()[-2000:]
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        yield ports["connect"]
-    finally:
-        stop([process], 10)
+def spark_server(server):
+    """The port of the Connect server."""
+    return int(server.url.rpartition(":")[2])
 
 
 @pytest.fixture(scope="module")

@@ -86,6 +86,13 @@ def write_passwords(folder: Path, credentials: Credentials) -> None:
     write_atomically(airflow_home(folder) / "passwords.json", json.dumps(credentials.passwords()) + "\n")
 
 
+def write_local_settings(folder: Path) -> None:
+    """Have the scheduler import what tasks need, before it forks them."""
+    path = airflow_home(folder) / "config" / "airflow_local_settings.py"
+    path.parent.mkdir(exist_ok=True)
+    write_atomically(path, "from weir.preloading import preload\n\npreload()\n")
+
+
 def _weir(folder: Path, ports: Mapping[str, int], credentials: Credentials) -> dict[str, str]:
     api = {
         "conn_type": "http",

@@ -23,6 +23,7 @@ from weir.cli.airflow_environment import (
     base_environment,
     component_environment,
     stack_ports,
+    write_local_settings,
     write_passwords,
 )
 from weir.cli.credentials import load_or_create
@@ -96,6 +97,7 @@ class Keeper:
     def _start(self) -> None:
         credentials = load_or_create(self._folder)
         write_passwords(self._folder, credentials)
+        write_local_settings(self._folder)
         ports = choose_ports(stack_ports(self._request), {**self._request.preferred_ports, **self._state.ports})
         self._set(replace(self._state, ports=ports))
         java = find_java(self._folder / "java", os.environ)

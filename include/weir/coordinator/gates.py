@@ -6,7 +6,7 @@ input that was distrusted and came out equal is not asked for again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sqlalchemy.orm import Session
@@ -17,7 +17,7 @@ from weir.coordinator.services import Services
 from weir.coordinator.suites import read_suite
 from weir.coordinator.values import BeginRequest
 from weir.dataflow.quality import Gate, Policy, When
-from weir.dataflow.stage import Stage
+from weir.dataflow.stage import Stage, StageKind
 from weir.errors import Misconfigured, QualityFailed
 from weir.ledger.attempts import Origin, attempts_ever_of, attempts_of
 from weir.ledger.models import AttemptRow
@@ -28,7 +28,8 @@ from weir.quality.check import CheckToRun, Why
 from weir.quality.suite import Suite
 from weir.recovery.blames import blamable
 from weir.recovery.classify import FailureClass
-from weir.recovery.run_state import AttemptState, RunState
+from weir.recovery.run_state import AttemptState, CurrentResult, ReadResult, RunState
+from weir.results.manifest import digest_rule
 from weir.results.region_job import RegionJob
 from weir.topology.regions import PartitionId, Topology
 
@@ -39,10 +40,14 @@ _FINAL = (Policy.FAIL.value, Policy.BACKTRACK.value)
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """What the rows of each stage are checked by; where rows have failed, no copy of such is resumed from."""
+    """What the rows of each stage are checked by; where rows have failed, no copy of such is resumed from.
+
+    Nor is it that of a stage in `computed_anew`: its rows came from others than those that are checked now.
+    """
 
     checks: Mapping[str, tuple[CheckToRun, ...]] = field(default_factory=dict)
     trusts_copies: bool = True
+    computed_anew: frozenset[str] = frozenset()
 
 
 def gates_of(services: Services, registered: Registered, state: RunState, request: BeginRequest) -> Gates:
@@ -61,23 +66,45 @@ def gates_of(services: Services, registered: Registered, state: RunState, reques
         failed = _require_worth_trying(session, registered, state, suites)
         why = _why(session, registered, request)
         checks = {stage.name: _checks(session, registered, stage, suites, why) for stage in stages}
-        return Gates(checks, trusts_copies=not failed)
+        of_region = registered.topology.stages_of(registered.attempt.region.name)
+        checked = [name for name, found in checks.items() if found]
+        return Gates(checks, not failed, frozenset(_behind_other_rows(of_region, checked)))
 
 
 def with_gates(job: RegionJob, gates: Gates) -> RegionJob:
     """The same job, with its gates."""
     stages = [replace(each, checks=gates.checks.get(each.name, ())) for each in job.stages]
-    if not gates.trusts_copies:
-        stages = [replace(each, resume=None) for each in stages]
-    return replace(job, stages=tuple(stages))
+    return replace(
+        job,
+        stages=tuple(
+            replace(each, resume=None) if each.name in gates.computed_anew or not gates.trusts_copies else each
+            for each in stages
+        ),
+    )
+
+
+def _behind_other_rows(stages: Sequence[Stage], checked: Collection[str]) -> Iterator[str]:
+    """The stages of a region that follow, in one plan, a checked one that may give other rows in each try."""
+    unsure, behind = set[str](), set[str]()
+    for stage in stages:
+        before = {each.stage for each in stage.exchanges.values() if each.joins_plan}
+        if stage.kind is StageKind.SOURCE or not stage.deterministic or before & unsure:
+            unsure.add(stage.name)
+        if before & behind or any(each in checked and each in unsure for each in before):
+            behind.add(stage.name)
+            yield stage.name
 
 
 def checks_of_restored(services: Services, registered: Registered) -> ChecksOf:
-    """By what restored partitions are checked besides what is built in: all suites, as the run declares them."""
+    """By what restored partitions are checked besides what is built in: all suites of their stage.
+
+    As the reader's run declares it; where it knows no such stage, as the restored run does.
+    """
     dataflow = registered.run.dataflow.name
 
     def checks(topology: Topology, partition: PartitionId) -> tuple[CheckToRun, ...]:
-        gates = topology.dataflow.stage(partition.stage).gates
+        declared = {stage.name: stage.gates for stage in registered.run.dataflow.stages}
+        gates = declared.get(partition.stage, topology.dataflow.stage(partition.stage).gates)
         suites = {gate.suite: read_suite(services, gate.suite) for gate in gates}
         with services.ledger.transaction() as session:
             return tuple(
@@ -176,7 +203,13 @@ def _has_changed(
     if any(row.suite in suites and suites[row.suite].fingerprint != row.fingerprint for row in of_gates):
         return True
     reads = reads_of(session, rows[0].by_attempt, registered.run.id)
-    return any((now := state.results.get(each.partition)) is None or now.digest != each.digest for each in reads)
+    return any(_is_other(state.results.get(each.partition), each) for each in reads)
+
+
+def _is_other(now: CurrentResult | None, read: ReadResult) -> bool:
+    if now is None or now.digest != read.digest:
+        return True
+    return bool(digest_rule(read.digest)) and now.attempt != read.attempt
 
 
 def _last_failed(session: Session, tries: Sequence[AttemptRow]) -> Sequence[QualityCheckRow]:
@@ -198,7 +231,9 @@ def _starts_anew(row: AttemptRow) -> bool:
 def _is_equal(state: RunState, blamed: Blamed) -> bool:
     run = "" if blamed.run == state.run else blamed.run
     current = state.results.get(PartitionId(blamed.stage, blamed.subtask, blamed.layout, run))
-    return current is not None and current.digest == blamed.digest and current.attempt != blamed.attempt
+    # Where not all values count, rows with equal digests may differ in what was mended.
+    is_known = not digest_rule(blamed.digest)
+    return is_known and current is not None and current.digest == blamed.digest and current.attempt != blamed.attempt
 
 
 def _not_the_copy(rows: Iterable[QualityCheckRow], blamed: Sequence[Blamed]) -> str:

@@ -112,7 +112,7 @@ def _answer(
             record_losses(session, probed.losses.values(), now)
             return ResultUnavailable(losses)
         if inputs.awaited:
-            return _wait(row, inputs.awaited, registered)
+            return _wait(row, inputs.awaited, present, registered)
         take_leases(session, [present.results[each].result for each in probed.manifests], registered.attempt.id, now)
         return Gathered(present, probed.manifests)
 
@@ -145,10 +145,20 @@ def _identities(state: RunState, partitions: Iterable[PartitionId]) -> dict[Part
     return {each: state.results[each].result if each in state.results else None for each in partitions}
 
 
-def _wait(row: AttemptRow, awaited: Mapping[PartitionId, frozenset[RegionId]], registered: Registered) -> Awaiting:
-    regions = sorted({str(region) for regions in awaited.values() for region in regions})
+def _wait(
+    row: AttemptRow, awaited: Mapping[PartitionId, frozenset[RegionId]], state: RunState, registered: Registered
+) -> Awaiting:
+    regions = {region for regions in awaited.values() for region in regions}
     partitions = ", ".join(str(each) for each in sorted(awaited))
-    return wait_for(row, f"waiting for {', '.join(regions)}, at work on {partitions}", registered)
+    known = [state.region(each) for each in regions]
+    refused = sorted(str(each.region) for each in known if each.is_refused and not each.at_work)
+    named = ", ".join(sorted(map(str, regions)))
+    reason = f"waiting for {named}, at work on {partitions}"
+    if refused:
+        reason = (
+            f"waiting for {named} with {partitions}: the rows of {', '.join(refused)} were refused, mend and clear it"
+        )
+    return wait_for(row, reason, registered)
 
 
 def wait_for(row: AttemptRow, reason: str, registered: Registered) -> Awaiting:

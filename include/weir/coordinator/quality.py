@@ -27,6 +27,7 @@ from weir.quality.check import BUILT_IN, CheckReport
 from weir.quality.verdict import names_blamed, policy_of, told, warnings_of
 from weir.recovery.blames import blamed_arguments
 from weir.results.region_job import RegionJob, RegionReport
+from weir.results.restored import is_of_restore
 
 _Blamed = Mapping[int, tuple[Blamed, ...]]
 """By the number of the report."""
@@ -111,13 +112,14 @@ def _require_all_checks(job: RegionJob, report: RegionReport) -> None:
 
 
 def _blamed(services: Services, begun: Begun, reports: Sequence[CheckReport]) -> _Blamed:
-    """What was read over the inputs that are blamed, but what was made again already, and came out equal.
+    """What was read over the inputs that are blamed, and whose producers can mend it.
 
-    All subtasks of a stage blame a broadcast input: it is made again once.
+    That is neither what was made again already and came out equal (all subtasks of a stage blame a broadcast input,
+    which is made again once), nor what was restored: nobody makes that again.
     """
     found = {}
     for number, report in enumerate(reports):
-        read = _read_of_blamed(begun, report)
+        read = tuple(each for each in _read_of_blamed(begun, report) if not is_of_restore(each.attempt))
         with services.ledger.transaction() as session:
             before = blamed_before(session, begun.run.id, report.stage) if read else frozenset()
         found[number] = tuple(each for each in read if not any(each.is_equal_to(other) for other in before))
@@ -153,8 +155,10 @@ def _message(begun: Begun, failed: Sequence[CheckReport], policy: Policy | None,
     violated = "; ".join(told(each, each.violated) for each in failed)
     said = policy.value if policy else "fail"
     if policy is Policy.BACKTRACK:
-        is_read = any(_read_of_blamed(begun, each) for each in failed)
-        why = "was made again and is equal: the data is bad, not the copy" if is_read else "is nothing that was read"
+        read = [one for each in failed for one in _read_of_blamed(begun, each)]
+        why = "was made again and is equal: the data is bad, not the copy" if read else "is nothing that was read"
+        if any(is_of_restore(each.attempt) for each in read):
+            why = "was restored, which nobody makes again: restore another one, or correct the suite"
         said += f", and what is blamed {why}"
     return (
         f"{violated}. Policy: {said}. What attempt {begun.attempt.id} has written is in "

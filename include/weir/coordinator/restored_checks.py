@@ -101,7 +101,9 @@ def _checkpoint(services: Services, source: RestoreRow | None) -> Checkpoint | N
     own = f"{services.store.url}/"
     try:
         if source.source.startswith(own):
-            return read_savepoint(Folder(services.store, source.source.removeprefix(own))).checkpoint
+            found = read_savepoint(Folder(services.store, source.source.removeprefix(own))).checkpoint
+            # Its folder may be that of another one since.
+            return found if (found.dataflow, found.number) == (source.origin, source.number) else None
         if ":" not in source.source:
             return read_checkpoint(services, source.origin, source.number).checkpoint
     except Misconfigured:

@@ -6,6 +6,7 @@ says so. Of attempts that began before the restore none can commit.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from sqlalchemy import func, select, update
@@ -15,6 +16,7 @@ from weir.coordinator.adopt import free_run
 from weir.coordinator.checkpoint_content import keyed_states
 from weir.coordinator.run_records import write_record
 from weir.coordinator.services import Services
+from weir.dataflow.state import State
 from weir.ledger.attempts import end
 from weir.ledger.leases import drop_leases
 from weir.ledger.models import AttemptRow, DataflowRow, OwedClearRow, RunRow
@@ -49,9 +51,16 @@ def _writes(topology: Topology, wanted: list[PartitionId]) -> bool:
 
 
 def _keeps(topology: Topology, checkpoint: Checkpoint) -> bool:
-    """Whether a topology declares the keyed states as they were: by it rows of files are visible, as with a ttl."""
-    declared = {name: state for name, (state, _) in keyed_states(topology).items()}
-    return all(declared.get(each.state.name) == each.state for each in checkpoint.states)
+    """Whether a topology declares the keyed states as they were: by it rows of files are visible, as with a ttl.
+
+    What is expected of their rows is none of that.
+    """
+    declared = {name: _as_read(state) for name, (state, _) in keyed_states(topology).items()}
+    return all(declared.get(each.state.name) == _as_read(each.state) for each in checkpoint.states)
+
+
+def _as_read(state: State) -> State:
+    return replace(state, quality=(), grows=False)
 
 
 def restored_run(

@@ -19,7 +19,7 @@ from weir.ledger.quality_models import QualityCheckRow
 from weir.ledger.runs import Run
 from weir.quality.check import BUILT_IN, CheckReport, Outcome, Why
 from weir.results.codec import expectation_results_to_plain
-from weir.results.manifest import InputRead
+from weir.results.manifest import RULE, InputRead
 
 KNOWN_DIGESTS = 20
 """How many digests that have passed a job is told of."""
@@ -114,7 +114,7 @@ def has_checks(session: Session, by_attempt: str) -> bool:
 
 
 def was_checked(session: Session, attempt: str, stage: str, subtask: int, layout: str) -> bool:
-    """Whether the built-in checks have passed for a restored partition."""
+    """Whether the first reader of a restored partition has checked it: what then failed is in quarantine."""
     query = select(
         exists().where(
             QualityCheckRow.attempt == attempt,
@@ -122,7 +122,7 @@ def was_checked(session: Session, attempt: str, stage: str, subtask: int, layout
             QualityCheckRow.subtask == subtask,
             QualityCheckRow.layout == layout,
             QualityCheckRow.suite == BUILT_IN,
-            QualityCheckRow.why.in_((Why.RESTORED.value, Why.ASKED.value)),
+            QualityCheckRow.why == Why.RESTORED.value,
             QualityCheckRow.outcome == Outcome.PASSED.value,
         )
     )
@@ -132,7 +132,10 @@ def was_checked(session: Session, attempt: str, stage: str, subtask: int, layout
 def passed_digests(
     session: Session, dataflow: str, stage: str, subtask: int, suite: str, fingerprint: str
 ) -> tuple[str, ...]:
-    """The newest digests of a subtask's rows that have passed a suite as it is."""
+    """The newest digests of a subtask's rows that have passed a suite as it is.
+
+    By a digest that does not count all values nobody knows that rows are the same.
+    """
     newest = func.max(QualityCheckRow.id)
     query = (
         select(QualityCheckRow.digest)
@@ -143,6 +146,7 @@ def passed_digests(
             QualityCheckRow.suite == suite,
             QualityCheckRow.fingerprint == fingerprint,
             QualityCheckRow.outcome.in_(_KNOWN),
+            ~QualityCheckRow.digest.contains(RULE),
         )
         .group_by(QualityCheckRow.digest)
         .order_by(newest.desc())

@@ -16,7 +16,6 @@ from weir.errors import QualityFailed
 from weir.ledger.models import AttemptRow, ConsumptionRow, OwedClearRow, ResultRow, RunRow
 from weir.ledger.reads import reads_of_current
 from weir.ledger.runs import Run, run_key, topology_of
-from weir.recovery.classify import FailureClass
 from weir.recovery.run_state import AttemptState, CurrentResult, EarlierRun, ReadSet, RegionState, RunState
 from weir.results.partition_state import PartitionState
 from weir.topology.regions import PartitionId, RegionId, Topology
@@ -43,7 +42,7 @@ _CURRENT_RESULTS = (
     .join(AttemptRow.__table__, _ATTEMPT.id == _RESULT.attempt)
     .where(_RESULT.run == bindparam("run"), _RESULT.is_current)
 )
-_IS_REFUSED = _ATTEMPT.error.startswith(QualityFailed.__name__) & (_ATTEMPT.failure == FailureClass.FATAL.value)
+_IS_REFUSED = _ATTEMPT.error.startswith(QualityFailed.__name__) & (_ATTEMPT.state == AttemptState.FAILED.value)
 _ATTEMPTS = (
     select(_ATTEMPT.region, _ATTEMPT.subtask, _ATTEMPT.try_number, _ATTEMPT.state, _IS_REFUSED)
     .where(_ATTEMPT.run == bindparam("run"), _ATTEMPT.try_number > 0)

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 
 from weir.quality.check import GateResult, Outcome
 
+RULE = ":rule-"
+"""What comes before the rule's fingerprint in the text of a digest that does not count all values as they are."""
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:
@@ -61,13 +64,13 @@ class ContentDigest:
         parts = (self.rows, self.xor & (2**64 - 1), self.low_sum, self.high_sum)
         # The first version was written without its number.
         number = "" if self.version == 1 else f"v{self.version}:"
-        rule = f":rule-{self.rule}" if self.rule else ""
+        rule = f"{RULE}{self.rule}" if self.rule else ""
         return f"{number}{self.schema}:{parts[0]}:{parts[1]:016x}:{parts[2]:x}:{parts[3]:x}{rule}"
 
 
 def parsed_digest(text: str) -> ContentDigest:
     """The digest whose text this is."""
-    plain, _, rule = text.partition(":rule-")
+    plain, _, rule = text.partition(RULE)
     version = digest_version(plain)
     schema, rows, xor, low_sum, high_sum = plain.removeprefix(f"v{version}:").rsplit(":", 4)
     return ContentDigest(schema, int(rows), int(xor, 16), int(low_sum, 16), int(high_sum, 16), version, rule)
@@ -88,7 +91,7 @@ def digest_schema(digest: str) -> str:
 
 def digest_rule(digest: str) -> str:
     """The fingerprint of the rule by which a digest, as text, was made; empty if every value counted as it was."""
-    return digest.rpartition(":rule-")[2] if ":rule-" in digest else ""
+    return digest.rpartition(RULE)[2] if RULE in digest else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -249,12 +249,14 @@ class StateReport:
     """What a partition of keyed state has become.
 
     `tallies` are those of its live rows, by their last update, and make its digest. `changed` rows were written. With
-    `is_whole` the written files are all of it: nothing of the epoch before is used any more.
+    `is_whole` the written files are all of it: nothing of the epoch before is used any more. `rows_before` are those of
+    the epoch before that are visible and of this partition's key groups.
     """
 
     tallies: tuple[StateTally, ...]
     changed: int
     is_whole: bool = False
+    rows_before: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

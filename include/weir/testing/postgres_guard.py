@@ -28,7 +28,7 @@ def guard(parent: ProcessRecord, folder: Path, command: dict[str, Any]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: asked_to_end.set())
     with subprocess.Popen(**command, preexec_fn=_end_with_guard) as server:  # noqa: PLW1509 - there are no threads here
-        while server.poll() is None and parent.is_alive() and not asked_to_end.wait(0.1):
+        while server.poll() is None and parent.is_alive() and not asked_to_end.wait(0.5):
             pass
         server.send_signal(_AT_ONCE)
     if not parent.is_alive():

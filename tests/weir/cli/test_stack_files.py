@@ -12,7 +12,12 @@ from dataclasses import replace
 import pytest
 
 from weir.cli import airflow_database
-from weir.cli.airflow_environment import airflow_home, base_environment, component_environment
+from weir.cli.airflow_environment import (
+    airflow_home,
+    base_environment,
+    component_environment,
+    write_local_settings,
+)
 from weir.cli.credentials import FILE_NAME as SECRETS
 from weir.cli.credentials import load_or_create
 from weir.cli.processes import ProcessRecord
@@ -175,3 +180,12 @@ def test_a_stack_tells_where_its_request_puts_ledger_and_store(request_of, tmp_p
     own = Stack(request_of("a"))
     assert own.ledger_url.startswith("sqlite:///")
     assert own.store_url == str(own.folder / "store")
+
+
+def test_airflow_of_a_stack_is_told_to_import_ahead(tmp_path):
+    airflow_home(tmp_path).mkdir()
+    for _ in range(2):  # a stack that is started again
+        write_local_settings(tmp_path)
+    settings = (airflow_home(tmp_path) / "config" / "airflow_local_settings.py").read_text()
+    compile(settings, "settings", "exec")
+    assert "preload()" in settings
