@@ -155,9 +155,7 @@ def _wait(
     named = ", ".join(sorted(map(str, regions)))
     reason = f"waiting for {named}, at work on {partitions}"
     if refused:
-        reason = (
-            f"waiting for {named} with {partitions}: the rows of {', '.join(refused)} were refused, mend and clear it"
-        )
+        reason = f"waiting for {named}: the rows of {', '.join(refused)} were refused, and somebody is to mend that"
     return wait_for(row, reason, registered)
 
 

@@ -178,6 +178,7 @@ class FakeAirflow:
             return  # cleared meanwhile
         if isinstance(outcome, Awaiting):
             task.state, task.not_before = "up_for_reschedule", self.time + timedelta(seconds=outcome.seconds)
+            task.waits_on = outcome.reason
         elif isinstance(outcome, Exhausted):
             raise Misconfigured(outcome.reason)
         elif isinstance(outcome, Adopted | Committed | Published | NotInRecord):

@@ -27,7 +27,7 @@ def interval_of(run_id: str) -> tuple[datetime, datetime]:
 
 @dataclass(slots=True)
 class FakeTask:
-    """A task instance. `runs` are the tries that were really executed.
+    """A task instance. `runs` are the tries that were really executed, `waits_on` is what it last said to wait for.
 
     It waits for all instances of the tasks in `upstream`, but of those in its `pipeline` for that of its own index.
     """
@@ -41,6 +41,7 @@ class FakeTask:
     not_before: datetime | None = None
     runs: list[int] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    waits_on: str = ""
 
     def waits_for(self, other: TaskKey) -> bool:
         """Whether it may run only when `other` has succeeded."""

@@ -180,7 +180,8 @@ class FakeEngine:
         return data[:64].decode()
 
     def _write(self, stage: StageToRun, output: OutputToWrite, content: str, more: bytes = b"") -> OutputReport:
-        return self._write_of(stage.name, output, content, more)
+        written = self._write_of(stage.name, output, content, more)
+        return replace(written, digest=replace(written.digest, rule=stage.digest.fingerprint))
 
     def _write_of(self, stage: str, output: OutputToWrite, content: str, more: bytes = b"") -> OutputReport:
         data = content.encode() + more + b"\0" * (self.padding.get(stage, 0) + TAIL)
@@ -208,7 +209,7 @@ def _before(job: RegionJob, stage: StageToRun) -> list[StageToRun]:
 
 
 def _needed(job: RegionJob, resumed: Set[str]) -> set[str]:
-    """The stages that results come from, up to those that are read from copies."""
+    """The stages that results come from, up to those that are read from copies, and what is checked."""
     needed: set[str] = set()
     for stage in reversed(job.stages):
         is_read = any(
@@ -216,7 +217,7 @@ def _needed(job: RegionJob, resumed: Set[str]) -> set[str]:
             for each in job.stages
             if each.name in needed and each.name not in resumed
         )
-        if stage.outputs or is_read:
+        if stage.outputs or stage.checks or is_read:
             needed.add(stage.name)
     return needed
 

@@ -18,11 +18,12 @@ from tests.weir.coordinator.checking import (
     write_suite,
 )
 
-from weir.dataflow import cached, expectations
+from weir.dataflow import Dataflow, Stage, blocking, cached, digest, expectations, pipelined, sink, source
 from weir.errors import Internal
 from weir.ledger.quality import blamed_by
 from weir.recovery.restart import FixedDelay
 from weir.results.codec import manifest_from_json
+from weir.testing.airflow import Killed
 from weir.testing.engine import FakeEngine
 
 BLAMING = (NOT_NULL, {"meta": {"blames": ["weather"]}})
@@ -162,6 +163,38 @@ def test_a_try_behind_bad_rows_does_not_resume_from_a_copy_of_them(world, suites
     assert engine.computed.count("raw") == 2
 
 
+def killed_once(world, task):
+    """The first process of a task ends behind its copies."""
+    killed = []
+
+    def kill(key):
+        if key.task_id.startswith(task) and not killed:
+            killed.append(key)
+            raise Killed
+
+    world.airflow.during = kill
+
+
+@pytest.mark.parametrize(("reads", "computed"), [(pipelined("raw"), 2), (blocking("raw"), 1)])
+def test_no_copy_is_resumed_from_behind_checked_rows_that_may_be_others_now(world, suites, engine, reads, computed):
+    """It is of the rows that a source has read in an earlier try: those are not the ones that are checked."""
+    write_suite(suites, "clean_rows", NOT_NULL)
+    flow = Dataflow(
+        "gated",
+        [
+            source("raw", "pipelines.gated:raw"),
+            Stage("clean", "pipelines.gated:clean", [reads], quality=expectations("clean_rows")),
+            Stage("totals", "pipelines.gated:totals", [pipelined("clean")]),
+            Stage("sums", "pipelines.gated:sums", [cached("totals")]),
+            sink("sums", "delays"),
+        ],
+    )
+    killed_once(world, "raw" if reads == pipelined("raw") else "clean")
+    run_id = run(world, flow)
+    assert state_of(world, run_id, CLOSE) == "success"
+    assert engine.computed.count("totals") == computed
+
+
 # Suites
 
 
@@ -264,6 +297,17 @@ def test_what_was_mended_is_tried_though_what_was_blamed_came_out_equal(world, s
         world.airflow.clear_by_hand(run_id, task)
     world.airflow.run_until_quiet()
     assert state_of(world, run_id, CLOSE) == "success"
+
+
+def test_where_digests_leave_something_out_what_was_made_again_is_tried(world, suites, engine):
+    write_suite(suites, "clean_rows", BLAMING)
+    engine.violated["clean"] = {NOT_NULL}
+    flow = gated(expectations("clean_rows", policy="backtrack"))
+    stages = [replace(each, digest=digest(ignore=["n"])) if each.name == "weather" else each for each in flow.stages]
+    world.airflow.during = lambda _key: engine.computed.count("weather") == 2 and engine.violated.clear()
+    run_id = run(world, replace(flow, stages=stages))
+    assert state_of(world, run_id, CLOSE) == "success"
+    assert (engine.computed.count("weather"), engine.computed.count("clean")) == (2, 2)
 
 
 def test_an_expectation_that_blames_nobody_fails_under_backtrack(world, suites, engine):

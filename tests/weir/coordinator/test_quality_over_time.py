@@ -21,13 +21,14 @@ from tests.weir.coordinator.checking import (
 from weir.coordinator.rebuild import rebuild
 from weir.coordinator.release import delete_released, release
 from weir.coordinator.sweep import sweep
-from weir.dataflow import Dataflow, Stage, blocking, expectations, keyed_state, previous, sink, source
+from weir.dataflow import Dataflow, Stage, blocking, digest, expectations, keyed_state, previous, sink, source
 from weir.errors import Misconfigured
 from weir.ledger.memory import run_memory
 from weir.ledger.models import RunRow
 from weir.ledger.sizes import bytes_at_rest
 from weir.quality.check import BUILT_IN
 from weir.reading.opening import open_results
+from weir.recovery.restart import FixedDelay
 from weir.testing.airflow import Killed
 from weir.testing.engine import FakeEngine
 
@@ -67,6 +68,15 @@ def test_rows_that_have_passed_are_not_checked_again(world, suites, engine):
         ("clean[0]", "clean_rows", "recomputed", "same"),
     ]
     write_suite(suites, "clean_rows", NOT_NULL, UNIQUE)  # another suite: all are looked at
+    clear(world, run_id, "clean")
+    assert outcomes(world)[-1] == ("clean[0]", "clean_rows", "recomputed", "failed")
+
+
+def test_rows_with_a_digest_that_leaves_something_out_are_checked_again(world, suites, engine):
+    flow = gated(expectations("clean_rows"))
+    leaving_out = [replace(each, digest=digest(ignore=["n"])) if each.name == "clean" else each for each in flow.stages]
+    run_id = run(world, replace(flow, stages=leaving_out))
+    engine.violated["clean"] = {NOT_NULL}  # of rows that differ in that column alone
     clear(world, run_id, "clean")
     assert outcomes(world)[-1] == ("clean[0]", "clean_rows", "recomputed", "failed")
 
@@ -199,6 +209,20 @@ def test_an_epoch_waits_for_an_earlier_one_whose_rows_were_refused_until_somebod
     assert [world.airflow.task(each, CLOSE).state for each in (first, second)] == ["success", "success"]
 
 
+def test_it_waits_too_where_all_tries_have_been_used_up(world, suites, engine):
+    engine.violated["ranks"] = {NOT_NULL}
+    world.airflow.strategy = FixedDelay(1, 1_000)
+    flow = remembering(expectations("clean_rows", policy="retry"))
+    first = run(world, flow)
+    second = world.airflow.dag_run(2)
+    for _ in range(20):
+        world.airflow.step(world.airflow._ready())
+    refused, waiting = of(world, "ranks", first), of(world, "ranks", second)
+    assert (refused.state, refused.runs) == ("failed", [1, 2])
+    assert waiting.state == "up_for_reschedule"
+    assert "the rows of ranks-rank[0] of remembering@20130101T000000Z were refused" in waiting.waits_on
+
+
 def test_in_the_first_epoch_there_is_nothing_before_to_be_blamed(world, suites, engine):
     write_suite(suites, "ranks", (NOT_NULL, {"meta": {"blames": ["before"]}}))
     engine.violated["ranks"] = {NOT_NULL}
@@ -229,6 +253,27 @@ def test_a_state_that_is_blamed_is_made_again_by_its_keeper(world, suites, engin
         ("20130101T000000Z", "finished"),
         ("20130102T000000Z", "finished"),
     ]
+
+
+class Counting(FakeEngine):
+    """An engine that counts the rows that the epoch before had."""
+
+    before = 5
+
+    def _state(self, job, stage, output, contents):
+        found = super()._state(job, stage, output, contents)
+        return replace(found, state=replace(found.state, rows_before=self.before))
+
+
+def test_nor_where_the_parallelism_is_another_one_since(world, suites):
+    world.airflow.engine = Counting(world.store, world.content)
+    run(world, remembering(grows=True))
+    flow = remembering(grows=True)
+    wider = [replace(each, parallelism=2) if each.name == "aircraft" else each for each in flow.stages]
+    second = run(world, replace(flow, stages=wider), day=2)
+    failed = [task for task in world.airflow.tasks.values() if task.state == "failed"]
+    assert {task.key.run_id for task in failed} == {second}
+    assert "weir_rows_never_fewer(): found 1" in failed[0].notes[-1]
 
 
 class Forgetful(FakeEngine):

@@ -2,6 +2,7 @@
 
 import pytest
 from sqlalchemy import select
+from tests.weir.coordinator.checking import NOT_NULL, with_suites, write_suite
 from tests.weir.coordinator.conftest import Saved, World
 from tests.weir.coordinator.restoring import (
     EPOCHS,
@@ -18,8 +19,14 @@ from tests.weir.coordinator.restoring import (
     states_of,
 )
 
+from weir.coordinator.savepoint import Asked, create, drop
+from weir.dataflow import expectations, keyed_state, list_state
+from weir.ledger.quality import enter_checks
 from weir.ledger.quality_models import QualityCheckRow
+from weir.quality.check import CheckReport, ExpectationResult, Why
+from weir.quality.suite import Severity
 from weir.results.checkpoint import checkpoint_path
+from weir.store.store import Store
 from weir.testing.engine import FakeEngine
 from weir.testing.ledgers import fast_folder
 
@@ -151,6 +158,72 @@ def test_of_a_checkpoint_that_is_gone_by_now_its_restored_manifest_is_believed(d
     assert sorted(found) == [("history", 0), ("offsets", 0), ("offsets", 1)]  # a list is read whole
     assert found["history", 0].digest == states_of(days, 2)["history", 0]
     assert set(other.states().values()) == {"success"}
+
+
+def test_a_savepoint_of_the_same_name_is_not_the_one_that_was_restored(days):
+    numbers = {epoch: number for number, epoch in checkpoints(days).items()}
+    create(days.services, Asked("ladder", numbers[EPOCHS[2]], name="latest"), Store.open)
+    wanted = states_of(days, 3)
+    restore(days, "latest", fork="new")
+    drop(days.services, "ladder", "latest", Store.open)
+    create(days.services, Asked("ladder", numbers[EPOCHS[1]], name="latest"), Store.open)
+    other = second_airflow(days, aircraft("new", retained_checkpoints=9))
+    engine = watched(other)
+    run_days(other, 4)
+    assert restored_in(engine, 4, dataflow="new")["history", 0].digest == wanted["history", 0]
+
+
+def test_what_somebody_has_asked_about_is_checked_by_its_first_reader_all_the_same(days):
+    restore(days, "day3")
+    found = ExpectationResult("weir_rows_as_recorded", {}, Severity.FAIL, success=True)
+    with days.ledger.transaction("ladder") as session:
+        reports = [
+            CheckReport.built_in(
+                row.stage,
+                row.subtask,
+                Why.ASKED,
+                row.digest,
+                row.rows,
+                found,
+                run=row.run,
+                layout=row.layout,
+                attempt=row.attempt,
+            )
+            for row in rows_of(days, 3)
+        ]
+        enter_checks(session, "ladder", {reports[0].run: EPOCHS[2]}, "", reports, days.services.now())
+    engine = watched(days.airflow)
+    run_days(days.airflow, 4)
+    assert ("history", 0) in restored_in(engine, 4)
+
+
+@pytest.fixture
+def gated_days(days):
+    """The same, but from day 4 on all rows of the state are checked, and the state itself is blamed."""
+    write_suite(with_suites(days), "whole", (NOT_NULL, {"meta": {"blames": ["history"]}}))
+    gate = expectations("whole", policy="backtrack")
+    history = keyed_state("history", key="k", schema="k BIGINT, n BIGINT", quality=gate)
+    restore(days, "day3")
+    days.airflow.deploy(aircraft(states=(history, list_state("offsets")), retained_checkpoints=9))
+    return days
+
+
+def test_a_gate_that_was_declared_since_is_for_what_was_restored_too(gated_days):
+    engine = watched(gated_days.airflow)
+    run_days(gated_days.airflow, 4)
+    found = restored_in(engine, 4)["history", 0]
+    assert [each.suite.name for each in found.checks] == ["whole"]
+
+
+def test_what_was_restored_is_not_distrusted_since_nobody_makes_it_again(gated_days):
+    gated_days.airflow.engine.violated["history"] = [NOT_NULL]
+    run_days(gated_days.airflow, 4)
+    assert "what is blamed was restored, which nobody makes again" in told(gated_days.airflow, 4)
+    assert {row.state for row in rows_of(gated_days, 3)} == {"finished"}
+    gated_days.airflow.engine.violated.clear()
+    gated_days.airflow.clear_run_by_hand("scheduled__2013-01-04")
+    gated_days.airflow.run_until_quiet()
+    assert set(gated_days.airflow.states().values()) == {"success"}
 
 
 def test_a_fork_that_fails_its_checks_names_what_its_origin_keeps(days):

@@ -18,7 +18,7 @@ from weir.coordinator.adopt import adopt
 from weir.coordinator.restored_results import partitions_in
 from weir.coordinator.restored_run import topology_for
 from weir.coordinator.snapshot_source import read_checkpoint
-from weir.dataflow import keyed_state
+from weir.dataflow import expectations, keyed_state
 from weir.ledger.models import RunRow
 from weir.ledger.runs import topology_of
 
@@ -53,6 +53,7 @@ def test_a_run_that_has_rows_live_longer_by_now_is_pinned_to_what_the_checkpoint
     ("present", "is_repinned"),
     [
         (flow("2 days"), False),
+        (flow("2 days", quality=(expectations("history"),)), False),
         (flow("48 hours"), True),
         (flow("30 days"), True),
         (flow("2 days", schema="k BIGINT, n BIGINT, more STRING"), True),
