@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from weir.dataflow import digest
 from weir.dataflow.quality import Policy
 from weir.dataflow.state import keyed_state
 from weir.quality.check import BUILT_IN, CheckToRun, Outcome, Why
@@ -96,6 +97,7 @@ def evolved(spark, store):
     epoch("20130101T000000Z", spark.sql("select id key, 1 n from range(30)"), tallies=True)
     chain.state = keyed_state("wider", key="key", schema="key BIGINT, more STRING, n BIGINT")
     report = epoch(SECOND, spark.sql("select id key, 'x' more, 2L n from range(5)"), tallies=False)
+    assert report.state.rows_before == 30
     return RestoredToCheck(
         "flow@2", "wider", 0, BY_KEY, "t2", str(report.digest), 30, report.spark_schema, state=chain.read(SECOND)
     )
@@ -129,6 +131,13 @@ def test_what_was_restored_whole_passes_every_check(spark, written, state) -> No
     checks = ["schema_as_recorded", "rows_as_recorded", "rows_never_fewer", "digest_as_recorded"]
     keys = ["keys_in_key_groups", "keys_unique"]
     assert [each.type.removeprefix("weir_") for each in keyed.results] == [*checks, *keys]
+
+
+def test_of_a_digest_that_was_made_under_another_rule_nothing_is_said(spark, written) -> None:
+    _, _, numbers = written
+    (report,) = check_restored(spark, replace(numbers, digest_rule=digest(ignore=["text"])))
+    assert failing(report) == {}
+    assert "weir_digest_as_recorded" not in {each.type for each in report.results}
 
 
 def test_another_value_and_a_missing_row_are_told_by_digest_and_count(spark, written, tmp_path) -> None:
