@@ -5,7 +5,6 @@ Invariant: each is sound and publishes something; it can be printed, and read ba
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from random import Random
@@ -28,12 +27,11 @@ from weir.dataflow import (
     source,
 )
 from weir.dataflow.failover import Consumers, FailoverStrategy
-from weir.dataflow.quality import Gate, Policy
+from weir.dataflow.quality import Gate
 from weir.dataflow.stage import StageKind
 from weir.dataflow.state import StateKind
 from weir.errors import Misconfigured
-from weir.recovery.blames import blamable
-from weir.testing.simulator.engine import EXPECTED, Nature
+from weir.testing.simulator.engine import Nature
 from weir.topology.regions import Topology
 
 NAME: Final = "simulated"
@@ -45,16 +43,6 @@ KEEPS: Final = ("on_consumed", "on_consumed", "end_of_run", "1 run", "2 runs", "
 TTLS: Final = (None, None, "1 day", "2 days")
 
 SCHEMA: Final = "k bigint"
-
-BLAMES: Final = "blames-"
-AND: Final = "-and-"
-
-WHENS: Final = ("always", "always", "always", "restored")
-
-POLICIES: Final = ("backtrack", "backtrack", "backtrack", "fail", "retry", "warn")
-
-ANY_ROWS: Final = "rows"
-"""The suite that blames nobody; that of others is named by whom it blames."""
 
 COLLECTING: Final = 0.1
 """The share of scenes in which something is collected: these cost twice as much."""
@@ -149,35 +137,6 @@ def _keeping(random: Random, stage: Stage, stages: list[Stage]) -> Stage:
         return replace(stage, inputs={**stage.exchanges, f"before_{before.name}": read})
     states = [_random_state(random, f"{stage.name}_h{number}") for number in range(random.choice([1, 1, 1, 2]))]
     return replace(stage, state=states)
-
-
-def gated_scene(random: Random, scene: Scene) -> Scene:
-    """The same scene, the rows of one or two stages of which are checked."""
-    stages = list(scene.flow.stages)
-    may_have = [at for at, each in enumerate(stages) if each.kind in (StageKind.SOURCE, StageKind.TRANSFORM)]
-    for at in random.sample(may_have, k=min(len(may_have), random.choice([1, 1, 2]))):
-        stages[at] = replace(stages[at], quality=_random_gate(random, scene.flow, stages[at]))
-    # A person has to end tries that come to the same each time.
-    is_patient = scene.is_patient and not any(gate.policy is Policy.RETRY for each in stages for gate in each.gates)
-    return replace(scene, flow=replace(scene.flow, stages=stages), is_patient=is_patient)
-
-
-def _random_gate(random: Random, flow: Dataflow, stage: Stage) -> Gate:
-    blamed = [name for name in blamable(flow, stage.name) if name in stage.exchanges]
-    some = random.sample(blamed, k=random.randint(1, len(blamed))) if blamed and random.random() < 0.85 else []
-    suite = f"{BLAMES}{AND.join(some)}" if some else ANY_ROWS
-    return expectations(suite, when=random.choice(WHENS), policy=random.choice(POLICIES))
-
-
-def suites_of(scene: Scene) -> dict[str, str]:
-    """The suites that a scene's stages name, as JSON."""
-    names = {gate.suite for stage in scene.flow.stages for gate in stage.gates}
-    return {name: json.dumps({"expectations": [_expectation(name)]}) for name in names}
-
-
-def _expectation(suite: str) -> dict[str, object]:
-    blames = [] if suite == ANY_ROWS else suite.removeprefix(BLAMES).split(AND)
-    return {"type": EXPECTED, "kwargs": {"column": "k"}, "meta": {"blames": blames}}
 
 
 def rescaled(flow: Dataflow, number: int) -> Dataflow | None:

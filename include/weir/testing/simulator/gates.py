@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from weir.dataflow.quality import Policy, When
 from weir.dataflow.stage import Stage
 from weir.recovery.run_state import CLOSE
-from weir.testing.simulator.dataflows import ANY_ROWS
 from weir.testing.simulator.epochs import Where
+from weir.testing.simulator.gated_scenes import ANY_ROWS
 from weir.testing.simulator.rows import is_bad
 from weir.topology.regions import RegionId
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from weir.testing.simulator.dataflows import Scene, gated_scene, random_scene, stateful_scene
+from weir.testing.simulator.dataflows import Scene, random_scene, stateful_scene
 from weir.testing.simulator.events import Event, random_events, with_bad_rows, with_runs
+from weir.testing.simulator.gated_scenes import gated_scene
 from weir.testing.simulator.healing import heal
 from weir.testing.simulator.witness import Broken
 from weir.testing.simulator.world import World

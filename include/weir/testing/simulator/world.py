@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import uuid
 from itertools import count
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 from weir.coordinator.clearing import ClearAnswer
@@ -21,10 +19,12 @@ from weir.settings import EXPECTATIONS
 from weir.store.store import Store
 from weir.testing.dag import FakeTask
 from weir.testing.simulator.airflow import Api, SimulatedAirflow, Unexpected
-from weir.testing.simulator.dataflows import Scene, rescaled, suites_of
+from weir.testing.simulator.dataflows import Scene, rescaled
 from weir.testing.simulator.engine import SimulatedEngine
 from weir.testing.simulator.events import Event, Verb
+from weir.testing.simulator.gated_scenes import suite_folder
 from weir.testing.simulator.going_back import go_back, make_savepoint
+from weir.testing.simulator.harm import bring_back, damage
 from weir.testing.simulator.housekeeping import Chore, housekeeper
 from weir.testing.simulator.ledger import SimulatedLedger
 from weir.testing.simulator.process import NO_FATE, Fate, Process
@@ -47,13 +47,14 @@ class World:
         self.store = Store(self.files)
         self.ledger = SimulatedLedger(self._deepen, self._step, self._observe)
         numbers = count(1)
+        self._suites = suite_folder(scene)
         services = Services(
             self.ledger,
             self.store,
             lambda: self.airflow.time,
             lambda: uuid.UUID(int=next(numbers) << 80),
             RecoverySettings(largest_plan=scene.largest_plan),
-            expectations=self._folder_of_suites(scene),
+            expectations=EXPECTATIONS if self._suites is None else self._suites.name,
         )
         self.services = services
         self.engine = SimulatedEngine(self.store, self.content, scene.natures)
@@ -114,14 +115,6 @@ class World:
             process.end()
         if self._suites is not None:
             self._suites.cleanup()
-
-    def _folder_of_suites(self, scene: Scene) -> str:
-        self._suites = TemporaryDirectory(prefix="weir-suites-") if scene.is_gated else None
-        if self._suites is None:
-            return EXPECTATIONS
-        for name, text in suites_of(scene).items():
-            Path(self._suites.name, f"{name}.json").write_text(text)
-        return self._suites.name
 
     # What happens
 
@@ -212,36 +205,6 @@ class World:
         """It goes away or comes back."""
         self.files.condition = Condition(event.how)
 
-    def damage(self, event: Event) -> None:
-        """A current result loses files, or has wrong ones."""
-        folders = sorted({path.rpartition("/")[0] for path in self.witness.current_files()})
-        if not folders:
-            return
-        claimed = sorted(self.witness.sight.claimed()) if event.number % 2 else []
-        self.witness.harmed.add(folder := (claimed or folders)[event.number % len(claimed or folders)])
-        file, manifest = f"{folder}/part-0.bin", f"{folder}/manifest.json"
-        for path in {"folder": (file, manifest), "manifest": (manifest,)}.get(event.how, (file,)):
-            self._damage(path, event)
-
-    def _damage(self, path: str, event: Event) -> None:
-        data = self.files.data.get(path)
-        if data is None:
-            return
-        self.removed.setdefault(path, data)
-        if event.how in ("folder", "manifest"):
-            del self.files.data[path]
-        elif event.how == "cut":
-            self.files.data[path] = data[: len(data) // 2]
-        else:
-            at = event.number % len(data)
-            self.files.data[path] = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
-
-    def restore(self, event: Event) -> None:
-        """What was damaged is as it was."""
-        if self.removed:
-            path = sorted(self.removed)[event.number % len(self.removed)]
-            self.files.data[path] = self.removed.pop(path)
-
     def change(self, event: Event) -> None:
         """A source would read something else now."""
         stage = self.sources[event.number % len(self.sources)]
@@ -308,8 +271,8 @@ _WHAT: Final = {
     Verb.AIRFLOW: World.change_airflow,
     Verb.DELIVER: World.deliver,
     Verb.STORE: World.change_store,
-    Verb.DAMAGE: World.damage,
-    Verb.RESTORE: World.restore,
+    Verb.DAMAGE: damage,
+    Verb.RESTORE: bring_back,
     Verb.CHANGE: World.change,
     Verb.SPOIL: World.spoil,
     Verb.COLLECT: World.collect,
