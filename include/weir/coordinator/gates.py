@@ -42,7 +42,7 @@ _FINAL = (Policy.FAIL.value, Policy.BACKTRACK.value)
 class Gates:
     """What the rows of each stage are checked by; where rows have failed, no copy of such is resumed from.
 
-    Nor is it that of a stage in `computed_anew`: its rows came from others than those that are checked now.
+    Nor is it that of a stage in `computed_anew`: its rows came from others than those that are checked or written now.
     """
 
     checks: Mapping[str, tuple[CheckToRun, ...]] = field(default_factory=dict)
@@ -60,15 +60,16 @@ def gates_of(services: Services, registered: Registered, state: RunState, reques
     suites = {gate.suite: read_suite(services, gate.suite) for stage in stages for gate in stage.gates}
     for stage in stages:
         _require_known_inputs(registered, stage, [suites[gate.suite] for gate in stage.gates])
+    of_region = registered.topology.stages_of(registered.attempt.region.name)
+    written = {each.stage for each in registered.topology.outputs(registered.attempt.region)}
     if not stages:
-        return Gates()
+        return Gates(computed_anew=frozenset(_behind_other_rows(of_region, written)))
     with services.ledger.transaction() as session:
         failed = _require_worth_trying(session, registered, state, suites)
         why = _why(session, registered, request)
         checks = {stage.name: _checks(session, registered, stage, suites, why) for stage in stages}
-        of_region = registered.topology.stages_of(registered.attempt.region.name)
-        checked = [name for name, found in checks.items() if found]
-        return Gates(checks, not failed, frozenset(_behind_other_rows(of_region, checked)))
+        seen = {name for name, found in checks.items() if found} | written
+        return Gates(checks, not failed, frozenset(_behind_other_rows(of_region, seen)))
 
 
 def with_gates(job: RegionJob, gates: Gates) -> RegionJob:
@@ -83,14 +84,17 @@ def with_gates(job: RegionJob, gates: Gates) -> RegionJob:
     )
 
 
-def _behind_other_rows(stages: Sequence[Stage], checked: Collection[str]) -> Iterator[str]:
-    """The stages of a region that follow, in one plan, a checked one that may give other rows in each try."""
+def _behind_other_rows(stages: Sequence[Stage], seen: Collection[str]) -> Iterator[str]:
+    """The stages of a region that follow, in one plan, one that may give other rows in each try.
+
+    But only behind those in `seen`, which are checked or written: of all others nobody knows what rows they gave.
+    """
     unsure, behind = set[str](), set[str]()
     for stage in stages:
         before = {each.stage for each in stage.exchanges.values() if each.joins_plan}
         if stage.kind is StageKind.SOURCE or not stage.deterministic or before & unsure:
             unsure.add(stage.name)
-        if before & behind or any(each in checked and each in unsure for each in before):
+        if before & behind or any(each in seen and each in unsure for each in before):
             behind.add(stage.name)
             yield stage.name
 

@@ -216,5 +216,7 @@ class _Computation(FakeEngine):
 
     def _read(self, spark_path: str) -> str:
         content = super()._read(spark_path)
+        if len(content) < 64:
+            raise ValueError(f"{spark_path} has no footer")
         int(content, 16)
         return content
