@@ -12,7 +12,7 @@ from weir.dataflow.quality import Policy, When
 from weir.dataflow.stage import Stage
 from weir.recovery.run_state import CLOSE
 from weir.testing.simulator.epochs import Where
-from weir.testing.simulator.gated_scenes import ANY_ROWS
+from weir.testing.simulator.gated_scenes import AND, ANY_ROWS, BLAMES
 from weir.testing.simulator.rows import is_bad
 from weir.topology.regions import RegionId
 
@@ -46,8 +46,12 @@ def who_is_distrusted_is_blamed(witness: Witness) -> Iterator[str]:
     """Only what was read by somebody whose rows are refused in the same transaction, and who blames an input."""
     sight = witness.sight
     refused = {sight.attempts[each.attempt].whose for each in sight.new_results if each.state == QUARANTINED}
-    blaming = [where for where in refused if any(_blames(stage) for stage in _gated(witness, *where))]
-    read = {partition for where in blaming for partition in witness.epochs.inputs_of(where)}
+    read = {
+        partition
+        for where in refused
+        for partition in witness.epochs.inputs_of(where)
+        if partition.id.stage in _blamed(witness, *where)
+    }
     for result in sight.newly_distrusted:
         if result.partition not in read:
             yield f"{result.partition.id} of {result.attempt} is distrusted, and nobody blames it"
@@ -73,8 +77,20 @@ def _always_refuses(stage: Stage) -> bool:
     return any(gate.when is When.ALWAYS and gate.policy is not Policy.WARN for gate in stage.gates)
 
 
-def _blames(stage: Stage) -> bool:
-    return any(gate.policy is Policy.BACKTRACK and gate.suite != ANY_ROWS for gate in stage.gates)
+def _blamed(witness: Witness, run: str, region: RegionId) -> set[str]:
+    """The stages whose results the gates of a region blame; an input in the same plan stands for all that it reads."""
+    flow = witness.topology_of(run).dataflow
+    found: set[str] = set()
+    for stage in _gated(witness, run, region):
+        suites = [each.suite for each in stage.gates if each.policy is Policy.BACKTRACK and each.suite != ANY_ROWS]
+        exchanges = [stage.exchanges[name] for suite in suites for name in suite.removeprefix(BLAMES).split(AND)]
+        while exchanges:
+            each = exchanges.pop()
+            if each.joins_plan:
+                exchanges += flow.stage(each.stage).exchanges.values()
+            else:
+                found.add(each.stage)
+    return found
 
 
 def _made_bad(witness: Witness, attempt: str, stage: Stage) -> bool:
