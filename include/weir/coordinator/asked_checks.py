@@ -77,9 +77,9 @@ def _asked(
         wanted = list(_wanted(services, [row for row in rows if row.id in lease.results], flows))
         if not wanted:
             return ()
-        attempt = f"t0000-{services.new_uuid().hex[:12]}"
         epoch = epoch_of_run(wanted[0].run)
-        checks = check(checking_job(services.store, dataflow, epoch, attempt, wanted, Why.ASKED)).checks
+        job = checking_job(services.store, dataflow, epoch, services.attempt_id(0), wanted, Why.ASKED)
+        checks = check(job).checks
     with services.ledger.transaction(dataflow) as session:
         epochs = {each.run: epoch_of_run(each.run) for each in wanted}
         enter_checks(session, dataflow, epochs, "", checks, services.now())

@@ -75,13 +75,8 @@ def gates_of(services: Services, registered: Registered, state: RunState, reques
 def with_gates(job: RegionJob, gates: Gates) -> RegionJob:
     """The same job, with its gates."""
     stages = [replace(each, checks=gates.checks.get(each.name, ())) for each in job.stages]
-    return replace(
-        job,
-        stages=tuple(
-            replace(each, resume=None) if each.name in gates.computed_anew or not gates.trusts_copies else each
-            for each in stages
-        ),
-    )
+    anew = gates.computed_anew if gates.trusts_copies else {each.name for each in stages}
+    return replace(job, stages=tuple(replace(each, resume=None) if each.name in anew else each for each in stages))
 
 
 def _behind_other_rows(stages: Sequence[Stage], seen: Collection[str]) -> Iterator[str]:
@@ -207,13 +202,14 @@ def _has_changed(
     if any(row.suite in suites and suites[row.suite].fingerprint != row.fingerprint for row in of_gates):
         return True
     reads = reads_of(session, rows[0].by_attempt, registered.run.id)
-    return any(_is_other(state.results.get(each.partition), each) for each in reads)
+    return not all(_has_same_rows(state.results.get(each.partition), each) for each in reads)
 
 
-def _is_other(now: CurrentResult | None, read: ReadResult) -> bool:
-    if now is None or now.digest != read.digest:
-        return True
-    return bool(digest_rule(read.digest)) and now.attempt != read.attempt
+def _has_same_rows(now: CurrentResult | None, was: ReadResult | Blamed) -> bool:
+    """Whether what is current is what was read. Where a digest leaves something out, rows may differ in just that."""
+    if now is None or now.digest != was.digest:
+        return False
+    return now.attempt == was.attempt or not digest_rule(was.digest)
 
 
 def _last_failed(session: Session, tries: Sequence[AttemptRow]) -> Sequence[QualityCheckRow]:
@@ -235,9 +231,7 @@ def _starts_anew(row: AttemptRow) -> bool:
 def _is_equal(state: RunState, blamed: Blamed) -> bool:
     run = "" if blamed.run == state.run else blamed.run
     current = state.results.get(PartitionId(blamed.stage, blamed.subtask, blamed.layout, run))
-    # Where not all values count, rows with equal digests may differ in what was mended.
-    is_known = not digest_rule(blamed.digest)
-    return is_known and current is not None and current.digest == blamed.digest and current.attempt != blamed.attempt
+    return current is not None and current.attempt != blamed.attempt and _has_same_rows(current, blamed)
 
 
 def _not_the_copy(rows: Iterable[QualityCheckRow], blamed: Sequence[Blamed]) -> str:

@@ -7,7 +7,7 @@ taken for one of them. What they are given was made from nothing that could chan
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from sqlalchemy import func, select
@@ -72,14 +72,17 @@ def is_restored(manifest: Manifest) -> bool:
 
 def partitions_in(checkpoint: Checkpoint) -> dict[PartitionId, str]:
     """The partitions that a checkpoint has, with their digests."""
-    keyed = {_keyed_id(state, part): part.digest for state in checkpoint.states for part in state.partitions}
-    return keyed | {PartitionId(each.stage, each.subtask, each.layout): each.digest for each in checkpoint.results}
+    return {partition: part.digest for partition, part in _parts(checkpoint)}
 
 
 def makers_in(checkpoint: Checkpoint) -> dict[PartitionId, str]:
     """The partitions that a checkpoint has, with the attempts that committed them."""
-    keyed = {_keyed_id(state, part): part.attempt for state in checkpoint.states for part in state.partitions}
-    return keyed | {PartitionId(each.stage, each.subtask, each.layout): each.attempt for each in checkpoint.results}
+    return {partition: part.attempt for partition, part in _parts(checkpoint)}
+
+
+def _parts(checkpoint: Checkpoint) -> Iterator[tuple[PartitionId, StatePartition | ResultInFlight]]:
+    yield from ((_keyed_id(state, part), part) for state in checkpoint.states for part in state.partitions)
+    yield from ((PartitionId(each.stage, each.subtask, each.layout), each) for each in checkpoint.results)
 
 
 def _keyed_id(state: KeyedSnapshot, part: StatePartition) -> PartitionId:

@@ -132,7 +132,7 @@ def checks_now(services: Services, dataflow: str, pinned: Dataflow, stage: str, 
     return tuple(CheckToRun(read_suite(services, gate.suite), gate.policy, why) for gate in stages[0].gates)
 
 
-def checking_job(  # the fields
+def checking_job(
     store: Store,
     dataflow: str,
     epoch: str,

@@ -104,7 +104,7 @@ class CheckReport:
     attempt: str = ""
 
     @classmethod
-    def built_in(  # the fields
+    def built_in(
         cls,
         stage: str,
         subtask: int,
