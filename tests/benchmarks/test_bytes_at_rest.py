@@ -21,7 +21,7 @@ from weir.coordinator.upkeep import release_everywhere, scrub_everywhere, sweep_
 from weir.results.codec import region_report_from_json
 from weir.results.region_job import RegionJob, RegionReport
 from weir.results.released_note import RELEASED_NOTE
-from weir.store.probe import MANIFEST
+from weir.results.run_folder import MANIFEST
 from weir.store.store import Store
 from weir.store.walk import files_below
 from weir.testing.airflow import FakeAirflow

@@ -16,8 +16,8 @@ import weir
 from weir.coordinator.services import Services
 from weir.ledger.models import AttemptRow, ResultRow, RunRow
 from weir.results.released_note import RELEASED_NOTE
+from weir.results.run_folder import MANIFEST
 from weir.store.errors import NotFound
-from weir.store.probe import MANIFEST
 
 pytestmark = pytest.mark.e2e
 

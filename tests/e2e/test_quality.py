@@ -23,7 +23,7 @@ from weir.ledger.models import AttemptRow, ResultRow
 from weir.ledger.quality_models import QualityCheckRow
 from weir.results.codec import manifest_from_json
 from weir.results.partition_state import PartitionState
-from weir.store.probe import MANIFEST
+from weir.results.run_folder import MANIFEST
 from weir.store.published import published
 
 pytestmark = pytest.mark.e2e

@@ -16,7 +16,7 @@ from at_once import AtOnce
 from weir.ledger.checkpoints import retained_checkpoints
 from weir.ledger.models import ResultRow, RunRow
 from weir.results.codec import manifest_from_json
-from weir.store.probe import MANIFEST
+from weir.results.run_folder import MANIFEST
 
 pytestmark = pytest.mark.e2e
 

@@ -27,7 +27,7 @@ from weir.ledger.models import ResultRow
 from weir.results.codec import manifest_from_json, manifest_to_json, region_report_from_json
 from weir.results.content_check import ResultToCheck, answer_from_json, request_to_json
 from weir.results.layout import PLAIN, Layout
-from weir.store.probe import MANIFEST
+from weir.results.run_folder import MANIFEST
 from weir.store.published import published
 from weir.store.seal import seal
 from weir.testing.airflow import FakeAirflow

@@ -17,7 +17,7 @@ from weir.cli.chaos_strike import Strike
 from weir.recovery.run_state import CLOSE
 from weir.results.codec import manifest_from_json
 from weir.results.partition_state import PartitionState
-from weir.store.probe import MANIFEST
+from weir.results.run_folder import MANIFEST
 
 if TYPE_CHECKING:
     from random import Random

@@ -24,7 +24,7 @@ from weir.quality.check import CheckReport, CheckToRun, Outcome, Why
 from weir.results.codec import manifest_from_json
 from weir.results.partition_state import PartitionState
 from weir.results.region_job import RestoredToCheck
-from weir.store.probe import MANIFEST
+from weir.results.run_folder import MANIFEST
 
 
 @dataclass(frozen=True, slots=True)

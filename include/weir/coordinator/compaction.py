@@ -27,10 +27,10 @@ from weir.results.layout import Layout
 from weir.results.manifest import DataFile, Manifest, StateFile
 from weir.results.partition_state import PartitionState
 from weir.results.region_job import MergeToWrite, OutputReport, RegionJob, RegionReport, StateFileToRead, StateToRead
+from weir.results.run_folder import MANIFEST
 from weir.state.compaction import Limits, Merge, after, bytes_of, merges_of
 from weir.state.files import expired_until, runs_to_merge, share_of, visible
 from weir.store.errors import NotFound
-from weir.store.probe import MANIFEST
 from weir.topology.key_groups import key_group_range
 
 PART_BYTES = 128 * 2**20

@@ -11,9 +11,9 @@ from weir.coordinator.services import Services, attempt_folder
 from weir.errors import WeirError
 from weir.ledger.models import AttemptRow
 from weir.ledger.runs import Run
+from weir.results.run_folder import MANIFEST
 from weir.results.stage_copy import COPY, COPY_NAME
 from weir.store.errors import NotFound
-from weir.store.probe import MANIFEST
 
 
 def discard(services: Services, run: Run, row: AttemptRow) -> str:

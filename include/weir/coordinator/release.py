@@ -29,9 +29,9 @@ from weir.ledger.runs import dataflow_of, run_by_id
 from weir.results.partition_state import PartitionState
 from weir.results.release_rule import Verdict, release_verdicts
 from weir.results.released_note import RELEASED_NOTE
+from weir.results.run_folder import MANIFEST
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.hands import in_parallel
-from weir.store.probe import MANIFEST
 
 _RELEASED = select(ResultRow.id).where(
     ResultRow.folder == bindparam("folder"),

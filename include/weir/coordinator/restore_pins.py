@@ -20,7 +20,7 @@ from weir.results.checkpoint import Checkpoint
 from weir.results.codec import manifest_from_json
 from weir.results.manifest import StateFile
 from weir.results.partition_state import PartitionState
-from weir.results.savepoint import MANIFEST
+from weir.results.run_folder import MANIFEST
 from weir.store.catalogue import restored
 from weir.store.errors import NotFound
 

@@ -24,7 +24,8 @@ from weir.recovery.run_state import AttemptState
 from weir.results.checkpoint import Checkpoint, KeyedSnapshot, ResultInFlight, StatePartition
 from weir.results.codec import manifest_from_json, manifest_to_json
 from weir.results.manifest import DataFile, Manifest, StateContent, parsed_digest
-from weir.results.savepoint import MANIFEST, FileCopy, Place, copies_of, moved
+from weir.results.run_folder import MANIFEST
+from weir.results.savepoint import FileCopy, Place, copies_of, moved
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 CODE = "restored"

@@ -28,9 +28,9 @@ from weir.ledger.state_models import CheckpointRow, CompactionRow, RestoreRow
 from weir.results.codec import manifest_from_json
 from weir.results.layout import PLAIN
 from weir.results.partition_state import PartitionState
+from weir.results.run_folder import MANIFEST
 from weir.store.errors import NotFound
 from weir.store.hands import in_parallel
-from weir.store.probe import MANIFEST
 from weir.store.walk import files_below
 
 COUNTING = (PartitionState.FINISHED.value, PartitionState.LOST.value, PartitionState.QUARANTINED.value)

@@ -23,8 +23,8 @@ from weir.results.codec import manifest_from_json
 from weir.results.content_check import ContentAnswer, ResultToCheck
 from weir.results.manifest import Manifest
 from weir.results.partition_state import PartitionState
+from weir.results.run_folder import MANIFEST
 from weir.store.hands import in_parallel
-from weir.store.probe import MANIFEST
 
 
 def contents_to_check(services: Services, found: Sequence[Verified]) -> tuple[ResultToCheck, ...]:

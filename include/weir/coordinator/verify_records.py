@@ -22,10 +22,11 @@ from weir.ledger.models import PublicationRow, ResultRow, RunRow
 from weir.ledger.verification import results_to_verify
 from weir.recovery.run_state import CLOSE
 from weir.results.partition_state import PartitionState
+from weir.results.run_folder import MANIFEST
 from weir.sinks.pointer import Pointer, pointer_from_json
 from weir.store.errors import NotFound
 from weir.store.hands import in_parallel
-from weir.store.probe import MANIFEST, asked_twice
+from weir.store.probe import asked_twice
 from weir.store.store import Store
 
 A = TypeVar("A")

@@ -12,6 +12,7 @@ from typing import Final
 
 from weir.results.checkpoint import Checkpoint, KeyedSnapshot, ResultInFlight
 from weir.results.manifest import DataFile, StateFile
+from weir.results.run_folder import MANIFEST
 from weir.state.retention import SnapshotKind
 
 SAVEPOINT: Final = "savepoint.json"
@@ -19,7 +20,6 @@ SAVEPOINT: Final = "savepoint.json"
 
 FILES: Final = "files"
 RESULTS: Final = "results"
-MANIFEST: Final = "manifest.json"
 
 NUMBERS: Final = "_numbers"
 """No savepoint has such a name."""

@@ -17,11 +17,11 @@ from weir.recovery.candidates import Stored
 from weir.results.codec import VERSIONS, manifest_from_json, run_record_from_json
 from weir.results.released_note import RELEASED_NOTE, reason_told
 from weir.results.restored import is_of_restore
+from weir.results.run_folder import MANIFEST
 from weir.results.run_record import RunRecord, record_path
 from weir.sinks.pointer import Pointer, pointer_folder, pointer_from_json
 from weir.store.errors import NotFound
 from weir.store.hands import in_parallel
-from weir.store.probe import MANIFEST
 from weir.store.store import Store
 from weir.store.walk import folders_in
 

@@ -16,12 +16,11 @@ from typing import TypeVar
 from weir.errors import Fault, Loss
 from weir.results.codec import manifest_from_json
 from weir.results.manifest import DataFile, Manifest, Segment
+from weir.results.run_folder import MANIFEST
 from weir.store.errors import NotFound
 from weir.store.hands import in_parallel
 from weir.store.segments import sha256_of
 from weir.store.store import Store
-
-MANIFEST = "manifest.json"
 
 KeyGroups = tuple[int, int] | None
 """An inclusive range of key groups; None means all."""

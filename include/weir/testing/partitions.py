@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 from weir.results.codec import manifest_to_json
 from weir.results.layout import KEY_GROUP_COLUMN, Layout
 from weir.results.manifest import ContentDigest, DataFile, Manifest
-from weir.store.probe import MANIFEST, PartitionRef
+from weir.results.run_folder import MANIFEST
+from weir.store.probe import PartitionRef
 from weir.store.seal import seal
 from weir.store.store import Store
 

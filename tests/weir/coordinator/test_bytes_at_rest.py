@@ -12,7 +12,7 @@ from weir.dataflow import Dataflow
 from weir.recovery.restart import RestartStrategy
 from weir.results.life_settings import LifeSettings
 from weir.results.released_note import RELEASED_NOTE
-from weir.store.probe import MANIFEST
+from weir.results.run_folder import MANIFEST
 from weir.store.walk import files_below
 from weir.testing.airflow import Killed
 

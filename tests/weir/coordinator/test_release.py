@@ -10,7 +10,7 @@ from weir.coordinator.versions import expire_versions
 from weir.dataflow import Dataflow, Stage, blocking, previous, sink, source
 from weir.ledger.leases import LEASE, take_leases
 from weir.ledger.models import ResultRow
-from weir.store.probe import MANIFEST
+from weir.results.run_folder import MANIFEST
 
 
 def stored(world, run):

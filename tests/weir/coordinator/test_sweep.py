@@ -14,7 +14,7 @@ from weir.dataflow import Dataflow
 from weir.errors import Misconfigured, Retryable
 from weir.ledger.leases import take_leases
 from weir.ledger.models import AttemptRow, ResultRow
-from weir.store.probe import MANIFEST
+from weir.results.run_folder import MANIFEST
 from weir.store.walk import files_below
 from weir.testing.airflow import Killed
 from weir.testing.ledgers import fast_folder

@@ -14,7 +14,7 @@ from weir.ledger.housekeeping import is_due, note_done
 from weir.ledger.leases import LEASE, take_leases
 from weir.ledger.models import LeaseRow, ResultRow, RunRow
 from weir.results.life_settings import LifeSettings
-from weir.store.probe import MANIFEST
+from weir.results.run_folder import MANIFEST
 from weir.testing.airflow import FakeAirflow
 from weir.testing.engine import FakeEngine
 

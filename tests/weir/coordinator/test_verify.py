@@ -11,7 +11,7 @@ from weir.coordinator.verify_content import contents_to_check, with_contents
 from weir.coordinator.verify_records import published_misfits, released_misfits
 from weir.ledger.models import ResultRow, RunRow
 from weir.results.content_check import ContentAnswer, answer_from_json, request_from_json, request_to_json
-from weir.store.probe import MANIFEST
+from weir.results.run_folder import MANIFEST
 
 RUN = "ladder@20130101T000000Z"
 

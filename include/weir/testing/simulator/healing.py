@@ -14,7 +14,7 @@ from weir.coordinator.checkpoint_keeping import keep_checkpoints
 from weir.ledger.runs import epoch_of, run_key, runs_of
 from weir.recovery.run_state import CLOSE
 from weir.results.layout import PLAIN
-from weir.store.probe import MANIFEST
+from weir.results.run_folder import MANIFEST
 from weir.store.published import published
 from weir.testing.dag import FakeTask
 from weir.testing.simulator.again import UNKNOWN, contents_of, day_of

@@ -13,8 +13,8 @@ from weir.dataflow.keep import Keep, time_from_text
 from weir.ledger.runs import dataflow_of, epoch_of_run
 from weir.recovery.run_state import CLOSE
 from weir.results.released_note import RELEASED_NOTE
+from weir.results.run_folder import MANIFEST
 from weir.sinks.pointer import Pointer
-from weir.store.probe import MANIFEST
 from weir.testing.simulator.sight import Attempt, Partition, Result
 from weir.topology.regions import RegionId
 

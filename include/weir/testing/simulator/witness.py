@@ -14,8 +14,8 @@ from weir.coordinator.clearing import ClearAnswer
 from weir.dataflow.failover import Consumers, FailoverStrategy
 from weir.results.codec import manifest_from_json
 from weir.results.manifest import Manifest
+from weir.results.run_folder import MANIFEST
 from weir.sinks.pointer import pointer_from_json
-from weir.store.probe import MANIFEST
 from weir.testing.simulator.engine import SIZE, SimulatedEngine
 from weir.testing.simulator.epochs import Epochs
 from weir.testing.simulator.invariants import AFTER_EACH_TRANSACTION
