@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from weir.results.region_job import RegionJob
-from weir_spark import artifacts
+from weir_spark.artifacts import pack, top_level
 
 _PROGRAM = "import sys\n\nfrom weir_spark.driver import main\n\nsys.exit(main())\n"
 """In a file of its own: beside a script's file, Python finds modules, and Weir's must not hide the pipeline's."""
@@ -32,8 +32,8 @@ class Bundle:
 
 def write_bundle(folder: Path, job: RegionJob) -> Bundle:
     """Write both into an empty folder. Raises Misconfigured if a module of the pipeline is not on this machine."""
-    of_stages = artifacts.top_level(job.modules, [stage.function for stage in job.stages])
-    archive = artifacts.pack(sorted({*of_stages, *_OWN}))
+    of_stages = top_level(job.modules, [stage.function for stage in job.stages])
+    archive = pack(sorted({*of_stages, *_OWN}))
     program, modules = folder / "run_region.py", folder / archive.name
     program.write_text(_PROGRAM)
     modules.write_bytes(archive.data)

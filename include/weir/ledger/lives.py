@@ -60,7 +60,7 @@ _MADE_LATER = (
 )
 _NEWEST_PINNED = (
     select(RunRow.pinned)
-    .where(_OF_DATAFLOW, RunRow.pinned.is_not(None))
+    .where(RunRow.dataflow == bindparam("dataflow"), RunRow.pinned.is_not(None))
     .order_by(RunRow.created_at.desc(), RunRow.epoch.desc())
     .limit(1)
 )
