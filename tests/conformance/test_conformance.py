@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 
 from weir.errors import Internal
-from weir.recovery.failover import JobPartition, tasks_to_restart
+from weir.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, Regions, pipelined_regions
+from weir.flink.region_release import RegionRelease
+from weir.flink.restart_set import JobPartition, tasks_to_restart
 from weir.recovery.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartStrategy
-from weir.results.release import RegionRelease
 from weir.state.registry import ClaimMode, Restored, SharedFiles, Sharing, Use
 from weir.state.retention import Snapshot, SnapshotKind, add
-from weir.topology.graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, Regions, pipelined_regions
 from weir.topology.key_groups import default_max_parallelism, key_group_range
 
 Request = dict[str, Any]

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from weir.cli.job_graph_plan import Failure, read_topology, what_if
 from weir.cli.plan_report import tell_plan
 from weir.cli.services import opened_services
 from weir.dataflow.failover import Consumers, FailoverStrategy
 from weir.errors import Misconfigured, WeirError
-from weir.recovery.what_if import Failure, read_topology, what_if
 
 if TYPE_CHECKING:
     from weir.coordinator.asking import Answer

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from weir.dataflow.keep import Keep
 from weir.dataflow.stage import StageKind
+from weir.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, pipelined_regions
+from weir.flink.region_release import RegionRelease
 from weir.recovery.run_state import (
     CLOSE,
     AttemptState,
@@ -21,10 +23,8 @@ from weir.recovery.run_state import (
 )
 from weir.results.life_settings import LifeSettings
 from weir.results.partition_state import PartitionState
-from weir.results.release import RegionRelease
 from weir.results.release_rule import QUIET, Pin, RunLife, StoredResult, release_verdicts
 from weir.testing.simulator.dataflows import random_scene
-from weir.topology.graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, pipelined_regions
 from weir.topology.regions import Topology
 
 NOW = datetime(2026, 1, 10, tzinfo=UTC)

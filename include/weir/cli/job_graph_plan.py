@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 from weir.dataflow.failover import FailoverStrategy
 from weir.errors import Misconfigured
-from weir.recovery.failover import Consumers, JobPartition, restart_set
-from weir.topology.graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, Regions, pipelined_regions
+from weir.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, Regions, pipelined_regions
+from weir.flink.restart_set import Consumers, JobPartition, restart_set
 
 VERSION = 1
 

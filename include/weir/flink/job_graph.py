@@ -15,8 +15,8 @@ from functools import cached_property
 from itertools import chain
 
 from weir.errors import Misconfigured
-from weir.topology.components import UnionFind, strongly_connected
-from weir.topology.wiring import pointwise_consumers, pointwise_producers
+from weir.flink.components import UnionFind, strongly_connected
+from weir.flink.wiring import pointwise_consumers, pointwise_producers
 
 
 class Pattern(Enum):

@@ -12,7 +12,7 @@ from itertools import chain
 
 from weir.dataflow.failover import Consumers, FailoverStrategy
 from weir.errors import Internal
-from weir.topology.graph import JobGraph, Regions
+from weir.flink.job_graph import JobGraph, Regions
 
 __all__ = ["Consumers", "FailoverStrategy", "JobPartition", "RestartSet", "restart_set", "tasks_to_restart"]
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from weir.cli.job_graph_plan import Failure, read_topology, what_if
 from weir.dataflow.failover import Consumers, FailoverStrategy
 from weir.errors import Misconfigured
-from weir.recovery.what_if import Failure, read_topology, what_if
 
 GOLDEN = Path(__file__).parents[2] / "conformance" / "golden" / "failover.sample.jsonl.gz"
 

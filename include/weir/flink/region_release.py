@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator
 from itertools import accumulate, chain, repeat
 
 from weir.errors import Internal
-from weir.recovery.failover import JobPartition
-from weir.topology.graph import JobGraph, Regions, Wiring
+from weir.flink.job_graph import JobGraph, Regions, Wiring
+from weir.flink.restart_set import JobPartition
 
 _UNKNOWN = -1
 
