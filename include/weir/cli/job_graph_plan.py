@@ -1,194 +1,129 @@
-"""What would restart, asked of a job graph in a file. Invariant: it is decided by what decides for real.
+"""Says what would restart in a job graph that a file describes (weir.flink.job_graph_file has the format).
 
-The file is JSON: `stages` of `{"name", "parallelism"}`; `exchanges` of `{"from", "to", "pattern", "type"}` with the
-pattern `pointwise` or `all_to_all` and the type `pipelined`, `blocking` or `hybrid_full` (Weir's durable `cached`);
-and perhaps `missing`, the partitions that are gone, and `failures` of `{"task", "lost"}`. A task is `stage#subtask`, a
-partition `from->to:k#i`: that of the producer's subtask i in the k-th exchange, counted from 0 over all of them. All
-this may stand under `request`, as in the cases of tests/conformance.
+Invariant: the engine that decides in production answers, about the job graph declared as a dataflow of which everything
+has committed. Only for a job graph that Weir cannot run does the reference of Flink's algorithm answer, and the answer
+says so.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, Protocol
 
-from weir.dataflow.failover import FailoverStrategy
+from weir.cli.job_graph_dataflow import DeclaredJobGraph
+from weir.dataflow.failover import Consumers, FailoverStrategy
 from weir.errors import Misconfigured
-from weir.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, Regions, pipelined_regions
-from weir.flink.restart_set import Consumers, JobPartition, restart_set
+from weir.flink.job_graph import JobGraph, Regions, pipelined_regions
+from weir.flink.job_graph_file import JobTopology, TaskFailure, partition
+from weir.flink.restart_set import JobPartition, RestartSet, restart_set
 
 VERSION = 1
 
-_PARTITION = re.compile(r"(?P<from>.+)->(?P<to>.+):(?P<place>\d+)#(?P<subtask>\d+)")
-
-Kind = TypeVar("Kind", bound=Enum)
-
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """A task that failed, and the partition that it did not find, if that was why."""
+class JobGraphPlan:
+    """The answer as JSON values; `not_runnable` says why Weir cannot run the job graph, empty if it can."""
 
-    task: str
-    lost: str | None = None
+    answer: dict[str, Any]
+    not_runnable: str
+
+    def note(self) -> str:
+        """Say that Flink's algorithm has answered instead of Weir's engine, and why; empty if it has not."""
+        if not self.not_runnable:
+            return ""
+        return f"Weir cannot run this job graph, so the answer is that of Flink's algorithm: {self.not_runnable}"
 
 
-@dataclass(frozen=True, slots=True)
-class JobTopology:
-    """A job graph, its regions, what is gone, and what has failed."""
-
-    graph: JobGraph
+class _Decider(Protocol):
     regions: Regions
-    missing: frozenset[JobPartition]
-    failures: tuple[Failure, ...]
+
+    def restart_set(self, failed: int, missing: Set[JobPartition], lost: JobPartition | None) -> RestartSet: ...
 
 
-def read_topology(text: str) -> JobTopology:
-    """Read a topology file. Raises Misconfigured, with the place of what is wrong."""
-    try:
-        content = json.loads(text)
-    except ValueError as error:
-        raise Misconfigured(f"the topology is no JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise Misconfigured(f"the topology is a JSON {type(content).__name__}, expected an object with `stages`")
-    if "stages" not in content and isinstance(content.get("request"), dict):
-        content = content["request"]
-    graph = JobGraph([_stage(each) for each in _list(content, "stages")], list(_edges(_list(content, "exchanges"))))
-    missing = frozenset(partition(graph, str(name)) for name in _list(content, "missing"))
-    failures = tuple(
-        Failure(str(_of(each, "task", f"failure {place}")), each.get("lost") or None)
-        for place, each in enumerate(_list(content, "failures"))
-    )
-    return JobTopology(graph, pipelined_regions(graph), missing, failures)
+class _Reference:
+    """Flink's algorithm for any job graph."""
 
+    def __init__(self, graph: JobGraph, consumers: Consumers, strategy: FailoverStrategy) -> None:
+        self._graph, self._consumers, self._strategy = graph, consumers, strategy
+        self.regions = pipelined_regions(graph)
 
-def partition(graph: JobGraph, name: str) -> JobPartition:
-    """The partition of a name like `a->b:0#2`. Raises Misconfigured, with what there is."""
-    found = _PARTITION.fullmatch(name)
-    if found is None:
-        raise Misconfigured(
-            f"{name!r} names no partition: write it like a->b:0#2 (producer->consumer:exchange#subtask)"
+    def restart_set(self, failed: int, missing: Set[JobPartition], lost: JobPartition | None) -> RestartSet:
+        return restart_set(
+            self._graph,
+            self.regions,
+            failed,
+            consumers=self._consumers,
+            strategy=self._strategy,
+            missing=missing,
+            lost=lost,
         )
-    place, subtask = int(found["place"]), int(found["subtask"])
-    if place >= len(graph.exchanges):
-        raise Misconfigured(f"{name!r} is of exchange {place}, but there are {len(graph.exchanges)}, counted from 0")
-    wiring = graph.exchanges[place]
-    if (found["from"], found["to"]) != (wiring.edge.producer, wiring.edge.consumer):
-        raise Misconfigured(f"{name!r}: exchange {place} is {wiring.edge.producer}->{wiring.edge.consumer}")
-    if subtask >= len(wiring.producers):
-        raise Misconfigured(f"{name!r}: {wiring.edge.producer} has the subtasks 0 to {len(wiring.producers) - 1}")
-    return JobPartition(place, subtask)
 
 
-def what_if(
+def plan_of_job_graph(
     topology: JobTopology,
-    failures: Sequence[Failure],
+    failures: Sequence[TaskFailure],
     consumers: Consumers,
     strategy: FailoverStrategy = FailoverStrategy.REGION,
-) -> dict[str, Any]:
-    """Answer what each failure would restart, as JSON values.
+) -> JobGraphPlan:
+    """Answer what each failure would restart.
 
     `restarts` has one object a failure: `task`, `lost`; `tasks`, their `count` and `regions` that will re-run; under
     `if_changed` those that will if what they read changes; under `by_hand` those that a person has to clear first
     (strategy `individual`); `spared`, how many tasks are not touched. `regions` counts all regions, `region_members`
     names their tasks. Raises Misconfigured for a task that does not exist.
     """
+    decider, not_runnable = _decider(topology.graph, consumers, strategy)
     vertices = {name: vertex for vertex, name in enumerate(topology.graph.names)}
-    return {
+    answer = {
         "version": VERSION,
         "strategy": strategy.value,
         "consumers": consumers.value,
-        "restarts": [_answer(topology, vertices, failure, consumers, strategy) for failure in failures],
-        "regions": len(topology.regions.members),
-        "region_members": [_named(topology, members) for members in topology.regions.members],
+        "restarts": [_restart(topology, decider, vertices, failure) for failure in failures],
+        "regions": len(decider.regions.members),
+        "region_members": [_named(topology, members) for members in decider.regions.members],
     }
+    return JobGraphPlan(answer, not_runnable)
 
 
-def _answer(
-    topology: JobTopology,
-    vertices: Mapping[str, int],
-    failure: Failure,
-    consumers: Consumers,
-    strategy: FailoverStrategy,
+def _decider(graph: JobGraph, consumers: Consumers, strategy: FailoverStrategy) -> tuple[_Decider, str]:
+    """Return who answers, and why Weir's engine does not, if it does not."""
+    try:
+        return DeclaredJobGraph(graph, consumers, strategy), ""
+    except Misconfigured as error:
+        return _Reference(graph, consumers, strategy), str(error)
+
+
+def _restart(
+    topology: JobTopology, decider: _Decider, vertices: Mapping[str, int], failure: TaskFailure
 ) -> dict[str, Any]:
     if failure.task not in vertices:
         raise Misconfigured(
             f"there is no task {failure.task!r}: write it like join#1; there are {_shown(topology.graph.names)}"
         )
     lost = None if failure.lost is None else partition(topology.graph, failure.lost)
-    decided = restart_set(
-        topology.graph,
-        topology.regions,
-        vertices[failure.task],
-        missing=topology.missing,
-        lost=lost,
-        consumers=consumers,
-        strategy=strategy,
-    )
+    decided = decider.restart_set(vertices[failure.task], topology.missing, lost)
     return {
         "task": failure.task,
         "lost": failure.lost,
         "count": len(decided.restarted),
-        **_tasks_and_regions(topology, decided.restarted),
-        "if_changed": _tasks_and_regions(topology, decided.if_changed),
-        "by_hand": _tasks_and_regions(topology, decided.by_hand),
+        **_tasks_and_regions(topology, decider.regions, decided.restarted),
+        "if_changed": _tasks_and_regions(topology, decider.regions, decided.if_changed),
+        "by_hand": _tasks_and_regions(topology, decider.regions, decided.by_hand),
         "spared": topology.graph.size - sum(map(len, (decided.restarted, decided.if_changed, decided.by_hand))),
     }
 
 
-def _tasks_and_regions(topology: JobTopology, vertices: Iterable[int]) -> dict[str, Any]:
-    chosen = list(vertices)
-    regions = sorted({topology.regions.of[vertex] for vertex in chosen})
+def _tasks_and_regions(topology: JobTopology, regions: Regions, vertices: Sequence[int]) -> dict[str, Any]:
+    chosen = sorted({regions.of[vertex] for vertex in vertices})
     return {
-        "tasks": _named(topology, chosen),
-        "regions": [_named(topology, topology.regions.members[region]) for region in regions],
+        "tasks": _named(topology, vertices),
+        "regions": [_named(topology, regions.members[region]) for region in chosen],
     }
 
 
 def _named(topology: JobTopology, vertices: Iterable[int]) -> list[str]:
     return [topology.graph.names[vertex] for vertex in vertices]
-
-
-def _stage(given: Any) -> JobVertex:
-    name, parallelism = _of(given, "name", "a stage"), _of(given, "parallelism", "a stage")
-    if not isinstance(parallelism, int):
-        raise Misconfigured(f"stage {name!r} has the parallelism {parallelism!r}, expected a whole number")
-    return JobVertex(str(name), parallelism)
-
-
-def _edges(given: Iterable[Any]) -> Iterable[JobEdge]:
-    for place, each in enumerate(given):
-        where = f"exchange {place}"
-        yield JobEdge(
-            str(_of(each, "from", where)),
-            str(_of(each, "to", where)),
-            _one_of(Pattern, _of(each, "pattern", where), where),
-            _one_of(PartitionType, _of(each, "type", where), where),
-        )
-
-
-def _list(content: Mapping[str, Any], key: str) -> list[Any]:
-    found = content.get(key, [])
-    if not isinstance(found, list):
-        raise Misconfigured(f"`{key}` of the topology is {found!r}, expected a list")
-    return found
-
-
-def _of(given: Any, key: str, where: str) -> Any:
-    if not isinstance(given, dict) or key not in given:
-        raise Misconfigured(f"{where} of the topology has no `{key}`: found {given!r}")
-    return given[key]
-
-
-def _one_of(kind: type[Kind], value: Any, where: str) -> Kind:
-    try:
-        return kind(value)
-    except ValueError:
-        known = ", ".join(each.value for each in kind)
-        raise Misconfigured(f"{where} of the topology says {value!r}, expected one of {known}") from None
 
 
 def _shown(names: Sequence[str]) -> str:
