@@ -13,10 +13,11 @@ from collections.abc import Iterator
 import pytest
 
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
+from weir.dataflow.failover import Consumers
 from weir.errors import Fault, Loss
 from weir.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, pipelined_regions
 from weir.flink.region_release import RegionRelease
-from weir.flink.restart_set import Consumers, restart_set, tasks_to_restart
+from weir.flink.restart_set import restart_set, tasks_to_restart
 from weir.recovery.decision import Failure, NeedsProbe, decide
 from weir.recovery.plan import Plan, StepKind
 from weir.recovery.run_state import AttemptState, CurrentResult, ReadResult, ReadSet, RegionState, RunState

@@ -25,12 +25,13 @@ from weir.dataflow.failover import Consumers
 from weir.errors import Internal
 from weir.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, Regions, pipelined_regions
 from weir.flink.job_graph_file import read_topology
+from weir.flink.key_groups import default_max_parallelism
 from weir.flink.region_release import RegionRelease
 from weir.flink.restart_set import JobPartition, tasks_to_restart
 from weir.recovery.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartStrategy
 from weir.state.registry import ClaimMode, Restored, SharedFiles, Sharing, Use
 from weir.state.retention import Snapshot, SnapshotKind, add
-from weir.topology.key_groups import default_max_parallelism, key_group_range
+from weir.topology.key_groups import key_group_range
 
 Request = dict[str, Any]
 Answer = dict[str, Any]

@@ -1,4 +1,6 @@
-"""Flink's job graph in full generality, and its pipelined regions.
+"""Flink's job graph in full generality, and its pipelined regions: a reference for conformance.
+
+In production weir.topology.regions divides a dataflow; tests hold it against this module.
 
 Invariant: the regions divide all vertices, and no two regions depend on each other in a cycle. Edges are never
 enumerated for all-to-all exchanges: an exchange is a few groups (producers, consumers), as Flink's

@@ -1,4 +1,6 @@
-"""When result partitions may be released inside a job, as Flink's RegionPartitionGroupReleaseStrategy.
+"""Flink's RegionPartitionGroupReleaseStrategy: the result partitions that may be released inside a job.
+
+A reference for conformance: in production weir.results.release_rule decides, and tests hold it against this module.
 
 Invariant: a partition is named only while every region that holds one of its consumers is finished.
 """
