@@ -44,6 +44,28 @@ def test_the_pure_part_imports_only_itself_and_what_does_nothing(package):
     assert offences(f"include/weir/{package}", allowed) == []
 
 
+def test_the_reference_of_flinks_algorithms_is_pure():
+    def allowed(_file, name):
+        top = name.partition(".")[0]
+        if top == "weir":
+            return name == "weir.errors" or name.split(".")[1] in ("dataflow", "topology", "flink")
+        return top in sys.stdlib_module_names and top not in DOING
+
+    assert offences("include/weir/flink", allowed) == []
+
+
+def test_nothing_but_the_planner_of_job_graphs_asks_the_reference_of_flinks_algorithms():
+    planner = {f"include/weir/cli/{name}.py" for name in ("plan_commands", "job_graph_plan", "job_graph_dataflow")}
+
+    def allowed(file, name):
+        where = str(file.relative_to(ROOT))
+        is_permitted = where in planner or where.startswith("include/weir/flink/")
+        return is_permitted or not (name == "weir.flink" or name.startswith("weir.flink."))
+
+    for folder in ("include", "plugins", "spark_jobs", "dags"):
+        assert offences(folder, allowed) == []
+
+
 def test_weir_knows_neither_airflow_nor_spark():
     foreign = (OURS - {"weir"}) | {"airflow", "pyspark", "great_expectations"}
     assert offences("include/weir", lambda _file, name: name.partition(".")[0] not in foreign) == []

@@ -7,9 +7,10 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.recovery.failover import Consumers, JobPartition, restart_set, tasks_to_restart
-from weir.results.release import RegionRelease
-from weir.topology.graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, pipelined_regions
+from weir.dataflow.failover import Consumers
+from weir.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, pipelined_regions
+from weir.flink.region_release import RegionRelease
+from weir.flink.restart_set import JobPartition, restart_set, tasks_to_restart
 
 
 class EdgeByEdge:

@@ -1,4 +1,7 @@
-"""Weir's core against answers of Apache Flink 2.3.0's own classes.
+"""Weir's core, and its reference of Flink's algorithms (weir.flink), against Apache Flink 2.3.0's own classes.
+
+Where the production engine can answer a question about a job graph, it does so too; test_production_against_flink holds
+it against the reference on random dataflows.
 
 The folder is that of the environment variable WEIR_GOLDEN, else the sample beside this file. The first part of a file's
 name tells its kind. A case is a request with its answer, or a trace: steps that hold what was asked and what followed.
@@ -17,14 +20,18 @@ from typing import Any
 
 import pytest
 
+from weir.cli.job_graph_plan import plan_of_job_graph
+from weir.dataflow.failover import Consumers
 from weir.errors import Internal
-from weir.recovery.failover import JobPartition, tasks_to_restart
+from weir.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, Regions, pipelined_regions
+from weir.flink.job_graph_file import read_topology
+from weir.flink.key_groups import default_max_parallelism
+from weir.flink.region_release import RegionRelease
+from weir.flink.restart_set import JobPartition, tasks_to_restart
 from weir.recovery.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartStrategy
-from weir.results.release import RegionRelease
 from weir.state.registry import ClaimMode, Restored, SharedFiles, Sharing, Use
 from weir.state.retention import Snapshot, SnapshotKind, add
-from weir.topology.graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, Regions, pipelined_regions
-from weir.topology.key_groups import default_max_parallelism, key_group_range
+from weir.topology.key_groups import key_group_range
 
 Request = dict[str, Any]
 Answer = dict[str, Any]
@@ -252,3 +259,23 @@ def test_weir_answers_as_flink(file: Path, capsys: pytest.CaptureFixture[str]):
         print(f"\n{file.name}: {ran} cases, {disagreed} disagreed")
     assert ran, f"{file} holds no cases"
     assert not disagreed, f"{disagreed} of {ran} cases of {file.name} disagree with Flink; they are printed above"
+
+
+@pytest.mark.parametrize(
+    "file", [each for each in FILES if each.name.startswith("failover.")], ids=lambda file: file.name
+)
+def test_the_production_engine_answers_as_flink_wherever_weir_can_run_the_job_graph(
+    file: Path, capsys: pytest.CaptureFixture[str]
+):
+    ran = not_runnable = 0
+    for case in cases(file):
+        topology = read_topology(json.dumps(case))
+        found = plan_of_job_graph(topology, topology.failures, Consumers.ALWAYS)
+        if found.not_runnable:
+            not_runnable += 1
+            continue
+        ran += 1
+        assert agrees(in_any_order(case["answer"]), in_any_order(found.answer)), json.dumps(case)
+    with capsys.disabled():
+        print(f"\n{file.name}: {ran} cases by the production engine, {not_runnable} are not runnable in Weir")
+    assert ran or not_runnable

@@ -1,6 +1,7 @@
 """`weir plan`: what would run again.
 
-Invariant: without --apply it changes nothing, and what decides for real answers.
+Invariant: without --apply it changes nothing. The engine that decides in production answers, also for a job graph that
+Weir can run; for any other job graph Flink's algorithm does, and the command says so.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from weir.cli.job_graph_plan import plan_of_job_graph
 from weir.cli.plan_report import tell_plan
 from weir.cli.services import opened_services
 from weir.dataflow.failover import Consumers, FailoverStrategy
 from weir.errors import Misconfigured, WeirError
-from weir.recovery.what_if import Failure, read_topology, what_if
+from weir.flink.job_graph_file import TaskFailure, read_topology
 
 if TYPE_CHECKING:
     from weir.coordinator.asking import Answer
@@ -114,15 +116,17 @@ def _plan_graph(
         raise Misconfigured("say which task does not find the partition: --fail TASK --lost PARTITION")
     if len(lost) > 1:
         raise Misconfigured("in a job graph a task does not find one partition at a time: give --lost once")
-    failures = (Failure(fail, lost[0] if lost else None),) if fail else asked.failures
+    failures = (TaskFailure(fail, lost[0] if lost else None),) if fail else asked.failures
     if not failures:
         raise Misconfigured(f"{topology} names no `failures`: say which task fails, --fail TASK")
-    answer = what_if(asked, failures, consumers, strategy)
+    found = plan_of_job_graph(asked, failures, consumers, strategy)
     if as_json:
-        print(json.dumps(answer))
-        return
-    for restart in answer["restarts"]:
-        _tell(restart)
+        print(json.dumps(found.answer))
+    else:
+        for restart in found.answer["restarts"]:
+            _tell(restart)
+    if found.note():
+        Console(stderr=as_json).print(found.note(), markup=False, highlight=False, soft_wrap=True)
 
 
 def _text(path: Path) -> str:

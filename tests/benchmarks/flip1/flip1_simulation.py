@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from weir.dataflow.failover import Consumers, FailoverStrategy
-from weir.recovery.failover import JobPartition, restart_set
+from weir.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, pipelined_regions
+from weir.flink.restart_set import JobPartition, restart_set
 from weir.recovery.restart import ExponentialDelay
-from weir.topology.graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, pipelined_regions
 
 WORKERS, SLOTS_EACH = 4, 2
 SLOTS = WORKERS * SLOTS_EACH

@@ -72,3 +72,20 @@ def test_what_is_missing_is_asked_for(topology, tmp_path):
         run("--topology", topology, "--lost", "a->b:0#0")
     with pytest.raises(Misconfigured, match="cannot be read"):
         run("--topology", str(tmp_path / "none.json"), "--fail", "a#0")
+
+
+def test_an_answer_of_flinks_algorithm_says_so_and_its_json_stays_alone_on_standard_output():
+    edge = {**TOPOLOGY["exchanges"][0], "type": "hybrid_full"}
+    given = json.dumps({**TOPOLOGY, "exchanges": [edge]})
+    note = (
+        "Weir cannot run this job graph, so the answer is that of Flink's algorithm: exchange 0 (a->b) is hybrid_full"
+    )
+    said = run("--topology", "-", "--fail", "b#1", input=given)
+    assert said.stdout.splitlines()[-1].startswith(note)
+    said = run("--topology", "-", "--fail", "b#1", "--json", input=given)
+    assert json.loads(said.stdout)["restarts"][0]["tasks"] == ["b#1"]
+    assert said.stderr.startswith(note)
+
+
+def test_an_answer_of_the_production_engine_needs_no_remark(topology):
+    assert run("--topology", topology, "--fail", "b#1", "--json").stderr == ""

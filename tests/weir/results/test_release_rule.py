@@ -1,6 +1,5 @@
-"""Results go when nobody needs them: Flink's rule where each region runs once, and never less than that."""
+"""Results go when nobody needs them, by definition; tests/conformance holds the rule against Flink's."""
 
-from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -9,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weir.dataflow.keep import Keep
-from weir.dataflow.stage import StageKind
 from weir.recovery.run_state import (
     CLOSE,
     AttemptState,
@@ -21,10 +19,8 @@ from weir.recovery.run_state import (
 )
 from weir.results.life_settings import LifeSettings
 from weir.results.partition_state import PartitionState
-from weir.results.release import RegionRelease
 from weir.results.release_rule import QUIET, Pin, RunLife, StoredResult, release_verdicts
 from weir.testing.simulator.dataflows import random_scene
-from weir.topology.graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, pipelined_regions
 from weir.topology.regions import Topology
 
 NOW = datetime(2026, 1, 10, tzinfo=UTC)
@@ -129,68 +125,6 @@ def whole(topology, *, is_released=False):
         if is_released:
             run.release()
     return run
-
-
-# Flink's rule
-
-
-class Flink:
-    """The same dataflow as Flink's job graph; a result goes with the last of the exchanges that read it."""
-
-    def __init__(self, topology):
-        flow = topology.dataflow
-        exchanges = [(stage, each) for stage in flow.stages for each in stage.exchanges.values()]
-        graph = JobGraph(
-            [JobVertex(stage.name, stage.parallelism) for stage in flow.stages],
-            [JobEdge(each.stage, stage.name, pattern(each), kind(each)) for stage, each in exchanges],
-        )
-        self.view = RegionRelease(graph, pipelined_regions(graph))
-        self.first, number = {}, 0
-        for stage in flow.stages:
-            self.first[stage.name], number = number, number + stage.parallelism
-        self.read = [
-            None if each.joins_plan else (each.stage, topology.layout_read(stage.name, each).id)
-            for stage, each in exchanges
-        ]
-        self.topology, self.released = topology, set()
-
-    def commit(self, region):
-        for stage in self.topology.stages_of(region.name):
-            self.released |= set(self.view.finished(self.first[stage.name] + region.subtask))
-
-    def partitions(self):
-        """The results of which all exchanges' partitions are released."""
-        wanted = Counter(each for each in self.read if each is not None)
-        found = Counter((*self.read[each.exchange], each.subtask) for each in self.released)
-        return {(stage, layout, i) for (stage, layout, i), n in found.items() if n == wanted[stage, layout]}
-
-
-def pattern(exchange):
-    return Pattern.POINTWISE if exchange.pointwise or exchange.joins_plan else Pattern.ALL_TO_ALL
-
-
-def kind(exchange):
-    return PartitionType.PIPELINED if exchange.joins_plan else PartitionType.BLOCKING
-
-
-@given(SEEDS)
-@MANY
-def test_where_each_region_runs_once_it_is_flinks_rule(seed):
-    random = Random(seed)
-    topology = random_topology(random)
-    run, flink, gone = Run(topology), Flink(topology), set()
-    left = list(topology.region_ids())
-    while left:
-        region = random.choice([each for each in left if run.can_begin(each)])
-        left.remove(region)
-        run.begin(region)
-        gone |= run.release()
-        run.commit(region)
-        flink.commit(region)
-        gone |= run.release()
-        assert {(each.stage, each.layout, each.subtask) for each in gone} == flink.partitions()
-    sinks = {each.name for each in topology.dataflow.stages if each.kind is StageKind.SINK}
-    assert {each.stage for each in run.results if each not in gone} == sinks
 
 
 # Against what is needed, by definition

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.dataflow import Dataflow, Stage, blocking, pipelined, sink, source
-from weir.topology.components import strongly_connected
+from weir.flink.components import strongly_connected
 from weir.topology.regions import Topology
 
 

@@ -1,27 +1,24 @@
-"""What would restart, asked of a job graph in a file. Invariant: it is decided by what decides for real.
+"""Reads a job graph from a file. Invariant: an error names the place in the file.
 
 The file is JSON: `stages` of `{"name", "parallelism"}`; `exchanges` of `{"from", "to", "pattern", "type"}` with the
-pattern `pointwise` or `all_to_all` and the type `pipelined`, `blocking` or `hybrid_full` (Weir's durable `cached`);
-and perhaps `missing`, the partitions that are gone, and `failures` of `{"task", "lost"}`. A task is `stage#subtask`, a
-partition `from->to:k#i`: that of the producer's subtask i in the k-th exchange, counted from 0 over all of them. All
-this may stand under `request`, as in the cases of tests/conformance.
+pattern `pointwise` or `all_to_all` and the type `pipelined`, `blocking` or `hybrid_full`; and optionally `missing`, the
+partitions that are gone, and `failures` of `{"task", "lost"}`. A task is `stage#subtask`, a partition `from->to:k#i`:
+that of the producer's subtask i in the k-th exchange, counted from 0 over all of them. All this may stand under
+`request`, as in the cases of tests/conformance.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
-from weir.dataflow.failover import FailoverStrategy
 from weir.errors import Misconfigured
-from weir.recovery.failover import Consumers, JobPartition, restart_set
-from weir.topology.graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, Regions, pipelined_regions
-
-VERSION = 1
+from weir.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern
+from weir.flink.restart_set import JobPartition
 
 _PARTITION = re.compile(r"(?P<from>.+)->(?P<to>.+):(?P<place>\d+)#(?P<subtask>\d+)")
 
@@ -29,7 +26,7 @@ Kind = TypeVar("Kind", bound=Enum)
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class TaskFailure:
     """A task that failed, and the partition that it did not find, if that was why."""
 
     task: str
@@ -38,12 +35,11 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class JobTopology:
-    """A job graph, its regions, what is gone, and what has failed."""
+    """A job graph, the partitions that are gone, and the tasks that fail."""
 
     graph: JobGraph
-    regions: Regions
     missing: frozenset[JobPartition]
-    failures: tuple[Failure, ...]
+    failures: tuple[TaskFailure, ...]
 
 
 def read_topology(text: str) -> JobTopology:
@@ -59,10 +55,10 @@ def read_topology(text: str) -> JobTopology:
     graph = JobGraph([_stage(each) for each in _list(content, "stages")], list(_edges(_list(content, "exchanges"))))
     missing = frozenset(partition(graph, str(name)) for name in _list(content, "missing"))
     failures = tuple(
-        Failure(str(_of(each, "task", f"failure {place}")), each.get("lost") or None)
+        TaskFailure(str(_of(each, "task", f"failure {place}")), each.get("lost") or None)
         for place, each in enumerate(_list(content, "failures"))
     )
-    return JobTopology(graph, pipelined_regions(graph), missing, failures)
+    return JobTopology(graph, missing, failures)
 
 
 def partition(graph: JobGraph, name: str) -> JobPartition:
@@ -81,75 +77,6 @@ def partition(graph: JobGraph, name: str) -> JobPartition:
     if subtask >= len(wiring.producers):
         raise Misconfigured(f"{name!r}: {wiring.edge.producer} has the subtasks 0 to {len(wiring.producers) - 1}")
     return JobPartition(place, subtask)
-
-
-def what_if(
-    topology: JobTopology,
-    failures: Sequence[Failure],
-    consumers: Consumers,
-    strategy: FailoverStrategy = FailoverStrategy.REGION,
-) -> dict[str, Any]:
-    """Answer what each failure would restart, as JSON values.
-
-    `restarts` has one object a failure: `task`, `lost`; `tasks`, their `count` and `regions` that will re-run; under
-    `if_changed` those that will if what they read changes; under `by_hand` those that a person has to clear first
-    (strategy `individual`); `spared`, how many tasks are not touched. `regions` counts all regions, `region_members`
-    names their tasks. Raises Misconfigured for a task that does not exist.
-    """
-    vertices = {name: vertex for vertex, name in enumerate(topology.graph.names)}
-    return {
-        "version": VERSION,
-        "strategy": strategy.value,
-        "consumers": consumers.value,
-        "restarts": [_answer(topology, vertices, failure, consumers, strategy) for failure in failures],
-        "regions": len(topology.regions.members),
-        "region_members": [_named(topology, members) for members in topology.regions.members],
-    }
-
-
-def _answer(
-    topology: JobTopology,
-    vertices: Mapping[str, int],
-    failure: Failure,
-    consumers: Consumers,
-    strategy: FailoverStrategy,
-) -> dict[str, Any]:
-    if failure.task not in vertices:
-        raise Misconfigured(
-            f"there is no task {failure.task!r}: write it like join#1; there are {_shown(topology.graph.names)}"
-        )
-    lost = None if failure.lost is None else partition(topology.graph, failure.lost)
-    decided = restart_set(
-        topology.graph,
-        topology.regions,
-        vertices[failure.task],
-        missing=topology.missing,
-        lost=lost,
-        consumers=consumers,
-        strategy=strategy,
-    )
-    return {
-        "task": failure.task,
-        "lost": failure.lost,
-        "count": len(decided.restarted),
-        **_tasks_and_regions(topology, decided.restarted),
-        "if_changed": _tasks_and_regions(topology, decided.if_changed),
-        "by_hand": _tasks_and_regions(topology, decided.by_hand),
-        "spared": topology.graph.size - sum(map(len, (decided.restarted, decided.if_changed, decided.by_hand))),
-    }
-
-
-def _tasks_and_regions(topology: JobTopology, vertices: Iterable[int]) -> dict[str, Any]:
-    chosen = list(vertices)
-    regions = sorted({topology.regions.of[vertex] for vertex in chosen})
-    return {
-        "tasks": _named(topology, chosen),
-        "regions": [_named(topology, topology.regions.members[region]) for region in regions],
-    }
-
-
-def _named(topology: JobTopology, vertices: Iterable[int]) -> list[str]:
-    return [topology.graph.names[vertex] for vertex in vertices]
 
 
 def _stage(given: Any) -> JobVertex:
@@ -189,7 +116,3 @@ def _one_of(kind: type[Kind], value: Any, where: str) -> Kind:
     except ValueError:
         known = ", ".join(each.value for each in kind)
         raise Misconfigured(f"{where} of the topology says {value!r}, expected one of {known}") from None
-
-
-def _shown(names: Sequence[str]) -> str:
-    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")

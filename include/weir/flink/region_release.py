@@ -1,4 +1,6 @@
-"""When result partitions may be released inside a job, as Flink's RegionPartitionGroupReleaseStrategy.
+"""Flink's RegionPartitionGroupReleaseStrategy: the result partitions that may be released inside a job.
+
+A reference for conformance: in production weir.results.release_rule decides, and tests hold it against this module.
 
 Invariant: a partition is named only while every region that holds one of its consumers is finished.
 """
@@ -10,8 +12,8 @@ from collections.abc import Collection, Iterator
 from itertools import accumulate, chain, repeat
 
 from weir.errors import Internal
-from weir.recovery.failover import JobPartition
-from weir.topology.graph import JobGraph, Regions, Wiring
+from weir.flink.job_graph import JobGraph, Regions, Wiring
+from weir.flink.restart_set import JobPartition
 
 _UNKNOWN = -1
 

@@ -1,9 +1,9 @@
 import pytest
 
 from weir.errors import Internal
-from weir.recovery.failover import JobPartition
-from weir.results.release import RegionRelease
-from weir.topology.graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, pipelined_regions
+from weir.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, pipelined_regions
+from weir.flink.region_release import RegionRelease
+from weir.flink.restart_set import JobPartition
 
 B, P, HF = PartitionType.BLOCKING, PartitionType.PIPELINED, PartitionType.HYBRID_FULL
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.topology.components import UnionFind, strongly_connected
+from weir.flink.components import UnionFind, strongly_connected
 
 
 def components(successors):

@@ -1,4 +1,6 @@
-"""Who reads whom over a pointwise exchange, as Flink's VertexInputInfoComputationUtils.
+"""Flink's VertexInputInfoComputationUtils: the subtasks that read each other over a pointwise exchange.
+
+A reference for conformance: in a dataflow a pointwise exchange joins equal parallelisms only.
 
 Invariant: both functions describe one relation: a is among i's producers exactly if i is among a's consumers.
 """

@@ -2,8 +2,8 @@ import pytest
 
 from weir.dataflow.failover import Consumers, FailoverStrategy
 from weir.errors import Internal
-from weir.recovery.failover import JobPartition, restart_set, tasks_to_restart
-from weir.topology.graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, pipelined_regions
+from weir.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, pipelined_regions
+from weir.flink.restart_set import JobPartition, restart_set, tasks_to_restart
 
 TYPES = {"P": PartitionType.PIPELINED, "B": PartitionType.BLOCKING, "HF": PartitionType.HYBRID_FULL}
 

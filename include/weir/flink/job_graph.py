@@ -1,4 +1,6 @@
-"""Flink's job graph in full generality, and its pipelined regions.
+"""Flink's job graph in full generality, and its pipelined regions: a reference for conformance.
+
+In production weir.topology.regions divides a dataflow; tests hold it against this module.
 
 Invariant: the regions divide all vertices, and no two regions depend on each other in a cycle. Edges are never
 enumerated for all-to-all exchanges: an exchange is a few groups (producers, consumers), as Flink's
@@ -15,8 +17,8 @@ from functools import cached_property
 from itertools import chain
 
 from weir.errors import Misconfigured
-from weir.topology.components import UnionFind, strongly_connected
-from weir.topology.wiring import pointwise_consumers, pointwise_producers
+from weir.flink.components import UnionFind, strongly_connected
+from weir.flink.wiring import pointwise_consumers, pointwise_producers
 
 
 class Pattern(Enum):

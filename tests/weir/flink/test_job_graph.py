@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.errors import Misconfigured
-from weir.topology.graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, pipelined_regions
+from weir.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, pipelined_regions
 
 TYPES = {"P": PartitionType.PIPELINED, "B": PartitionType.BLOCKING, "HF": PartitionType.HYBRID_FULL}
 

@@ -1,4 +1,6 @@
-"""Which subtasks restart after a failure, as Flink's RestartPipelinedRegionFailoverStrategy and RestartAllStrategy.
+"""Flink's RestartPipelinedRegionFailoverStrategy and RestartAllStrategy: the subtasks that restart after a failure.
+
+A reference for conformance: in production weir.recovery.decision decides, and tests hold it against this module.
 
 Invariant: a region's set is closed. With a region it holds the producer of every input that cannot be read, and every
 consumer. Each group of an exchange is looked at once a decision, so that all-to-all exchanges cost m + n.
@@ -12,9 +14,7 @@ from itertools import chain
 
 from weir.dataflow.failover import Consumers, FailoverStrategy
 from weir.errors import Internal
-from weir.topology.graph import JobGraph, Regions
-
-__all__ = ["Consumers", "FailoverStrategy", "JobPartition", "RestartSet", "restart_set", "tasks_to_restart"]
+from weir.flink.job_graph import JobGraph, Regions
 
 
 @dataclass(frozen=True, slots=True, order=True)
