@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from http import HTTPStatus
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-from weir.coordinator.clearing import MISSING, ClearAnswer, Clearer, ClearItem
+from weir.coordinator.clearing import MISSING, ClearAnswer, ClearItem
 from weir.errors import Misconfigured
 from weir_airflow.api_client import AirflowApi, path_of
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Connection
 
+    from weir.attempts.ports import Airflow
     from weir.coordinator.values import TaskKey
 
 NOTE_LENGTH: Final = 1000
@@ -28,19 +29,7 @@ _CLEARABLE: Final = frozenset({"success", "failed", "upstream_failed"})
 _UNFINISHED_RUNS: Final = frozenset({"queued", "running"})
 
 
-class AirflowHand(Clearer, Protocol):
-    """A clearer that can also start a queued run and leave a note at a task instance."""
-
-    def start(self, dag_id: str, run_id: str) -> str:
-        """Set a queued run running; answer the state found, `missing` for an unknown run."""
-        ...
-
-    def annotate(self, key: TaskKey, note: str) -> None:
-        """Set the task instance's note, which Airflow's UI shows."""
-        ...
-
-
-def clearer_for(connection: Connection) -> AirflowHand:
+def clearer_for(connection: Connection) -> Airflow:
     """Choose by the connection: type `weir-db` or host `db` is Airflow's database in this process (`dag.test()`)."""
     if connection.conn_type in {"weir-db", "weir_db"} or connection.host == "db":
         return DbClearer()

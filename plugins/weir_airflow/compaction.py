@@ -7,12 +7,11 @@ run, and what comes behind a group of tasks does not wait for it.
 from __future__ import annotations
 
 import threading
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.sdk import BaseOperator
 
-from weir.topology.compaction_tasks import compaction_task
+from weir.topology.compaction_tasks import RETRIES, RETRY_DELAY, compaction_task
 from weir_airflow.operators import STOP_SECONDS
 
 if TYPE_CHECKING:
@@ -23,10 +22,6 @@ if TYPE_CHECKING:
     from weir.topology.regions import LogicalRegion
     from weir_airflow.declaration import Declaration
     from weir_airflow.engines import Engine
-
-_RETRIES: Final = 2
-_RETRY_DELAY: Final = timedelta(seconds=30)
-"""The next epoch makes up for what is not compacted: it is not worth more tries."""
 
 
 class WeirCompactOperator(BaseOperator):  # type: ignore[misc]  # Airflow's classes are not followed
@@ -64,8 +59,8 @@ def compaction_of(declared: Declaration, region: LogicalRegion) -> Any:
         region=region.name,
         task_id=compaction_task(region.name),
         doc_md=_DOC,
-        retries=_RETRIES,
-        retry_delay=_RETRY_DELAY,
+        retries=RETRIES,
+        retry_delay=RETRY_DELAY,
         **settings,
     )
     return task.as_teardown()
@@ -78,34 +73,20 @@ def run_compaction(
     tell: Callable[[str], None],
     remember: Callable[[Engine], None],
 ) -> dict[str, Any]:
-    """Plan, merge, enter; `remember` gets the engine, so that `on_kill` can stop it."""
+    """Compact what a region keeps; `remember` gets the engine, so that `on_kill` can stop it."""
     # Here rather than above: each parse of a DAG file would pay for it.
+    from weir.attempts import compacting  # noqa: PLC0415
     from weir.coordinator.compaction import CompactionRequest  # noqa: PLC0415
     from weir.ledger.runs import epoch_of  # noqa: PLC0415
-    from weir.results.codec import region_job_to_json, region_report_from_json  # noqa: PLC0415
-    from weir.results.region_job import JOB_NAME  # noqa: PLC0415
-    from weir_airflow.engines import engine_for  # noqa: PLC0415
     from weir_airflow.office import Office  # noqa: PLC0415
+    from weir_airflow.ports import AirflowTask, SparkEngine  # noqa: PLC0415
     from weir_airflow.region_run import data_interval  # noqa: PLC0415
 
     with Office.open() as office:
         epoch = epoch_of(data_interval(context)[0])
         request = CompactionRequest(declared.flow.name, epoch, context["ti"].run_id, region)
-        begun = office.coordinator.plan_compaction(request)
-        if begun is None:
-            tell("Nothing is to be merged")
-            return {"merged": []}
-        report = None
-        if begun.job.merges:
-            engine = engine_for(office.spark(declared.spark_conn_id_of(region)), office.store, office.store_options)
-            remember(engine)
-            office.store.create(f"{begun.job.folder}/{JOB_NAME}", region_job_to_json(begun.job))
-            engine.run(begun.job, begun.session_id, tell)
-            report = region_report_from_json(office.store.read(begun.job.report))
-        lines = office.coordinator.enter_compacted(begun, report)
-        for line in lines:
-            tell(line)
-        return {"merged": lines}
+        engine = SparkEngine(office, declared.spark_conn_id_of(region), remember)
+        return compacting.run_compaction(AirflowTask(office, tell), engine, request)
 
 
 _DOC: Final = """### Compacts state

@@ -13,14 +13,15 @@ from weir.coordinator.coordinator import Coordinator
 from weir.coordinator.services import Services
 from weir.ledger.ledger import Ledger
 from weir.store.store import Store
-from weir_airflow.clearing import AirflowHand, clearer_for
+from weir_airflow.clearing import clearer_for
 from weir_airflow.connections import api_connection, settings, spark_connection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from airflow.sdk import Connection
 
+    from weir.attempts.ports import Airflow
     from weir.settings import Settings
 
 
@@ -49,18 +50,10 @@ class Office:
             ledger.close()
 
     @cached_property
-    def clearer(self) -> AirflowHand:
+    def clearer(self) -> Airflow:
         """Weir's hand in Airflow."""
         return clearer_for(api_connection(self._settings))
 
     def spark(self, conn_id: str | None = None) -> Connection:
         """The connection of this id to the engine; None is the one of the settings."""
         return spark_connection(self._settings, conn_id)
-
-    def settle(self, dataflow: str | None, tell: Callable[[str], None]) -> int:
-        """Carry out the clears that are owed, of one dataflow or of all; answer how many remain owed."""
-        settled = self.coordinator.settle(self.clearer, dataflow)
-        for each in settled:
-            task = f"{each.task.task_id}[{each.task.map_index}] in {each.task.run_id}"
-            tell(f"Owed clear of {task}: {each.outcome} ({each.reason})")
-        return sum(not each.is_settled for each in settled)

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from weir.attempts.job_record import read_report, write_job
 from weir.coordinator.drill import drill
 from weir.coordinator.drill_source import dataflows_with_checkpoints
 from weir.errors import Misconfigured
-from weir.results.codec import region_job_to_json, region_report_from_json
-from weir.results.region_job import JOB_NAME
 from weir.store.store import Store
 from weir_airflow.engines import engine_for
 from weir_airflow.office import Office
@@ -46,13 +45,13 @@ def check_restore(dataflow: str, params: Mapping[str, Any], tell: Callable[[str]
         engine = engine_for(office.spark(params.get("spark_conn_id") or None), office.store, office.store_options)
 
         def check(job: RegionJob) -> RegionReport:
-            office.store.create(f"{job.folder}/{JOB_NAME}", region_job_to_json(job))
+            write_job(office.store, job)
             try:
                 engine.run(job, str(uuid.uuid4()), tell)
             except BaseException:
                 engine.stop()  # the task was killed, perhaps
                 raise
-            return region_report_from_json(office.store.read(job.report))
+            return read_report(office.store, job)
 
         drilled = drill(office.services, dataflow, None if wanted is None else str(wanted), _opener(office), check)
     for line in drilled.lines():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from weir.attempts.steps import deliver_clears
 from weir.coordinator.upkeep import Upkept, release_everywhere, scrub_everywhere, sweep_everywhere
 from weir_airflow.office import Office
 from weir_airflow.quality_pages import make_all_pages
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 def settle_owed_clears(tell: Callable[[str], None]) -> dict[str, Any]:
     """Carry out the clears that are still owed, of every dataflow in the ledger."""
     with Office.open() as office:
-        remaining = office.settle(None, tell)
+        remaining = deliver_clears(office.coordinator, office.clearer, None, tell)
     tell(f"{remaining} clear(s) remain owed" if remaining else "Nothing is owed")
     return {"owed": remaining}
 

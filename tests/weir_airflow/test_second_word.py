@@ -17,6 +17,7 @@ from airflow.sdk.definitions.retry_policy import (
     RetryRule,
 )
 
+from weir.attempts.failing import note_of
 from weir.coordinator.values import BeginRequest, TaskKey
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
 from weir.errors import Conflict, EngineLost, SuppressRestarts
@@ -26,7 +27,6 @@ from weir.recovery.labels import Failure
 from weir.recovery.restart import FailureLimits, FixedDelay, NoRestart, RestartChoice
 from weir.topology.regions import Topology
 from weir_airflow.enrichers import ask_enrichers
-from weir_airflow.failure_note import note_of
 from weir_airflow.office import Office
 from weir_airflow.retry import WeirRetryPolicy
 from weir_airflow.task_recovery import TaskRecovery

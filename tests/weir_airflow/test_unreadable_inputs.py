@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from weir.attempts.attempt import inputs_suspected
 from weir.coordinator.services import Services
 from weir.coordinator.values import Begun
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
@@ -13,7 +14,6 @@ from weir.store.store import Store
 from weir.testing.airflow import FakeAirflow
 from weir.testing.engine import FakeEngine
 from weir.testing.ledgers import new_ledger
-from weir_airflow.region_run import _inputs_blamed
 
 FLOW = Dataflow(
     "flow",
@@ -49,7 +49,7 @@ def begun(airflow) -> Begun:
 
 
 def fails(airflow, begun) -> None:
-    with _inputs_blamed(airflow.coordinator, begun):
+    with inputs_suspected(airflow.coordinator, begun):
         raise InputUnreadable(SAID)
 
 

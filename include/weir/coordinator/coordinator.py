@@ -35,6 +35,7 @@ from weir.ledger.leases import renew_leases
 from weir.ledger.runs import dataflow_of
 from weir.recovery.restart import RestartStrategy
 from weir.results.region_job import RegionReport
+from weir.store.store import Store
 
 
 class Coordinator:
@@ -42,6 +43,11 @@ class Coordinator:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+
+    @property
+    def store(self) -> Store:
+        """The store where jobs are recorded, and engines report."""
+        return self._services.store
 
     def begin(self, request: BeginRequest, clearer: Clearer) -> Begun | Adopted | Awaiting | Exhausted | NotInRecord:
         """Start a try of a region. Raises Fenced, ResultUnavailable, Misconfigured, Retryable or Conflict."""

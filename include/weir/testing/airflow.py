@@ -12,26 +12,23 @@ from datetime import UTC, datetime, timedelta
 from weir.coordinator.clearing import MISSING, ClearAnswer, ClearItem
 from weir.coordinator.coordinator import Coordinator
 from weir.coordinator.services import Services
-from weir.coordinator.values import (
-    Action,
-    Adopted,
-    Awaiting,
-    BeginRequest,
-    Begun,
-    Committed,
-    Exhausted,
-    NotInRecord,
-    Published,
-    TaskKey,
-)
+from weir.coordinator.values import Action, BeginRequest, TaskKey
 from weir.dataflow import Dataflow
-from weir.errors import Misconfigured
+from weir.errors import Retryable
 from weir.ledger.runs import PreviousRun
 from weir.recovery.restart import RestartStrategy
-from weir.recovery.run_state import CLOSE
-from weir.testing.compacting import compacts
-from weir.testing.dag import RETRIES, FakeDag, FakeTask, interval_of
+from weir.testing.dag import FakeDag, FakeTask, interval_of
 from weir.testing.engine import FakeEngine
+from weir.testing.task_ports import (
+    FailedForGood,
+    FakeTaskEngine,
+    FakeTaskPorts,
+    Rescheduled,
+    TaskCoordinator,
+    answer_failure,
+    run_task,
+)
+from weir.topology.compaction_tasks import RETRY_DELAY, region_compacted
 from weir.topology.regions import Topology
 
 FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed"})
@@ -156,58 +153,38 @@ class FakeAirflow:
         task.state, task.not_before = "running", None
         task.runs.append(task.try_number)
         self.time += timedelta(seconds=1)
+        request, ports = self.request(task), FakeTaskPorts(self, TaskCoordinator(self, task.key))
+        engine = FakeTaskEngine(self.services.store, lambda job: self.engine.run(job, lambda: self.during(task.key)))
         try:
-            self._execute(task)
+            run_task(ports, engine, self.flow.name, request)
         except Killed:
             self._retry(task, 0)
         except Exception as error:  # noqa: BLE001 - as Airflow does
-            self._failed(task, error)
-
-    def _execute(self, task: FakeTask) -> None:
-        if compacts(self, task):
-            return
-        self._settle()
-        request = self.request(task)
-        if task.key.task_id == CLOSE.name:
-            outcome: object = self.coordinator.close(request, self)
+            self._raised(task, ports, request, error)
         else:
-            outcome = self.coordinator.begin(request, self)
-        if isinstance(outcome, Begun):
-            outcome = self._compute(task, outcome)
+            if task.state == "running":
+                task.state = "success"
+
+    def _raised(self, task: FakeTask, ports: FakeTaskPorts, request: BeginRequest, error: Exception) -> None:
         if task.state != "running":
             return  # cleared meanwhile
-        if isinstance(outcome, Awaiting):
-            task.state, task.not_before = "up_for_reschedule", self.time + timedelta(seconds=outcome.seconds)
-            task.waits_on = outcome.reason
-        elif isinstance(outcome, Exhausted):
-            raise Misconfigured(outcome.reason)
-        elif isinstance(outcome, Adopted | Committed | Published | NotInRecord):
-            task.state = "success"
-            if isinstance(outcome, NotInRecord):
-                task.notes.append(outcome.note)
-            self._settle()
-            self._release(outcome)
-
-    def _release(self, outcome: object) -> None:
-        """As the operators do behind a commit: of its own run, or of all where a run is closed."""
-        if not self.collects:
-            return
-        if isinstance(outcome, Published):
-            self.coordinator.release(self.flow.name)
-        elif isinstance(outcome, Committed):
-            self.coordinator.release(self.flow.name, outcome.touched)
-
-    def _compute(self, task: FakeTask, begun: Begun) -> Committed:
-        try:
-            report = self.engine.run(begun.job, lambda: self.during(task.key))
-        except Exception:
-            self.coordinator.check_inputs(begun)
-            raise
-        judged = self.coordinator.judge(begun, report)
-        committed = self.coordinator.commit(begun, judged.report, self)
-        task.notes += judged.notes
-        self.after_commit(task.key)
-        return committed
+        if isinstance(error, Rescheduled):
+            task.state = "up_for_reschedule"
+            task.not_before = self.time + timedelta(seconds=error.awaiting.seconds)
+            task.waits_on = error.awaiting.reason
+        elif isinstance(error, FailedForGood):
+            task.fail(str(error))
+        elif region_compacted(task.key.task_id) is not None:
+            self._retry(task, RETRY_DELAY.total_seconds())
+            task.notes.append(f"not compacted: {error}")
+        else:
+            decision = answer_failure(ports, self.flow.name, request, error, self.strategy)
+            if task.state != "running":
+                return
+            if decision.action is Action.FAIL:
+                task.fail(decision.reason)
+            else:
+                self._retry(task, decision.delay_seconds)
 
     def request(self, task: FakeTask) -> BeginRequest:
         """What a task's process tells the coordinator."""
@@ -234,24 +211,11 @@ class FakeAirflow:
         are_backfill = all(each.startswith("backfill__") for each in (run_id, earlier))
         return PreviousRun("dag", earlier, interval_of(earlier), are_backfill and earlier in self.queued)
 
-    def _failed(self, task: FakeTask, error: Exception) -> None:
-        if task.state != "running":
-            return
-        decision = self.coordinator.fail(self.flow.name, task.key, task.try_number, error, self.strategy)
-        self._settle()
-        if decision.action is Action.FAIL:
-            task.state = "failed"
-            task.notes.append(decision.reason)
-        else:
-            self._retry(task, decision.delay_seconds)
-
     def _retry(self, task: FakeTask, seconds: float) -> None:
-        if task.state == "running":
+        if task.state == "running" and task.try_number <= task.max_tries:
             task.state, task.not_before = "up_for_retry", self.time + timedelta(seconds=seconds)
-
-    def _settle(self) -> None:
-        if self.reachable:
-            self.coordinator.settle(self, self.flow.name)
+        elif task.state == "running":
+            task.state = "failed"
 
     # A person, and Weir's hand
 
@@ -271,12 +235,13 @@ class FakeAirflow:
 
     def _reset(self, task: FakeTask) -> None:
         if task.state != "running":
-            task.max_tries = task.try_number + RETRIES
+            task.max_tries = task.try_number + task.retries
         task.state, task.not_before = None, None
         self._verify_integrity(task.key.run_id)
 
     def clear(self, wanted: Sequence[ClearItem], note: str) -> list[ClearAnswer]:
-        """Compare, then clear."""
+        """Compare, then clear. Raises Retryable while Airflow cannot be reached."""
+        self._require_reachable()
         answers = []
         for item, answer in zip(wanted, self.inspect(wanted), strict=True):
             task = self.tasks.get(TaskKey(item.dag_id, item.run_id, item.task_id, item.map_index))
@@ -288,6 +253,16 @@ class FakeAirflow:
             task.notes.append(note)
             answers.append(ClearAnswer(item, answer.state, answer.try_number, cleared=True))
         return answers
+
+    def annotate(self, key: TaskKey, note: str) -> None:
+        """Keep the note, also where Airflow would replace an earlier one. Raises Retryable."""
+        self._require_reachable()
+        if key in self.tasks:
+            self.tasks[key].notes.append(note)
+
+    def _require_reachable(self) -> None:
+        if not self.reachable:
+            raise Retryable("Airflow cannot be reached")
 
     def inspect(self, wanted: Iterable[ClearItem]) -> list[ClearAnswer]:
         """Answer the states."""

@@ -13,7 +13,8 @@ from datetime import UTC, datetime, timedelta
 from weir.coordinator.values import TaskKey
 from weir.dataflow import Dataflow
 from weir.recovery.run_state import CLOSE
-from weir.topology.compaction_tasks import compacted_regions, compaction_task
+from weir.topology import compaction_tasks
+from weir.topology.compaction_tasks import compacted_regions, compaction_task, region_compacted
 from weir.topology.regions import Topology
 
 RETRIES = 999
@@ -37,11 +38,21 @@ class FakeTask:
     pipeline: frozenset[str] = frozenset()
     state: str | None = None
     try_number: int = 0
-    max_tries: int = RETRIES
+    retries: int = RETRIES
+    max_tries: int = -1
     not_before: datetime | None = None
     runs: list[int] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     waits_on: str = ""
+
+    def __post_init__(self) -> None:
+        if self.max_tries < 0:
+            self.max_tries = self.retries
+
+    def fail(self, reason: str) -> None:
+        """Fail, for a reason that its log tells."""
+        self.state = "failed"
+        self.notes.append(reason)
 
     def waits_for(self, other: TaskKey) -> bool:
         """Whether it may run only when `other` has succeeded."""
@@ -81,4 +92,6 @@ class FakeDag:
 
     def new_task(self, key: TaskKey) -> FakeTask:
         """An instance that has never run."""
-        return FakeTask(key, self.upstream[key.task_id], self.pipeline.get(key.task_id, frozenset()))
+        retries = RETRIES if region_compacted(key.task_id) is None else compaction_tasks.RETRIES
+        pipeline = self.pipeline.get(key.task_id, frozenset())
+        return FakeTask(key, self.upstream[key.task_id], pipeline, retries=retries)

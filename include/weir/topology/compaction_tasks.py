@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Final
 
 from weir.dataflow.state import StateKind
 from weir.topology.ids import LogicalRegion
 from weir.topology.regions import Topology
+
+RETRIES: Final = 2
+RETRY_DELAY: Final = timedelta(seconds=30)
+"""How often and when Airflow tries again. The next epoch makes up for what is not compacted: it is not worth more."""
 
 _PREFIX: Final = "weir_compact-"
 

@@ -177,7 +177,8 @@ def test_what_no_retry_can_help_fails_at_once_and_says_why(world, text):
     world.airflow.run_until_quiet()
     weather = world.airflow.task(run, "weather")
     assert (weather.state, weather.runs) == ("failed", [1])
-    assert weather.notes[-1] == f"not recoverable by another try: {text}: no scipy"
+    labels = f"labels: type=fatal, exception={text}"
+    assert weather.notes[-1] == f"not recoverable by another try: {text}: no scipy; {labels}"
 
 
 def test_a_hopeless_cause_is_named(world):
@@ -191,7 +192,8 @@ def test_a_hopeless_cause_is_named(world):
     world.airflow.during = raising({"weather": fails})
     world.airflow.run_until_quiet()
     said = world.airflow.task(run, "weather").notes[-1]
-    assert said == "not recoverable by another try (ImportError): RuntimeError: cannot load"
+    labels = "labels: type=fatal, exception=RuntimeError"
+    assert said == f"not recoverable by another try (ImportError): RuntimeError: cannot load; {labels}"
 
 
 def test_each_failure_is_labelled_in_the_ledger(world):

@@ -5,36 +5,31 @@ Invariant: what a process says counts for Airflow only while its try is the one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from enum import Enum
 from typing import Any
 
-from weir.coordinator.clearing import ClearAnswer, ClearItem
-from weir.coordinator.compaction import CompactionRequest
-from weir.coordinator.release import release
-from weir.coordinator.values import (
-    Action,
-    Awaiting,
-    BeginRequest,
-    Begun,
-    Committed,
-    Exhausted,
-    FailureDecision,
-    Published,
-    TaskKey,
-)
+from weir.coordinator.clearing import ClearAnswer, Clearer, ClearItem
+from weir.coordinator.release import Deleted, release
+from weir.coordinator.values import Action, BeginRequest, FailureDecision, Settled, TaskKey
 from weir.errors import Internal, Retryable, WeirError
-from weir.ledger.runs import epoch_of
-from weir.recovery.run_state import CLOSE
+from weir.recovery.restart import RestartStrategy
 from weir.testing.airflow import FakeAirflow, Killed
 from weir.testing.dag import FakeTask
 from weir.testing.simulator.process import Process, StageFailed
-from weir.topology.compaction_tasks import region_compacted
-
-LEDGER_DELAY = 5.0
-"""Seconds, as in the plugin's retry policy."""
+from weir.testing.task_ports import (
+    FailedForGood,
+    FakeTaskEngine,
+    FakeTaskPorts,
+    Rescheduled,
+    TaskCoordinator,
+    answer_failure,
+    run_task,
+)
+from weir.topology.compaction_tasks import RETRY_DELAY, region_compacted
 
 
 class Api(Enum):
@@ -48,8 +43,46 @@ class Api(Enum):
     """Who asks gives up waiting; later it is done all the same."""
 
 
-class Unexpected(Exception):
-    """The coordinator raised what it must never raise."""
+class Unexpected(BaseException):
+    """The coordinator raised what it must never raise; no `except Exception` of the drivers keeps this."""
+
+
+class SimulatedCoordinator(TaskCoordinator):
+    """The coordinator for one task: what the drivers only log is looked at, too."""
+
+    def __init__(self, airflow: SimulatedAirflow, key: TaskKey) -> None:
+        super().__init__(airflow, key)
+        self._simulated = airflow
+
+    def settle(self, clearer: Clearer, dataflow: str | None = None) -> list[Settled]:
+        """Deliver pending clears."""
+        with self._watched():
+            return super().settle(clearer, dataflow)
+
+    def release(self, dataflow: str, runs: Iterable[str] | None = None) -> tuple[Deleted, ...]:
+        """Release results."""
+        with self._watched():
+            return super().release(dataflow, runs)
+
+    def fail(
+        self, dataflow: str, key: TaskKey, try_number: int, error: BaseException, strategy: RestartStrategy
+    ) -> FailureDecision:
+        """Book a failure."""
+        with self._watched():
+            return super().fail(dataflow, key, try_number, error, strategy)
+
+    def label(self, dataflow: str, attempt: str, labels: Mapping[str, str]) -> dict[str, str]:
+        """Label a failure."""
+        with self._watched():
+            return super().label(dataflow, attempt, labels)
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._simulated.require_expected(error)
+            raise
 
 
 class SimulatedAirflow(FakeAirflow):
@@ -95,60 +128,25 @@ class SimulatedAirflow(FakeAirflow):
             self._come_again(process, task, 0.0)
 
     def _try(self, process: Process, task: FakeTask, request: BeginRequest) -> None:
+        ports = FakeTaskPorts(self, SimulatedCoordinator(self, task.key))
+        engine = FakeTaskEngine(
+            self.services.store, lambda job: self.engine.run(job, lambda: process.step(computes=True))
+        )
         try:
-            outcome = self._outcome(process, request)
+            run_task(ports, engine, self.flow.name, request)
+        except Rescheduled as rescheduled:
+            if self.is_told(task, process):
+                task.state = "up_for_reschedule"
+                task.not_before = self.time + timedelta(seconds=rescheduled.awaiting.seconds)
+        except FailedForGood as failed:
+            if self.is_told(task, process):
+                task.fail(str(failed))
         except Exception as error:  # noqa: BLE001 - as Airflow does
             self.require_expected(error)
-            self._fail(process, task, request, error)
-            return
-        if not self.is_told(task, process):
-            return
-        if isinstance(outcome, Awaiting):
-            task.state, task.not_before = "up_for_reschedule", self.time + timedelta(seconds=outcome.seconds)
-        elif isinstance(outcome, Exhausted):
-            task.state = "failed"
-            task.notes.append(outcome.reason)
+            self._fail(process, task, ports, request, error)
         else:
-            task.state = "success"
-
-    def _outcome(self, process: Process, request: BeginRequest) -> object:
-        self._settle()
-        region = region_compacted(request.key.task_id)
-        if region is not None:
-            self._compact(process, request, region)
-            return None
-        if request.key.task_id == CLOSE.name:
-            outcome: object = self.coordinator.close(request, self)
-            if isinstance(outcome, Published):
-                self.collect(None)
-            return outcome
-        outcome = self.coordinator.begin(request, self)
-        return self._computed(process, outcome) if isinstance(outcome, Begun) else outcome
-
-    def _compact(self, process: Process, request: BeginRequest, region: str) -> None:
-        """As its task does: what fails is left for the next epoch's."""
-        wanted = CompactionRequest(self.flow.name, epoch_of(request.interval[0]), request.key.run_id, region)
-        try:
-            begun = self.coordinator.plan_compaction(wanted)
-            if begun is not None:
-                is_work = bool(begun.job.merges)
-                report = self.engine.run(begun.job, lambda: process.step(computes=True)) if is_work else None
-                self.coordinator.enter_compacted(begun, report)
-        except (WeirError, StageFailed) as error:
-            self.require_expected(error)
-
-    def _computed(self, process: Process, begun: Begun) -> Committed:
-        try:
-            report = self.engine.run(begun.job, lambda: process.step(computes=True))
-        except StageFailed:
-            self.coordinator.check_inputs(begun)
-            raise
-        judged = self.coordinator.judge(begun, report)
-        committed = self.coordinator.commit(begun, judged.report, self)
-        if committed.owed:
-            self._settle()
-        self.collect(committed.touched)
-        return committed
+            if self.is_told(task, process):
+                task.state = "success"
 
     def collect(self, runs: Sequence[str] | None, *, is_pressed: bool = False) -> None:
         """As an operator does: where it fails, whoever comes by does it."""
@@ -161,25 +159,17 @@ class SimulatedAirflow(FakeAirflow):
         except WeirError as error:
             self.require_expected(error)
 
-    def _fail(self, process: Process, task: FakeTask, request: BeginRequest, error: Exception) -> None:
-        decision = self._decision(request, error)
+    def _fail(
+        self, process: Process, task: FakeTask, ports: FakeTaskPorts, request: BeginRequest, error: Exception
+    ) -> None:
+        if region_compacted(task.key.task_id) is not None:
+            self._come_again(process, task, RETRY_DELAY.total_seconds())
+            return
+        decision = answer_failure(ports, self.flow.name, request, error, self.strategy)
         if decision.action is not Action.FAIL:
             self._come_again(process, task, decision.delay_seconds)
         elif self.is_told(task, process):
-            task.state = "failed"
-            task.notes.append(decision.reason)
-
-    def _decision(self, request: BeginRequest, error: Exception) -> FailureDecision:
-        """As the plugin's retry policy decides."""
-        try:
-            decision = self.coordinator.fail(self.flow.name, request.key, request.try_number, error, self.strategy)
-        except Retryable as trouble:
-            return FailureDecision(Action.RETRY, LEDGER_DELAY, str(trouble))
-        except Exception as trouble:  # noqa: BLE001 - as Airflow does
-            self.require_expected(trouble)
-            return FailureDecision(Action.FAIL, 0, str(trouble))
-        self._settle()
-        return decision
+            task.fail(decision.reason)
 
     def require_expected(self, error: Exception) -> None:
         """Raise Unexpected for what must never be raised."""
@@ -188,7 +178,7 @@ class SimulatedAirflow(FakeAirflow):
 
     def _come_again(self, process: Process, task: FakeTask, seconds: float) -> None:
         if self.is_told(task, process):
-            task.state, task.not_before = "up_for_retry", self.time + timedelta(seconds=seconds)
+            self._retry(task, seconds)
 
     def is_told(self, task: FakeTask, process: Process) -> bool:
         """Whether Airflow still listens to `process`."""
@@ -200,13 +190,6 @@ class SimulatedAirflow(FakeAirflow):
             if owner is process and self.tasks[key].state == "running":
                 self._come_again(process, self.tasks[key], 0.0)
                 del self.owners[key]
-
-    def _settle(self) -> None:
-        """As an operator does: whoever comes by tries again."""
-        try:
-            self.coordinator.settle(self, self.flow.name)
-        except WeirError as error:
-            self.require_expected(error)
 
     # The API
 
@@ -229,6 +212,16 @@ class SimulatedAirflow(FakeAirflow):
         if self.api is not Api.UP:
             raise Retryable("Airflow is away")
         return super().inspect(wanted)
+
+    def annotate(self, key: TaskKey, note: str) -> None:
+        """Keep the note, as the API is just now. Raises Retryable."""
+        self._step("Airflow refuses")
+        if self.api in (Api.AWAY, Api.SLOW):
+            raise Retryable(f"Airflow is {self.api.value}")
+        super().annotate(key, note)
+        self._step("Airflow's answer is lost")
+        if self.api is Api.ANSWERS:
+            raise Retryable("Airflow's answer is lost")
 
     def deliver(self) -> None:
         """Do what a slow API was asked to do."""
@@ -270,8 +263,11 @@ class SimulatedAirflow(FakeAirflow):
         self.time += timedelta(minutes=minutes)
 
     def upkeep(self) -> None:
-        """Carry out what is owed, as Weir's housekeeping does."""
-        self._settle()
+        """Deliver pending clears, as Weir's housekeeping does."""
+        try:
+            self.coordinator.settle(self, self.flow.name)
+        except WeirError as error:
+            self.require_expected(error)
 
     def recreate(self, run_id: str) -> None:
         """Delete a DagRun, and make it anew."""

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from weir.attempts.ports import Log
+from weir.coordinator.coordinator import Coordinator
+from weir.coordinator.values import Attempt
 from weir.errors import WeirError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from weir.coordinator.coordinator import Coordinator
-    from weir.coordinator.values import Attempt
 
 RENEWAL_SECONDS: Final = 600.0
 
 
 @contextmanager
 def renewed(
-    coordinator: Coordinator, attempt: Attempt, tell: Callable[[str], None], every_seconds: float = RENEWAL_SECONDS
+    coordinator: Coordinator, attempt: Attempt, log: Log, every_seconds: float = RENEWAL_SECONDS
 ) -> Iterator[None]:
     """Prolong the attempt's leases from time to time, in a thread, until the block ends."""
     is_over = threading.Event()
@@ -29,7 +27,7 @@ def renewed(
             try:
                 coordinator.renew(attempt)
             except WeirError as error:  # the next beat comes long before the lease ends
-                tell(f"The read leases of {attempt.id} were not prolonged and will be soon: {error}")
+                log(f"The read leases of {attempt.id} were not prolonged and will be soon: {error}")
 
     thread = threading.Thread(target=renew, name="weir-renew", daemon=True)
     thread.start()

@@ -1,0 +1,37 @@
+"""The closing of a run, as its task does it (DESIGN 5).
+
+Invariant: what is announced is published; whatever fails after the publication does not undo it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from weir.attempts.ports import TaskPorts
+from weir.attempts.steps import end_without_result, ready_outcome, try_to_deliver_clears, try_to_release
+from weir.coordinator.values import BeginRequest, Published
+
+
+def run_close(
+    task: TaskPorts,
+    dataflow: str,
+    request: Callable[[], BeginRequest],
+    announce: Callable[[BeginRequest, Mapping[str, int | None]], None],
+) -> dict[str, Any]:
+    """Deliver pending clears, complete the run, publish its sinks, announce them, release results.
+
+    `announce` is given the version of each sink, None where its content is published already. Answers the summary for
+    Airflow's UI. Raises ResultUnavailable for all that is missing, what `TaskPorts.wait` and `fail` raise, and what
+    `weir.errors` says.
+    """
+    try_to_deliver_clears(task, dataflow)
+    asked = request()
+    outcome = ready_outcome(task, lambda: task.coordinator.close(asked, task.airflow))
+    if not isinstance(outcome, Published):
+        return end_without_result(task, asked.key, outcome)
+    for sink, version in outcome.versions.items():
+        task.log(f"Sink {sink}: {'unchanged' if version is None else f'version {version} is published'}")
+    announce(asked, outcome.versions)
+    try_to_release(task, dataflow)
+    return dict(outcome.summary)

@@ -1,0 +1,35 @@
+"""The compaction of the state that a region keeps, as its task does it.
+
+Invariant: no run depends on it, and an error is the task's own: Airflow tries a few times, then the next epoch's
+compaction does the work. Neither the coordinator nor a retry policy of Weir's is asked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weir.attempts.job_record import read_report, write_job
+from weir.attempts.ports import TaskEngine, TaskPorts
+from weir.coordinator.compaction import CompactionRequest, ToCompact
+from weir.results.region_job import RegionReport
+
+
+def run_compaction(task: TaskPorts, engine: TaskEngine, request: CompactionRequest) -> dict[str, Any]:
+    """Plan, merge, enter what was merged; answer the summary for Airflow's UI. Raises as the engine does."""
+    planned = task.coordinator.plan_compaction(request)
+    if planned is None:
+        task.log("Nothing is to be merged")
+        return {"merged": []}
+    report = _merge(task, engine, planned) if planned.job.merges else None
+    lines = task.coordinator.enter_compacted(planned, report)
+    for line in lines:
+        task.log(line)
+    return {"merged": lines}
+
+
+def _merge(task: TaskPorts, engine: TaskEngine, planned: ToCompact) -> RegionReport:
+    engine.connect()
+    store = task.coordinator.store
+    write_job(store, planned.job)
+    engine.run(planned.job, planned.session_id, task.log)
+    return read_report(store, planned.job)

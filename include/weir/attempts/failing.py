@@ -1,0 +1,109 @@
+"""What follows a failed try. Invariant: the failure is booked first, and a fenced try changes nothing.
+
+Airflow asks in the task process, after every failure but a kill; what a kill leaves undone the next begin does. Then,
+in this order: a policy of the user's own is asked, pending clears are delivered, labels and a note are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from weir.attempts.ports import TaskPorts
+from weir.attempts.steps import deliver_clears
+from weir.coordinator.settle import NOTE_LENGTH
+from weir.coordinator.values import Action, FailureDecision, TaskKey
+from weir.errors import Fenced, Retryable, WeirError
+from weir.recovery.labels import BUILT_IN, TYPE, Enriched, built_in_labels, shown
+from weir.recovery.restart import RestartStrategy
+
+LEDGER_DELAY: Final = 5.0
+"""Seconds before the next try when the ledger does not answer: no decision was possible, and nothing was counted."""
+
+LONG_OUTAGE_DELAY: Final = 60.0
+LONG_OUTAGE_BELOW: Final = 900
+"""With fewer tries than that left, an outage has lasted for a while: they are made to last for half a day more."""
+
+FENCED_DELAY: Final = 5.0
+
+Consult = Callable[[FailureDecision], tuple[FailureDecision, str]]
+"""Asks a policy of the user's own: answers the decision after it, and what the log is to say of it."""
+
+Enrich = Callable[[Mapping[str, str]], Enriched]
+"""Asks the user's functions for more labels, given the built-in ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedTry:
+    """A try of a task instance that has failed, with the restart strategy that decides about it."""
+
+    dataflow: str
+    key: TaskKey
+    try_number: int
+    error: BaseException
+    strategy: RestartStrategy
+
+
+def decide_failure(error: BaseException, tries_left: int, book: Callable[[], FailureDecision]) -> FailureDecision:
+    """Decide by `book`, which opens the ledger and books the failure, unless the try is fenced or `book` fails."""
+    if isinstance(error, Fenced):
+        # Airflow ignores the answer of a task instance that was cleared. It obeys it where only the ledger has
+        # fenced the try (a restored ledger): then another try is right.
+        return FailureDecision(Action.RETRY, FENCED_DELAY, f"fenced: {error}")
+    try:
+        return book()
+    except Retryable as trouble:
+        delay = LEDGER_DELAY if tries_left >= LONG_OUTAGE_BELOW else LONG_OUTAGE_DELAY
+        return FailureDecision(Action.RETRY, delay, f"Weir could not book the failure: {trouble}")
+    except WeirError as trouble:
+        return FailureDecision(Action.FAIL, 0, f"{trouble} (while booking: {error})")
+
+
+def book_failure(task: TaskPorts, failed: FailedTry, consult: Consult, enrich: Enrich) -> FailureDecision:
+    """Book the failure, ask the user's policy, deliver clears, leave labels and a note; the reason tells all of it.
+
+    Raises Retryable, or as the coordinator does, where the failure cannot be booked.
+    """
+    decision = task.coordinator.fail(failed.dataflow, failed.key, failed.try_number, failed.error, failed.strategy)
+    decision, answer = consult(decision)
+    reason = f"{decision.reason}{answer}{_deliver(task, failed.dataflow)}"
+    return replace(decision, reason=f"{reason}{_describe(task, failed, decision, reason, enrich)}")
+
+
+def _deliver(task: TaskPorts, dataflow: str) -> str:
+    """Deliver the clears that the decision owes. The decision stands without them: any later process tries again."""
+    lines: list[str] = []
+    try:
+        deliver_clears(task.coordinator, task.airflow, dataflow, lines.append)
+    except WeirError as error:
+        lines.append(f"clears remain owed: {error}")
+    return "".join(f"; {line}" for line in lines)
+
+
+def _describe(task: TaskPorts, failed: FailedTry, decision: FailureDecision, reason: str, enrich: Enrich) -> str:
+    """Label the failure and leave a note at the task instance; answer what the log is to say of it.
+
+    All is decided by now: whatever fails here is only logged.
+    """
+    if not decision.attempt:
+        return ""
+    lines: list[str] = []
+    try:
+        labels = {} if decision.failure is None else built_in_labels(decision.failure, failed.error)
+        found = enrich(labels)
+        lines += [f"failure enricher {complaint}" for complaint in found.complaints]
+        labels = task.coordinator.label(failed.dataflow, decision.attempt, {**labels, **found.labels})
+        task.airflow.annotate(failed.key, note_of(decision, reason, labels))
+        lines.insert(0, f"labels: {shown(labels)}")
+    except Exception as error:  # noqa: BLE001  raised, it would have Airflow forget the decision and use its own retries
+        lines.append(f"labels or note are missing: {type(error).__name__}: {error}")
+    return "".join(f"; {line}" for line in lines)
+
+
+def note_of(decision: FailureDecision, reason: str, labels: Mapping[str, str]) -> str:
+    """Compose the note at the task instance: what becomes of it, the labels of the user's functions, and why."""
+    what = "tried again" if decision.action is Action.RETRY else "not tried again"
+    own = shown({key: value for key, value in labels.items() if key not in BUILT_IN})
+    head = f"Weir: {labels.get(TYPE, 'failed')}, {what}{f' ({own})' if own else ''}. "
+    return f"{head}{reason}"[:NOTE_LENGTH]

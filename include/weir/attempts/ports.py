@@ -1,0 +1,74 @@
+"""What a task supplies to the drivers: its coordinator, its engine, Airflow, its way to wait, and its log.
+
+Invariant: a port does one thing that only Airflow, an engine or a clock can do. The order of steps and what follows
+from an error are the drivers'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn, Protocol
+
+from weir.coordinator.clearing import Clearer
+from weir.coordinator.coordinator import Coordinator
+from weir.coordinator.values import Awaiting, SparkWork, TaskKey
+from weir.results.region_job import RegionJob
+
+Log = Callable[[str], None]
+
+
+class Airflow(Clearer, Protocol):
+    """Airflow as a task reaches it: a clearer that also sets notes."""
+
+    def annotate(self, key: TaskKey, note: str) -> None:
+        """Set the task instance's note, which Airflow's UI shows. Raises Retryable or Misconfigured."""
+        ...
+
+
+class TaskPorts(Protocol):
+    """One task's process."""
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """The coordinator of the ledger and store that the task uses."""
+        ...
+
+    @property
+    def airflow(self) -> Airflow:
+        """Airflow's API, connected at the first use. Raises Misconfigured or Retryable."""
+        ...
+
+    def wait(self, awaiting: Awaiting) -> None:
+        """Wait; return when the task is to look again, or raise what has Airflow reschedule it."""
+        ...
+
+    def fail(self, reason: str) -> NoReturn:
+        """Raise what has Airflow fail the task instance without asking its retry policy."""
+        ...
+
+    def log(self, message: str) -> None:
+        """Write a line to the task's log."""
+        ...
+
+
+class TaskEngine(Protocol):
+    """The engine that computes one task's jobs."""
+
+    def prepare(self) -> None:
+        """Prepare this process for the import of users' modules, which `begin` may import."""
+        ...
+
+    def interrupt(self, work: SparkWork) -> None:
+        """Stop an earlier attempt's work; work that is not there is fine. Raises Retryable."""
+        ...
+
+    def connect(self) -> None:
+        """Connect to the engine; from here on a kill of the task stops what `run` does. Raises Misconfigured."""
+        ...
+
+    def run(self, job: RegionJob, session_id: str, log: Log) -> None:
+        """Compute the job; its report is in the store afterwards.
+
+        Raises Retryable, InputUnreadable, Misconfigured, Fenced, or the user's error.
+        """
+        ...
