@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from weir.cli.airflow_api import TaskInstance
-from weir.cli.demo_evidence import difference_of_reports, pending_clears, published_report
+from weir.cli.demo_evidence import epoch_key, pending_clears
 from weir.cli.demo_hold import held_day, partition_to_lose, verified_day
 from weir.cli.demo_verdict import changed_tries, unexpected_reruns
 from weir.coordinator.release import release
 from weir.dataflow import Dataflow
 from weir.errors import Misconfigured
 from weir.ledger.models import ResultRow
+from weir.store.published import published
 from weir.testing.ledgers import fast_folder
 
 DAY = date(2013, 1, 1)
@@ -45,8 +46,10 @@ def chosen(world):
 
 def instances(world):
     """The task instances of all runs, as Airflow's API tells of them."""
-    tasks = world.airflow.tasks.values()
-    return [TaskInstance(one.task_id, one.map_index, one.run_id, one.state, one.try_number, "") for one in tasks]
+    return [
+        TaskInstance(key.task_id, key.map_index, key.run_id, task.state, task.try_number, "")
+        for key, task in world.airflow.tasks.items()
+    ]
 
 
 def release_everything_that_is_not_held(world):
@@ -133,7 +136,7 @@ def test_a_day_without_a_run_is_refused(world):
 
 
 def test_a_loss_has_exactly_the_producer_and_the_cleared_consumer_run_again(world):
-    before, report = instances(world), published_report(world.store, "ladder", "delays", DAY)
+    before, pointer = instances(world), published(world.store, "ladder", "delays", epoch_key(DAY))
     with held_day(world.services, "ladder", DAY) as held:
         lost = partition_to_lose(held, verified_day(world.services, held), LOST, KEY)
         world.store.delete_folder(lost.folder)
@@ -142,7 +145,7 @@ def test_a_loss_has_exactly_the_producer_and_the_cleared_consumer_run_again(worl
     changed = changed_tries(before, instances(world))
     assert unexpected_reruns(changed, world.run_id, {"joined[0]": 1, "totals[0]": 2}, "2013-01-01") is None
     assert pending_clears(world.ledger, "ladder") == []
-    assert difference_of_reports(published_report(world.store, "ladder", "delays", DAY), report) is None
+    assert published(world.store, "ladder", "delays", epoch_key(DAY)) == pointer
 
 
 def test_a_run_whose_results_were_released_runs_more_again_and_that_is_seen(world):
