@@ -78,7 +78,8 @@ def print_healing(console: Console, healing: Healing) -> None:
     spared = _table(2)
     for reason, instances in by_reason.items():
         spared.add_row(in_short(instances), escape(reason))
-    spared.add_row(f"{healing.spared_elsewhere} of the {healing.other_days} other days", "nothing asked for them")
+    others = "the other day" if healing.other_days == 1 else f"the {healing.other_days} other days"
+    spared.add_row(f"{healing.spared_elsewhere} of {others}", "nothing asked for them")
     console.print("\n[bold]Ran again[/]")
     console.print(again)
     console.print("[bold]Did not run again[/]")

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import date
 from io import StringIO
 
 import pytest
 from rich.console import Console
 
 from weir.cli.airflow_api import TaskInstance
-from weir.cli.demo import DAMAGED_DAY, EXPECTED_TRIES
+from weir.cli.demo import EXPECTED_TRIES
 from weir.cli.demo_hold import LostPartition
 from weir.cli.demo_report import DayCheck, print_checks, print_found
 from weir.cli.demo_verdict import changed_tries, needed_several_tries, unexpected_reruns
 
+DAY = date(2013, 1, 2)
 RUN, OTHER = "scheduled__2013-01-02", "scheduled__2013-01-01"
 TASKS = (("by_carrier", 0), ("by_carrier", 1), ("join", 0), ("join", 1), ("weather", -1))
 
@@ -33,7 +35,7 @@ def after(**tries):
 
 
 def verdict(now):
-    return unexpected_reruns(changed_tries(BEFORE, now), RUN, EXPECTED_TRIES, DAMAGED_DAY.isoformat())
+    return unexpected_reruns(changed_tries(BEFORE, now), RUN, EXPECTED_TRIES, DAY.isoformat())
 
 
 def test_exactly_the_expected_task_instances_with_their_tries_are_as_expected():
@@ -99,7 +101,7 @@ def test_a_task_instance_that_needed_a_second_try_is_named():
     assert [str(one) for one in needed_several_tries(after(join_1=2))] == ["join[1]"]
 
 
-EQUAL = [DayCheck(DAMAGED_DAY, 1, 187, None)]
+EQUAL = [DayCheck(DAY, 1, 187, None)]
 
 
 def printed(checks, unexpected):
@@ -123,7 +125,7 @@ def test_equal_reports_are_not_healed_when_another_task_ran_again():
 
 
 def test_a_report_that_differs_is_not_healed():
-    is_right, said = printed([*EQUAL, DayCheck(DAMAGED_DAY, 2, 187, "row 0: flights: 4, expected 3")], None)
+    is_right, said = printed([*EQUAL, DayCheck(DAY, 2, 187, "row 0: flights: 4, expected 3")], None)
     assert not is_right
     assert "Healed:" not in said
     assert "DIFFERENT 2013-01-02" in said
@@ -132,7 +134,7 @@ def test_a_report_that_differs_is_not_healed():
 def test_tries_that_were_needed_before_the_loss_are_told():
     console = Console(file=StringIO(), width=400)
     lost = LostPartition("join[0] by carrier", "folder", 411, 10219, ("by_carrier[0]",), 22)
-    print_found(console, DAMAGED_DAY, lost, 39, [])
+    print_found(console, DAY, lost, 39, [])
     assert "39 task instances have succeeded, each in its first try" in console.file.getvalue()
-    print_found(console, DAMAGED_DAY, lost, 39, needed_several_tries(after(join_1=2)))
+    print_found(console, DAY, lost, 39, needed_several_tries(after(join_1=2)))
     assert f"all but these in their first try: join[1] of {RUN} (2 tries)" in console.file.getvalue()
