@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 from weir.errors import Misconfigured
 from weir.ledger.attempts import newest_attempts
 from weir.ledger.failovers import failovers_of
+from weir.ledger.owed import open_clears
 from weir.ledger.runs import epoch_of, run_by_id, runs_of
-from weir.ledger.snapshot import run_state
 from weir.recovery.plan import StepKind
 from weir.store.published import published
 from weir.topology.regions import RegionId
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from weir.cli.airflow_api import TaskInstance
     from weir.ledger.ledger import Ledger
     from weir.ledger.models import AttemptRow
+    from weir.ledger.runs import Run
     from weir.sinks.pointer import Pointer
     from weir.store.store import Store
 
@@ -41,14 +42,12 @@ REFERENCE = ("pipelines.flight_delays_reference", "expected_report")
 
 
 @dataclass(frozen=True, slots=True)
-class LostPartition:
-    """A result partition to destroy: its folder in the store, its size, and who reads it."""
+class Report:
+    """A published version: its number, the digests of its partitions, and its rows."""
 
-    name: str
-    folder: str
-    rows: int
-    bytes: int
-    consumers: tuple[str, ...]
+    version: int
+    digests: tuple[str, ...]
+    rows: list[Row]
 
 
 def epoch_key(day: date) -> str:
@@ -56,18 +55,15 @@ def epoch_key(day: date) -> str:
     return epoch_of(datetime.combine(day, time(), UTC))
 
 
-def find_partition(ledger: Ledger, dataflow: str, day: date, stage: str, subtask: int, key: str) -> LostPartition:
-    """The current result of `stage[subtask]` in the layout that is keyed by `key`. Raises Misconfigured if none is."""
+def run_of(session: Session, dataflow: str, day: date) -> Run:
+    """Return the run of a day. Raises Misconfigured if the ledger knows none."""
+    return run_by_id(session, _run_id(session, dataflow, day))
+
+
+def pending_clears(ledger: Ledger, dataflow: str) -> list[str]:
+    """Return the task instances that Weir has still to clear in Airflow: a run with one has not ended."""
     with ledger.transaction() as session:
-        run = run_by_id(session, _run_id(session, dataflow, day))
-        state = run_state(session, run)
-    for partition, result in state.results.items():
-        keys = state.topology.layout(partition.layout).keys
-        if (partition.stage, partition.subtask) == (stage, subtask) and keys == (key,):
-            consumers = tuple(str(region) for region in state.topology.consumers(partition))
-            name = f"{stage}[{subtask}] by {key}"
-            return LostPartition(name, result.folder, result.rows, result.bytes, consumers)
-    raise Misconfigured(f"the ledger has no result of {stage}[{subtask}] by {key} for {day}: has that day been run?")
+        return [f"{row.task_id}[{row.map_index}] of {row.run_id}" for row in open_clears(session, dataflow)]
 
 
 def what_the_ledger_says(
@@ -87,11 +83,14 @@ def what_the_ledger_says(
 
 
 def published_rows(store: Store, dataflow: str, sink: str, day: date) -> list[Row]:
-    """All rows of the version that is published for a day. Raises Misconfigured if none is."""
-    pointer = published(store, dataflow, sink, epoch_key(day))
-    if pointer is None:
-        raise Misconfigured(f"nothing is published in {sink} of {dataflow} for {day}")
-    return _sorted(rows_of(store, pointer))
+    """Read all rows of the version that is published for a day. Raises Misconfigured if none is."""
+    return _sorted(rows_of(store, _pointer(store, dataflow, sink, day)))
+
+
+def published_report(store: Store, dataflow: str, sink: str, day: date) -> Report:
+    """Read the version that is published for a day. Raises Misconfigured if none is."""
+    pointer = _pointer(store, dataflow, sink, day)
+    return Report(pointer.version, tuple(each.digest for each in pointer.partitions), _sorted(rows_of(store, pointer)))
 
 
 def rows_of(store: Store, pointer: Pointer) -> list[Row]:
@@ -112,6 +111,15 @@ def expected_rows(day: date) -> list[Row]:
     return _sorted(rows)
 
 
+def difference_of_reports(found: Report, before: Report) -> str | None:
+    """Return the first thing in which a report differs from the one before the loss; None if they are the same."""
+    if found.version != before.version:
+        return f"version {found.version} is published, expected version {before.version} as before the loss"
+    if found.digests != before.digests:
+        return f"its digests are {', '.join(found.digests)}, expected {', '.join(before.digests)}"
+    return first_difference(found.rows, before.rows)
+
+
 def first_difference(found: Sequence[Row], expected: Sequence[Row]) -> str | None:
     """The first row in which two reports differ; None if they are equal, row by row."""
     for number, (one, other) in enumerate(zip(found, expected, strict=False)):
@@ -124,6 +132,13 @@ def first_difference(found: Sequence[Row], expected: Sequence[Row]) -> str | Non
     return None
 
 
+def _pointer(store: Store, dataflow: str, sink: str, day: date) -> Pointer:
+    pointer = published(store, dataflow, sink, epoch_key(day))
+    if pointer is None:
+        raise Misconfigured(f"nothing is published in {sink} of {dataflow} for {day}")
+    return pointer
+
+
 def _run_id(session: Session, dataflow: str, day: date) -> str:
     for row in runs_of(session, dataflow):
         if row.epoch == epoch_key(day):
@@ -133,7 +148,7 @@ def _run_id(session: Session, dataflow: str, day: date) -> str:
 
 def _reason(step: dict[str, Any] | None, later: list[str]) -> str:
     if step is None:
-        return "; ".join(later) or "nobody asked for it"
+        return "; ".join(later) or "nothing asked for it"
     if step["kind"] == StepKind.IF_CHANGED.value and not later:
         return f"only {step['reason']}, and it did not"
     return str(step["reason"])

@@ -1,7 +1,8 @@
-"""What the demo prints at its end. Invariant: it shows what was measured and adds nothing."""
+"""What the demo prints. Invariant: it shows what was measured and adds nothing."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from weir.cli.airflow_api import TaskInstance
-    from weir.cli.demo_evidence import LostPartition
+    from weir.cli.demo_hold import LostPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,59 +35,105 @@ class Healing:
 
 @dataclass(frozen=True, slots=True)
 class DayCheck:
-    """One published report; `difference` is None if it equals what it was compared with."""
+    """One published report; `difference` is None if it equals the one before the loss, and what pandas computes."""
 
     day: date
+    version: int
     rows: int
-    was_damaged: bool
     difference: str | None
 
 
-def print_loss(console: Console, day: date, lost: LostPartition, cleared: str) -> None:
-    """What was destroyed, and what a person then did."""
+def print_found(
+    console: Console, day: date, lost: LostPartition, instances: int, several_tries: Sequence[TaskInstance]
+) -> None:
+    """Print what was found just before the loss."""
+    names = ", ".join(f"{one} of {one.run_id} ({one.try_number} tries)" for one in several_tries)
+    tries = f"all but these in their first try: {names}" if several_tries else "each in its first try"
+    console.print(f"\n[bold]Before[/]: {instances} task instances have succeeded, {escape(tries)}")
     console.print(
-        f"\n[bold red]Lost[/]: the result [bold]{lost.name}[/] of {day} ({lost.rows} rows, {lost.bytes} bytes), "
-        f"which {', '.join(lost.consumers)} read"
+        f"[bold]Found[/]: the result [bold]{lost.name}[/] of {day}, current, {lost.rows} rows, {lost.bytes} bytes as "
+        f"recorded; held with all {lost.held_results} results of that day by a read lease"
     )
+
+
+def print_lost(console: Console, day: date, lost: LostPartition, files: int) -> None:
+    """Print what was deleted."""
+    readers = ", ".join(lost.consumers)
+    console.print(f"[bold red]Lost[/]: its {files} files, deleted from the store; {readers} of {day} read them")
+
+
+def print_cleared(console: Console, day: date, cleared: str) -> None:
+    """Print what a person then did."""
     console.print(f"[bold]Cleared[/] by hand in Airflow: {cleared} of {day}, nothing else\n")
 
 
 def print_healing(console: Console, healing: Healing) -> None:
-    """What ran again and why, and what did not."""
-    again = _table("Ran again", "task instance", "tries", "why")
+    """Print what ran again and why, and what did not."""
+    again = _table(3)
     for one, (before, after) in healing.again.items():
         again.add_row(str(one), f"{before} -> {after}", escape(healing.reasons.get(one, one.run_id)))
-    console.print()
-    console.print(again)
-    by_reason: dict[str, list[str]] = {}
+    by_reason: dict[str, list[TaskInstance]] = {}
     for one in healing.spared:
-        by_reason.setdefault(healing.reasons[one], []).append(str(one))
-    spared = _table("Did not run again", "task instances", "why")
-    for reason, names in by_reason.items():
-        spared.add_row(", ".join(names), escape(reason))
-    spared.add_row(f"{healing.spared_elsewhere} of the {healing.other_days} other days", "nobody asked for them")
+        by_reason.setdefault(healing.reasons[one], []).append(one)
+    spared = _table(2)
+    for reason, instances in by_reason.items():
+        spared.add_row(in_short(instances), escape(reason))
+    others = "the other day" if healing.other_days == 1 else f"the {healing.other_days} other days"
+    spared.add_row(f"{healing.spared_elsewhere} of {others}", "nothing asked for them")
+    console.print("\n[bold]Ran again[/]")
+    console.print(again)
+    console.print("[bold]Did not run again[/]")
     console.print(spared)
     console.print()
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(*columns, title=title, title_justify="left", title_style="bold", show_lines=False)
-    for column in table.columns:
-        column.overflow = "fold"
+def in_short(instances: Sequence[TaskInstance]) -> str:
+    """Name task instances of one run, neighbours of a mapped task together: "join[0..2], weather"."""
+    indexes: dict[str, list[int]] = {}
+    for one in sorted(instances):
+        indexes.setdefault(one.task_id, []).append(one.map_index)
+    names = []
+    for task_id, found in indexes.items():
+        if len(found) > 1 and found == list(range(found[0], found[-1] + 1)):
+            names.append(f"{task_id}[{found[0]}..{found[-1]}]")
+        else:
+            names += [task_id if index < 0 else f"{task_id}[{index}]" for index in found]
+    return ", ".join(names)
+
+
+def reason_in_short(reason: str, lost: LostPartition) -> str:
+    """Leave out of a reason what has been said already: which result was lost, and in which folder it was."""
+    return re.sub(r"^\S+ \([^)]*\) of \S+: ", "", reason).replace(f"{lost.folder}/", "")
+
+
+def _table(columns: int) -> Table:
+    """Make columns without lines, so that the output can be copied as text."""
+    table = Table(box=None, show_header=False, padding=(0, 0, 0, 2), pad_edge=True)
+    for _ in range(columns):
+        table.add_column(overflow="fold")
     return table
 
 
-def print_checks(console: Console, checks: Sequence[DayCheck]) -> bool:
-    """Each published report against what it must be; whether all are equal."""
+def print_checks(console: Console, checks: Sequence[DayCheck], expected: Sequence[str], unexpected: str | None) -> bool:
+    """Print the verdict: each published report against what it must be, and which task instances ran again.
+
+    `expected` names those that had to, and `unexpected` is a sentence if others did. Returns whether all is right.
+    """
+    against = "the version before the loss and a plain computation in pandas"
     for check in checks:
-        against = "a fault-free run and a plain computation in pandas" if check.was_damaged else "plain pandas"
         if check.difference is None:
-            console.print(f"[green]equal[/] {check.day}: {check.rows} rows, compared with {against}")
+            console.print(f"[green]equal[/] {check.day}: version {check.version}, {check.rows} rows: {against}")
         else:
-            console.print(f"[bold red]DIFFERENT[/] {check.day}, compared with {against}: {check.difference}")
-    is_right = all(check.difference is None for check in checks)
-    if is_right:
-        console.print("\n[bold green]Healed[/]: the published reports are those of a run without the loss.")
-    else:
-        console.print("\n[bold red]A published report is wrong.[/] Please report this.")
-    return is_right
+            console.print(f"[bold red]DIFFERENT[/] {check.day}, compared with {against}: {escape(check.difference)}")
+    is_equal = all(check.difference is None for check in checks)
+    if not is_equal:
+        console.print("\n[bold red]Not healed[/]: a published report is wrong. Please report this.")
+    if unexpected is not None:
+        console.print(f"\n[bold red]Not healed as expected[/]: {escape(unexpected)}", soft_wrap=True)
+    if is_equal and unexpected is None:
+        names = " and ".join(expected)
+        console.print(
+            f"\n[bold green]Healed[/]: {names} ran again, nothing else, and the published reports are those of a run "
+            "without the loss."
+        )
+    return is_equal and unexpected is None

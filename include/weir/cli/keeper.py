@@ -17,7 +17,7 @@ from threading import Event
 from typing import IO, TYPE_CHECKING
 
 from weir.cli import airflow_database
-from weir.cli.airflow_components import airflow_programs
+from weir.cli.airflow_components import TRIGGERER, airflow_programs
 from weir.cli.airflow_environment import (
     SPARK,
     base_environment,
@@ -111,7 +111,8 @@ class Keeper:
         environment.update(java.environment(environment))
         self._migrate(environment)
         for program in airflow_programs(self._folder, self._log("").parent, ports, environment):
-            if not self._must_stop():
+            is_wanted = program.name != TRIGGERER or self._request.has_triggerer
+            if is_wanted and not self._must_stop():
                 self._launch(program)
         self._set(replace(self._state, message="waiting until all components are ready"))
 

@@ -79,7 +79,7 @@ def status() -> None:
 
 
 def demo() -> None:
-    """Run five days of real data, lose a result, and watch it heal; about four minutes."""
+    """Run two days of real data, lose a result, and watch it heal; about two minutes."""
     from weir.cli.demo import run_demo  # noqa: PLC0415  imports pyarrow
 
     with exits_on_signals():

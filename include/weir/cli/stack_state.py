@@ -35,7 +35,8 @@ class StackRequest:
     """What to start. `parent` is the process without which the stack must not go on, if there is one.
 
     `dags` are the folders of DAG files; `environment` is added to that of every component. With `spark_workers` Spark
-    is a standalone cluster of so many workers; without any, its executors are threads of the Connect server.
+    is a standalone cluster of so many workers; without any, its executors are threads of the Connect server. Without
+    `has_triggerer` nothing can be deferred, and Airflow is ready sooner.
     """
 
     folder: Path
@@ -46,6 +47,7 @@ class StackRequest:
     parallelism: int = 4
     spark_cores: int = 2
     spark_workers: int = 0
+    has_triggerer: bool = True
     preferred_ports: dict[str, int] = field(default_factory=dict)
     parent: ProcessRecord | None = None
 
