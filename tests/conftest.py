@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests import spark_classes
-from xdist.scheduler import LoadScopeScheduling
+from tests import schedule, spark_classes
+from tests.progress import Progress
 
 from weir.cli.java import find_java
 from weir.cli.stack_state import StackRequest
@@ -33,33 +33,34 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 SPARK_CLASSES = ROOT / ".weir" / "tests" / f"spark-{version('pyspark')}.jsa"
 
-STACKS = "tests/e2e"
-LONGEST_FIRST = (STACKS, "tests/weir_airflow", "tests/weir_spark", "tests/pipelines", "tests/simulation")
-"""Where tests take longest; of two processes (`-n 2`) none is to be left with one of these at the end."""
+# Programs that tests start by the hundred find the modules of this tree compiled, even where the environment forbids it.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
-class ByModule(LoadScopeScheduling):
-    """With `-n 2`, the tests of a module run in one process, and all that wait for stacks in one: the other works."""
+def pytest_addoption(parser):
+    """Add the option for tests that take long and prove little more each time."""
+    parser.addoption("--soak", action="store_true", help="run the tests marked soak, and no others: chaos, many seeds")
 
-    def _split_scope(self, nodeid):
-        module = nodeid.partition("::")[0]
-        return STACKS if module.startswith(f"{STACKS}/") else module
+
+def pytest_xdist_auto_num_workers(config):
+    """`./weir test` asks for `-n auto`."""
+    return schedule.processes(config)
 
 
 def pytest_xdist_make_scheduler(config, log):
+    """Hand out the tests by lane."""
     config.option.loadscopereorder = False
-    return ByModule(config, log)
+    return schedule.ByLane(config, log)
 
 
 def pytest_collection_modifyitems(config, items):
-    """In several processes, the longest come first; in one, all stay in their order."""
+    """Leave out soaks, or all else; in several processes, put the tests into the order of their lanes."""
+    chosen = [item for item in items if (item.get_closest_marker("soak") is not None) == config.getoption("soak")]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+    items[:] = chosen
     if hasattr(config, "workerinput"):
-        items.sort(key=_place)
-
-
-def _place(item):
-    folder = "/".join(item.nodeid.split("/")[:2])
-    return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
+        items.sort(key=lambda item: schedule.place(item.nodeid))
 
 
 def pytest_configure(config):
@@ -68,22 +69,21 @@ def pytest_configure(config):
     os.environ[MARK] = f"{os.environ.get(MARK, '')}/{uuid.uuid4().hex}"  # of several processes: below their parent's
     os.environ.update(find_java(ROOT / ".weir" / "java", os.environ).environment(os.environ))
     if not config.getoption("benchmark_only", default=False) and "JDK_JAVA_OPTIONS" not in os.environ:
-        if config.getoption("numprocesses", default=None):  # many tests
-            spark_classes.record(SPARK_CLASSES, QUICK_JAVA)
+        if is_first_of_several(config):
+            spark_classes.record_meanwhile(SPARK_CLASSES, QUICK_JAVA)
         os.environ["JDK_JAVA_OPTIONS"] = f"{QUICK_JAVA} {spark_classes.options(SPARK_CLASSES)}"
+    if is_first_of_several(config) and config.option.verbose == 0:
+        config.pluginmanager.register(Progress(config), "weir-progress")
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_logreport(report):
-    """Of several processes' tests one sees letters until the end: what has failed is named at once."""
-    if report.failed and hasattr(report, "node"):
-        terminal = report.node.config.pluginmanager.get_plugin("terminalreporter")
-        terminal.write_line(f"failed: {report.nodeid} ({report.when})")
+def is_first_of_several(config):
+    """Report whether this process hands out tests to others."""
+    return bool(config.getoption("numprocesses", default=None)) and not hasattr(config, "workerinput")
 
 
 def pytest_unconfigure(config):
     """A process of several has seconds to end what it started when the tests are stopped; then its parent does."""
-    if config.getoption("numprocesses", default=None) and not hasattr(config, "workerinput"):
+    if is_first_of_several(config):
         for process in _started_by_tests():
             process.kill()
 

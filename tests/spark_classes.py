@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -21,6 +23,15 @@ SILENT = "-Xlog:disable"
 def options(file: Path) -> str:
     """What a JVM has to be told to read such a file; one that is not there changes nothing."""
     return f'"-XX:SharedArchiveFile={file}" {SILENT}'
+
+
+def record_meanwhile(file: Path, java_options: str) -> None:
+    """Start a process that makes the file, if it is not there; a JVM that starts before it is whole does without."""
+    if not file.exists():
+        program = f"from pathlib import Path; from tests import spark_classes as s; s.record(Path({str(file)!r}), {java_options!r})"
+        root = Path(__file__).parents[1]
+        command = [sys.executable, "-c", program]
+        subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def record(file: Path, java_options: str) -> None:

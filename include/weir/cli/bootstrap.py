@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> None:
         sys.exit("\nweir: interrupted; the installation starts anew the next time")
     if verb[:1] == ["test"]:
         os.chdir(root)
-        command = ["-m", "pytest", *verb[1:]]
+        command = ["-m", "pytest", "-n", "auto", *verb[1:]]  # how many that is: tests/schedule.py
     else:
         command = ["-m", "weir.cli.main", *verb]
     sys.stdout.flush()

@@ -1,0 +1,88 @@
+"""Which tests run in which process, when there are several: `./weir test` without a path.
+
+The tests of a module run in one process. Modules that share what takes long to start (a stack, Airflow's database, a
+Spark server) form a lane: a process that has begun a lane stays in it until it is empty. Lanes that wait much come
+first, beside those that compute, so that the cores always have work and no process is left alone with a long one.
+"""
+
+from __future__ import annotations
+
+import os
+
+import psutil
+from xdist.scheduler import LoadScopeScheduling
+
+GIB = 2**30
+MEMORY_OF_A_PROCESS = 3 * GIB
+"""The memory that a process of tests takes with its stack or its Spark server."""
+
+STACKS = "tests/e2e"
+SEQUENTIAL = tuple(f"{STACKS}/test_{name}.py" for name in ("ladder_faults", "ladder_braid", "doctor"))
+OWN_STACKS = tuple(f"{STACKS}/test_{name}.py" for name in ("deployment", "full_disk", "stack", "chaos"))
+"""Modules that start stacks of their own, longest first."""
+
+ONE_BY_ONE = "tests that have a stack to themselves, one by one"
+AT_ONCE = "tests of many DAGs of one stack at once"
+LANES = {
+    AT_ONCE: (STACKS,),
+    "stacks of their own": OWN_STACKS,
+    "Airflow": ("tests/weir_airflow",),
+    "Spark": ("tests/weir_spark", "tests/pipelines"),
+    ONE_BY_ONE: tuple(f"{STACKS}/test_{name}.py" for name in ("ladder_faults", "ladder_braid", "doctor")),
+    "the rest": ("tests/simulation", "tests/weir/coordinator", "tests"),
+}
+"""The prefixes of paths by lane, both in the order in which they begin. The longest prefix of a path counts."""
+
+WHOLE = {AT_ONCE, ONE_BY_ONE}
+"""Lanes of one process, since all of their modules share a stack."""
+
+
+def processes(config) -> int:
+    """Return how many processes run the tests: none but this one for chosen tests, else some more than cores.
+
+    Much of the time tests wait for stacks, so there are two processes more than cores, if memory allows.
+    """
+    option = config.option
+    are_chosen = config.args_source is config.ArgsSource.ARGS or option.keyword or option.collectonly
+    if are_chosen or config.getoption("benchmark_only", default=False):
+        return 0
+    of_memory = psutil.virtual_memory().available // MEMORY_OF_A_PROCESS
+    return max(1, min(len(os.sched_getaffinity(0)) + 2, of_memory))
+
+
+def place(nodeid: str) -> tuple[int, int]:
+    """Return where a test comes among all: the number of its lane, and that of its prefix in the lane."""
+    path = nodeid.partition("::")[0]
+    prefixes = {prefix: (at, own) for at, lane in enumerate(LANES.values()) for own, prefix in enumerate(lane)}
+    return prefixes[max((prefix for prefix in prefixes if f"{path}/".startswith(f"{prefix}/")), key=len)]
+
+
+def lane_of(nodeid: str) -> str:
+    """Return the lane of a test."""
+    return list(LANES)[place(nodeid)[0]]
+
+
+class ByLane(LoadScopeScheduling):
+    """Hands out modules lane by lane."""
+
+    def __init__(self, config, log):
+        super().__init__(config, log)
+        self._lane_of = {}
+
+    def _split_scope(self, nodeid):
+        lane = lane_of(nodeid)
+        return lane if lane in WHOLE else nodeid.partition("::")[0]
+
+    def _assign_work_unit(self, node):
+        self.workqueue.move_to_end(self._next_of(node), last=False)
+        super()._assign_work_unit(node)
+
+    def _next_of(self, node):
+        """Return the next module of the lane that the process is in, or of the lane with the fewest processes."""
+        waiting = {}
+        for scope, unit in self.workqueue.items():
+            waiting.setdefault(lane_of(next(iter(unit))), scope)
+        if self._lane_of.get(node) not in waiting:
+            others = [self._lane_of.get(other) for other in self.assigned_work if other is not node]
+            self._lane_of[node] = min(waiting, key=others.count)
+        return waiting[self._lane_of[node]]
