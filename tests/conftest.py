@@ -33,7 +33,7 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 SPARK_CLASSES = ROOT / ".weir" / "tests" / f"spark-{version('pyspark')}.jsa"
 
-# Programs that tests start by the hundred find the modules of this tree compiled, even where the environment forbids it.
+# Programs that tests start by the hundred find the modules of this tree compiled, even where that is forbidden.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

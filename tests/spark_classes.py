@@ -28,7 +28,8 @@ def options(file: Path) -> str:
 def record_meanwhile(file: Path, java_options: str) -> None:
     """Start a process that makes the file, if it is not there; a JVM that starts before it is whole does without."""
     if not file.exists():
-        program = f"from pathlib import Path; from tests import spark_classes as s; s.record(Path({str(file)!r}), {java_options!r})"
+        imports = "from pathlib import Path; from tests import spark_classes"
+        program = f"{imports}; spark_classes.record(Path({str(file)!r}), {java_options!r})"
         root = Path(__file__).parents[1]
         command = [sys.executable, "-c", program]
         subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
