@@ -7,7 +7,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 
 # Some packages come as sources: they are built with the setuptools that the lock names.
-COPY requirements.lock include/weir/cli/requirements.py /tmp/lock/
+COPY requirements.lock include/weir_dev/requirements.py /tmp/lock/
 RUN cd /tmp/lock \
     && python requirements.py requirements.lock setuptools > build.txt \
     && python requirements.py requirements.lock > runtime.txt \
@@ -22,6 +22,7 @@ COPY spark_jobs spark_jobs
 COPY dags dags
 # Compiled here, because the user below cannot write here, and each task is a new process.
 RUN pip install --no-cache-dir --no-deps --no-build-isolation --editable . \
+    && echo /opt/weir/spark_jobs > "$(python -c 'import site; print(site.getsitepackages()[0])')/weir_examples.pth" \
     && python -m compileall -q include plugins spark_jobs
 
 ENV AIRFLOW_HOME=/home/weir/airflow \

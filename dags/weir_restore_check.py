@@ -33,14 +33,14 @@ with DAG(
     @task(retries=0)
     def which(params: dict[str, Any]) -> list[str]:
         """The dataflows that keep checkpoints."""
-        from weir_airflow.restore_check import dataflows_to_check  # noqa: PLC0415  imports the ledger
+        from weir_airflow.tasks.restore_check import dataflows_to_check  # noqa: PLC0415  imports the ledger
 
         return dataflows_to_check(params, tell)
 
     @task(retries=1, max_active_tis_per_dagrun=1, map_index_template="{{ dataflow }}")
     def restore(dataflow: str, params: dict[str, Any]) -> dict[str, Any]:
         """One at a time; a Spark that does not answer is asked once more, a check that fails is not."""
-        from weir_airflow.restore_check import check_restore  # noqa: PLC0415  imports the ledger
+        from weir_airflow.tasks.restore_check import check_restore  # noqa: PLC0415  imports the ledger
 
         return check_restore(dataflow, params, tell)
 

@@ -28,21 +28,21 @@ with DAG(
     @task(retries=0)
     def settle_owed_clears() -> dict[str, Any]:
         """Whatever stays owed is tried again by the next run."""
-        from weir_airflow.upkeep import settle_owed_clears as settle  # noqa: PLC0415  imports the ledger
+        from weir_airflow.tasks.upkeep import settle_owed_clears as settle  # noqa: PLC0415  imports the ledger
 
         return settle(tell)
 
     @task(retries=0)
     def release_results() -> dict[str, Any]:
         """What could not be deleted is tried again by the next run."""
-        from weir_airflow.upkeep import release_results as release  # noqa: PLC0415  imports the ledger
+        from weir_airflow.tasks.upkeep import release_results as release  # noqa: PLC0415  imports the ledger
 
         return release(tell)
 
     @task(retries=0)
     def make_pages() -> dict[str, Any]:
         """What could not be made is tried again by the next run."""
-        from weir_airflow.upkeep import make_pages as make  # noqa: PLC0415  imports the ledger
+        from weir_airflow.tasks.upkeep import make_pages as make  # noqa: PLC0415  imports the ledger
 
         return make(tell)
 
@@ -66,14 +66,14 @@ with DAG(
     @task(retries=0)
     def sweep_store() -> dict[str, Any]:
         """What could not be removed is tried again in an hour."""
-        from weir_airflow.upkeep import sweep_store as sweep  # noqa: PLC0415  imports the ledger
+        from weir_airflow.tasks.upkeep import sweep_store as sweep  # noqa: PLC0415  imports the ledger
 
         return sweep(tell)
 
     @task(retries=0)
     def scrub_results() -> dict[str, Any]:
         """What could not be read is tried again in an hour."""
-        from weir_airflow.upkeep import scrub_results as scrub  # noqa: PLC0415  imports the ledger
+        from weir_airflow.tasks.upkeep import scrub_results as scrub  # noqa: PLC0415  imports the ledger
 
         return scrub(tell)
 

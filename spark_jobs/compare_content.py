@@ -3,13 +3,13 @@
     python compare_content.py REQUEST.json --remote sc://host:port
     spark-submit compare_content.py REQUEST.json
 
-REQUEST.json is as weir.results.content_check writes it. For each result a line of JSON is printed: its number in the
+REQUEST.json is as weir.formats.content_check writes it. For each result a line of JSON is printed: its number in the
 ledger, and its digest or an error.
 """
 
 import sys
 
-from weir_spark.content import main
+from weir_spark.results.content import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -10,7 +10,7 @@ change something, 77 a newer attempt is at work, 1 anything else.
 
 import sys
 
-from weir_spark.driver import main
+from weir_spark.transport.driver import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -18,9 +18,9 @@ import pytest
 from tests import schedule, spark_classes
 from tests.progress import Progress
 
-from weir.cli.java import find_java
-from weir.cli.stack_state import StackRequest
-from weir.testing.small_disk import may_mount, with_own_mounts
+from weir.java import find_java
+from weir_dev.servers.small_disk import may_mount, with_own_mounts
+from weir_dev.stack.state import StackRequest
 
 ROOT = Path(__file__).parents[1]
 MARK = "WEIR_TEST_RUN"
@@ -178,7 +178,7 @@ def stack_request(tmp_path_factory):
 @pytest.fixture(scope="session")
 def new_server(tmp_path_factory):
     """Start one more Spark Connect server, for a test that wants to lose it."""
-    from weir.testing.spark_server import running_server
+    from weir_dev.servers.spark import running_server
 
     return lambda: running_server(tmp_path_factory.mktemp("spark-server"), collects_every="1min")
 
@@ -196,7 +196,7 @@ def session_of(server):
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
-    from weir_spark.session import configure
+    from weir_spark.region.session import configure
 
     made = []
 
@@ -222,7 +222,7 @@ def shared_session(session_of):
 @pytest.fixture
 def spark(shared_session):
     """The shared session, active as it is while Weir works: a test before may have left another one active."""
-    from weir_spark.session import active
+    from weir_spark.region.session import active
 
     with active(shared_session):
         yield shared_session
@@ -231,7 +231,7 @@ def spark(shared_session):
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory):
     """The one PostgreSQL server that tests share; nobody says that a server's time zone is UTC."""
-    from weir.testing.postgres import running_postgres
+    from weir_dev.servers.postgres import running_postgres
 
     with running_postgres(tmp_path_factory.mktemp("postgres"), {"timezone": "Asia/Kathmandu"}) as started:
         yield started
@@ -240,7 +240,7 @@ def postgres(tmp_path_factory):
 @pytest.fixture
 def new_postgres_url(postgres):
     """Make a new ledger on PostgreSQL, as often as it is called; its URL."""
-    from weir.testing.ledgers import new_postgres_url
+    from weir_dev.servers.postgres import new_postgres_url
 
     with ExitStack() as stack:
         yield lambda: stack.enter_context(new_postgres_url(postgres))

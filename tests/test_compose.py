@@ -22,13 +22,13 @@ import yaml
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 
-from weir.cli import airflow_components
-from weir.cli.airflow_environment import component_environment, stack_ports
-from weir.cli.credentials import PERSON, SERVICE, load_or_create
-from weir.cli.spark_server import spark_home
-from weir.cli.stack_state import StackRequest
 from weir.settings import read_settings
-from weir.testing.postgres import running_postgres
+from weir_dev.servers.postgres import running_postgres
+from weir_dev.stack import airflow_components
+from weir_dev.stack.airflow_environment import component_environment, stack_ports
+from weir_dev.stack.credentials import PERSON, SERVICE, load_or_create
+from weir_dev.stack.spark_server import spark_home
+from weir_dev.stack.state import StackRequest
 
 ROOT = Path(__file__).parents[1]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()

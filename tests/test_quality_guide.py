@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from weir.dataflow import Dataflow, Stage, source
-from weir.quality.suite import Severity, suite_from_json
+from weir.formats.suite import Severity, suite_from_json
 
 GUIDE = (Path(__file__).parents[1] / "docs/quality.md").read_text()
 

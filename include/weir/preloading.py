@@ -11,11 +11,11 @@ from importlib import import_module
 from typing import Final
 
 MODULES: Final = (
-    "weir.coordinator.coordinator",
+    "weir.attempts.coordinator",
     "weir.store.local",
-    "weir_spark.bundle",
-    "weir_spark.connect",
-    "weir_spark.functions",
+    "weir_spark.transport.archive",
+    "weir_spark.transport.connect",
+    "weir_spark.region.context",
 )
 
 

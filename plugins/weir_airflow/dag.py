@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import DAG, Label, TaskGroup, TriggerRule
 
 from weir.errors import Misconfigured
-from weir.topology.compaction_tasks import compacted_regions
-from weir.topology.regions import LogicalRegion, Topology
+from weir.topology.regions import LogicalRegion, Topology, compacted_regions
 from weir_airflow.assets import sink_alias
-from weir_airflow.declaration import CLOSE, Declaration
-from weir_airflow.docs import dataflow_doc, exchange_label, pipeline_tooltip, region_doc
-from weir_airflow.operators import WeirCloseOperator, WeirRegionOperator
-from weir_airflow.retry import WeirRetryPolicy
-from weir_airflow.schedule import timetable_of
-from weir_airflow.task_recovery import TaskRecovery
+from weir_airflow.dags.declaration import CLOSE, Declaration, TaskRecovery
+from weir_airflow.dags.docs import dataflow_doc, exchange_label, pipeline_tooltip, region_doc
+from weir_airflow.dags.schedule import timetable_of
+from weir_airflow.recovery.retry import WeirRetryPolicy
+from weir_airflow.tasks.operators import WeirCloseOperator, WeirRegionOperator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.retry_policy import RetryPolicy
 
     from weir.dataflow import Dataflow
-    from weir.recovery.restart import RestartStrategy
+    from weir.restarts.strategy import RestartStrategy
 
 AIRFLOW_RETRIES: Final = 999
 """So many that Airflow's own count never decides: the restart strategy does, by the retry policy."""
@@ -156,7 +154,7 @@ def _add_tasks(declared: Declaration) -> None:
 
 def _add_compactions(declared: Declaration, tasks: Mapping[str, Any]) -> None:
     for region in compacted_regions(declared.topology):
-        from weir_airflow.compaction import compaction_of  # noqa: PLC0415  spares dataflows without state its import
+        from weir_airflow.tasks.compaction import compaction_of  # noqa: PLC0415  spares dataflows without state its import
 
         tasks[region.name] >> compaction_of(declared, region)
 

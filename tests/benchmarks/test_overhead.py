@@ -15,7 +15,7 @@ import pytest
 from overhead_stack import OverheadStack
 from overhead_table import NAMES, tables
 
-from weir.cli.demo_evidence import expected_rows, first_difference
+from weir_dev.demo.evidence import expected_rows, first_difference
 
 WARM_UP_DAY = date(2013, 1, 1)
 FIRST_DAY = date(2013, 1, 8)

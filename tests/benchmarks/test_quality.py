@@ -14,11 +14,11 @@ import sys
 import pytest
 
 from weir.dataflow.quality import Policy
-from weir.quality.check import CheckToRun, Why
-from weir.quality.suite import Expectation, Suite
-from weir.results.layout import Layout
-from weir.testing.jobs import Jobs
-from weir_spark import region
+from weir.formats.checks import CheckToRun, Why
+from weir.formats.suite import Expectation, Suite
+from weir.testing.fakes.jobs import Jobs
+from weir.topology.partitions import Layout
+from weir_spark.region import region
 
 MODULE = "quality_bench_stages"
 STAGES = """

@@ -13,15 +13,15 @@ from collections.abc import Iterator
 import pytest
 
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
-from weir.dataflow.failover import Consumers
+from weir.dataflow.dataflow import Consumers
 from weir.errors import Fault, Loss
+from weir.execution.partition_state import PartitionState
+from weir.execution.run_state import AttemptState, CurrentResult, ReadResult, ReadSet, RegionState, RunState
 from weir.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, pipelined_regions
 from weir.flink.region_release import RegionRelease
 from weir.flink.restart_set import restart_set, tasks_to_restart
-from weir.recovery.decision import Failure, NeedsProbe, decide
-from weir.recovery.plan import Plan, StepKind
-from weir.recovery.run_state import AttemptState, CurrentResult, ReadResult, ReadSet, RegionState, RunState
-from weir.results.partition_state import PartitionState
+from weir.recovery.rules.decision import Failure, NeedsProbe, decide
+from weir.recovery.rules.plan import Plan, StepKind
 from weir.topology.regions import RegionId, Topology
 
 BLOCKING, PIPELINED = PartitionType.BLOCKING, PartitionType.PIPELINED

@@ -11,12 +11,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from weir.results.layout import PLAIN, Layout
-from weir.results.region_job import InputToRead, OutputToWrite, PartitionToRead
+from weir.formats.region_job import InputToRead, OutputToWrite, PartitionToRead
 from weir.store.store import Store
-from weir.testing.spark_server import TestServer
-from weir_spark import writer
-from weir_spark.reader import read_input
+from weir.topology.partitions import PLAIN, Layout
+from weir_dev.servers.spark import TestServer
+from weir_spark.results import writer
+from weir_spark.results.reader import read_input
 
 ROWS = 3_000_000
 ROUNDS = 5

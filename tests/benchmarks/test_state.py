@@ -20,13 +20,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from weir.dataflow.state import keyed_state
-from weir.results.layout import KEY_GROUP_COLUMN
 from weir.store.store import Store
-from weir.testing.state_chain import StateChain
-from weir_spark import writer
-from weir_spark.keyed_state import KeyedState
-from weir_spark.state_reader import StoredState, same_key
-from weir_spark.state_writer import write_state
+from weir.testing.fakes.state_chain import StateChain
+from weir.topology.partitions import KEY_GROUP_COLUMN
+from weir_spark.results import writer
+from weir_spark.state.keyed_state import KeyedState
+from weir_spark.state.reader import StoredState, same_key
+from weir_spark.state.writer import write_state
 
 SCHEMA = "key STRING, n BIGINT, delay DOUBLE"
 SHARES = {0.0: 1, 0.01: 3, 0.1: 1}

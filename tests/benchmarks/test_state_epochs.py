@@ -24,21 +24,20 @@ from pyspark.sql import SparkSession
 from sqlalchemy import select
 
 import weir
-from weir.coordinator.services import Services
-from weir.coordinator.state_files import live_state_files
+from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
-from weir.dataflow.keep import size_from_text, told_size
-from weir.ledger.models import AttemptRow, ResultRow
-from weir.ledger.state_models import CompactionRow
-from weir.results.codec import manifest_from_json, region_report_from_json
-from weir.results.manifest import Manifest
-from weir.results.region_job import RegionJob, RegionReport
-from weir.state.compaction import bytes_of
-from weir.state.files import runs_to_merge
+from weir.formats.codec import manifest_from_json, region_report_from_json
+from weir.formats.manifest import Manifest
+from weir.formats.region_job import RegionJob, RegionReport
+from weir.ledger.database.tables import AttemptRow, CompactionRow, ResultRow
+from weir.state.compaction_rules import bytes_of
+from weir.state.file_rules import runs_to_merge
+from weir.state.files_in_use import live_state_files
 from weir.store.store import Store
-from weir.testing.airflow import FakeAirflow
-from weir.testing.ledgers import new_ledger
-from weir_spark.connect import ConnectEngine
+from weir.testing.fakes.airflow import FakeAirflow
+from weir.testing.fakes.ledgers import new_ledger
+from weir.units import size_from_text, told_size
+from weir_spark.transport.connect import ConnectEngine
 
 KEYS = int(os.environ.get("WEIR_BENCH_KEYS", "1000000"))
 SHARE = float(os.environ.get("WEIR_BENCH_SHARE", "0.01"))

@@ -10,14 +10,14 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 from weir.dataflow import keyed_state
-from weir.results.layout import KEY_GROUP_COLUMN
-from weir.results.manifest import StateFile
-from weir.results.region_job import StateFileToRead, StateToRead
-from weir.state.files import share_of
+from weir.formats.manifest import StateFile
+from weir.formats.region_job import StateFileToRead, StateToRead
+from weir.state.file_rules import share_of
 from weir.store.seal import seal
 from weir.topology.key_groups import key_group_range
-from weir_spark import writer
-from weir_spark.state_reader import DELETED, StoredState
+from weir.topology.partitions import KEY_GROUP_COLUMN
+from weir_spark.results import writer
+from weir_spark.state.reader import DELETED, StoredState
 
 ROWS = 300_000
 STATE = keyed_state("history", key="k", schema="k BIGINT, text STRING")

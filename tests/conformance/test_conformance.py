@@ -21,16 +21,17 @@ from typing import Any
 import pytest
 
 from weir.cli.job_graph_plan import plan_of_job_graph
-from weir.dataflow.failover import Consumers
+from weir.dataflow.dataflow import Consumers
 from weir.errors import Internal
 from weir.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, Regions, pipelined_regions
 from weir.flink.job_graph_file import read_topology
 from weir.flink.key_groups import default_max_parallelism
 from weir.flink.region_release import RegionRelease
 from weir.flink.restart_set import JobPartition, tasks_to_restart
-from weir.recovery.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartStrategy
+from weir.formats.checkpoint import SnapshotKind
+from weir.restarts.strategy import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartStrategy
 from weir.state.registry import ClaimMode, Restored, SharedFiles, Sharing, Use
-from weir.state.retention import Snapshot, SnapshotKind, add
+from weir.state.retention_rules import Snapshot, add
 from weir.topology.key_groups import key_group_range
 
 Request = dict[str, Any]

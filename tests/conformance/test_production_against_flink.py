@@ -12,21 +12,21 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weir.cli.job_graph_dataflow import committed_run
+from weir.cli.job_graph_plan import committed_run
 from weir.dataflow import Dataflow, Stage, blocking, cached, pipelined, sink, source
-from weir.dataflow.failover import Consumers, FailoverStrategy
-from weir.dataflow.keep import Keep
+from weir.dataflow.dataflow import Consumers, FailoverStrategy
+from weir.dataflow.retention import Keep
 from weir.errors import Fault, Loss, Misconfigured
+from weir.execution.partition_state import PartitionState
+from weir.execution.run_state import CLOSE, AttemptState, CurrentResult, ReadResult, ReadSet, RegionState, RunState
 from weir.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, pipelined_regions
 from weir.flink.region_release import RegionRelease
 from weir.flink.restart_set import JobPartition, restart_set, tasks_to_restart
-from weir.recovery.backtrack import Occasion
-from weir.recovery.decision import Failure, NeedsProbe, decide
-from weir.recovery.plan import StepKind
-from weir.recovery.run_state import CLOSE, AttemptState, CurrentResult, ReadResult, ReadSet, RegionState, RunState
-from weir.results.life_settings import LifeSettings
-from weir.results.partition_state import PartitionState
-from weir.results.release_rule import RunLife, StoredResult, release_verdicts
+from weir.recovery.rules.backtrack import Occasion
+from weir.recovery.rules.decision import Failure, NeedsProbe, decide
+from weir.recovery.rules.plan import StepKind
+from weir.retention.release_rules import RunLife, StoredResult, release_verdicts
+from weir.settings import LifeSettings
 from weir.topology.regions import Topology
 
 SEEDS = st.integers(0, 2**32)

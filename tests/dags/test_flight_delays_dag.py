@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from weir.dataflow import Dataflow
-from weir.dataflow.exchange import ExchangeKind
+from weir.dataflow.stage import ExchangeKind
 from weir.topology.regions import Topology
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from ladder import expected_running_totals
 from ladder_stack import LadderStack, declare
 from person import Person
 
-from weir.ledger.models import RunRow
+from weir.ledger.database.tables import RunRow
 
 
 class Driver(LadderStack):

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from weir.cli.airflow_api import AirflowApi
-from weir.cli.credentials import PERSON, SERVICE
-from weir.cli.stack import Stack
 from weir.ledger.ledger import Ledger
 from weir.store.store import Store
-from weir.testing.postgres import running_postgres
+from weir_dev.servers.postgres import running_postgres
+from weir_dev.stack.credentials import PERSON, SERVICE
+from weir_dev.stack.stack import Stack
 
 FLOWS = Path(__file__).parents[1] / "flows"
 

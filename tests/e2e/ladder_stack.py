@@ -10,14 +10,14 @@ from typing import Any
 
 import httpx
 
-from weir.cli.chaos_field import Field, Work
-from weir.cli.demo_evidence import rows_of
-from weir.cli.files import write_atomically
 from weir.errors import Retryable
 from weir.ledger.attempts import newest_attempts
-from weir.ledger.models import ResultRow
+from weir.ledger.database.tables import ResultRow
 from weir.store.published import published
 from weir.topology.regions import RegionId
+from weir_dev.chaos.field import Field, Work
+from weir_dev.demo.evidence import rows_of
+from weir_dev.files import write_atomically
 
 FIRST_DAY = "20240101T000000Z"
 
@@ -110,7 +110,7 @@ class LadderStack(Field):
 
     def owed(self) -> list[str]:
         """Clears that are still owed."""
-        from weir.ledger.owed import open_clears
+        from weir.ledger.clears import open_clears
 
         with self.ledger.transaction() as session:
             return [f"{row.task_id}[{row.map_index}] {row.reason}" for row in open_clears(session, self.dag)]

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from weir.cli.processes import session_members
-from weir.cli.project import state_folder
-from weir.cli.stack_state import Phase, read_state
+from weir_dev.project import state_folder
+from weir_dev.stack.processes import session_members
+from weir_dev.stack.state import Phase, read_state
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 
@@ -18,7 +18,7 @@ FAULTS = "task,supervisor,lost,bit,clear-running,input,spark"
 
 
 def chaos(*options):
-    command = [sys.executable, "-m", "weir.cli.main", "chaos", *options]
+    command = [sys.executable, "-m", "weir_dev.main", "chaos", *options]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

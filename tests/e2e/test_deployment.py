@@ -13,12 +13,12 @@ import pytest
 from ladder import expected_totals
 from ladder_stack import LadderStack
 
-from weir.cli.airflow_components import API_SERVER, SCHEDULER
-from weir.cli.chaos_server_faults import running_executors
-from weir.cli.processes import record, send
-from weir.cli.spark_cluster import worker_name
-from weir.cli.stack import Stack
-from weir.testing.postgres import running_postgres
+from weir_dev.chaos.server_faults import running_executors
+from weir_dev.servers.postgres import running_postgres
+from weir_dev.stack.airflow_components import API_SERVER, SCHEDULER
+from weir_dev.stack.processes import record, send
+from weir_dev.stack.spark_cluster import worker_name
+from weir_dev.stack.stack import Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 

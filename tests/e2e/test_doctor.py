@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from weir.cli.doctor import examined
-from weir.cli.doctor_subject import local_stack
-from weir.doctor.finding import Finding, Status
-from weir.ledger.models import DataflowRow
+from weir.cli.commands.doctor import examined
+from weir.doctor.examination import Finding, Status
+from weir.ledger.database.tables import DataflowRow
 from weir.store.store import MARKER, Store
+from weir_dev.stack.doctor_subject import local_stack
 
 pytestmark = pytest.mark.e2e
 
@@ -103,7 +103,7 @@ def test_what_is_broken_is_found_and_the_advice_mends_it(subject, stack, known_s
     mended = {**environment, setting: value}
     mended["AIRFLOW_CONN_SPARK_CONNECT_WEIR"] = subject.environment["AIRFLOW_CONN_SPARK_CONNECT_WEIR"]
     done = subprocess.run(
-        [sys.executable, "-m", "weir.cli.main", "doctor", "--json"],
+        [sys.executable, "-m", "weir_dev.main", "doctor", "--json"],
         env=mended,
         capture_output=True,
         text=True,

@@ -12,11 +12,11 @@ import pytest
 from ladder import expected_totals
 from ladder_stack import LadderStack
 
-from weir.cli.stack import Stack
-from weir.ledger.models import ResultEventRow, ResultRow
-from weir.results.partition_state import PartitionState
-from weir.testing.hung_file import hung_file
-from weir.testing.small_disk import small_disk
+from weir.execution.partition_state import PartitionState
+from weir.ledger.database.tables import ResultEventRow, ResultRow
+from weir_dev.servers.hung_file import hung_file
+from weir_dev.servers.small_disk import small_disk
+from weir_dev.stack.stack import Stack
 
 pytestmark = pytest.mark.e2e
 

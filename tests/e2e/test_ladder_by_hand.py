@@ -150,7 +150,7 @@ def test_a_skipped_task_fails_its_consumer_by_name_until_it_is_cleared(driver):
 
 def last_error(driver, region):
     with driver.ledger.transaction() as session:
-        from weir.ledger.models import AttemptRow
+        from weir.ledger.database.tables import AttemptRow
 
         rows = session.query(AttemptRow).filter_by(run=f"{driver.dag}@20240101T000000Z", region=region)
         return rows.order_by(AttemptRow.try_number.desc()).first().error

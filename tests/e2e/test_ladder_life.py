@@ -13,10 +13,10 @@ from at_once import AtOnce
 from person import Person
 
 import weir
-from weir.coordinator.services import Services
-from weir.ledger.models import AttemptRow, ResultRow, RunRow
-from weir.results.released_note import RELEASED_NOTE
-from weir.results.run_folder import MANIFEST
+from weir.coordination.services import Services
+from weir.formats.manifest import RELEASED_NOTE
+from weir.formats.paths import MANIFEST
+from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
 from weir.store.errors import NotFound
 
 pytestmark = pytest.mark.e2e

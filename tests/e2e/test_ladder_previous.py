@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from at_once import AtOnce
 
-from weir.ledger.models import ResultRow
+from weir.ledger.database.tables import ResultRow
 
 pytestmark = pytest.mark.e2e
 

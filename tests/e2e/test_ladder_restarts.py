@@ -8,7 +8,7 @@ import signal
 import pytest
 from at_once import AtOnce
 
-from weir.ledger.models import AttemptRow, RunRow
+from weir.ledger.database.tables import AttemptRow, RunRow
 
 pytestmark = pytest.mark.e2e
 

@@ -15,7 +15,7 @@ import sys
 import pytest
 from at_once import AtOnce
 
-from weir.cli.credentials import PERSON
+from weir_dev.stack.credentials import PERSON
 
 pytestmark = pytest.mark.e2e
 

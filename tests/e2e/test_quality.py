@@ -15,15 +15,14 @@ import pytest
 from at_once import AtOnce
 from ladder import expected_running_totals
 
-from weir.cli.savepoint_commands import open_store
-from weir.coordinator.restore import Wish, restore
-from weir.coordinator.savepoint import Asked, create
-from weir.coordinator.services import Services
-from weir.ledger.models import AttemptRow, ResultRow
-from weir.ledger.quality_models import QualityCheckRow
-from weir.results.codec import manifest_from_json
-from weir.results.partition_state import PartitionState
-from weir.results.run_folder import MANIFEST
+from weir.coordination.services import Services
+from weir.environment import open_store
+from weir.execution.partition_state import PartitionState
+from weir.formats.codec import manifest_from_json
+from weir.formats.paths import MANIFEST
+from weir.ledger.database.tables import AttemptRow, QualityCheckRow, ResultRow
+from weir.snapshots.restore import Wish, restore
+from weir.snapshots.savepoint import Asked, create
 from weir.store.published import published
 
 pytestmark = pytest.mark.e2e

@@ -15,14 +15,14 @@ import psutil
 import pytest
 
 from weir.cli.airflow_api import AirflowApi
-from weir.cli.airflow_components import COMPONENTS, health
-from weir.cli.credentials import PERSON
-from weir.cli.ports import accepts_connections
-from weir.cli.processes import session_members
-from weir.cli.spark_server import accepts_grpc
-from weir.cli.stack import Stack
-from weir.cli.stack_state import Phase
 from weir.errors import Misconfigured
+from weir_dev.ports import accepts_connections
+from weir_dev.stack.airflow_components import COMPONENTS, health
+from weir_dev.stack.credentials import PERSON
+from weir_dev.stack.processes import session_members
+from weir_dev.stack.spark_server import accepts_grpc
+from weir_dev.stack.stack import Stack
+from weir_dev.stack.state import Phase
 
 pytestmark = pytest.mark.e2e
 
@@ -56,8 +56,8 @@ def test_stack_comes_up_mends_its_spark_server_and_leaves_nothing(stack_request,
 
 STARTER = """
 import sys
-from weir.cli.stack import Stack
-from weir.cli.stack_state import StackRequest
+from weir_dev.stack.stack import Stack
+from weir_dev.stack.state import StackRequest
 given = StackRequest.from_json(sys.argv[1])
 Stack(
     StackRequest.owned_by_this_process(

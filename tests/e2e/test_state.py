@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from at_once import AtOnce
 
+from weir.formats.codec import manifest_from_json
+from weir.formats.paths import MANIFEST
 from weir.ledger.checkpoints import retained_checkpoints
-from weir.ledger.models import ResultRow, RunRow
-from weir.results.codec import manifest_from_json
-from weir.results.run_folder import MANIFEST
+from weir.ledger.database.tables import ResultRow, RunRow
 
 pytestmark = pytest.mark.e2e
 

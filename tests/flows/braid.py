@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from weir_spark.context import StageContext
+    from weir_spark.region.context import StageContext
 
 STRANDS = 4
 STOPPED = 3

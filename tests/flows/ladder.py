@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from weir_spark.context import StageContext
-    from weir_spark.keyed_state import KeyedState
+    from weir_spark.region.context import StageContext
+    from weir_spark.state.keyed_state import KeyedState
 
 BUCKETS = 10
 _HELD_AT_MOST_SECONDS = 300

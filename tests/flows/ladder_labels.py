@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from weir.recovery.labels import Failure
+    from weir.execution.labels import Failure
 
 
 def team(failure: Failure) -> dict[str, str]:

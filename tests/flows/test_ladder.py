@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from weir_spark.context import StageContext
+from weir_spark.region.context import StageContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable

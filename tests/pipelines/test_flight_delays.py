@@ -14,11 +14,11 @@ from pipelines import flight_delays
 from pipelines.flight_delays_reference import expected_report
 from weir.dataflow.quality import Policy
 from weir.errors import Misconfigured
-from weir.quality.check import CheckToRun, Outcome, Why
-from weir.quality.suite import suite_from_json
-from weir_spark.context import ResolveContext, StageContext
-from weir_spark.gate import Checked, check
-from weir_spark.plain_expectations import plain
+from weir.formats.checks import CheckToRun, Outcome, Why
+from weir.formats.suite import suite_from_json
+from weir_spark.checks.gate import Checked, check
+from weir_spark.checks.plain_expectations import plain
+from weir_spark.region.context import ResolveContext, StageContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable

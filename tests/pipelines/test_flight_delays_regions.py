@@ -12,19 +12,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.flight_delays_reference import expected_report
-from weir.coordinator.slices import resolve
+from weir.attempts.job import resolve
 from weir.dataflow import Dataflow
-from weir.dataflow.exchange import ExchangeKind
-from weir.dataflow.resolving import ResolveContext
-from weir.results.region_job import InputToRead, OutputToWrite, PartitionToRead, RegionJob, StageToRun
+from weir.dataflow.stage import ExchangeKind, ResolveContext
+from weir.formats.region_job import InputToRead, OutputToWrite, PartitionToRead, RegionJob, StageToRun
 from weir.store.store import Store
 from weir.topology.regions import InputPartitions, PartitionId, RegionId, Topology
-from weir_spark.region import run
+from weir_spark.region.region import run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from weir.results.region_job import OutputReport
+    from weir.formats.region_job import OutputReport
 
 pytestmark = pytest.mark.spark
 

@@ -19,20 +19,20 @@ import weir
 from pipelines import flight_delays
 from pipelines.flight_history_reference import expected_history, expected_rolling
 from weir.cli.main import app
-from weir.coordinator.services import Services
-from weir.dataflow.resolving import ResolveContext
+from weir.coordination.services import Services
+from weir.dataflow.stage import ResolveContext
 from weir.errors import Misconfigured
-from weir.reading import state_rows
-from weir.results.layout import PLAIN, Layout
-from weir.results.manifest import StateFile
-from weir.results.region_job import InputToRead, OutputToWrite, RegionJob, StageToRun, StateFileToRead, StateToRead
-from weir.state.files import epoch_seconds, share_of, visible
+from weir.formats.manifest import StateFile
+from weir.formats.region_job import InputToRead, OutputToWrite, RegionJob, StageToRun, StateFileToRead, StateToRead
+from weir.reading import state_files as state_rows
+from weir.state.file_rules import epoch_seconds, share_of, visible
 from weir.store.store import Store
-from weir.testing.airflow import FakeAirflow
-from weir.testing.ledgers import new_ledger
-from weir_spark import state_reader
-from weir_spark.region import run
+from weir.testing.fakes.airflow import FakeAirflow
+from weir.testing.fakes.ledgers import new_ledger
+from weir.topology.partitions import PLAIN, Layout
+from weir_spark.region.region import run
 from weir_spark.sources import file_mark
+from weir_spark.state import reader as state_reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from weir.dataflow import Dataflow, State
-    from weir.results.region_job import OutputReport
-    from weir.testing.spark_server import TestServer
+    from weir.formats.region_job import OutputReport
+    from weir_dev.servers.spark import TestServer
 
 pytestmark = pytest.mark.spark
 

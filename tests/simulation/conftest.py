@@ -2,7 +2,7 @@
 
 import pytest
 
-from weir.testing.ledgers import fast_folder
+from weir.testing.fakes.ledgers import fast_folder
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from weir.ledger.models import ResultRow
+from weir.ledger.database.tables import ResultRow
 from weir.store.errors import NotFound
 from weir.store.store import Store
-from weir.testing.faulty_http import SLOW_DOWN, FaultyHttp
-from weir.testing.s3_server import options_of, running_s3
+from weir_dev.servers.faulty_http import SLOW_DOWN, FaultyHttp
+from weir_dev.servers.s3 import options_of, running_s3
 
 _spec = importlib.util.spec_from_file_location("random_faults", Path(__file__).with_name("test_random_faults.py"))
 simulation = importlib.util.module_from_spec(_spec)

@@ -12,17 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from weir.ledger.models import ResultRow
-from weir.recovery.restart import ExponentialDelay
+from weir.ledger.database.tables import ResultRow
+from weir.restarts.strategy import ExponentialDelay
 from weir.store.files import Room
 from weir.store.local import LocalFiles
 from weir.store.published import published
 from weir.store.time_limit import SECONDS, TimeLimitedFiles
-from weir.testing.airflow import Killed
+from weir.testing.fakes.airflow import Killed
 
-_spec = importlib.util.spec_from_file_location(
-    "small_dataflow", Path(__file__).parents[1] / "weir/coordinator/conftest.py"
-)
+_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[1] / "weir/conftest.py")
 small = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(small)
 

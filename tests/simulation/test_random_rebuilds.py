@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from weir.coordinator.adopt import adopt
-from weir.coordinator.rebuild import rebuild
-from weir.ledger.models import RunRow
+from weir.ledger.database.tables import RunRow
+from weir.rebuild.rebuild import rebuild
+from weir.recovery.adopt import adopt
 
 _spec = importlib.util.spec_from_file_location("random_faults", Path(__file__).with_name("test_random_faults.py"))
 faults = importlib.util.module_from_spec(_spec)

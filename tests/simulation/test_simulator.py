@@ -10,10 +10,7 @@ import pytest
 
 from weir.testing.simulator.dataflows import scene_from_text
 from weir.testing.simulator.events import Event, events_from_text, events_to_text, random_events
-from weir.testing.simulator.report import report_of
-from weir.testing.simulator.shrink import shrunk
-from weir.testing.simulator.simulate import Shares, scene_and_events, simulate
-from weir.testing.simulator.sweep import sweep
+from weir.testing.simulator.simulate import Shares, report_of, scene_and_events, shrunk, simulate, sweep
 
 SEEDS = 600
 

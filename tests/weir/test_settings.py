@@ -7,8 +7,8 @@ import pytest
 
 import weir
 from weir.errors import Misconfigured, Retryable
-from weir.recovery.budgets import Budgets
-from weir.recovery.restart import FailureLimits, NoRestart
+from weir.restarts.answer import Budgets
+from weir.restarts.strategy import FailureLimits, NoRestart
 from weir.settings import StoreConnection, read_settings, shown_url, store_options
 
 URL = "s3://bucket/weir"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from weir.cli.airflow_clearer import ApiClearer, airflow_api
-from weir.coordinator.clearing import ClearAnswer, ClearItem
+from weir.coordination.airflow import ClearAnswer, ClearItem
 from weir.errors import Misconfigured
 
 

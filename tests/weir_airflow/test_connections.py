@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import pytest
 
 from weir.errors import Misconfigured, Retryable
-from weir.recovery.restart import FixedDelay
+from weir.restarts.strategy import FixedDelay
 
 STORE = "s3://bucket/weir"
 
@@ -25,13 +25,13 @@ def connection(conn_id="weir_store", **fields):
 
 
 def store_of(**fields):
-    from weir_airflow.store_connection import store_connection
+    from weir_airflow.connections.store import store_connection
 
     return store_connection(connection(**fields))
 
 
 def ledger_of(**fields):
-    from weir_airflow.ledger_connection import ledger_url
+    from weir_airflow.connections.ledger import ledger_url
 
     return ledger_url(connection("weir_ledger", **fields))
 
@@ -163,7 +163,7 @@ def test_a_connection_that_leads_to_no_ledger_is_refused(fields, says):
 
 
 def test_a_process_without_a_supervisor_finds_the_connections_in_its_environment(environ):
-    from weir_airflow.connections import settings
+    from weir_airflow.connections.connections import settings
 
     extra = {"url": STORE, "endpoint_url": "http://minio:9000"}
     environ(
@@ -179,7 +179,7 @@ def test_a_process_without_a_supervisor_finds_the_connections_in_its_environment
 
 
 def test_a_task_whose_airflow_says_that_there_is_no_connection_takes_it_for_missing(environ, supervisor):
-    from weir_airflow.connections import settings
+    from weir_airflow.connections.connections import settings
 
     supervisor(error("CONNECTION_NOT_FOUND"))
     with pytest.raises(Misconfigured, match="Weir does not know its store"):
@@ -191,7 +191,7 @@ def test_a_task_whose_airflow_says_that_there_is_no_connection_takes_it_for_miss
 def test_a_task_whose_airflow_does_not_answer_tries_again(environ, supervisor):
     from airflow.sdk.exceptions import AirflowRuntimeError
 
-    from weir_airflow.connections import settings
+    from weir_airflow.connections.connections import settings
 
     supervisor(AirflowRuntimeError(error("API_SERVER_ERROR")))
     with pytest.raises(Retryable, match="did not answer when asked for the connection 'weir_store'"):
@@ -201,7 +201,7 @@ def test_a_task_whose_airflow_does_not_answer_tries_again(environ, supervisor):
 
 
 def test_a_task_that_may_not_use_the_connection_says_so(environ, supervisor):
-    from weir_airflow.connections import settings
+    from weir_airflow.connections.connections import settings
 
     supervisor(error("PERMISSION_DENIED"))
     with pytest.raises(Misconfigured, match="does not let this task use the connection 'weir_store'"):
@@ -211,7 +211,7 @@ def test_a_task_that_may_not_use_the_connection_says_so(environ, supervisor):
 def test_the_options_are_hidden_in_airflows_logs(environ):
     from airflow.sdk._shared.secrets_masker import redact
 
-    from weir_airflow.connections import settings
+    from weir_airflow.connections.connections import settings
 
     options = {"key": "the key's id", "account_key": "the account's key", "client_kwargs": {"region_name": "eu-west-1"}}
     settings({"WEIR_STORE": STORE, "WEIR_STORE_OPTIONS": json.dumps(options), "WEIR_LEDGER": "sqlite:////l.db"})
@@ -226,7 +226,7 @@ with DAG("asks", schedule=None, start_date=datetime(2013, 1, 1, tzinfo=UTC)):
     @task
     def ask():
         from weir.errors import WeirError
-        from weir_airflow.connections import settings
+        from weir_airflow.connections.connections import settings
 
         try:
             found = settings({})
@@ -274,7 +274,7 @@ def test_a_task_finds_store_and_ledger_in_airflows_database(ask_in_a_task):
 
 
 SAYS = """
-from weir_airflow.connections import settings
+from weir_airflow.connections.connections import settings
 
 found = settings().recovery
 print(repr(found.restart.resolved()), found.budgets.backtracks, sep="|")

@@ -14,10 +14,10 @@ import yaml
 from airflow.sdk import Connection
 
 from weir.settings import read_settings
+from weir_airflow.connections.ledger import ledger_url
+from weir_airflow.connections.store import store_connection
 from weir_airflow.dag import dataflow_dag
-from weir_airflow.engines import engine_address
-from weir_airflow.ledger_connection import ledger_url
-from weir_airflow.store_connection import store_connection
+from weir_airflow.engines.engines import engine_address
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "deployment.md").read_text()
@@ -84,7 +84,7 @@ def test_weir_reads_each_variable():
 def test_the_command_line_has_each_command():
     typed = {tuple(words) for words in re.findall(r"(?m)(?:^|[`.] ?|/)weir ([a-z]+)(?: ([a-z]+))?", TEXT + README)}
     usage = subprocess.run(
-        [sys.executable, "-m", "weir.cli.main", "--help"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "weir_dev.main", "--help"], capture_output=True, text=True, check=True
     )
     commands = {verb for verb, _ in typed} - {"is", "on"}
     assert {"doctor", "up", "down", "chaos"} <= commands
@@ -103,7 +103,7 @@ def test_a_dag_and_a_stage_name_their_connection_as_the_table_says():
 
 
 def test_the_version_of_hadoop_is_that_of_pyspark():
-    from weir.cli.spark_server import spark_home
+    from weir_dev.stack.spark_server import spark_home
 
     (jar,) = (spark_home() / "jars").glob("hadoop-client-api-*.jar")
     assert set(re.findall(r"hadoop-aws:([\d.]+)", TEXT)) == {jar.stem.rpartition("-")[2]}

@@ -28,7 +28,7 @@ def test_importing_the_plugin_does_not_import_the_app():
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
     loaded = set(done.stdout.split())
     assert "weir_airflow.plugin" in loaded
-    assert not {"fastapi", "weir_airflow.api", "pyspark", "sqlalchemy", "weir.ledger.ledger"} & loaded
+    assert not {"fastapi", "weir_airflow.api.endpoint", "pyspark", "sqlalchemy", "weir.ledger.ledger"} & loaded
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_upkeep_runs_by_itself_and_no_task_keeps_another_from_running(upkeep, da
 
 
 def test_upkeep_finds_nothing_to_do_in_a_new_ledger(airflow_home, monkeypatch, tmp_path):
-    from weir_airflow.upkeep import make_pages, release_results, scrub_results, settle_owed_clears, sweep_store
+    from weir_airflow.tasks.upkeep import make_pages, release_results, scrub_results, settle_owed_clears, sweep_store
 
     monkeypatch.setenv("WEIR_STORE", str(tmp_path / "store"))
     monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/ledger.db")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from weir.store.store import Store
-from weir.testing.jobs import Jobs
+from weir.testing.fakes.jobs import Jobs
 
 
 @pytest.fixture

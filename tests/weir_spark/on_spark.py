@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import uuid
 
-from weir.results.codec import region_report_from_json
-from weir_spark.connect import ConnectEngine
+from weir.formats.codec import region_report_from_json
+from weir_spark.transport.connect import ConnectEngine
 
 
 class OnSpark:

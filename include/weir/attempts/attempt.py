@@ -9,18 +9,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from weir.attempts.job_record import read_report, write_job
+from weir.attempts.coordinator import Coordinator
 from weir.attempts.ports import TaskEngine, TaskPorts
-from weir.attempts.renewal import renewed
 from weir.attempts.steps import (
     end_without_result,
+    read_report,
     ready_outcome,
+    renewed,
     try_to_annotate,
     try_to_deliver_clears,
     try_to_release,
+    write_job,
 )
-from weir.coordinator.coordinator import Coordinator
-from weir.coordinator.values import (
+from weir.coordination.values import (
     Adopted,
     Awaiting,
     BeginRequest,
@@ -32,7 +33,7 @@ from weir.coordinator.values import (
     TaskKey,
 )
 from weir.errors import Fenced, InputUnreadable, QualityFailed, ResultUnavailable, Retryable
-from weir.results.region_job import RegionReport
+from weir.formats.region_job import RegionReport
 
 
 def run_attempt(

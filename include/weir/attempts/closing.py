@@ -10,7 +10,7 @@ from typing import Any
 
 from weir.attempts.ports import TaskPorts
 from weir.attempts.steps import end_without_result, ready_outcome, try_to_deliver_clears, try_to_release
-from weir.coordinator.values import BeginRequest, Published
+from weir.coordination.values import BeginRequest, Published
 
 
 def run_close(

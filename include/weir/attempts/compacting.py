@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from weir.attempts.job_record import read_report, write_job
 from weir.attempts.ports import TaskEngine, TaskPorts
-from weir.coordinator.compaction import CompactionRequest, ToCompact
-from weir.results.region_job import RegionReport
+from weir.attempts.steps import read_report, write_job
+from weir.formats.region_job import RegionReport
+from weir.state.compaction import CompactionRequest, ToCompact
 
 
 def run_compaction(task: TaskPorts, engine: TaskEngine, request: CompactionRequest) -> dict[str, Any]:

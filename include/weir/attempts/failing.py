@@ -12,11 +12,11 @@ from typing import Final
 
 from weir.attempts.ports import TaskPorts
 from weir.attempts.steps import deliver_clears
-from weir.coordinator.settle import NOTE_LENGTH
-from weir.coordinator.values import Action, FailureDecision, TaskKey
+from weir.coordination.values import Action, FailureDecision, TaskKey
 from weir.errors import Fenced, Retryable, WeirError
-from weir.recovery.labels import BUILT_IN, TYPE, Enriched, built_in_labels, shown
-from weir.recovery.restart import RestartStrategy
+from weir.execution.labels import BUILT_IN, TYPE, Enriched, built_in_labels, shown
+from weir.recovery.pending_clears import NOTE_LENGTH
+from weir.restarts.strategy import RestartStrategy
 
 LEDGER_DELAY: Final = 5.0
 """Seconds before the next try when the ledger does not answer: no decision was possible, and nothing was counted."""

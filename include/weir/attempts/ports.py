@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NoReturn, Protocol
 
-from weir.coordinator.clearing import Clearer
-from weir.coordinator.coordinator import Coordinator
-from weir.coordinator.values import Awaiting, SparkWork, TaskKey
-from weir.results.region_job import RegionJob
+from weir.attempts.coordinator import Coordinator
+from weir.coordination.airflow import Clearer
+from weir.coordination.values import Awaiting, SparkWork, TaskKey
+from weir.formats.region_job import RegionJob
 
 Log = Callable[[str], None]
 

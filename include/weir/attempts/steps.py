@@ -2,17 +2,29 @@
 
 Invariant: what a task does for others (pending clears, notes, releases) never decides how the task itself ends: where
 it fails, the log says so, and any later process does it.
+
+The job and the report of one computation, in the store.
+
+Invariant: both are whole files that nothing writes twice. The job's is for people, and for engines that start a process
+of their own from it; the report's is all that an engine answers.
+
+The read leases of an attempt, while it computes. Invariant: they outlive it by less than one lease.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
 
+from weir.attempts.coordinator import Coordinator
 from weir.attempts.ports import Airflow, Log, TaskPorts
-from weir.coordinator.coordinator import Coordinator
-from weir.coordinator.values import Awaiting, Exhausted, NotInRecord, TaskKey
+from weir.coordination.values import Attempt, Awaiting, Exhausted, NotInRecord, TaskKey
 from weir.errors import Internal, WeirError
+from weir.formats.codec import region_job_to_json, region_report_from_json
+from weir.formats.region_job import JOB_NAME, RegionJob, RegionReport
+from weir.store.store import Store
 
 T = TypeVar("T")
 
@@ -77,3 +89,39 @@ def end_without_result(task: TaskPorts, key: TaskKey, outcome: object) -> dict[s
         task.airflow.annotate(key, outcome.note)
         return {"note": outcome.note}
     raise Internal(f"{key} cannot end with {type(outcome).__name__}")
+
+
+def write_job(store: Store, job: RegionJob) -> None:
+    """Write the job's record into the attempt's folder. Raises AlreadyExists or Retryable."""
+    store.create(f"{job.folder}/{JOB_NAME}", region_job_to_json(job))
+
+
+def read_report(store: Store, job: RegionJob) -> RegionReport:
+    """Read the job's report. Raises NotFound, Misconfigured (another version), Corrupt or Retryable."""
+    return region_report_from_json(store.read(job.report))
+
+
+RENEWAL_SECONDS: Final = 600.0
+
+
+@contextmanager
+def renewed(
+    coordinator: Coordinator, attempt: Attempt, log: Log, every_seconds: float = RENEWAL_SECONDS
+) -> Iterator[None]:
+    """Prolong the attempt's leases from time to time, in a thread, until the block ends."""
+    is_over = threading.Event()
+
+    def renew() -> None:
+        while not is_over.wait(every_seconds):
+            try:
+                coordinator.renew(attempt)
+            except WeirError as error:  # the next beat comes long before the lease ends
+                log(f"The read leases of {attempt.id} were not prolonged and will be soon: {error}")
+
+    thread = threading.Thread(target=renew, name="weir-renew", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()

@@ -1,4 +1,4 @@
-"""The command line's hand in Airflow: the plugin's endpoint, with the account of the local stack or of `WEIR_API`.
+"""Clears task instances for the command line: through the plugin's endpoint, with the account in `WEIR_API`.
 
 Invariant: nothing is cleared here that has another try than the expected one; the endpoint compares.
 """
@@ -10,21 +10,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from weir.cli.airflow_api import AirflowApi
-from weir.cli.airflow_environment import API
-from weir.cli.credentials import SERVICE, load_or_create
-from weir.cli.ports import LOOPBACK
-from weir.cli.project import state_folder
-from weir.cli.stack_state import Phase, read_state
-from weir.coordinator.clearing import ClearAnswer, ClearItem
+from weir.coordination.airflow import ClearAnswer, ClearItem
+from weir.environment import API_VARIABLE, command_environment
 from weir.errors import Misconfigured
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-VARIABLE = "WEIR_API"
-"""The api-server's URL, with a login and a password in it."""
-
-_OWN = frozenset({"WEIR_STORE", "WEIR_LEDGER"})
 
 
 class ApiClearer:
@@ -65,21 +56,15 @@ class ApiClearer:
 
 
 def airflow_api(environ: Mapping[str, str]) -> AirflowApi | None:
-    """Airflow's API, if its address is known: `WEIR_API`, or the local stack while it is up.
+    """Return Airflow's API, if its address is known: `WEIR_API`, or the local stack while it is up.
 
     Raises Misconfigured for an address that is none, and Retryable if it does not answer.
     """
-    given = environ.get(VARIABLE)
-    if given:
-        url = urlsplit(given)
-        if url.scheme not in {"http", "https"} or not url.hostname or url.username is None:
-            raise Misconfigured(f"{VARIABLE} is no address: expected http://LOGIN:PASSWORD@HOST:PORT")
-        address = f"{url.scheme}://{url.hostname}" + (f":{url.port}" if url.port else "") + url.path.rstrip("/")
-        return AirflowApi(address, unquote(url.username), unquote(url.password or ""))
-    if _OWN & environ.keys():
-        return None  # a ledger that is not the local stack's belongs to another Airflow
-    folder = state_folder()
-    state = read_state(folder)
-    if state.phase is not Phase.UP or API not in state.ports:
+    given = command_environment(environ).get(API_VARIABLE)
+    if not given:
         return None
-    return AirflowApi(f"http://{LOOPBACK}:{state.ports[API]}", SERVICE, load_or_create(folder).service_password)
+    url = urlsplit(given)
+    if url.scheme not in {"http", "https"} or not url.hostname or url.username is None:
+        raise Misconfigured(f"{API_VARIABLE} is no address: expected http://LOGIN:PASSWORD@HOST:PORT")
+    address = f"{url.scheme}://{url.hostname}" + (f":{url.port}" if url.port else "") + url.path.rstrip("/")
+    return AirflowApi(address, unquote(url.username), unquote(url.password or ""))

@@ -3,20 +3,33 @@
 Invariant: the engine that decides in production answers, about the job graph declared as a dataflow of which everything
 has committed. Only for a job graph that Weir cannot run does the reference of Flink's algorithm answer, and the answer
 says so.
+
+Declares a job graph as a dataflow, and has the production engine decide what a failure restarts in it.
+
+Invariant: each exchange of the job graph has partitions of its own, as in Flink. Exchanges that a dataflow would read
+from the same files are kept apart: by a key of their own, or, if they are pointwise, by a stage that copies their
+producer inside its region.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from weir.cli.job_graph_dataflow import DeclaredJobGraph
-from weir.dataflow.failover import Consumers, FailoverStrategy
-from weir.errors import Misconfigured
-from weir.flink.job_graph import JobGraph, Regions, pipelined_regions
+from weir.dataflow import Dataflow, Exchange, Stage, blocking, pipelined, sink, source
+from weir.dataflow.dataflow import Consumers, FailoverStrategy
+from weir.errors import Fault, Internal, Loss, Misconfigured
+from weir.execution.partition_state import PartitionState
+from weir.execution.run_state import AttemptState, CurrentResult, ReadResult, ReadSet, RegionState, RunState
+from weir.flink.job_graph import JobGraph, PartitionType, Regions, Wiring, pipelined_regions
 from weir.flink.job_graph_file import JobTopology, TaskFailure, partition
 from weir.flink.restart_set import JobPartition, RestartSet, restart_set
+from weir.recovery.rules.backtrack import Occasion
+from weir.recovery.rules.decision import Failure, NeedsProbe, decide
+from weir.recovery.rules.plan import StepKind
+from weir.topology.regions import PartitionId, RegionId, Topology
 
 VERSION = 1
 
@@ -128,3 +141,168 @@ def _named(topology: JobTopology, vertices: Iterable[int]) -> list[str]:
 
 def _shown(names: Sequence[str]) -> str:
     return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+
+
+_NAME = "job_graph"
+_RUN = f"{_NAME}@now"
+_ATTEMPT = "t0001"
+_FUNCTION = "job:graph"
+_KEY_GROUPS = 128
+
+
+class DeclaredJobGraph:
+    """A job graph as a dataflow, in a run of which every region has committed.
+
+    Raises Misconfigured for a job graph that Weir cannot run: its message says why, in the names of the job graph.
+    """
+
+    def __init__(self, graph: JobGraph, consumers: Consumers, strategy: FailoverStrategy) -> None:
+        self._graph = graph
+        self._strategy = strategy
+        self._topology = Topology(_dataflow(graph, consumers, strategy))
+        self._state = committed_run(self._topology)
+        self._members = {region: self._vertices_of(region) for region in self._topology.region_ids()}
+        members = sorted(self._members.values())
+        number = {vertex: place for place, vertices in enumerate(members) for vertex in vertices}
+        self.regions = Regions(tuple(number[vertex] for vertex in range(graph.size)), tuple(members))
+
+    def restart_set(self, failed: int, missing: Set[JobPartition], lost: JobPartition | None) -> RestartSet:
+        """Return what restarts when the vertex `failed` fails, and the partitions of `missing` and `lost` are gone."""
+        region = self._region_of(failed)
+        losses = {each: _loss(each) for each in self._partitions({*missing, *({lost} if lost else ())})}
+        failure = Failure(region, losses, self._state.results.keys() - losses.keys(), Occasion.QUESTION)
+        plan = decide(self._state, failure)
+        if isinstance(plan, NeedsProbe):
+            raise Internal(f"the plan of a job graph asks for {sorted(plan.partitions)}, which are known to be there")
+        rerun = [step.region for step in plan.of(StepKind.RERUN)]
+        if_changed = self._vertices(step.region for step in plan.of(StepKind.IF_CHANGED))
+        if self._strategy is FailoverStrategy.INDIVIDUAL:
+            # Weir clears nothing by itself: the plan names what a person clears.
+            return RestartSet(self._vertices([region]), if_changed, by_hand=self._vertices(rerun))
+        return RestartSet(self._vertices([region, *rerun]), if_changed)
+
+    def _region_of(self, vertex: int) -> RegionId:
+        stage = self._graph.stage_of[vertex]
+        first = self._graph.subtasks[self._graph.stages[stage].name].start
+        return self._topology.region_of(_stage(stage), vertex - first)
+
+    def _vertices_of(self, region: RegionId) -> tuple[int, ...]:
+        stages = set(self._topology.region(region.name).stages)
+        return tuple(
+            subtasks.start + region.subtask
+            for place, subtasks in enumerate(self._graph.subtasks.values())
+            if _stage(place) in stages
+        )
+
+    def _vertices(self, regions: Iterable[RegionId]) -> tuple[int, ...]:
+        return tuple(sorted(vertex for region in regions for vertex in self._members[region]))
+
+    def _partitions(self, gone: Iterable[JobPartition]) -> Iterator[PartitionId]:
+        """What is gone, as the dataflow has it; the loss of a pipelined partition changes nothing."""
+        for each in gone:
+            wiring = self._graph.exchanges[each.exchange]
+            if wiring.edge.type is PartitionType.PIPELINED:
+                continue
+            reader = _stage(self._graph.stage_of[wiring.consumers.start])
+            exchange = self._topology.dataflow.stage(reader).exchanges[_argument(each.exchange)]
+            yield PartitionId(exchange.stage, each.subtask, self._topology.layout_read(reader, exchange).id)
+
+
+def committed_run(topology: Topology) -> RunState:
+    """Return a run in which each region has committed once and read what is current, and that has not been closed."""
+    results: dict[PartitionId, CurrentResult] = {}
+    read_sets: dict[int, tuple[tuple[PartitionId, ...], ReadSet]] = {}
+    """By the id of the partitions: readers of an all-to-all exchange share one object, which is kept with its set."""
+    for region in topology.region_ids():
+        reads = []
+        for partitions in (read.partitions for read in topology.inputs(region)):
+            if id(partitions) not in read_sets:
+                read_sets[id(partitions)] = partitions, _read_set(partitions)
+            reads.append(read_sets[id(partitions)][1])
+        for each in topology.outputs(region):
+            results[each] = CurrentResult(
+                each, len(results) + 1, _ATTEMPT, 1, PartitionState.FINISHED, "", "", _digest(each), 1, 1, tuple(reads)
+            )
+    ended = {each: RegionState(each, 1, AttemptState.COMMITTED, 1) for each in topology.region_ids()}
+    return RunState(_RUN, topology, results, ended)
+
+
+def _read_set(partitions: tuple[PartitionId, ...]) -> ReadSet:
+    return ReadSet(tuple(ReadResult(each, _ATTEMPT, _digest(each)) for each in partitions))
+
+
+def _digest(partition: PartitionId) -> str:
+    return str(partition)
+
+
+def _loss(partition: PartitionId) -> Loss:
+    where = partition.stage, partition.subtask, partition.layout
+    return Loss(_RUN, *where, _ATTEMPT, Fault.MISSING, "the question says that it is gone")
+
+
+# The declaration
+
+
+def _dataflow(graph: JobGraph, consumers: Consumers, strategy: FailoverStrategy) -> Dataflow:
+    """Declare the stages by their places: a job graph's names may be any text."""
+    inputs: list[dict[str, Exchange]] = [{} for _ in graph.stages]
+    copies: list[Stage] = []
+    for place, wiring in enumerate(graph.exchanges):
+        _expect_declarable(place, wiring)
+        producer = _stage(graph.stage_of[wiring.producers.start])
+        if wiring.edge.type is PartitionType.PIPELINED:
+            exchange = pipelined(producer)
+        elif wiring.size == 1:
+            exchange = blocking(producer, by=_argument(place))  # each consumer reads each partition
+        else:
+            copies.append(Stage(f"{producer}_{place}", _FUNCTION, [pipelined(producer)], len(wiring.producers)))
+            exchange = blocking(copies[-1], pointwise=True)
+        inputs[graph.stage_of[wiring.consumers.start]][_argument(place)] = exchange
+    stages = [_declared(place, inputs[place], each.parallelism) for place, each in enumerate(graph.stages)]
+    sinks = [sink(_stage(place), f"{_stage(place)}_out") for place, writes in enumerate(graph.writes) if not writes]
+    most = max((each.parallelism for each in graph.stages), default=1)
+    try:
+        return Dataflow(
+            _NAME,
+            [*stages, *copies, *sinks],
+            max_parallelism=max(most, _KEY_GROUPS),
+            consumers=consumers,
+            failover=strategy,
+        )
+    except Misconfigured as error:
+        raise Misconfigured(_in_names_of(graph, str(error))) from error
+
+
+def _expect_declarable(place: int, wiring: Wiring) -> None:
+    edge = wiring.edge
+    where = f"exchange {place} ({edge.producer}->{edge.consumer})"
+    is_by_index = wiring.size == len(wiring.producers) == len(wiring.consumers)
+    if edge.type is PartitionType.HYBRID_FULL:
+        raise Misconfigured(
+            f"{where} is hybrid_full, which separates two regions in Flink; in Weir it is `cached`, inside one region"
+        )
+    if edge.type is PartitionType.PIPELINED and not is_by_index:
+        raise Misconfigured(f"{where} is pipelined, but does not join equal parallelisms subtask to subtask")
+    if wiring.size > 1 and not is_by_index:
+        raise Misconfigured(f"{where} is pointwise between unequal parallelisms")
+
+
+def _declared(place: int, inputs: Mapping[str, Exchange], parallelism: int) -> Stage:
+    if not inputs:
+        return source(_stage(place), _FUNCTION, parallelism=parallelism)
+    return Stage(_stage(place), _FUNCTION, inputs, parallelism)
+
+
+def _stage(place: int) -> str:
+    return f"s{place}"
+
+
+def _argument(place: int) -> str:
+    return f"e{place}"
+
+
+def _in_names_of(graph: JobGraph, problem: str) -> str:
+    def named(found: re.Match[str]) -> str:
+        return graph.stages[int(found[1])].name
+
+    return " ".join(re.sub(r"\bs(\d+)(?:_\w+)?\b", named, problem).split())

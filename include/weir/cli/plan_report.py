@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from weir.recovery.plan import Cost, Plan, Step, StepKind, Total
-from weir.recovery.staleness import USUAL_CAUSES
+from weir.recovery.rules.plan import Cost, Plan, Step, StepKind, Total
+from weir.recovery.rules.staleness import USUAL_CAUSES
 
 MOST_ROWS = 40
 """The steps that a table shows; `--json` has all."""

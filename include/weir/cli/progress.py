@@ -2,21 +2,35 @@
 
 Invariant: on a terminal there is always a moving line; elsewhere every change is a line of its own, with the time,
 and no half minute passes without one.
+
+Showing how much of many bytes has been read.
+
+Invariant: on a terminal there is always a moving bar with the time that is left; elsewhere a line now and then. It goes
+to stderr, so that what is answered can be piped.
 """
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING
 
+from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import Progress as Bars
+
+from weir.units import told_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from rich.console import Console
     from rich.status import Status
+
 
 _AT_LEAST_EVERY_SECONDS = 20.0
 _AT_MOST_EVERY_SECONDS = 3.0
@@ -64,3 +78,56 @@ class Progress:
     def _line(self, text: str) -> None:
         self._said_at = time.monotonic()
         self._console.print(f"[dim]{self.elapsed():4.0f} s[/]  {text}", soft_wrap=True)
+
+
+@contextmanager
+def byte_progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show `title` and how much of `total` bytes is done; gives what is to be told, from any thread, of each part."""
+    console = Console(stderr=True)
+    shown = _bar(console, title, total) if console.is_terminal else _lines(console, title, total)
+    with shown as advance:
+        yield advance
+
+
+@contextmanager
+def _bar(console: Console, title: str, total: int) -> Iterator[Callable[[int], None]]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Bars(*columns, console=console) as bars:
+        task = bars.add_task(title, total=max(total, 1))
+        yield lambda count: bars.advance(task, count)
+        bars.update(task, completed=max(total, 1))
+
+
+@contextmanager
+def _lines(console: Console, title: str, total: int) -> Iterator[Callable[[int], None]]:
+    progress, lock, done = Progress(console), threading.Lock(), 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        with lock:
+            done += count
+            progress.say(f"{told_size(done)} of {told_size(total)}")
+
+    with progress.phase(title):
+        yield advance
+
+
+@contextmanager
+def exits_on_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that what was started is ended."""
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,12 +1,23 @@
 """What a user declares: stages joined by exchanges. Importing this is cheap: DAG files do it at every parse."""
 
-from weir.dataflow.dataflow import Dataflow
+from weir.dataflow.dataflow import Consumers, Dataflow, FailoverStrategy
 from weir.dataflow.digest_rule import DigestRule, digest
-from weir.dataflow.exchange import Exchange, ExchangeKind, blocking, cached, pipelined, previous
-from weir.dataflow.failover import Consumers, FailoverStrategy
 from weir.dataflow.quality import Gate, Policy, When, expectations
-from weir.dataflow.settings import spark_conf, task_settings
-from weir.dataflow.stage import Stage, StageKind, TaskSettings, sink, source
+from weir.dataflow.stage import (
+    Exchange,
+    ExchangeKind,
+    Stage,
+    StageKind,
+    TaskSettings,
+    blocking,
+    cached,
+    pipelined,
+    previous,
+    sink,
+    source,
+    spark_conf,
+    task_settings,
+)
 from weir.dataflow.state import OnReprocess, State, StateKind, broadcast_state, keyed_state, list_state
 
 __all__ = [

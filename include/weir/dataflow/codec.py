@@ -14,9 +14,8 @@ from datetime import timedelta
 from typing import Any
 
 from weir.dataflow.digest_rule import DigestRule
-from weir.dataflow.exchange import Exchange, ExchangeKind
 from weir.dataflow.quality import Gate, Policy, When
-from weir.dataflow.stage import Stage, StageKind, TaskSettings
+from weir.dataflow.stage import Exchange, ExchangeKind, Stage, StageKind, TaskSettings
 from weir.dataflow.state import State, StateKind
 
 

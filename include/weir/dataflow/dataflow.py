@@ -1,4 +1,7 @@
-"""A dataflow: stages joined by exchanges. Invariant: one that was constructed is sound and can be run as it is."""
+"""What a dataflow says of its recovery: which regions a failure restarts. Invariant: each choice has one text.
+
+A dataflow: stages joined by exchanges. Invariant: one that was constructed is sound and can be run as it is.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,33 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from weir.dataflow.codec import stage_from_json, stage_to_json
-from weir.dataflow.failover import Consumers, FailoverStrategy
-from weir.dataflow.keep import Keep, size_from_text, time_from_text
+from weir.dataflow.retention import Keep
 from weir.dataflow.stage import Stage
 from weir.dataflow.state import OnReprocess, State
 from weir.dataflow.validation import sound_stages
 from weir.errors import Misconfigured
+from weir.units import size_from_text, time_from_text
+
+
+class FailoverStrategy(Enum):
+    """Which regions run again after a failure (Flink's `jobmanager.execution.failover-strategy`, and one more)."""
+
+    REGION = "region"
+    """The failed region, producers of what is not available, and consumers of what has changed."""
+    FULL = "full"
+    """All regions of the run that have begun."""
+    INDIVIDUAL = "individual"
+    """The failed region alone: Weir clears nothing by itself, and names what a person may."""
+
+
+class Consumers(Enum):
+    """What becomes of the consumers of what is made again."""
+
+    IF_CHANGED = "if_changed"
+    """They restart if its digest is another one: Weir's default."""
+    ALWAYS = "always"
+    """They restart: Flink's rule."""
+
 
 VERSION = 2
 """The version of the JSON that a run is pinned to."""

@@ -1,18 +1,115 @@
-"""A step of a dataflow and what Airflow and Spark must know of it. Invariant: it is data and imports no user code."""
+"""How a stage reads another one. Invariant: it alone says whether it is a region boundary and who reads what.
+
+A step of a dataflow and what Airflow and Spark must know of it. Invariant: it is data and imports no user code.
+
+Settings of the task that runs a region. Invariant: stages that share a task never contradict each other.
+
+What a source's resolver is told and what it may answer. Invariant: one JSON value a subtask, none of them null.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, cast
 
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
-from weir.dataflow.exchange import Exchange, ExchangeKind, name_of
 from weir.dataflow.quality import Gate, gates_of
 from weir.dataflow.state import State
 from weir.errors import Misconfigured
+
+
+class ExchangeKind(Enum):
+    """Flink's ResultPartitionType, as far as a dataflow that is run knows it, and what FLIP-1 and iterations add."""
+
+    PIPELINED = "pipelined"
+    BLOCKING = "blocking"
+    CACHED = "cached"
+    PREVIOUS = "previous"
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One input of a stage: the stage it reads, and how.
+
+    `keys` are the columns that a blocking or previous exchange is partitioned by; `broadcast` gives every reader all
+    rows; `pointwise` gives reader i the partition i of a blocking exchange. `durable` tells the two cached exchanges
+    apart. `schema` is what a previous exchange reads in the first epoch: no rows, with these columns.
+    """
+
+    stage: str
+    kind: ExchangeKind
+    keys: tuple[str, ...] = ()
+    broadcast: bool = False
+    pointwise: bool = False
+    durable: bool = True
+    schema: str = ""
+
+    @property
+    def joins_plan(self) -> bool:
+        """Whether both ends are one Spark plan and so one region: pipelined and cached exchanges."""
+        return self.kind in (ExchangeKind.PIPELINED, ExchangeKind.CACHED)
+
+    @property
+    def is_boundary(self) -> bool:
+        """Whether it separates regions of one run: blocking exchanges."""
+        return self.kind is ExchangeKind.BLOCKING
+
+    @property
+    def is_previous(self) -> bool:
+        """Whether it reads the epoch before: no order, cycle or region of its own run depends on it."""
+        return self.kind is ExchangeKind.PREVIOUS
+
+
+def pipelined(stage: str | Stage) -> Exchange:
+    """Read `stage` inside the same Spark plan, index to index: nothing is written, both restart together."""
+    return Exchange(name_of(stage), ExchangeKind.PIPELINED)
+
+
+def cached(stage: str | Stage, *, durable: bool = True) -> Exchange:
+    """Read `stage` inside the same Spark plan, and keep a copy of it: a point from which a retry resumes (FLIP-1).
+
+    The copy is in the store and serves later attempts of the same task, as long as it was made from the same inputs by
+    the same code. With `durable=False` it is `DataFrame.persist`, for several readers within one attempt.
+    """
+    return Exchange(name_of(stage), ExchangeKind.CACHED, durable=durable)
+
+
+def blocking(
+    stage: str | Stage, *, by: str | Sequence[str] = (), broadcast: bool = False, pointwise: bool = False
+) -> Exchange:
+    """Read `stage` from result partitions in the store: a boundary at which recovery stops.
+
+    With `by`, subtask i reads the rows of its own key groups; with `broadcast=True` every subtask reads all rows; with
+    `pointwise=True` subtask i reads what subtask i of `stage` wrote. A stage of parallelism 1 needs none of them.
+    """
+    return Exchange(name_of(stage), ExchangeKind.BLOCKING, _keys(by), broadcast, pointwise)
+
+
+def previous(
+    stage: str | Stage, *, by: str | Sequence[str] = (), broadcast: bool = False, schema: str = ""
+) -> Exchange:
+    """Read the result of `stage` of the epoch before: it may be the reading stage itself, or close a longer cycle.
+
+    The first epoch reads no rows, with the columns of `schema`, a Spark DDL string like "id BIGINT, seen TIMESTAMP";
+    in later epochs the columns must be these. `by` and `broadcast` are those of `blocking`.
+    """
+    return Exchange(name_of(stage), ExchangeKind.PREVIOUS, _keys(by), broadcast, schema=schema)
+
+
+def _keys(by: str | Sequence[str]) -> tuple[str, ...]:
+    return (by,) if isinstance(by, str) else tuple(by)
+
+
+def name_of(stage: object) -> str:
+    """Return the name of a stage that is given itself or by name. Raises Misconfigured for anything else."""
+    name = stage if isinstance(stage, str) else getattr(stage, "name", None)
+    if not isinstance(name, str):
+        raise Misconfigured(f"{stage!r} is not a stage: give the stage itself or its name")
+    return name
 
 
 class StageKind(Enum):
@@ -155,3 +252,73 @@ def _by_argument(stage: str, inputs: object) -> dict[str, Exchange]:
                 "write pipelined(x), cached(x), blocking(x, by=...), blocking(x, broadcast=True) or previous(x, ...)"
             )
     return named
+
+
+_SINGLE = ("pool", "queue", "priority_weight", "execution_timeout", "spark_conn_id")
+
+
+def task_settings(region: Sequence[Stage]) -> TaskSettings:
+    """Merge the task settings of a region's stages; an unset one agrees with anything. Raises Misconfigured."""
+    single = _merged(
+        (stage, key, getattr(stage.task, key))
+        for stage in region
+        for key in _SINGLE
+        if getattr(stage.task, key) is not None
+    )
+    executor = _merged((stage, key, value) for stage in region for key, value in stage.task.executor_config.items())
+    return TaskSettings(**single, executor_config=executor)
+
+
+def spark_conf(region: Sequence[Stage]) -> dict[str, str]:
+    """Merge the Spark settings of a region's stages, sorted by key. Raises Misconfigured where two disagree."""
+    return dict(sorted(_merged((stage, key, value) for stage in region for key, value in stage.spark.items()).items()))
+
+
+def _merged(settings: Iterable[tuple[Stage, str, Any]]) -> dict[str, Any]:
+    said: dict[str, tuple[Stage, Any]] = {}
+    for stage, key, value in settings:
+        first, other = said.setdefault(key, (stage, value))
+        if other != value:
+            raise Misconfigured(
+                f"stages {first.name!r} and {stage.name!r} run in one task but set {key} differently "
+                f"({other!r} and {value!r}): set it in one of them, or join them by a blocking exchange"
+            )
+    return {key: value for key, (_, value) in said.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveContext:
+    """The argument of a source's `resolve` function, which runs once a run, for all subtasks, without Spark.
+
+    `epoch` is the start of `interval` as `20130101T000000Z`; `interval` is in UTC, its end exclusive. `parameters` are
+    those of the run.
+    """
+
+    dataflow: str
+    epoch: str
+    interval: tuple[datetime, datetime]
+    parallelism: int
+    parameters: Mapping[str, Any]
+
+
+def checked_slices(answer: Any, owner: str, parallelism: int) -> list[Any]:
+    """What `owner` answered, as it is recorded.
+
+    Raises Misconfigured if that is not a list of JSON values, one a subtask.
+    """
+    if not isinstance(answer, (list, tuple)) or len(answer) != parallelism or None in answer:
+        raise Misconfigured(
+            f"{owner} must return a list of {parallelism} values, one a subtask and none of them None; found "
+            f"{_shown(answer)}"
+        )
+    try:
+        slices: list[Any] = json.loads(json.dumps(answer, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise Misconfigured(f"{owner} must return numbers, strings, lists and dicts only: {error}") from error
+    return slices
+
+
+def _shown(answer: object) -> str:
+    if isinstance(answer, (list, tuple)):
+        return f"{len(answer)} values: {str(answer)[:200]}"
+    return f"{type(answer).__name__}: {str(answer)[:200]}"

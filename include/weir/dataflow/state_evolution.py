@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from weir.dataflow.keep import time_from_text
 from weir.dataflow.state import State, StateKind
 from weir.dataflow.state_schema import Fields, Kind, fields_of_ddl, shown
 from weir.errors import Misconfigured
+from weir.units import time_from_text
 
 if TYPE_CHECKING:
     from weir.dataflow.dataflow import Dataflow

@@ -2,6 +2,14 @@
 
 Each check yields problems as text. `sound_stages` runs them in rounds, since later rounds rely on what earlier ones
 found to hold, and raises all problems of the first round that has any.
+
+The stages that states are. Invariant: to give them twice is to give them once, so that a record reads back equal.
+
+What makes one exchange unfit to run. Invariant: every problem names its input and says what to write instead.
+
+What makes gates unfit to be run. Invariant: every problem names its stage and says what to write instead.
+
+What makes a state unfit to be kept. Invariant: every problem names its stage and says what to write instead.
 """
 
 from __future__ import annotations
@@ -10,22 +18,22 @@ import difflib
 import keyword
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
 from weir.dataflow.digest_rule import rule_problems
-from weir.dataflow.exchange import ExchangeKind
-from weir.dataflow.exchange_rules import declared_problems, meeting_problems
 from weir.dataflow.graph import find_cycle, group_reads, pipelined_groups, topological_order
-from weir.dataflow.quality_rules import quality_problems
-from weir.dataflow.settings import spark_conf, task_settings
-from weir.dataflow.stage import Stage, StageKind
-from weir.dataflow.state_rules import state_problems
-from weir.dataflow.state_stages import with_state_stages
+from weir.dataflow.key_types import canonical_type
+from weir.dataflow.quality import Gate
+from weir.dataflow.stage import Exchange, ExchangeKind, Stage, StageKind, pipelined, spark_conf, task_settings
+from weir.dataflow.state import State, StateKind
+from weir.dataflow.state_schema import fields_of_ddl
 from weir.errors import Misconfigured
+from weir.units import size_from_text, time_from_text
 
 MAX_NAME_LENGTH = 60
+
 MAX_PARALLELISM_LIMIT = 32768
 """Flink's upper bound (KeyGroupRangeAssignment)."""
 
@@ -265,3 +273,226 @@ def _whole(value: object) -> bool:
 
 def _listed(names: Iterable[str], separator: str = ", ") -> str:
     return separator.join(repr(name) for name in names)
+
+
+def with_state_stages(stages: Sequence[Stage]) -> tuple[Stage, ...]:
+    """Give each stage that keeps state an input of the epoch before, and each state a stage of its own."""
+    declared = {stage.name for stage in stages if stage.kind is StageKind.STATE}
+    return tuple(each for stage in stages for each in _with_states(stage, declared))
+
+
+def _with_states(stage: Stage, declared: set[str]) -> Iterator[Stage]:
+    inputs = {state.name: previous_of(state) for state in stage.states}
+    yield replace(stage, inputs={**stage.exchanges, **inputs}) if inputs else stage
+    for state in stage.states:
+        if state.name not in declared:
+            yield Stage(state.name, "", {stage.name: pipelined(stage)}, kind=StageKind.STATE, quality=state.quality)
+
+
+def previous_of(state: State) -> Exchange:
+    """How a stage reads its own state of the epoch before."""
+    is_keyed = state.kind is StateKind.KEYED
+    return Exchange(state.name, ExchangeKind.PREVIOUS, state.keys, not is_keyed, schema=state.schema)
+
+
+def declared_problems(argument: str, exchange: Exchange) -> Iterator[str]:
+    """Say what is wrong with an exchange whatever it joins; the caller names the stage."""
+    yield from _divided_problems(argument, exchange)
+    yield from _expected_schema_problems(argument, exchange)
+    if not exchange.durable and exchange.kind is not ExchangeKind.CACHED:
+        yield f"input {argument!r}: only a cached exchange can have durable=False: write cached(x, durable=False)"
+    keys = exchange.keys
+    if any(not isinstance(key, str) or not key for key in keys):
+        yield f"input {argument!r}: keys must be names of columns, not {list(keys)!r}"
+    elif len(set(keys)) < len(keys):
+        yield f"input {argument!r}: a key is named twice in {list(keys)!r}"
+
+
+def _divided_problems(argument: str, exchange: Exchange) -> Iterator[str]:
+    kind = exchange.kind.value
+    if exchange.joins_plan and (exchange.keys or exchange.broadcast or exchange.pointwise):
+        yield (
+            f"input {argument!r}: a {kind} exchange has neither keys nor broadcast nor pointwise, since it joins its "
+            "ends index to index: write blocking(...) to divide the rows otherwise"
+        )
+        return
+    if exchange.keys and exchange.broadcast:
+        yield f"input {argument!r} has both by= and broadcast=True: keep by= to divide the rows, broadcast to copy them"
+    if not exchange.pointwise:
+        return
+    if exchange.is_previous:
+        yield (
+            f"input {argument!r}: a previous exchange is not pointwise, since the epoch before may have had another "
+            "parallelism: write previous(x, by=[columns], schema=...)"
+        )
+    elif exchange.keys or exchange.broadcast:
+        other = "by=" if exchange.keys else "broadcast=True"
+        yield (
+            f"input {argument!r} has both pointwise=True and {other}: keep pointwise if subtask i needs only what "
+            f"subtask i wrote, {other} if it needs rows of others"
+        )
+
+
+def _expected_schema_problems(argument: str, exchange: Exchange) -> Iterator[str]:
+    schema = exchange.schema
+    if not exchange.is_previous:
+        if schema:
+            yield f"input {argument!r}: only a previous exchange has schema=: remove it, or write previous(...)"
+    elif not isinstance(schema, str) or not schema.strip():
+        yield (
+            f"input {argument!r} needs schema=, since the first epoch has none before it: write "
+            f'previous("{exchange.stage}", schema="id BIGINT, seen TIMESTAMP") with the columns that it reads'
+        )
+
+
+def meeting_problems(stage: Stage, by_name: Mapping[str, Stage]) -> Iterator[str]:
+    """Say where a stage's exchanges do not fit what they read, or each other."""
+    for argument, exchange in stage.exchanges.items():
+        producer = by_name[exchange.stage]
+        unequal = producer.parallelism != stage.parallelism
+        if exchange.joins_plan and unequal:
+            yield (
+                f"stage {stage.name!r} (parallelism {stage.parallelism}) reads {producer.name!r} (parallelism "
+                f"{producer.parallelism}) over a {exchange.kind.value} exchange, which joins them index to index: give "
+                f'both the same parallelism, or write blocking("{producer.name}", by=...)'
+            )
+        elif exchange.pointwise and unequal:
+            yield (
+                f"stage {stage.name!r} (parallelism {stage.parallelism}) reads {producer.name!r} (parallelism "
+                f"{producer.parallelism}) over a pointwise exchange, where subtask i reads partition i: give both the "
+                f'same parallelism, or write blocking("{producer.name}", by=[columns])'
+            )
+        yield from _ignored_keys(stage, producer, exchange)
+        if exchange.kind is ExchangeKind.CACHED and exchange.durable and producer.states:
+            yield (
+                f"stage {stage.name!r} reads {producer.name!r} over a cached exchange, but a try that resumes behind "
+                f"{producer.name!r} would not know what it changes in its state: write pipelined({producer.name!r}), "
+                f"and cache what {producer.name!r} reads"
+            )
+        divides = exchange.keys or exchange.broadcast or exchange.pointwise or exchange.joins_plan
+        if stage.parallelism > 1 and not divides:
+            yield _undivided(stage, argument, exchange)
+    keyed = {argument: exchange.keys for argument, exchange in stage.exchanges.items() if exchange.keys}
+    if len({len(keys) for keys in keyed.values()}) > 1:
+        shown = ", ".join(f"{argument} by {list(keys)}" for argument, keys in keyed.items())
+        yield (
+            f"stage {stage.name!r}: its keyed inputs have different numbers of keys ({shown}), so that equal keys "
+            "would meet in different subtasks: give each as many, in the same order, or broadcast the smaller input"
+        )
+
+
+def _ignored_keys(stage: Stage, producer: Stage, exchange: Exchange) -> Iterator[str]:
+    for key in exchange.keys:
+        if key in producer.digest.ignore:
+            yield (
+                f"stage {stage.name!r} reads {producer.name!r} by {key!r}, which the digest of {producer.name!r} "
+                f"ignores, so that a row could move to another subtask unnoticed: remove {key!r} from "
+                "digest(ignore=...), or read by another column"
+            )
+
+
+def _undivided(stage: Stage, argument: str, exchange: Exchange) -> str:
+    word, more = ("previous", ", schema=...") if exchange.is_previous else ("blocking", "")
+    return (
+        f"stage {stage.name!r} has parallelism {stage.parallelism}, but its input {argument!r} does not say which rows "
+        f'each subtask reads: write {word}("{exchange.stage}", by=[columns]{more}), or '
+        f'{word}("{exchange.stage}", broadcast=True{more}) to give every subtask all rows'
+    )
+
+
+MAX_SUITE_LENGTH = 120
+
+RESERVED = "weir"
+"""The name of the suite of the checks that are built in."""
+
+_SUITE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+def quality_problems(stage: Stage) -> Iterator[str]:
+    """Say what is wrong with the gates of a stage and of its states."""
+    yield from _gate_problems(f"stage {stage.name!r}", stage.gates)
+    for state in stage.states:
+        if isinstance(state, State):
+            where = f"stage {stage.name!r}, state {state.name!r}"
+            yield from _gate_problems(where, state.quality)
+            yield from (f"{where}: {problem}" for problem in _state_problems(state))
+
+
+def _gate_problems(where: str, gates: Iterable[Gate]) -> Iterator[str]:
+    found = list(gates)
+    for gate in found:
+        if not isinstance(gate, Gate):
+            yield f'{where}: {gate!r} is no gate: write quality=expectations("name_of_a_suite")'
+            return
+        if not isinstance(gate.suite, str) or not _SUITE.fullmatch(gate.suite) or len(gate.suite) > MAX_SUITE_LENGTH:
+            yield (
+                f"{where}: a suite is named like its file include/expectations/<suite>.json, in letters, digits, "
+                f"underscores, dots and hyphens, at most {MAX_SUITE_LENGTH} of them, not {gate.suite!r}"
+            )
+        elif gate.suite == RESERVED:
+            yield f"{where}: the suite {RESERVED!r} is that of Weir's own checks: call it otherwise"
+    for suite, count in Counter(gate.suite for gate in found).items():
+        if count > 1:
+            yield f"{where}: the suite {suite!r} is named {count} times: once is enough"
+
+
+def _state_problems(state: State) -> Iterator[str]:
+    if state.kind is not StateKind.KEYED and (state.grows or state.quality):
+        yield "only a keyed state has rows to be checked: leave grows= and quality= out"
+    if not isinstance(state.grows, bool):
+        yield f"grows must be True or False, not {state.grows!r}"
+    elif state.grows and state.ttl is not None:
+        yield "grows=True says that there are never fewer rows, and ttl= that rows expire: leave one of them out"
+
+
+def state_problems(stage: Stage) -> Iterator[str]:
+    """Say what is wrong with the states of a stage."""
+    for state in stage.states:
+        if not isinstance(state, State):
+            yield (
+                f"stage {stage.name!r}: {state!r} is not a state: write keyed_state(...), list_state(...) or "
+                "broadcast_state(...)"
+            )
+            continue
+        where = f"stage {stage.name!r}, state {state.name!r}"
+        yield from (f"{where}: {problem}" for problem in _problems(stage, state))
+
+
+def _problems(stage: Stage, state: State) -> Iterator[str]:
+    if stage.kind in (StageKind.SINK, StageKind.STATE):
+        yield "a sink keeps no state: give it to the stage that the sink publishes"
+    if stage.exchanges.get(state.name, previous_of(state)) != previous_of(state):
+        yield "an input of the stage has that name, too: rename the input ({'other_name': ...}) or the state"
+    if not isinstance(state.schema, str) or not state.schema.strip():
+        yield 'it needs schema=, Spark DDL with all of its columns, like "tailnum STRING, flights BIGINT"'
+    else:
+        yield from _state_schema_problems(state)
+    if state.kind is StateKind.KEYED and not state.keys:
+        yield "it has no key: write key=, the columns that tell its rows apart"
+    if not isinstance(state.runs, int) or state.runs < 2:
+        yield f"runs must be a whole number of at least 2, not {state.runs!r}"
+    try:
+        size_from_text("budget", state.budget)
+        if state.ttl is not None and time_from_text("ttl", state.ttl) is None:
+            yield "a state without an end has no ttl: leave ttl= out"
+    except Misconfigured as error:
+        yield str(error)
+
+
+def _state_schema_problems(state: State) -> Iterator[str]:
+    try:
+        fields = fields_of_ddl(state.schema)
+    except Misconfigured as error:
+        yield str(error)
+        return
+    for name in fields:
+        if name.lower().startswith("_weir_"):
+            yield f"the column {name!r} begins with '_weir_', which is reserved for Weir's own columns: rename it"
+    for key in state.keys:
+        if key not in fields:
+            yield f"its schema has no key column {key!r}; it has {', '.join(fields)}: all columns stand there, keys too"
+            continue
+        try:
+            canonical_type(str(fields[key].kind))
+        except Misconfigured as error:
+            yield str(error).replace(", in the stage that writes it", ", and declare it so")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from weir.doctor.finding import Finding, ok, problem, unknown, warning
+from weir.doctor.examination import Finding, ok, problem, unknown, warning
 from weir.store.local import is_local
 
 AREA = "settings"
@@ -31,7 +31,6 @@ EXECUTOR: Key = ("core", "executor")
 SHOWN = (EXECUTOR, MIN_HEARTBEAT, IDLE_SLEEP, HEARTBEAT_TIMEOUT, PARALLELISM, PLUGINS_FOLDER, ALL_ADMINS, JWT_KEY_FILE)
 SECRET = (FERNET_KEY, JWT_SECRET)
 """Settings of which only "set" or an empty text is handed on."""
-
 
 _ON_ONE_MACHINE = frozenset({"LocalExecutor", "SequentialExecutor", "DebugExecutor", "InProcessExecutor", ""})
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from weir.doctor.finding import Finding, ok, problem, unknown, warning
+from weir.doctor.examination import Finding, ok, problem, unknown, warning
 
 AREA = "airflow"
 UPKEEP = "weir_upkeep"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from weir.doctor.finding import Finding, ok, warning
+from weir.doctor.examination import Finding, ok, warning
 
 MOST_SECONDS = 5.0
 """Airflow's tokens bear ten."""

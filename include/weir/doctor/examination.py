@@ -1,18 +1,89 @@
-"""Asking many things at once, none of which may hold up the others.
+"""What a check found, as data.
+
+Invariant: whatever is not ok says what was expected and what to do next.
+
+Asking many things at once, none of which may hold up the others.
 
 Invariant: every check ends in a finding within its time, whether it answers, hangs or crashes; of an area nothing more
 is asked once what the rest needs is not there.
+
+Keeping secrets out of what is shown.
+
+Invariant: a text that passed through here holds no password of a URL and none of the secrets that were named.
 """
 
 from __future__ import annotations
 
 import queue
+import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
+from typing import Any
+from urllib.parse import unquote
 
-from weir.doctor.finding import Finding, Status, problem, unknown
 from weir.errors import WeirError
+
+
+class Status(Enum):
+    """How a check ended."""
+
+    OK = "ok"
+    WARNING = "warning"
+    """Weir works, but slower or less safely than it could."""
+    PROBLEM = "problem"
+    """Something of Weir does not work."""
+    UNKNOWN = "unknown"
+    """It could not be asked, for a reason that is no fault of what was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report. `mend` is what to do next, in the words to type where there are such."""
+
+    area: str
+    name: str
+    status: Status
+    found: str
+    expected: str = ""
+    mend: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """A flat object of texts."""
+        return {**asdict(self), "status": self.status.value}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Finding:
+        """Read what `to_json` made. Raises KeyError, TypeError or ValueError for anything else."""
+        return cls(**{**values, "status": Status(values["status"])})
+
+
+def ok(area: str, name: str, found: str) -> Finding:
+    """All is well."""
+    return Finding(area, name, Status.OK, found)
+
+
+def warning(area: str, name: str, found: str, *, expected: str, mend: str) -> Finding:
+    """It works, but."""
+    return Finding(area, name, Status.WARNING, found, expected, mend)
+
+
+def problem(area: str, name: str, found: str, *, expected: str, mend: str) -> Finding:
+    """It does not work."""
+    return Finding(area, name, Status.PROBLEM, found, expected, mend)
+
+
+def unknown(area: str, name: str, found: str, *, mend: str = "") -> Finding:
+    """Nobody can tell, from here."""
+    return Finding(area, name, Status.UNKNOWN, found, mend=mend)
+
+
+def worst(findings: Iterable[Finding]) -> Status:
+    """The status of all together: a problem if there is one, else a warning, else what is unknown."""
+    found = {each.status for each in findings}
+    return next((each for each in (Status.PROBLEM, Status.WARNING, Status.UNKNOWN) if each in found), Status.OK)
+
 
 SECONDS = 20.0
 """How long a check may take unless it says otherwise."""
@@ -121,3 +192,65 @@ def _hanging(check: Check) -> Finding:
 
 def _first_lines(error: BaseException) -> str:
     return " ".join(str(error).split("\n")[:3])[:500]
+
+
+HIDDEN = "***"
+
+_LEAST_LENGTH = 6
+"""A shorter secret is a part of too many words to be blackened wherever it stands."""
+
+_IN_URL = re.compile(r"(?P<before>[a-z][a-z0-9+.-]*://[^\s/:@'\"]*:)[^\s/@'\"]+(?P<after>@)", re.IGNORECASE)
+_NAMED = re.compile(
+    r"(?P<before>\b[\w-]*(?:password|passwd|token|secret|secret_key|access_key|authorization)"
+    r"['\"]?\s*[=:]\s*(?:bearer\s+)?['\"]?)[^\s'\",;&]+",
+    re.IGNORECASE,
+)
+
+
+class Secrecy:
+    """Knows secrets and blackens them."""
+
+    def __init__(self, secrets: Iterable[str | None] = ()) -> None:
+        self._secrets: set[str] = set()
+        for secret in secrets:
+            self.learn(secret)
+
+    def learn(self, secret: str | None) -> None:
+        """Hide this from now on."""
+        if secret is not None and len(secret) >= _LEAST_LENGTH:
+            self._secrets.add(secret)
+
+    def learn_url(self, url: str | None) -> None:
+        """Hide the password of a URL."""
+        account = (url or "").partition("://")[2].partition("/")[0].rpartition("@")[0]
+        password = account.partition(":")[2]
+        for spelling in (password, unquote(password)):
+            self.learn(spelling)
+
+    def learn_all(self, values: Mapping[str, Any]) -> None:
+        """Hide every text in these options, however deep, but those that say where or how."""
+        for key, value in values.items():
+            if isinstance(value, Mapping):
+                self.learn_all(value)
+            elif isinstance(value, str) and _may_be_secret(key):
+                self.learn(value)
+
+    def clean(self, text: str) -> str:
+        """The text without secrets."""
+        for secret in sorted(self._secrets, key=len, reverse=True):
+            text = text.replace(secret, HIDDEN)
+        text = _IN_URL.sub(rf"\g<before>{HIDDEN}\g<after>", text)
+        return _NAMED.sub(rf"\g<before>{HIDDEN}", text)
+
+    def cleaned(self, finding: Finding) -> Finding:
+        """The finding without secrets."""
+        return replace(
+            finding,
+            found=self.clean(finding.found),
+            expected=self.clean(finding.expected),
+            mend=self.clean(finding.mend),
+        )
+
+
+def _may_be_secret(key: str) -> bool:
+    return not any(word in key.lower() for word in ("url", "region", "host", "version", "timeout", "profile"))

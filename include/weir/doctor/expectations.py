@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from weir.doctor.examination import Check
-from weir.doctor.finding import Finding, ok, problem, unknown
+from weir.doctor.examination import Check, Finding, ok, problem, unknown
 from weir.errors import Misconfigured
-from weir.quality.suite import suite_from_json
+from weir.formats.suite import suite_from_json
 
 AREA = "expectations"
 

@@ -1,6 +1,12 @@
 """The ledger as this machine sees it.
 
 Invariant: it is only looked at. Nothing is created or migrated, and no lock is held for longer than a look.
+
+What a ledger answers, judged. Invariant: nothing is asked here.
+
+Whether the states of dataflows are checkpointed and compacted, as the ledger has it.
+
+Invariant: one finding for each dataflow whose newest closed run keeps state; nothing is asked where it is judged.
 """
 
 from __future__ import annotations
@@ -8,7 +14,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,22 +27,18 @@ from sqlalchemy.pool import NullPool
 
 from weir.dataflow import Dataflow
 from weir.doctor.clock import clock_difference, judge_clock
-from weir.doctor.examination import Check, Enough
-from weir.doctor.finding import Finding, ok, problem, unknown, warning
-from weir.doctor.ledger_judgement import (
-    AREA,
-    Owed,
-    judge_connections,
-    judge_owed,
-    judge_postgresql,
-    judge_revision,
-)
-from weir.doctor.ledger_states import judge_states, states_of_dataflows
+from weir.doctor.examination import Check, Enough, Finding, ok, problem, unknown, warning
 from weir.errors import Misconfigured
+from weir.formats.checkpoint import SnapshotKind
+from weir.formats.codec import state_files_from_plain
+from weir.ledger.checkpoints import CheckpointStatus, is_retained
+from weir.ledger.database.migrate import known_revisions
+from weir.ledger.database.sqlite import NETWORK_FILE_SYSTEMS, file_system_of
+from weir.ledger.database.tables import CheckpointRow, CompactionRow, DataflowRow, OwedClearRow, RestoreRow, RunRow
 from weir.ledger.ledger import HEAD
-from weir.ledger.migrate import known_revisions
-from weir.ledger.models import DataflowRow, OwedClearRow, RunRow
-from weir.ledger.sqlite import NETWORK_FILE_SYSTEMS, file_system_of
+from weir.ledger.runs import topology_of
+from weir.state.file_rules import runs_to_merge
+from weir.topology.regions import Topology
 
 LOOK_SECONDS = 5
 """How long to wait for a connection or a lock."""
@@ -264,3 +267,185 @@ def _may_write_server(connection: Connection) -> str | None:
 
 def _patience_of(url: URL) -> dict[str, Any]:
     return {"connect_timeout": LOOK_SECONDS} if url.get_backend_name() == "postgresql" else {}
+
+
+AREA = "ledger"
+OLDEST_POSTGRESQL = 13
+
+OLD_CLEAR = timedelta(minutes=15)
+"""Upkeep comes by every three minutes: a clear that is owed for so long is one that cannot be carried out."""
+
+SPARE_CONNECTIONS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """The clears that Airflow has still to be told of."""
+
+    number: int
+    oldest: datetime | None
+
+
+def judge_revision(found: str | None, head: str, known: frozenset[str]) -> Finding:
+    """Judge the revision of the ledger's tables, None if it has none."""
+    if found == head:
+        return ok(AREA, "revision", found)
+    if found is None:
+        return ok(AREA, "revision", "none; the first task or command makes its tables")
+    if found in known:
+        mend = "`weir ledger upgrade`; the next task does it by itself too"
+        return warning(AREA, "revision", found, expected=head, mend=mend)
+    return problem(
+        AREA,
+        "revision",
+        f"{found}, which this Weir does not know",
+        expected=head,
+        mend="install the Weir that wrote it here too; all workers need the same",
+    )
+
+
+def judge_postgresql(version: int) -> Finding:
+    """Judge `server_version_num`, 160004 for 16.4 say."""
+    shown = f"PostgreSQL {version // 10000}.{version % 10000}"
+    if version // 10000 >= OLDEST_POSTGRESQL:
+        return ok(AREA, "server", shown)
+    mend = f"use PostgreSQL {OLDEST_POSTGRESQL} or newer"
+    return warning(AREA, "server", shown, expected=f"{OLDEST_POSTGRESQL} or newer", mend=mend)
+
+
+def judge_connections(limit: int, used: int, parallelism: int | None) -> Finding:
+    """Judge a server's room: each task that runs holds up to two connections to the ledger, for moments."""
+    needed = 2 * (parallelism or 16) + SPARE_CONNECTIONS
+    found = f"{limit} at most, {used} in use"
+    if limit >= needed and used < limit - 5:
+        return ok(AREA, "connections", found)
+    why = f"[core] parallelism is {parallelism}" if parallelism else "a worker runs 16 tasks by default"
+    return warning(
+        AREA,
+        "connections",
+        found,
+        expected=f"at least {needed}, not all in use: {why}",
+        mend=f"max_connections = {max(needed, 2 * limit)} in postgresql.conf and a restart of the server",
+    )
+
+
+def judge_owed(owed: Owed, now: datetime, *, is_served: bool) -> Finding:
+    """Judge the clears that Airflow has still to be told of."""
+    name = "owed clears"
+    if owed.number == 0 or owed.oldest is None:
+        return ok(AREA, name, "none")
+    age = now - owed.oldest
+    found = f"{owed.number}, the oldest for {_told(age)}"
+    if age < OLD_CLEAR:
+        return ok(AREA, name, found)
+    if not is_served:
+        return ok(AREA, name, f"{found}; carried out as soon as Airflow runs")
+    return problem(
+        AREA,
+        name,
+        found,
+        expected=f"none older than {_told(OLD_CLEAR)}: results wait to be made again",
+        mend="unpause the DAG weir_upkeep and read the log of its last run, which names what Airflow refuses; a clear "
+        "of a DAG or run that was deleted in Airflow can never be carried out",
+    )
+
+
+def _told(age: timedelta) -> str:
+    minutes = int(age.total_seconds() // 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h"
+
+
+_LEDGER = "ledger"
+
+LONG_PENDING = timedelta(hours=1)
+"""A closing task completes its checkpoint in seconds; what it left is given up within minutes, by upkeep."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatesOfDataflow:
+    """The states of a dataflow as its newest closed run has left them.
+
+    `checkpoint` is the newest epoch that has one which is retained, `pending` since when one is begun and not complete;
+    `is_restored` says that the run's state came from elsewhere and needs none. `runs` has of each state that was
+    compacted in that run how many runs are to be merged, and how many should be at most.
+    """
+
+    dataflow: str
+    epoch: str
+    checkpoint: str | None
+    is_restored: bool
+    pending: datetime | None
+    runs: dict[str, tuple[int, int]]
+
+
+def states_of_dataflows(connection: Connection) -> Iterator[StatesOfDataflow]:
+    """Ask for all dataflows that keep state; a ledger that is older than that has none."""
+    if not inspect(connection).has_table(CheckpointRow.__tablename__):
+        return
+    newest = select(RunRow.dataflow, func.max(RunRow.epoch)).where(RunRow.closed_at.is_not(None))
+    for dataflow, epoch in connection.execute(newest.group_by(RunRow.dataflow).order_by(RunRow.dataflow)).tuples():
+        of_run = (RunRow.dataflow == dataflow) & (RunRow.epoch == epoch)
+        run, pinned = connection.execute(select(RunRow.id, RunRow.pinned).where(of_run)).tuples().one()
+        try:
+            topology = None if pinned is None else topology_of(pinned)
+        except Misconfigured:
+            continue  # of a newer Weir, which the revision tells
+        if topology is not None and topology.dataflow.keeps_state:
+            yield _asked(connection, dataflow, epoch, run, topology)
+
+
+def _asked(connection: Connection, dataflow: str, epoch: str, run: str, topology: Topology) -> StatesOfDataflow:
+    own = (CheckpointRow.dataflow == dataflow) & (CheckpointRow.kind == SnapshotKind.CHECKPOINT.value)
+    pending = CheckpointRow.status == CheckpointStatus.PENDING.value
+    restored = select(RestoreRow.id).where(RestoreRow.dataflow == dataflow, RestoreRow.epoch == epoch)
+    return StatesOfDataflow(
+        dataflow,
+        epoch,
+        connection.scalar(select(func.max(CheckpointRow.epoch)).where(own, is_retained())),
+        connection.scalar(restored.limit(1)) is not None,
+        connection.scalar(select(func.min(CheckpointRow.triggered_at)).where(own, pending)),
+        _runs(connection, run, topology),
+    )
+
+
+def _runs(connection: Connection, run: str, topology: Topology) -> dict[str, tuple[int, int]]:
+    found: dict[str, tuple[int, int]] = {}
+    limits = {state.name: state.runs for stage in topology.dataflow.stages for state in stage.states}
+    query = select(CompactionRow.state, CompactionRow.files).where(CompactionRow.run == run)
+    for name, files in connection.execute(query).tuples():
+        if name in limits:
+            most = max(found.get(name, (0, 0))[0], runs_to_merge(state_files_from_plain(files)))
+            found[name] = most, limits[name]
+    return found
+
+
+def judge_states(states: StatesOfDataflow, now: datetime) -> Finding:
+    """Judge the states of a dataflow."""
+    name = f"states of {states.dataflow}"
+    has_checkpoint = states.checkpoint is not None and states.checkpoint >= states.epoch
+    if not has_checkpoint and not states.is_restored:
+        return warning(
+            _LEDGER,
+            name,
+            f"the newest checkpoint is of {states.checkpoint or 'no epoch'}",
+            expected=f"one of {states.epoch}, the newest closed run",
+            mend=f"unpause the DAG weir_upkeep, which completes it; `weir verify {states.dataflow}` tells what is lost",
+        )
+    if states.pending is not None and now - states.pending > LONG_PENDING:
+        return warning(
+            _LEDGER,
+            name,
+            f"a checkpoint that was begun at {states.pending:%Y-%m-%d %H:%M} UTC is not complete",
+            expected="one that is complete, or given up",
+            mend=f"look at weir_close of that run: `weir checkpoints {states.dataflow}`; unpause the DAG weir_upkeep",
+        )
+    many = [f"{state}: {runs} runs to merge" for state, (runs, most) in sorted(states.runs.items()) if runs > most]
+    if many:
+        return warning(
+            _LEDGER,
+            name,
+            "; ".join(many),
+            expected=f"at most {', '.join(str(states.runs[each][1]) for each in sorted(states.runs))}",
+            mend="raise the budget of the state in the DAG file: it is too small for what an epoch changes",
+        )
+    return ok(_LEDGER, name, f"checkpointed up to {states.checkpoint or states.epoch}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from weir.doctor.finding import Finding, ok, problem, unknown, warning
+from weir.doctor.examination import Finding, ok, problem, unknown, warning
 
 LENIENT = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
 

@@ -15,8 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from weir.doctor.clock import clock_difference, judge_clock
-from weir.doctor.examination import Check, Enough
-from weir.doctor.finding import Finding, ok, problem, unknown
+from weir.doctor.examination import Check, Enough, Finding, ok, problem, unknown
 from weir.errors import WeirError
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.local import is_local

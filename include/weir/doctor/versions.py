@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from weir.doctor.finding import Finding, ok, problem, warning
+from weir.doctor.examination import Finding, ok, problem, warning
 
 AREA = "versions"
 PYTHON = "python"

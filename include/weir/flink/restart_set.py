@@ -1,6 +1,6 @@
 """Flink's RestartPipelinedRegionFailoverStrategy and RestartAllStrategy: the subtasks that restart after a failure.
 
-A reference for conformance: in production weir.recovery.decision decides, and tests hold it against this module.
+A reference for conformance: in production weir.recovery.rules.decision decides, and tests hold it against this module.
 
 Invariant: a region's set is closed. With a region it holds the producer of every input that cannot be read, and every
 consumer. Each group of an exchange is looked at once a decision, so that all-to-all exchanges cost m + n.
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
 
-from weir.dataflow.failover import Consumers, FailoverStrategy
+from weir.dataflow.dataflow import Consumers, FailoverStrategy
 from weir.errors import Internal
 from weir.flink.job_graph import JobGraph, Regions
 

@@ -12,10 +12,10 @@ from enum import Enum
 from sqlalchemy import bindparam, select, update
 from sqlalchemy.orm import Session
 
-from weir.ledger.models import AttemptRow, OwedClearRow, RunRow
-from weir.recovery.classify import FailureClass
-from weir.recovery.labels import TYPE
-from weir.recovery.run_state import AttemptState
+from weir.execution.failure_class import FailureClass
+from weir.execution.labels import TYPE
+from weir.execution.run_state import AttemptState
+from weir.ledger.database.tables import AttemptRow, OwedClearRow, RunRow
 from weir.topology.regions import RegionId
 
 LIVE = (AttemptState.RUNNING.value, AttemptState.WAITING.value)

@@ -1,4 +1,7 @@
-"""Checkpoints and savepoints. Invariant: a number is given out once, and one that is given up is never completed."""
+"""Checkpoints and savepoints. Invariant: a number is given out once, and one that is given up is never completed.
+
+What a dataflow can go on from when a state that it needs is not kept any more, in words.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,8 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from weir.errors import Conflict
-from weir.ledger.state_models import CheckpointRow
-from weir.results.checkpoint import Checkpoint
-from weir.state.retained import CompletedSnapshot, subsumed
-from weir.state.retention import SnapshotKind
+from weir.formats.checkpoint import Checkpoint, SnapshotKind
+from weir.ledger.database.tables import CheckpointRow
 
 
 class CheckpointStatus(Enum):
@@ -159,16 +160,6 @@ def abandon(row: CheckpointRow) -> None:
     row.status = CheckpointStatus.FAILED.value
 
 
-def subsume_checkpoints(session: Session, dataflow: str, retained: int, now: datetime) -> list[CheckpointRow]:
-    """Mark subsumed what has to go so that `retained` checkpoints and savepoints stay; answers which."""
-    rows = {row.number: row for row in retained_checkpoints(session, dataflow)}
-    listed = [CompletedSnapshot(row.number, SnapshotKind(row.kind), row.epoch) for row in rows.values()]
-    gone = subsumed(listed, retained)
-    for number, by in gone.items():
-        rows[number].subsumed_at, rows[number].subsumed_by = now, by
-    return [rows[number] for number in sorted(gone)]
-
-
 def runs_with_checkpoints(session: Session, dataflow: str) -> set[str]:
     """The runs of which an own checkpoint is retained."""
     return {row.run for row in _own(session, dataflow, is_retained())}
@@ -191,3 +182,32 @@ def runs_of_lost_checkpoints(session: Session, dataflow: str, most: int) -> set[
         for run, row in lost.items()
         if newest[run] == row.number and sum(each > row.epoch for each in epochs) < most
     }
+
+
+_SHOWN = 10
+
+
+def what_is_kept(session: Session, dataflow: str) -> str:
+    """Name the kept checkpoints and savepoints of a dataflow, and how to go on from one of them."""
+    kept = [row for row in retained_checkpoints(session, dataflow) if not SnapshotKind(row.kind).is_savepoint]
+    savepoints = [
+        row
+        for row in checkpoints_of(session, dataflow)
+        if SnapshotKind(row.kind).is_savepoint
+        and row.status == CheckpointStatus.COMPLETED.value
+        and row.deleted_at is None
+    ]
+    oldest = "No checkpoint is kept"
+    if kept:
+        oldest = f"The oldest kept checkpoint is {kept[0].number}, of epoch {kept[0].epoch}"
+    listed = [f"{row.number} of epoch {row.epoch}" for row in savepoints[-_SHOWN:]]
+    more = f" (and {len(savepoints) - _SHOWN} older ones)" if len(savepoints) > _SHOWN else ""
+    held = f"savepoints are {', '.join(listed)}{more}" if listed else "there is no savepoint"
+    if kept[1:]:
+        held += f"; newer checkpoints are {', '.join(str(row.number) for row in kept[1:][-_SHOWN:])}"
+    if not kept and not listed:
+        return f"{oldest}, and {held}"
+    return (
+        f"{oldest}; {held}. `weir restore {dataflow} NUMBER --dry-run` tells what it means to go on from one of them: "
+        "epochs behind it are computed again, in order"
+    )

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
 
-from weir.ledger.models import HousekeepingRow
+from weir.ledger.database.tables import HousekeepingRow
 
 
 def is_due(session: Session, job: str, scope: str, every: timedelta, now: datetime) -> bool:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import bindparam, delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
-from weir.ledger.models import LeaseRow, Table
+from weir.ledger.database.tables import LeaseRow, Table
 
 LEASE = timedelta(hours=1)
 """How long a reader's claim lasts if it is not renewed; longer than any wait between two signs of life."""

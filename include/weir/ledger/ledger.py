@@ -19,8 +19,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.orm import Session
 
 from weir.errors import Misconfigured, Retryable
-from weir.ledger.models import DataflowRow
-from weir.ledger.postgres import (
+from weir.ledger.database.postgres import (
     DRIVER,
     is_busy,
     is_coming,
@@ -30,7 +29,8 @@ from weir.ledger.postgres import (
     postgres_error,
     read_only,
 )
-from weir.ledger.sqlite import sqlite_engine, sqlite_error
+from weir.ledger.database.sqlite import sqlite_engine, sqlite_error
+from weir.ledger.database.tables import DataflowRow
 
 HEAD = "0006"
 """The newest migration; a ledger at any other revision is migrated or refused."""
@@ -158,7 +158,7 @@ def _bring_to_head(engine: Engine, shown: str) -> None:
     found, is_ledger = _revision(engine)
     if found == HEAD:
         return
-    from weir.ledger.migrate import known_revisions, upgrade  # noqa: PLC0415 - alembic is slow to import and rarely needed
+    from weir.ledger.database.migrate import known_revisions, upgrade  # noqa: PLC0415 - alembic is slow to import and rarely needed
 
     if found is not None and not is_ledger:
         raise Misconfigured(

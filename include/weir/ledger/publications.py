@@ -11,8 +11,9 @@ from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
 from weir.errors import Conflict
-from weir.ledger.models import PublicationRow, RunRow
-from weir.sinks.pointer import Pointer, pointer_path
+from weir.formats.paths import pointer_path
+from weir.formats.pointer import Pointer
+from weir.ledger.database.tables import PublicationRow, RunRow
 
 _LAST = (
     select(PublicationRow)

@@ -14,16 +14,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from sqlalchemy import bindparam, insert, select
 from sqlalchemy.orm import Session
 
-from weir.ledger.models import ConsumptionRow, ReadSetRow, ResultRow, Table
-from weir.recovery.run_state import ReadResult, ReadSet
-from weir.results.manifest import InputRead
+from weir.execution.run_state import ReadResult, ReadSet
+from weir.formats.manifest import InputRead
+from weir.ledger.database.tables import ConsumptionRow, ReadSetRow, ResultRow, Table
 from weir.topology.regions import PartitionId
 
 _Key = tuple[str, str, str, str]
 _Members = tuple[tuple[int, str, str], ...]
-
 _known_members: dict[str, _Members] = {}
 _MOST_KNOWN = 1000
+
 
 # Columns of tables rather than objects: these are read several times an attempt, and cost a tenth.
 _READ, _RESULT, _SET = ConsumptionRow.__table__.c, ResultRow.__table__.c, ReadSetRow.__table__.c

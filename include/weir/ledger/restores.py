@@ -6,17 +6,15 @@ has what it would go on from.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from weir.errors import Misconfigured
-from weir.ledger.models import RunRow
-from weir.ledger.state_models import RestoreRow
-from weir.recovery.candidates import Candidate
-from weir.results.manifest import Manifest, StateFile
+from weir.formats.manifest import Manifest, StateFile
+from weir.ledger.database.tables import RestoreRow, RunRow
 
 NO_DAG = ""
 """The DAG of a run that was restored and never computed here."""
@@ -25,6 +23,7 @@ SAME, FORK = "same", "fork"
 """The modes of a restore: into the dataflow that it was, or into another one."""
 
 _RUN = RunRow.__table__.c
+
 _RESTORED_FROM = (
     select(_RUN.epoch)
     .where(_RUN.dataflow == bindparam("dataflow"), _RUN.dag_id == NO_DAG, _RUN.epoch >= bindparam("epoch"))
@@ -73,36 +72,6 @@ def pins_of(session: Session, dataflow: str) -> list[RestoreRow]:
 def end_pin(row: RestoreRow, now: datetime) -> None:
     """Let what was restored go, as any state may."""
     row.unpinned_at = now
-
-
-def restore_pin(session: Session, run: RunRow, restored: Iterable[Candidate], now: datetime) -> None:
-    """Enter that a run was restored, of which the ledger knows nothing: what it needs of other dataflows stays."""
-    found = list(restored)
-    if run.dag_id == NO_DAG:
-        run.closed_at = run.closed_at or now
-    if not found or last_restore(session, run.dataflow, run.epoch) is not None:
-        return
-    manifests = [stored.manifest for each in found for stored in each.results.values()]
-    enter_pins(session, run.dataflow, run.epoch, manifests, now)
-
-
-def enter_pins(session: Session, dataflow: str, epoch: str, restored: Collection[Manifest], now: datetime) -> None:
-    """Enter that an epoch was restored with these manifests, as the store tells."""
-    for origin in origins_of(dataflow, restored) or [dataflow]:
-        session.add(
-            RestoreRow(
-                dataflow=dataflow,
-                epoch=epoch,
-                lineage=max(each.lineage for each in restored),
-                origin=origin,
-                number=0,
-                source="what the store tells",
-                mode=SAME if origin == dataflow else FORK,
-                left_out=[],
-                restored_at=now,
-            )
-        )
-    session.flush()
 
 
 def origins_of(dataflow: str, restored: Iterable[Manifest]) -> list[str]:

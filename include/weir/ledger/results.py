@@ -1,11 +1,13 @@
 """Results: which attempt's is current, and what is known of its bytes.
 
 Invariant 2: a commit replaces all outputs of a region in one transaction, or none.
+
+The only way in which a result's state changes. Invariant: each move is one that may happen, and is written down.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,10 +16,9 @@ from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.orm import Session
 
 from weir.errors import Fault, Loss
-from weir.ledger.models import ResultEventRow, ResultRow, RunRow, Table
-from weir.ledger.moves import move
-from weir.recovery.run_state import CurrentResult
-from weir.results.partition_state import PartitionState
+from weir.execution.partition_state import Chapter, PartitionState, require_move
+from weir.execution.run_state import AttemptState, CurrentResult
+from weir.ledger.database.tables import AttemptRow, ResultEventRow, ResultRow, RunRow, Table
 from weir.topology.regions import PartitionId
 
 # Built once: to build a statement costs more than to carry it out.
@@ -28,9 +29,11 @@ _CURRENT = select(ResultRow).where(
     ResultRow.layout == bindparam("layout"),
     ResultRow.is_current,
 )
+
 _DAMAGED = select(ResultRow.attempt).where(
     ResultRow.attempt.in_(bindparam("attempts", expanding=True)), ResultRow.fault == Fault.DAMAGED.value
 )
+
 _OUT_OF_USE = (PartitionState.LOST.value, PartitionState.QUARANTINED.value, PartitionState.RELEASED.value)
 _TOUCHED = update(RunRow.__table__).where(RunRow.__table__.c.id == bindparam("of")).values(released_at=None)  # type: ignore[arg-type]
 _NEW_RESULTS = insert(Table.metadata.tables[ResultRow.__tablename__])
@@ -152,3 +155,37 @@ def damaged_attempts(session: Session, attempts: Iterable[str]) -> frozenset[str
     """Those of `attempts` of whose results bytes were found damaged, whether they are current or not."""
     asked = set(attempts)
     return frozenset(session.scalars(_DAMAGED, {"attempts": list(asked)})) if asked else frozenset()
+
+
+def move(session: Session, row: ResultRow, to: PartitionState, reason: str, now: datetime) -> None:
+    """Let a result become `to`. Raises IllegalMove, which tells its story."""
+    story = (Chapter(PartitionState(row.state), row.state_at, row.state_reason),)
+    try:
+        require_move(_name(row), story, to)
+    except Exception:
+        require_move(_name(row), story_of(session, row), to)
+        raise
+    row.state, row.state_at, row.state_reason = to.value, now, reason
+    session.add(ResultEventRow(result=row.id, state=to.value, at=now, reason=reason))
+
+
+def story_of(session: Session, row: ResultRow) -> tuple[Chapter, ...]:
+    """What has become of a result since its attempt began to write it, oldest first."""
+    session.flush()
+    attempt = session.get_one(AttemptRow, row.attempt)
+    events = session.scalars(select(ResultEventRow).where(ResultEventRow.result == row.id).order_by(ResultEventRow.id))
+    later = [Chapter(PartitionState(each.state), each.at, each.reason) for each in events]
+    written = Chapter(PartitionState.WRITING, attempt.began_at, f"by {attempt.id}")
+    return (written, *committed_chapter(attempt, later), *later)
+
+
+def committed_chapter(attempt: AttemptRow, later: Sequence[Chapter]) -> tuple[Chapter, ...]:
+    """That a result was committed; what went from its writing into quarantine never was."""
+    never = bool(later) and later[0].state is PartitionState.QUARANTINED
+    if never and attempt.state != AttemptState.COMMITTED.value:
+        return ()
+    return (Chapter(PartitionState.FINISHED, attempt.ended_at or attempt.began_at, "committed"),)
+
+
+def _name(row: ResultRow) -> str:
+    return f"{row.stage}[{row.subtask}] ({row.layout}) of {row.attempt} in {row.run}"

@@ -1,12 +1,19 @@
 """Runs: one owner an epoch, pinned to the dataflow of its first begin.
 
 Invariant: what a run was pinned to never changes but by `forget_pin`, whatever the DAG file says later.
+
+Attempts of DagRuns that were deleted in Airflow, in an epoch that another DagRun has now.
+
+Invariant 2: Airflow counts the tries of a DagRun from 1, so those of deleted ones get numbers below; and a task
+instance has one id a try, so an attempt with the same try and another id is one of a deleted DagRun.
+
+Source slices. Invariant: what the subtasks of a source read in a run is decided once, by whoever comes first.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -17,15 +24,16 @@ from sqlalchemy.orm import Session
 
 from weir.dataflow import Dataflow
 from weir.errors import Misconfigured, Retryable
-from weir.ledger.deleted_runs import set_aside
-from weir.ledger.models import DataflowRow, RunRow, Table
-from weir.ledger.state_epochs import require_sound_epoch
+from weir.ledger.database.tables import AttemptRow, DataflowRow, RunRow, SourceSliceRow, Table
+from weir.ledger.epochs import require_sound_epoch
+from weir.settings import LifeSettings
 from weir.topology.regions import Topology
 
 _OF_EPOCH = select(RunRow).where(RunRow.dataflow == bindparam("dataflow"), RunRow.epoch == bindparam("epoch"))
 _RUNS = Table.metadata.tables[RunRow.__tablename__]
 _MARK = update(_RUNS).where(_RUNS.c.id == bindparam("run")).values(closed_at=bindparam("now"))
 _CLOSE, _REOPEN = _MARK.where(_RUNS.c.closed_at.is_(None)), _MARK.where(_RUNS.c.closed_at.is_not(None))
+
 _DATAFLOW = select(DataflowRow).where(DataflowRow.name == bindparam("dataflow"))
 """Built once: every task asks this when it begins."""
 
@@ -280,3 +288,69 @@ def _run(row: RunRow, lineage: int, like: Topology | None = None) -> Run:
         row.predecessor,
         lineage,
     )
+
+
+def set_aside(session: Session, run: str) -> None:
+    """Number all attempts of `run` below 1, in their order."""
+    least, most = session.execute(
+        select(func.min(AttemptRow.try_number), func.max(AttemptRow.try_number)).where(AttemptRow.run == run)
+    ).one()
+    if most is None or most < 1:
+        return
+    # By so much that none takes, on the way, a number that another one still has.
+    by = most - least + 1
+    session.execute(update(AttemptRow).where(AttemptRow.run == run).values(try_number=AttemptRow.try_number - by))
+
+
+def is_another_life(earlier: Iterable[AttemptRow], try_number: int, ti_id: str) -> bool:
+    """Whether `earlier` attempts of a region are those of another DagRun than the task instance with this id.
+
+    Nobody knows any more whose id an attempt had that was found in the store.
+    """
+    ids = {row.ti_id: row.try_number for row in earlier if row.ti_id}
+    return ti_id not in ids and try_number in ids.values()
+
+
+_SLICES = select(SourceSliceRow.slices).where(
+    SourceSliceRow.run == bindparam("run"), SourceSliceRow.stage == bindparam("stage")
+)
+
+
+def slices_of(session: Session, run: str, stage: str) -> list[Any] | None:
+    """One value a subtask; None if nobody has resolved them yet."""
+    return session.scalar(_SLICES, {"run": run, "stage": stage})
+
+
+def fix_slices(session: Session, run: str, stage: str, slices: list[Any], attempt: str, now: datetime) -> list[Any]:
+    """Record `slices` unless somebody was faster; answers what is in force."""
+    known = slices_of(session, run, stage)
+    if known is not None:
+        return known
+    session.add(SourceSliceRow(run=run, stage=stage, slices=slices, attempt=attempt, resolved_at=now))
+    session.flush()
+    return slices
+
+
+def forget_slices(session: Session, run: str) -> None:
+    """Let the sources of `run` be resolved anew."""
+    session.query(SourceSliceRow).filter(SourceSliceRow.run == run).delete()
+
+
+_NEWEST_PINNED = (
+    select(RunRow.pinned)
+    .where(RunRow.dataflow == bindparam("dataflow"), RunRow.pinned.is_not(None))
+    .order_by(RunRow.created_at.desc(), RunRow.epoch.desc())
+    .limit(1)
+)
+
+
+def newest_pinned(session: Session, dataflow: str) -> Mapping[str, Any] | None:
+    """Return what the newest pinned run of a dataflow was pinned to; None before the first."""
+    pinned: Mapping[str, Any] | None = session.scalar(_NEWEST_PINNED, {"dataflow": dataflow})
+    return pinned
+
+
+def newest_dataflow_settings(session: Session, dataflow: str, deployed: LifeSettings) -> LifeSettings:
+    """The life settings of a dataflow: what its newest run was pinned to says, whatever older ones did."""
+    pinned = newest_pinned(session, dataflow)
+    return deployed if pinned is None else deployed.of(topology_of(pinned).dataflow)

@@ -13,11 +13,11 @@ from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
 from weir.errors import QualityFailed
-from weir.ledger.models import AttemptRow, ConsumptionRow, OwedClearRow, ResultRow, RunRow
+from weir.execution.partition_state import PartitionState
+from weir.execution.run_state import AttemptState, CurrentResult, EarlierRun, ReadSet, RegionState, RunState
+from weir.ledger.database.tables import AttemptRow, ConsumptionRow, OwedClearRow, ResultRow, RunRow
 from weir.ledger.reads import reads_of_current
 from weir.ledger.runs import Run, run_key, topology_of
-from weir.recovery.run_state import AttemptState, CurrentResult, EarlierRun, ReadSet, RegionState, RunState
-from weir.results.partition_state import PartitionState
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 # Columns of tables rather than objects: a state is read several times an attempt, and costs a fifth.
@@ -42,15 +42,18 @@ _CURRENT_RESULTS = (
     .join(AttemptRow.__table__, _ATTEMPT.id == _RESULT.attempt)
     .where(_RESULT.run == bindparam("run"), _RESULT.is_current)
 )
+
 _IS_REFUSED = _ATTEMPT.error.startswith(QualityFailed.__name__) & (_ATTEMPT.state == AttemptState.FAILED.value)
 _ATTEMPTS = (
     select(_ATTEMPT.region, _ATTEMPT.subtask, _ATTEMPT.try_number, _ATTEMPT.state, _IS_REFUSED)
     .where(_ATTEMPT.run == bindparam("run"), _ATTEMPT.try_number > 0)
     .order_by(_ATTEMPT.try_number)
 )
+
 _CLEARS = select(_CLEAR.region, _CLEAR.subtask, _CLEAR.expected_try, _CLEAR.found_try, _CLEAR.is_void).where(
     _CLEAR.run == bindparam("run")
 )
+
 _COMMITTED = (
     select(AttemptRow)
     .where(

@@ -1,1 +1,1 @@
-"""Data quality: suites, what a check has found, and what follows from it."""
+"""Data quality: suites, the gates of an attempt, and pages about what was found."""

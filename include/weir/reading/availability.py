@@ -2,6 +2,8 @@
 
 Invariant 3: nobody is given a partition that is not finished and valid, or half of a published version. Whoever is told
 "no" is told why, and what brings it back.
+
+Whether what was chosen is there. Invariant: a reader is given manifests only of results all files of which are.
 """
 
 from __future__ import annotations
@@ -13,14 +15,17 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from weir.coordination.services import Services
 from weir.errors import Fault, Loss, Misconfigured, ResultUnavailable
-from weir.ledger.models import PublicationRow, ResultRow, RunRow
+from weir.execution.partition_state import PartitionState
+from weir.execution.run_state import RunState
+from weir.formats.manifest import Manifest
+from weir.ledger.database.tables import PublicationRow, ResultRow, RunRow
 from weir.ledger.results import results_in
 from weir.ledger.runs import run_by_id
 from weir.ledger.snapshot import run_state
-from weir.recovery.run_state import RunState
-from weir.results.layout import PLAIN
-from weir.results.partition_state import PartitionState
+from weir.store.probe import PartitionRef, probe
+from weir.topology.partitions import PLAIN
 from weir.topology.regions import PartitionId, Topology
 
 
@@ -184,3 +189,17 @@ def advice(run: str, rows: Iterable[ResultRow], *, is_named: bool = False) -> st
 
 def _at_time(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def manifests_of(services: Services, chosen: Chosen) -> list[Manifest]:
+    """Look whether all is there, with its sizes, indexes and footers. Raises Unreadable."""
+    references = [_reference(row) for row in chosen.rows]
+    answers = probe(services.store, services.store_id(), references)
+    losses = [found for found in answers.values() if isinstance(found, Loss)]
+    if losses:
+        raise Unreadable(losses, advice(chosen.run, chosen.rows))
+    return [found for ref in references if isinstance(found := answers[ref], Manifest)]
+
+
+def _reference(row: ResultRow) -> PartitionRef:
+    return PartitionRef(row.run, row.stage, row.subtask, row.layout, row.attempt, row.folder, row.manifest_sha256)

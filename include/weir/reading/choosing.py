@@ -12,7 +12,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.errors import Misconfigured
-from weir.ledger.models import DataflowRow, PublicationRow, ResultRow, RunRow
+from weir.ledger.database.tables import DataflowRow, PublicationRow, ResultRow, RunRow
 from weir.ledger.runs import SHOWN, runs_of, topology_of
 from weir.reading.availability import Chosen, current_results, published_results, results_of_attempt
 from weir.topology.regions import Topology

@@ -17,15 +17,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from weir.coordinator.reading import ReadLease
+from weir.coordination.read_leases import ReadLease
 from weir.errors import Fault, Loss, Misconfigured
-from weir.ledger.models import ResultRow
+from weir.formats.manifest import ContentDigest, DataFile, Manifest
+from weir.ledger.database.tables import ResultRow
 from weir.reading.availability import Chosen, Unreadable, advice
 from weir.reading.spark_schema import arrow_schema, spark_ddl
-from weir.results.manifest import ContentDigest, DataFile, Manifest
 from weir.store.errors import NotFound
-from weir.store.hands import in_parallel
 from weir.store.store import Store
+from weir.store.worker_threads import in_parallel
 
 _FILES_AT_ONCE = 4
 """Each is held in memory, as it is in the store and as a table."""

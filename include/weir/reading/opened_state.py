@@ -15,19 +15,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from weir.coordinator.reading import ReadLease
+from weir.coordination.read_leases import ReadLease
+from weir.dataflow.key_types import key_types
 from weir.dataflow.state import State
 from weir.errors import Fault, Loss, Misconfigured
+from weir.formats.manifest import StateFile
+from weir.formats.region_job import StateFileToRead, StateToRead
 from weir.reading.availability import Unreadable
 from weir.reading.spark_schema import arrow_schema
-from weir.reading.state_files import Gone, read_rows
-from weir.reading.state_rows import Shape, newest, of_key
-from weir.results.key_types import key_types
-from weir.results.manifest import StateFile
-from weir.results.region_job import StateFileToRead, StateToRead
-from weir.state.files import runs_to_merge
-from weir.store.hands import in_parallel
+from weir.reading.state_files import Gone, Shape, newest, of_key, read_rows
+from weir.state.file_rules import runs_to_merge
 from weir.store.store import Store
+from weir.store.worker_threads import in_parallel
 from weir.topology.key_hash import key_group
 
 _FILES_AT_ONCE = 4
@@ -174,7 +173,7 @@ class OpenedState:
         self._require_open()
         self._lease.outlive_its_object()
         # By name: nothing in `weir` depends on Spark.
-        stored = importlib.import_module("weir_spark.state_reader").StoredState(session, self.to_read())
+        stored = importlib.import_module("weir_spark.state.reader").StoredState(session, self.to_read())
         return stored.rows().select(*arrow_schema(self._at.spark_schema).names)
 
     def to_read(self) -> StateToRead:

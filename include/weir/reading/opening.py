@@ -8,16 +8,15 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import overload
 
-from weir.cli.services import opened_services
-from weir.coordinator.reading import ReadLease, claimed, reader
-from weir.coordinator.services import Services
+from weir.coordination.read_leases import ReadLease, claimed, reader
+from weir.coordination.services import Services
+from weir.environment import opened_services
 from weir.errors import Misconfigured
+from weir.reading.availability import manifests_of
 from weir.reading.choosing import When, choose
 from weir.reading.opened import OpenedResults
 from weir.reading.opened_state import OpenedState
-from weir.reading.probing import manifests_of
-from weir.reading.snapshot_opening import open_snapshot
-from weir.reading.state_opening import open_state
+from weir.reading.state_opening import open_snapshot, open_state
 
 
 @overload

@@ -1,1 +1,1 @@
-"""What runs again after a failure, whether, and when: pure decisions."""
+"""Which tasks run again: the decision, its plan, and telling Airflow."""

@@ -1,1 +1,1 @@
-"""State over runs: which checkpoints are kept, and which files they share."""
+"""Keyed and operator state from epoch to epoch, its checkpoints and its compaction."""

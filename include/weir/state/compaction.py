@@ -1,285 +1,302 @@
-"""Which files of keyed state are merged after an epoch.
+"""Compaction: after a region has committed its state, a task of its own merges runs of it.
 
-Invariant: what is merged are, for each key group, neighbours in age, so that newer rows still win over what is older;
-and no epoch's merges write more than twice what it changed and the budget.
-
-Runs are merged as by the k-binomial transform (Mathieu, Rajaraman, Young and Yousefi, "Competitive data-structure
-dynamization", 2021): with k runs a row is written again at most m times in the first C(k + m, k) epochs. Where a merge
-of all key groups would be more than an epoch may write, it is done slice by slice, and the other slices do with the
-cheapest merge that keeps their runs few enough. The oldest files are a run like the others: they are merged when all
-above have grown up to them, or by slices when more rows are kept that nobody sees than rows that somebody does.
+Invariant: nothing waits for it and nothing depends on it. What it has made stands for what was committed: the same
+rows, in other files; where it is not there, or not whole, all go on from the manifest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from math import comb
+from datetime import UTC
 
-from weir.results.manifest import StateFile
-from weir.state.files import overlap
+from sqlalchemy import select
+from sqlalchemy.orm import Session
 
-CHANGED_SHARE = 2
-"""How many bytes an epoch's compaction may write for each byte that it changed, besides the budget."""
+from weir.coordination.services import Services, attempt_folder, region_folder
+from weir.dataflow.stage import spark_conf
+from weir.dataflow.state import State, StateKind
+from weir.errors import Internal
+from weir.execution.partition_state import PartitionState
+from weir.formats.codec import manifest_from_json
+from weir.formats.manifest import DataFile, Manifest, StateFile
+from weir.formats.paths import MANIFEST
+from weir.formats.region_job import MergeToWrite, OutputReport, RegionJob, RegionReport, StateFileToRead, StateToRead
+from weir.ledger.database.tables import ResultRow, RunRow
+from weir.ledger.runs import Run, run_by_id, run_key
+from weir.state.compaction_rules import Limits, Merge, after, bytes_of, merges_of
+from weir.state.compactions import (
+    Compacted,
+    NewCompaction,
+    compacted_files,
+    compactions_of,
+    enter_compaction,
+    present_compactions,
+)
+from weir.state.file_rules import expired_until, runs_to_merge, share_of, visible
+from weir.store.errors import NotFound
+from weir.topology.key_groups import key_group_range
+from weir.topology.partitions import Layout
+from weir.units import size_from_text, told_size
 
-GARBAGE_SHARE = 1.0
-"""How many rows that nobody sees may be kept for each that somebody does."""
-
-WORTH_CLEANING = 2**20
-"""Bytes of state below which rows that nobody sees do no harm: a merge would cost more than they do."""
-
-_SLICES_AN_EPOCH = 4
-_MOST_SLICES = 512
-_MOST_CLASS = 64
-_SLACK = 1.5
-"""Epochs do not all change the same number of rows."""
-
-KeyGroups = tuple[int, int]
+PART_BYTES = 128 * 2**20
+"""How large a file of a merged run may become, about."""
 
 
 @dataclass(frozen=True, slots=True)
-class Merge:
-    """Files, oldest first, each cut to the key groups that are meant, that become one run of `epoch`.
+class CompactionRequest:
+    """Which region's state to compact, of the run that owns an epoch; `dag_run` is Airflow's own id of it."""
 
-    Where `is_bottom` there is nothing older in any of their key groups: deleted keys need not be remembered.
-    """
-
-    files: tuple[StateFile, ...]
-    key_groups: KeyGroups
+    dataflow: str
     epoch: str
-    is_bottom: bool
+    dag_run: str
+    region: str
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """How many runs the next epoch may have to merge, and how many bytes may be written for that.
+class PartToCompact:
+    """One partition: what it consists of, and what of it is merged, with the number of each merge in the job."""
 
-    Beside the `budget` it is twice what was `changed`, both in bytes.
+    of: Compacted
+    files: tuple[StateFile, ...]
+    merges: Mapping[int, Merge]
+
+
+@dataclass(frozen=True, slots=True)
+class ToCompact:
+    """Run `job`, then enter what it reports. Without merges there is no job to run."""
+
+    run: str
+    dataflow: str
+    attempt: str
+    session_id: str
+    job: RegionJob
+    parts: tuple[PartToCompact, ...]
+
+
+def plan_compaction(services: Services, request: CompactionRequest) -> ToCompact | None:
+    """What is to be merged of a region's state; None where all is well, or nothing is committed.
+
+    Raises Retryable where the ledger or the store does not answer.
     """
-
-    runs: int
-    budget: int
-    changed: int
-
-    @property
-    def bytes(self) -> int:
-        """How many bytes it may write."""
-        return CHANGED_SHARE * self.changed + self.budget
-
-
-@dataclass(slots=True)
-class _Slice:
-    """Key groups in all of which there are the same files: those by age; `chosen` are the first and last to merge."""
-
-    key_groups: KeyGroups
-    runs: tuple[tuple[StateFile, ...], ...]
-    sizes: tuple[int, ...]
-    rows: int
-    chosen: tuple[int, int] | None = None
-
-    def cost(self, span: tuple[int, int] | None) -> int:
-        return 0 if span is None else sum(self.sizes[span[0] : span[1] + 1])
-
-    @property
-    def whole(self) -> tuple[int, int]:
-        return 0, len(self.runs) - 1
+    with services.ledger.transaction() as session:
+        run = _run(session, request)
+        found = [] if run is None else list(_committed(session, run, request.region))
+    if run is None:
+        return None
+    attempt = f"c{services.attempt_id(1)[1:]}"
+    parts: list[PartToCompact] = []
+    merges: list[MergeToWrite] = []
+    for of, state, folder in found:
+        part = _part(services, run, of, state, folder, len(merges))
+        if part is not None:
+            parts.append(part)
+            layout = run.topology.layout(folder.split("/")[3])
+            merges += [_merge_to_write(services, run, attempt, part, state, layout, each) for each in part.merges]
+    if not parts:
+        return None
+    job = _job(services, run, request.region, attempt, merges)
+    return ToCompact(run.id, run.dataflow.name, attempt, str(services.new_uuid()), job, tuple(parts))
 
 
-def merges_of(files: Sequence[StateFile], live_rows: int, limits: Limits) -> tuple[Merge, ...]:
-    """What to merge of the files of one partition, which has so many visible rows. Empty where all is well."""
-    if not files or not limits.bytes:
-        return ()
-    slices = _slices(files, limits)
-    left = _keep_runs_few(slices, limits)
-    _remove_garbage(slices, live_rows, left)
-    return tuple(_joined(slices))
+def enter_compacted(services: Services, begun: ToCompact, report: RegionReport | None) -> list[str]:
+    """Enter what was merged, `report` being None where there was nothing to run; answers a line for each partition.
+
+    Raises Retryable.
+    """
+    outputs = () if report is None else report.outputs
+    if len(outputs) != len(begun.job.merges):
+        raise Internal(f"{begun.attempt} was to write {len(begun.job.merges)} runs but reports {len(outputs)}")
+    new = [_new(begun, part, outputs) for part in begun.parts]
+
+    def enter(session: Session) -> list[bool]:
+        return [enter_compaction(session, each, services.now()) for each in new]
+
+    entered = services.ledger.perform(begun.dataflow, enter)
+    return [
+        _told(each, part) if is_in else f"{_name(each)}: compacted by another attempt meanwhile"
+        for each, part, is_in in zip(new, begun.parts, entered, strict=True)
+    ]
 
 
-def after(files: Iterable[StateFile], merges: Sequence[Merge], written: Iterable[StateFile]) -> tuple[StateFile, ...]:
-    """The files of the partition once the merges are written: what they have read is cut out of the others."""
-    kept = [piece for each in files for piece in _without(each, merges)]
-    return tuple(sorted((*kept, *written), key=lambda each: (each.epoch, each.key_groups, each.path)))
+# Which partitions
 
 
-def bytes_of(file: StateFile, key_groups: KeyGroups) -> int:
-    """About how many bytes of a file are those of the key groups: its row groups say which they have."""
-    first, last = max(file.key_groups[0], key_groups[0]), min(file.key_groups[1], key_groups[1])
-    if first > last:
-        return 0
-    known = [each for each in file.file.segments if each.key_groups is not None]
-    if not known:
-        return _share(file.file.bytes, file.key_groups, (first, last))
-    data = sum(each.length for each in known)
-    found = sum(_share(each.length, each.key_groups, (first, last)) for each in known if each.key_groups is not None)
-    return -(-found * file.file.bytes // data) if data else 0
+def _run(session: Session, request: CompactionRequest) -> Run | None:
+    """The run, if it is this DagRun's and has begun."""
+    row = session.get(RunRow, run_key(request.dataflow, request.epoch))
+    if row is None or row.pinned is None or row.run_id != request.dag_run:
+        return None
+    run = run_by_id(session, row.id)
+    known = {region.name for region in run.topology.regions}
+    return run if request.region in known else None
 
 
-def _share(size: int, of: KeyGroups, wanted: KeyGroups) -> int:
-    both = min(of[1], wanted[1]) - max(of[0], wanted[0]) + 1
-    return -(-size * both // (of[1] - of[0] + 1)) if both > 0 else 0
-
-
-# Slices
-
-
-def _slices(files: Sequence[StateFile], limits: Limits) -> list[_Slice]:
-    """In each all key groups have the same files; they are so small that an epoch may write several of them whole."""
-    first, last = min(each.key_groups[0] for each in files), max(each.key_groups[1] for each in files)
-    total = sum(bytes_of(each, each.key_groups) for each in files)
-    count = 1
-    while count <= min(last - first, _MOST_SLICES) and total * _SLICES_AN_EPOCH > max(1, limits.bytes) * count:
-        count *= 2
-    starts = {first + (last - first + 1) * number // count for number in range(count)}
-    starts |= {each.key_groups[0] for each in files}
-    starts |= {each.key_groups[1] + 1 for each in files if each.key_groups[1] < last}
-    ends = [*sorted(starts), last + 1]
-    found = (_slice(files, (start, end - 1)) for start, end in pairwise(ends))
-    return [each for each in found if each.runs]
-
-
-def _slice(files: Sequence[StateFile], key_groups: KeyGroups) -> _Slice:
-    mine = [each for each in files if overlap(each.key_groups, key_groups)]
-    by_epoch: dict[str, list[StateFile]] = {each.epoch: [] for each in sorted(mine, key=lambda file: file.epoch)}
-    for each in mine:
-        by_epoch[each.epoch].append(each)
-    sizes = tuple(sum(bytes_of(each, key_groups) for each in run) for run in by_epoch.values())
-    rows = sum(_rows(each, key_groups) for each in mine)
-    return _Slice(key_groups, tuple(map(tuple, by_epoch.values())), sizes, rows)
-
-
-def _rows(file: StateFile, key_groups: KeyGroups) -> int:
-    """About how many rows of a file have these key groups, whether the partition still means them or not."""
-    whole = StateFile(file.folder, file.file, file.epoch, key_groups)
-    return file.file.rows * bytes_of(whole, key_groups) // max(1, file.file.bytes)
+def _committed(session: Session, run: Run, region: str) -> Iterator[tuple[Compacted, State, str]]:
+    """The region's partitions of keyed state that are current and there and have not been compacted, with folders."""
+    states = {
+        state.name: state
+        for stage in run.topology.stages_of(region)
+        for state in stage.states
+        if state.kind is StateKind.KEYED
+    }
+    query = (
+        select(ResultRow)
+        .where(
+            ResultRow.run == run.id,
+            ResultRow.stage.in_(states),
+            ResultRow.is_current,
+            ResultRow.state == PartitionState.FINISHED.value,
+        )
+        .order_by(ResultRow.stage, ResultRow.subtask)
+    )
+    rows = list(session.scalars(query)) if states else []
+    done = compactions_of(session, {row.attempt for row in rows})
+    for row in rows:
+        of = Compacted(row.attempt, row.stage, row.subtask)
+        if of not in done:
+            yield of, states[row.stage], row.folder
 
 
 # What to merge
 
 
-def _keep_runs_few(slices: Sequence[_Slice], limits: Limits) -> int:
-    """Choose what has to be merged so that no slice has too many runs; answers how many bytes may still be written.
-
-    Where the budget does not suffice for all, those with the most runs come first.
-    """
-    left = limits.bytes
-    urgent = sorted((each for each in slices if len(each.runs) > limits.runs), key=lambda each: -len(each.runs))
-    for each in urgent:
-        span = _cheapest(each, limits.runs)
-        if each.cost(span) <= left:
-            each.chosen = span
-            left -= each.cost(span)
-    for each in sorted(urgent, key=lambda each: (-each.cost(each.chosen), each.key_groups)):
-        span = _binomial(each, limits.runs)
-        more = each.cost(span) - each.cost(each.chosen)
-        if more <= left:
-            each.chosen = span
-            left -= more
-    return left
-
-
-def _cheapest(found: _Slice, most: int) -> tuple[int, int]:
-    """The neighbours that are the fewest bytes."""
-    length = len(found.runs) - most
-    return min(((start, start + length) for start in range(most)), key=lambda span: (found.cost(span), -span[0]))
-
-
-def _binomial(found: _Slice, most: int) -> tuple[int, int]:
-    """The newest runs, down to the first that has been written again less often than the next older one."""
-    last = len(found.runs) - 1
-    older = found.sizes[most - 1 :: -1]
-    unit = _SLACK * max(1, sum(found.sizes[most:]))
-    classes = [_class(size, place, unit) for place, size in enumerate(older, start=1)]
-    for place in range(most - 1):
-        if classes[place] < classes[place + 1]:
-            return most - 1 - place, last
-    return 0, last
-
-
-def _class(size: int, place: int, unit: float) -> int:
-    """How often a run of that size in that place, counted from the newest, has been merged into."""
-    return next((number for number in range(_MOST_CLASS) if comb(number + place, place) * unit >= size), _MOST_CLASS)
-
-
-def _remove_garbage(slices: Sequence[_Slice], live_rows: int, left: int) -> None:
-    """Merge slices whole while too much is kept, those that were so the longest ago first.
-
-    So a file that is used for some slices only is soon used for none, and its bytes can go.
-    """
-    if sum(sum(each.sizes) for each in slices) < WORTH_CLEANING:
-        return
-    own = slices[0].key_groups[0], slices[-1].key_groups[1]
-    files = {piece.path: piece for each in slices for run in each.runs for piece in run}
-    garbage = sum(_rows(each, own) for each in files.values()) - live_rows
-    referenced = sum(each.rows for each in slices)
-    for each in sorted(slices, key=lambda each: (each.runs[0][0].epoch, each.key_groups)):
-        if garbage <= GARBAGE_SHARE * live_rows:
-            return
-        more = each.cost(each.whole) - each.cost(each.chosen)
-        if len(each.runs) > 1 and more <= left:
-            each.chosen = each.whole
-            left -= more
-            garbage -= each.rows - live_rows * each.rows // max(1, referenced)
-
-
-# What comes of it
-
-
-def _joined(slices: Iterable[_Slice]) -> Iterator[Merge]:
-    """Slices side by side that become runs of one epoch become one run."""
-    open_merge: Merge | None = None
-    for each in slices:
-        merge = _merge_of(each)
-        if open_merge is not None and merge is not None and _fits(open_merge, merge):
-            open_merge = _both(open_merge, merge)
-            continue
-        if open_merge is not None:
-            yield open_merge
-        open_merge = merge
-    if open_merge is not None:
-        yield open_merge
-
-
-def _merge_of(found: _Slice) -> Merge | None:
-    if found.chosen is None:
+def _part(services: Services, run: Run, of: Compacted, state: State, folder: str, first: int) -> PartToCompact | None:
+    try:
+        manifest = manifest_from_json(services.store.read(f"{folder}/{MANIFEST}"))
+    except NotFound:
+        return None  # it is lost, and will be made again
+    if manifest.state is None:
         return None
-    first, last = found.chosen
-    files = tuple(_cut(each, found.key_groups) for run in found.runs[first : last + 1] for each in run)
-    return Merge(files, found.key_groups, files[-1].epoch, first == 0)
+    files = _with_earlier(services, run, of, state, manifest)
+    until = expired_until(state, run.epoch)
+    live = sum(each.rows for each in visible(manifest.state.tallies, until))
+    limits = Limits(max(1, state.runs), size_from_text("budget", state.budget), manifest.bytes)
+    merges = dict(enumerate(merges_of(files, live, limits), first))
+    return PartToCompact(of, files, merges) if merges or files != manifest.state.files else None
 
 
-def _cut(file: StateFile, key_groups: KeyGroups) -> StateFile:
-    first, last = max(file.key_groups[0], key_groups[0]), min(file.key_groups[1], key_groups[1])
-    return StateFile(file.folder, file.file, file.epoch, (first, last))
+def _with_earlier(
+    services: Services, run: Run, of: Compacted, state: State, manifest: Manifest
+) -> tuple[StateFile, ...]:
+    """The files of a partition; where what it goes on from was compacted after it had begun, those of that."""
+    assert manifest.state is not None  # noqa: S101  # a partition of keyed state
+    read = [each for each in manifest.inputs if each.stage == of.state]
+    compacted = present_compactions(services, {each.attempt for each in read})
+    if not compacted:
+        return manifest.state.files
+    parallelism = run.dataflow.stage(of.state).parallelism
+    groups, until = key_group_range(manifest.max_parallelism, parallelism, of.subtask), expired_until(state, run.epoch)
+    kept = [each for each in manifest.state.files if each.epoch != run.epoch]
+    own = [each for each in manifest.state.files if each.epoch == run.epoch]
+    before = _manifests(services, [(each.run, each.attempt, each.stage, each.subtask) for each in read])
+    plain = [file for each in before for file in (each.state.files if each.state else ())]
+    if list(share_of(plain, groups, until)) != kept:
+        return manifest.state.files  # it has gone on from what was compacted, or from something else
+    better = [file for each in before for file in compacted_files(each, compacted)]
+    return (*share_of(better, groups, until), *own)
 
 
-def _fits(one: Merge, other: Merge) -> bool:
-    is_beside = one.key_groups[1] + 1 == other.key_groups[0]
-    return is_beside and (one.epoch, one.is_bottom) == (other.epoch, other.is_bottom)
+def _manifests(services: Services, wanted: Sequence[tuple[str, str, str, int]]) -> list[Manifest]:
+    with services.ledger.transaction() as session:
+        folders = [
+            session.scalar(
+                select(ResultRow.folder).where(
+                    ResultRow.run == run,
+                    ResultRow.attempt == attempt,
+                    ResultRow.stage == stage,
+                    ResultRow.subtask == subtask,
+                )
+            )
+            for run, attempt, stage, subtask in wanted
+        ]
+    try:
+        return [manifest_from_json(services.store.read(f"{each}/{MANIFEST}")) for each in folders if each]
+    except NotFound:
+        return []
 
 
-def _both(one: Merge, other: Merge) -> Merge:
-    """The pieces of a file on both sides of the border are one again."""
-    joined = list(one.files)
-    for piece in other.files:
-        beside = [each for each in joined if each.path == piece.path and each.key_groups[1] + 1 == piece.key_groups[0]]
-        for each in beside:
-            joined.remove(each)
-        first = beside[0].key_groups[0] if beside else piece.key_groups[0]
-        joined.append(StateFile(piece.folder, piece.file, piece.epoch, (first, piece.key_groups[1])))
-    files = tuple(sorted(joined, key=lambda each: (each.epoch, each.key_groups, each.path)))
-    return Merge(files, (one.key_groups[0], other.key_groups[1]), one.epoch, one.is_bottom)
+# The job, and what comes of it
 
 
-def _without(file: StateFile, merges: Sequence[Merge]) -> Iterator[StateFile]:
-    """What is left of a file: the key groups that no merge has read."""
-    gone = sorted(piece.key_groups for merge in merges for piece in merge.files if piece.path == file.path)
-    start, last = file.key_groups
-    for first, end in gone:
-        if end < start or first > last:
-            continue
-        if start < first:
-            yield StateFile(file.folder, file.file, file.epoch, (start, first - 1))
-        start = end + 1
-    if start <= last:
-        yield StateFile(file.folder, file.file, file.epoch, (start, last))
+def _merge_to_write(
+    services: Services, run: Run, attempt: str, part: PartToCompact, state: State, layout: Layout, number: int
+) -> MergeToWrite:
+    merge = part.merges[number]
+    folder = attempt_folder(run, state.name, layout.id, part.of.subtask, attempt) + f"/m{number}"
+    files = tuple(
+        StateFileToRead(
+            services.store.spark_url(each.path), each.epoch, each.key_groups, each.file.rows, each.file.bytes
+        )
+        for each in merge.files
+    )
+    until = expired_until(state, run.epoch)
+    return MergeToWrite(
+        stage=state.name,
+        layout=layout,
+        state=StateToRead(state, files, None, 0, until, is_full=False),
+        is_bottom=merge.is_bottom,
+        parts=1 + _read_bytes(merge) // PART_BYTES,
+        folder=folder,
+        spark_folder=services.store.spark_url(folder),
+    )
+
+
+def _job(services: Services, run: Run, region: str, attempt: str, merges: Sequence[MergeToWrite]) -> RegionJob:
+    start, end = (each.astimezone(UTC).isoformat() for each in run.interval)
+    return RegionJob(
+        attempt=attempt,
+        dataflow=run.dataflow.name,
+        epoch=run.epoch,
+        interval=(start, end),
+        region=region,
+        subtask=0,
+        store=services.store.url,
+        report=region_folder(run, region, 0, attempt) + "/report.json",
+        stages=(),
+        parameters={},
+        spark_conf=spark_conf(run.topology.stages_of(region)),
+        merges=tuple(merges),
+    )
+
+
+def _new(begun: ToCompact, part: PartToCompact, outputs: Sequence[OutputReport]) -> NewCompaction:
+    written = [file for number, merge in part.merges.items() for file in _written(merge, outputs[number])]
+    return NewCompaction(
+        part.of,
+        begun.dataflow,
+        begun.run,
+        begun.attempt,
+        after(part.files, tuple(part.merges.values()), written),
+        sum(_read_bytes(merge) for merge in part.merges.values()),
+        sum(each.file.bytes for each in written),
+    )
+
+
+def _written(merge: Merge, output: OutputReport) -> Iterator[StateFile]:
+    """The files of a run; of several each has key groups of its own."""
+    files = [each for each in output.files if each.rows]
+    for file in files:
+        yield StateFile(output.folder, file, merge.epoch, merge.key_groups if len(files) == 1 else _key_groups(file))
+
+
+def _key_groups(file: DataFile) -> tuple[int, int]:
+    known = [each.key_groups for each in file.segments if each.key_groups is not None]
+    if not known:
+        raise Internal(f"nobody knows which key groups {file.name} has: its row groups do not say")
+    return min(first for first, _ in known), max(last for _, last in known)
+
+
+def _read_bytes(merge: Merge) -> int:
+    return sum(bytes_of(each, each.key_groups) for each in merge.files)
+
+
+def _told(new: NewCompaction, part: PartToCompact) -> str:
+    return (
+        f"{_name(new)}: {runs_to_merge(part.files)} runs are {runs_to_merge(new.files)} now; "
+        f"{told_size(new.read_bytes)} read, {told_size(new.written_bytes)} written"
+    )
+
+
+def _name(new: NewCompaction) -> str:
+    return f"state {new.of.state}[{new.of.subtask}]"

@@ -13,17 +13,16 @@ from dataclasses import dataclass
 from functools import partial
 
 from weir.errors import Misconfigured
-from weir.recovery.candidates import Stored
-from weir.results.codec import VERSIONS, manifest_from_json, run_record_from_json
-from weir.results.released_note import RELEASED_NOTE, reason_told
-from weir.results.restored import is_of_restore
-from weir.results.run_folder import MANIFEST
-from weir.results.run_record import RunRecord, record_path
-from weir.sinks.pointer import Pointer, pointer_folder, pointer_from_json
+from weir.formats.codec import VERSIONS, manifest_from_json, run_record_from_json
+from weir.formats.manifest import RELEASED_NOTE, Stored, reason_told
+from weir.formats.paths import MANIFEST, pointer_folder, record_path
+from weir.formats.pointer import Pointer, pointer_from_json
+from weir.formats.restored import is_of_restore
+from weir.formats.run_record import RunRecord
 from weir.store.errors import NotFound
-from weir.store.hands import in_parallel
 from weir.store.store import Store
 from weir.store.walk import folders_in
+from weir.store.worker_threads import in_parallel
 
 _SINKS = "_sinks"
 _WORKERS = 16

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from weir.errors import Misconfigured
 from weir.store.files import Room
-from weir.store.hands import is_let_go
+from weir.store.worker_threads import is_let_go
 
 _SCHEMES = ("file", "local")
 _GLOB = set("{}[]*?\\")

@@ -14,13 +14,13 @@ from functools import lru_cache, partial
 from typing import TypeVar
 
 from weir.errors import Fault, Loss
-from weir.results.codec import manifest_from_json
-from weir.results.manifest import DataFile, Manifest, Segment
-from weir.results.run_folder import MANIFEST
+from weir.formats.codec import manifest_from_json
+from weir.formats.manifest import DataFile, Manifest, Segment
+from weir.formats.paths import MANIFEST
 from weir.store.errors import NotFound
-from weir.store.hands import in_parallel
 from weir.store.segments import sha256_of
 from weir.store.store import Store
+from weir.store.worker_threads import in_parallel
 
 KeyGroups = tuple[int, int] | None
 """An inclusive range of key groups; None means all."""

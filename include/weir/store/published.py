@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from weir.sinks.pointer import Pointer, newest, pointer_folder, pointer_from_json
+from weir.formats.paths import pointer_folder
+from weir.formats.pointer import Pointer, newest, pointer_from_json
 from weir.store.errors import NotFound
 from weir.store.store import Store
 

@@ -1,8 +1,12 @@
-"""Object stores that fsspec knows. Invariant: no answer comes from a cache, and every failure is an `OSError`."""
+"""Object stores that fsspec knows. Invariant: no answer comes from a cache, and every failure is an `OSError`.
+
+Files that are read at places of the reader's choice, as Python's own. Invariant: only a read asks the store.
+"""
 
 from __future__ import annotations
 
 import errno
+import io
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -15,6 +19,7 @@ from weir.errors import Misconfigured, WeirError
 
 _MEMORY = threading.RLock()
 """fsspec's memory file system hands one buffer with one position to all readers."""
+
 _PACKAGES = {"gs": "gcsfs", "abfss": "adlfs"}
 
 
@@ -137,3 +142,28 @@ def _no_bucket(path: str) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise OSError(errno.EIO, f"the bucket is gone ({error})", path) from error
+
+
+class Seekable(io.RawIOBase):
+    """A file of a known size; who inherits from it reads on at `_at`."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size, self._at = size, 0
+
+    def readable(self) -> bool:
+        """It can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """It can be read from anywhere."""
+        return True
+
+    def tell(self) -> int:
+        """Where the next read begins."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Let the next read begin elsewhere; answers where."""
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at

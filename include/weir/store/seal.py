@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from weir.errors import Internal, Retryable
-from weir.results.layout import KEY_GROUP_COLUMN
-from weir.results.manifest import DataFile, Segment
+from weir.formats.manifest import DataFile, Segment
 from weir.store.errors import NotFound
-from weir.store.hands import in_parallel
 from weir.store.segments import chunks
 from weir.store.store import Store
+from weir.store.worker_threads import in_parallel
+from weir.topology.partitions import KEY_GROUP_COLUMN
 
 _MAGIC = b"PAR1"
 _TRAILER_BYTES = 8

@@ -5,7 +5,7 @@ Invariant: it stays, so that a driver that begins late is told as well.
 
 from __future__ import annotations
 
-from weir.results.region_job import STOP_NAME
+from weir.formats.region_job import STOP_NAME
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.store import Store
 

@@ -34,10 +34,8 @@ S3_SECONDS = 60.0
 LEAST_ROOM = 16 * 2**20
 """Bytes. With less than that a disk is full, whatever it is that has failed there."""
 
-
 WORKERS = 16
 """How many requests are made at once of files that do not say."""
-
 
 _MAKE_ROOM = "Make room there, and the task goes on by itself; nothing is marked lost"
 

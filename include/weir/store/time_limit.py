@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from weir.errors import Misconfigured
 from weir.store.files import Files, Room
-from weir.store.hands import in_time
+from weir.store.worker_threads import in_time
 
 R = TypeVar("R")
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from weir.store.errors import NotFound
-from weir.store.hands import in_parallel
 from weir.store.store import Store
+from weir.store.worker_threads import in_parallel
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,50 +6,18 @@ from the published Murmur3: each tail byte is mixed by itself, as a signed integ
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
+from weir.dataflow.key_types import canonical_type
 from weir.errors import Misconfigured
 
 SEED = 42
 _MASK = 0xFFFFFFFF
 
-_INTEGERS = frozenset({"tinyint", "byte", "smallint", "short", "int", "integer", "bigint", "long"})
-_KEPT = frozenset({"boolean", "date", "timestamp", "timestamp_ntz", "binary", "string"})
-_ADVICE = {
-    "float": "equal numbers may differ in their last bits: cast it to bigint or string",
-    "double": "equal numbers may differ in their last bits: cast it to bigint or string",
-    "decimal": "its hash depends on precision and scale: cast it to string, or to bigint after scaling",
-    "array": "take out of it the elements that identify the row, or cast it to string with to_json",
-    "map": "its entries have no order: take out of it what identifies the row",
-    "struct": "name its fields as keys of their own: select them as columns",
-    "char": "it is padded with blanks: cast it to string",
-    "varchar": "cast it to string",
-    "void": "a column of nulls only divides nothing: cast it to the type that it should have",
-}
-
 Key = tuple[str, Any]
 """A column's Spark type and its value: int, bool, date, datetime, bytes, str or None."""
-
-
-def canonical_type(spark_type: str) -> str:
-    """Return the type that a key column of this type (Spark's `simpleString`) is cast to before it is hashed.
-
-    All integers become bigint, since Spark hashes 1 as int and 1 as bigint differently. Raises Misconfigured, with
-    advice, for types that are no good as keys.
-    """
-    spelled = spark_type.strip().lower()
-    if spelled in _INTEGERS:
-        return "bigint"
-    if spelled in _KEPT:
-        return spelled
-    root = re.split(r"[(<\s]", spelled, maxsplit=1)[0]
-    advice = _ADVICE.get(root, "cast it to string or bigint")
-    if root == "string":
-        advice = "texts that its collation holds equal have different hashes: cast it to plain string"
-    raise Misconfigured(f"a key column cannot be of type {spark_type}: {advice}, in the stage that writes it")
 
 
 def key_hash(values: Sequence[Key]) -> int:

@@ -2,26 +2,31 @@
 
 Invariant: every subtask of every stage is in exactly one region, every partition has one producer, and names never
 depend on parallelism. All that is said of a stage's partitions is said once a stage, not once an edge.
+
+The tasks that compact state, beside those of the regions. Invariant: their names are never those of regions.
+
+Independent pipelines: regions that go on and recover index by index.
+
+Invariant: with each pipeline taken for one node, the regions of the dataflow still depend on each other in no cycle. So
+whatever lies outside of a pipeline is before all of it, behind all of it, or beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from functools import cached_property
+from typing import Final
 
 from weir.dataflow.dataflow import Dataflow
-from weir.dataflow.exchange import Exchange, ExchangeKind
 from weir.dataflow.graph import group_reads, pipelined_groups, topological_order
-from weir.dataflow.stage import Stage, StageKind
+from weir.dataflow.stage import Exchange, ExchangeKind, Stage, StageKind
+from weir.dataflow.state import StateKind
 from weir.errors import Internal
-from weir.results.layout import PLAIN, Layout
-from weir.topology.ids import LogicalRegion, PartitionId, RegionId
-from weir.topology.inputs import InputPartitions, PreviousInput
 from weir.topology.key_groups import key_group_range
-from weir.topology.pipelines import pipelines_of
+from weir.topology.partitions import PLAIN, InputPartitions, Layout, LogicalRegion, PartitionId, PreviousInput, RegionId
 
 __all__ = ["InputPartitions", "LogicalRegion", "PartitionId", "PreviousInput", "RegionId", "Topology"]
-
 _MAX_JOINED_NAME = 60
 
 
@@ -288,3 +293,103 @@ def _logical_region(group: tuple[Stage, ...]) -> LogicalRegion:
     joined = "-".join(shown)
     name = joined if len(joined) <= _MAX_JOINED_NAME else f"{shown[0]}-to-{shown[-1]}"
     return LogicalRegion(name, names, group[0].parallelism)
+
+
+RETRIES: Final = 2
+
+RETRY_DELAY: Final = timedelta(seconds=30)
+"""How often and when Airflow tries again. The next epoch makes up for what is not compacted: it is not worth more."""
+
+_PREFIX: Final = "weir_compact-"
+
+
+def compaction_task(region: str) -> str:
+    """The name of the task that compacts what a region keeps."""
+    return f"{_PREFIX}{region}"
+
+
+def region_compacted(task: str) -> str | None:
+    """The region whose state a task compacts; None for any other task."""
+    return task.removeprefix(_PREFIX) if task.startswith(_PREFIX) else None
+
+
+def compacted_regions(topology: Topology) -> tuple[LogicalRegion, ...]:
+    """The regions with keyed state that is written in runs of changes."""
+    return tuple(
+        region
+        for region in topology.regions
+        if any(
+            state.kind is StateKind.KEYED and not state.is_full
+            for stage in topology.stages_of(region.name)
+            for state in stage.states
+        )
+    )
+
+
+def pipelines_of(
+    regions: Sequence[LogicalRegion], pointwise: Mapping[tuple[str, str], bool]
+) -> tuple[tuple[LogicalRegion, ...], ...]:
+    """Return sets of at least two regions of a parallelism above 1, each joined over pointwise exchanges.
+
+    `regions` come after those they read. `pointwise` says of each pair of producer and consumer whether all exchanges
+    between them are. Sets grow along the exchanges in that order, as long as the invariant holds.
+    """
+    number = {region.name: place for place, region in enumerate(regions)}
+    edges = sorted((number[consumer], number[producer], is_so) for (producer, consumer), is_so in pointwise.items())
+    sets = _Sets(len(regions), edges)
+    for consumer, producer, is_pointwise in edges:
+        if is_pointwise and regions[consumer].parallelism > 1:
+            sets.join(producer, consumer)
+    found = ([regions[member] for member in members] for members in sets.members if len(members) > 1)
+    return tuple(tuple(pipeline) for pipeline in found)
+
+
+class _Sets:
+    """Sets of regions, each under the number of its first one, and the exchanges between them."""
+
+    def __init__(self, size: int, edges: Sequence[tuple[int, int, bool]]) -> None:
+        self.members: list[list[int]] = [[place] for place in range(size)]
+        self._set_of = list(range(size))
+        self._behind: list[dict[int, bool]] = [{} for _ in range(size)]
+        """The sets that read each set, and whether over pointwise exchanges only."""
+        self._before: list[set[int]] = [set() for _ in range(size)]
+        for consumer, producer, is_pointwise in edges:
+            self._behind[producer][consumer] = is_pointwise
+            self._before[consumer].add(producer)
+
+    def join(self, producer: int, consumer: int) -> None:
+        """Make the two regions' sets one, if all between them is pointwise and no other way leads there."""
+        kept, gone = self._set_of[producer], self._set_of[consumer]
+        if kept == gone or not self._behind[kept][gone] or self._has_detour(kept, gone):
+            return
+        if gone < kept:
+            kept, gone = gone, kept
+        for place in self.members[gone]:
+            self._set_of[place] = kept
+        self.members[kept] = sorted(self.members[kept] + self.members[gone])
+        self.members[gone] = []
+        self._redirect(gone, kept)
+
+    def _has_detour(self, start: int, end: int) -> bool:
+        waiting = [each for each in self._behind[start] if each != end]
+        seen = set(waiting)
+        for each in waiting:
+            if end in self._behind[each]:
+                return True
+            new = self._behind[each].keys() - seen
+            seen |= new
+            waiting += new
+        return False
+
+    def _redirect(self, gone: int, kept: int) -> None:
+        for reader, is_pointwise in self._behind[gone].items():
+            self._before[reader].discard(gone)
+            if reader != kept:
+                self._before[reader].add(kept)
+                self._behind[kept][reader] = is_pointwise and self._behind[kept].get(reader, True)
+        for read in self._before[gone]:
+            is_pointwise = self._behind[read].pop(gone)
+            if read != kept:
+                self._before[kept].add(read)
+                self._behind[read][kept] = is_pointwise and self._behind[read].get(kept, True)
+        self._behind[gone], self._before[gone] = {}, set()

@@ -13,14 +13,14 @@ import pyarrow.parquet as pq
 from overhead_usage import EventLogs, Usage, await_settled, left_in
 
 from weir.cli.airflow_api import AirflowApi
-from weir.cli.credentials import PERSON
-from weir.cli.demo_evidence import published_rows
-from weir.cli.stack import Stack
-from weir.cli.stack_state import StackRequest
+from weir.execution.run_state import CLOSE
+from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.ledger.ledger import Ledger
-from weir.ledger.models import AttemptRow, RunRow
-from weir.recovery.run_state import CLOSE
 from weir.store.store import Store
+from weir_dev.demo.evidence import published_rows
+from weir_dev.stack.credentials import PERSON
+from weir_dev.stack.stack import Stack
+from weir_dev.stack.state import StackRequest
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]

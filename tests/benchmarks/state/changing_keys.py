@@ -9,8 +9,8 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that Spark's ow
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from weir_spark.context import StageContext
-    from weir_spark.keyed_state import KeyedState
+    from weir_spark.region.context import StageContext
+    from weir_spark.state.keyed_state import KeyedState
 
 FIRST = "20130101T000000Z"
 SCHEMA = "id BIGINT, name STRING, n BIGINT, amount DOUBLE, seen TIMESTAMP"

@@ -18,7 +18,7 @@ from typing import Any
 from airflow.sdk import get_parsing_context
 
 from weir.dataflow import Dataflow, Stage, State, blocking, cached, expectations, keyed_state, previous, sink, source
-from weir.recovery.restart import RestartStrategy
+from weir.restarts.strategy import RestartStrategy
 from weir_airflow.dag import dataflow_dag
 
 control = Path(os.environ["WEIR_LADDER"])

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from weir.cli.job_graph_plan import plan_of_job_graph
-from weir.dataflow.failover import Consumers, FailoverStrategy
+from weir.dataflow.dataflow import Consumers, FailoverStrategy
 from weir.errors import Misconfigured
 from weir.flink.job_graph import pipelined_regions
 from weir.flink.job_graph_file import TaskFailure, partition, read_topology

@@ -1,7 +1,7 @@
 """A plan as a person reads it."""
 
 from weir.cli.plan_report import tell_plan
-from weir.recovery.plan import Plan, Step, StepKind
+from weir.recovery.rules.plan import Plan, Step, StepKind
 from weir.topology.regions import RegionId
 
 

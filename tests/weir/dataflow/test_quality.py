@@ -18,7 +18,7 @@ from weir.dataflow import (
     source,
 )
 from weir.errors import Misconfigured
-from weir.recovery.blames import blamable, blamed_arguments
+from weir.quality.rules import blamable, blamed_arguments
 
 
 def flow(quality=(), *, state=()):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from weir.dataflow.resolving import checked_slices
+from weir.dataflow.stage import checked_slices
 from weir.errors import Misconfigured
 
 

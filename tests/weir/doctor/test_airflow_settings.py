@@ -13,7 +13,7 @@ from weir.doctor.airflow_settings import (
     judge_reach,
     judge_settings,
 )
-from weir.doctor.finding import Status
+from weir.doctor.examination import Status
 
 GOOD = {
     MIN_HEARTBEAT: "1",

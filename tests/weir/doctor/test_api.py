@@ -3,7 +3,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from weir.doctor import api
-from weir.doctor.finding import Status
+from weir.doctor.examination import Status
 
 NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
 UPKEEP = api.Dag(api.UPKEEP, is_paused=False, max_active_runs=1)

@@ -3,7 +3,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from weir.doctor.clock import clock_difference, judge_clock
-from weir.doctor.finding import Status
+from weir.doctor.examination import Status
 
 BEFORE = datetime(2026, 1, 5, 12, tzinfo=UTC)
 AFTER = BEFORE + timedelta(seconds=10)

@@ -4,8 +4,7 @@ import threading
 
 import pytest
 
-from weir.doctor.examination import Check, Enough, examine
-from weir.doctor.finding import Status, ok, problem, unknown, warning
+from weir.doctor.examination import Check, Enough, Status, examine, ok, problem, unknown, warning
 from weir.errors import Misconfigured
 
 HELD = 0.2

@@ -5,12 +5,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from weir.dataflow import Dataflow, Stage, blocking, expectations, keyed_state, sink, source
-from weir.doctor.examination import examine
+from weir.doctor.examination import Status, examine
 from weir.doctor.expectations import expectation_checks
-from weir.doctor.finding import Status
 from weir.doctor.ledger import LedgerExam
-from weir.ledger.models import DataflowRow, RunRow
-from weir.testing.ledgers import new_ledger
+from weir.ledger.database.tables import DataflowRow, RunRow
+from weir.testing.fakes.ledgers import new_ledger
 
 SUITE = '{"name": "%s", "expectations": [{"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "k"}}]}'
 

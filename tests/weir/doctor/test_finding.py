@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from weir.doctor.finding import Finding, Status, ok, problem, unknown, warning, worst
+from weir.doctor.examination import Finding, Status, ok, problem, unknown, warning, worst
 
 FINE = ok("store", "marker", "there")
 SLOW = warning("store", "clock", "late", expected="in time", mend="NTP")

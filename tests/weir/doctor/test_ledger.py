@@ -8,20 +8,19 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from weir.doctor import ledger as looking
-from weir.doctor.examination import examine
-from weir.doctor.finding import Status
-from weir.doctor.ledger import LedgerExam
-from weir.doctor.ledger_judgement import (
+from weir.doctor.examination import Status, examine
+from weir.doctor.ledger import (
     OLD_CLEAR,
+    LedgerExam,
     Owed,
     judge_connections,
     judge_owed,
     judge_postgresql,
     judge_revision,
 )
+from weir.ledger.database.tables import DataflowRow, OwedClearRow, RunRow
 from weir.ledger.ledger import HEAD, Ledger
-from weir.ledger.models import DataflowRow, OwedClearRow, RunRow
-from weir.testing.ledgers import new_ledger
+from weir.testing.fakes.ledgers import new_ledger
 
 NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
 

@@ -4,15 +4,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import select, update
-from tests.weir.coordinator.conftest import World
-from tests.weir.coordinator.keeping import aircraft, run_days
+from tests.weir.conftest import World
+from tests.weir.keeping import aircraft, run_days
 
-from weir.doctor.examination import examine
-from weir.doctor.finding import Status
-from weir.doctor.ledger import LedgerExam
-from weir.doctor.ledger_states import LONG_PENDING, StatesOfDataflow, judge_states
-from weir.ledger.state_models import CheckpointRow, CompactionRow
-from weir.testing.ledgers import fast_folder
+from weir.doctor.examination import Status, examine
+from weir.doctor.ledger import LONG_PENDING, LedgerExam, StatesOfDataflow, judge_states
+from weir.ledger.database.tables import CheckpointRow, CompactionRow
+from weir.testing.fakes.ledgers import fast_folder
 
 NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
 FLOW = aircraft(history={"runs": 2})

@@ -1,7 +1,6 @@
 import pytest
 
-from weir.doctor.finding import problem
-from weir.doctor.secrecy import Secrecy
+from weir.doctor.examination import Secrecy, problem
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 import pytest
 
 from weir.doctor import spark
-from weir.doctor.finding import Status
+from weir.doctor.examination import Status
 
 STRICT = {"spark.sql.files.ignoreMissingFiles": "false", "spark.sql.files.ignoreCorruptFiles": "false"}
 S3 = "s3a://bucket/weir"

@@ -4,13 +4,11 @@ import errno
 
 import pytest
 
-from weir.doctor.examination import examine
-from weir.doctor.finding import Status
+from weir.doctor.examination import Status, examine
 from weir.doctor.store import judge_marker, judge_race, scratch, store_checks
 from weir.store.store import Store
-from weir.testing.overwriting_store import OverwritingStore
-from weir.testing.s3_server import running_s3
-from weir.testing.stores import FailingStore
+from weir.testing.fakes.stores import FailingStore, OverwritingStore
+from weir_dev.servers.s3 import running_s3
 
 
 @pytest.fixture(scope="module")

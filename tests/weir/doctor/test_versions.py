@@ -1,6 +1,6 @@
 import pytest
 
-from weir.doctor.finding import Status
+from weir.doctor.examination import Status
 from weir.doctor.versions import PYSPARK_FILES, PYTHON, installed_versions, judge_versions
 
 GOOD = {

@@ -1,6 +1,6 @@
 import pytest
 
-from weir.dataflow.failover import Consumers, FailoverStrategy
+from weir.dataflow.dataflow import Consumers, FailoverStrategy
 from weir.errors import Internal
 from weir.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, pipelined_regions
 from weir.flink.restart_set import JobPartition, restart_set, tasks_to_restart

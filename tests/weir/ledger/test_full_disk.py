@@ -4,10 +4,10 @@ import pytest
 from sqlalchemy import func, select, text
 
 from weir.errors import DiskFull
+from weir.ledger.database.tables import DataflowRow
 from weir.ledger.ledger import Ledger
-from weir.ledger.models import DataflowRow
-from weir.testing.ledgers import new_ledger
-from weir.testing.small_disk import small_disk
+from weir.testing.fakes.ledgers import new_ledger
+from weir_dev.servers.small_disk import small_disk
 
 
 @pytest.fixture

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy import delete, func, select, update
 
-from weir.coordinator.reading import ReadLease, claimed
-from weir.coordinator.release import release
+from weir.coordination.read_leases import ReadLease, claimed
+from weir.ledger.database.tables import LeaseRow, ResultRow
 from weir.ledger.leases import LEASE, clock, drop_expired, drop_leases, leased, renew_leases, take_leases
 from weir.ledger.ledger import Ledger
-from weir.ledger.models import LeaseRow, ResultRow
 from weir.reading.opening import open_results
-from weir.testing.ledgers import fast_folder
+from weir.retention.release import release
+from weir.testing.fakes.ledgers import fast_folder
 
-_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[1] / "coordinator/conftest.py")
+_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[1] / "conftest.py")
 small = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(small)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
+from weir.ledger.database.tables import LeaseRow, ResultRow
 from weir.ledger.leases import LEASE
-from weir.ledger.models import LeaseRow, ResultRow
-from weir.testing.airflow import Killed
+from weir.testing.fakes.airflow import Killed
 
-_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[1] / "coordinator/conftest.py")
+_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[1] / "conftest.py")
 small = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(small)
 

@@ -13,10 +13,10 @@ from sqlalchemy import create_engine, select, text
 from sqlalchemy.exc import IntegrityError
 
 from weir.errors import Misconfigured
-from weir.ledger import sqlite as opening
+from weir.ledger.database import sqlite as opening
+from weir.ledger.database.migrate import known_revisions
+from weir.ledger.database.tables import AttemptRow, DataflowRow, OwedClearRow, ResultRow, RunRow, Table
 from weir.ledger.ledger import HEAD, Ledger
-from weir.ledger.migrate import known_revisions
-from weir.ledger.models import AttemptRow, DataflowRow, OwedClearRow, ResultRow, RunRow, Table
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 RUN = "ladder@20130101T000000Z"
@@ -158,7 +158,7 @@ def test_the_folder_of_a_ledger_is_made(tmp_path):
 
 def test_an_open_ledger_is_opened_without_alembic(ledger, url, monkeypatch):
     """Each task opens the ledger: importing alembic takes longer than the rest of a begin."""
-    monkeypatch.setattr("weir.ledger.migrate.upgrade", lambda _engine: pytest.fail("migrated again"))
+    monkeypatch.setattr("weir.ledger.database.migrate.upgrade", lambda _engine: pytest.fail("migrated again"))
     Ledger.open(url).close()
 
 

@@ -5,11 +5,11 @@ from datetime import datetime
 import pytest
 from sqlalchemy import MetaData, Table, create_engine, select
 
+from weir.execution.run_state import ReadResult
+from weir.ledger.database.migrate import upgrade
+from weir.ledger.database.tables import AttemptRow, ConsumptionRow, FailoverRow, ReadSetRow, ResultRow
 from weir.ledger.ledger import Ledger
-from weir.ledger.migrate import upgrade
-from weir.ledger.models import AttemptRow, ConsumptionRow, FailoverRow, ReadSetRow, ResultRow
 from weir.ledger.reads import reads_of
-from weir.recovery.run_state import ReadResult
 from weir.topology.regions import PartitionId
 
 RUN = "flow@20130101T000000Z"

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
+from weir.execution.partition_state import MOVES, IllegalMove, PartitionState
+from weir.ledger.database.tables import AttemptRow, ResultEventRow, ResultRow, RunRow
 from weir.ledger.ledger import Ledger
-from weir.ledger.models import AttemptRow, ResultEventRow, ResultRow, RunRow
-from weir.ledger.moves import move, story_of
+from weir.ledger.results import move, story_of
 from weir.ledger.runs import ensure_dataflow
-from weir.results.partition_state import MOVES, IllegalMove, PartitionState
-from weir.testing.ledgers import new_ledger
+from weir.testing.fakes.ledgers import new_ledger
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 _S = PartitionState

@@ -13,13 +13,12 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.pool import NullPool
 
 from weir.errors import Misconfigured, Retryable
-from weir.ledger import postgres as postgres_module
+from weir.ledger.database import postgres as postgres_module
+from weir.ledger.database.migrate import upgrade
+from weir.ledger.database.tables import DataflowRow, FailoverRow, RunRow
 from weir.ledger.ledger import HEAD, Ledger
-from weir.ledger.migrate import upgrade
-from weir.ledger.models import DataflowRow, FailoverRow, RunRow
 from weir.ledger.runs import ensure_dataflow
-from weir.testing.ledgers import new_postgres_url
-from weir.testing.postgres import running_postgres
+from weir_dev.servers.postgres import new_postgres_url, running_postgres
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

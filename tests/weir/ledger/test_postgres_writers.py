@@ -9,18 +9,18 @@ import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.engine import make_url
 
-from weir.coordinator.clearing import ClearAnswer
-from weir.coordinator.coordinator import Coordinator
-from weir.coordinator.services import Services
-from weir.coordinator.values import BeginRequest, Begun, TaskKey
+from weir.attempts.coordinator import Coordinator
+from weir.coordination.airflow import ClearAnswer
+from weir.coordination.services import Services
+from weir.coordination.values import BeginRequest, Begun, TaskKey
 from weir.dataflow import Dataflow, sink, source
 from weir.errors import Conflict, Fenced, Retryable
+from weir.ledger.database.tables import AttemptRow, OwedClearRow, ResultRow
 from weir.ledger.ledger import Ledger
-from weir.ledger.models import AttemptRow, OwedClearRow, ResultRow
-from weir.recovery.restart import RestartStrategy
+from weir.restarts.strategy import RestartStrategy
 from weir.store.store import Store
-from weir.testing.engine import FakeEngine
-from weir.testing.ledgers import fast_folder
+from weir.testing.fakes.engine import FakeEngine
+from weir.testing.fakes.ledgers import fast_folder
 from weir.topology.regions import Topology
 
 DAY = datetime(2013, 1, 1, tzinfo=UTC)

@@ -11,16 +11,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from weir.formats.codec import manifest_from_json
+from weir.formats.manifest import ContentDigest
+from weir.formats.region_job import OutputReport
 from weir.ledger.ledger import Ledger
-from weir.results.codec import manifest_from_json
-from weir.results.layout import KEY_GROUP_COLUMN
-from weir.results.manifest import ContentDigest
-from weir.results.region_job import OutputReport
 from weir.store.seal import seal
-from weir.testing.engine import FakeEngine
-from weir.testing.ledgers import fast_folder
+from weir.testing.fakes.engine import FakeEngine
+from weir.testing.fakes.ledgers import fast_folder
+from weir.topology.partitions import KEY_GROUP_COLUMN
 
-_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[1] / "coordinator/conftest.py")
+_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[1] / "conftest.py")
 small = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(small)
 

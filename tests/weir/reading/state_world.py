@@ -8,14 +8,14 @@ import pyarrow.parquet as pq
 from sqlalchemy import select
 
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
-from weir.ledger.models import AttemptRow
-from weir.results.layout import KEY_GROUP_COLUMN
-from weir.results.manifest import ContentDigest, StateTally
-from weir.results.region_job import OutputReport, StateReport
-from weir.state.files import epoch_seconds
+from weir.formats.manifest import ContentDigest, StateTally
+from weir.formats.region_job import OutputReport, StateReport
+from weir.ledger.database.tables import AttemptRow
+from weir.state.file_rules import epoch_seconds
 from weir.store.seal import seal
 from weir.topology.key_groups import key_group_range
 from weir.topology.key_hash import key_group
+from weir.topology.partitions import KEY_GROUP_COLUMN
 
 SCHEMA = (
     '{"type": "struct", "fields": ['

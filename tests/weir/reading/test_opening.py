@@ -13,13 +13,13 @@ from typer.testing import CliRunner
 
 import weir
 from weir.cli.main import app
-from weir.coordinator.release import delete_released, release
 from weir.dataflow import Dataflow, sink
 from weir.errors import Misconfigured, ResultUnavailable, Retryable
-from weir.ledger.models import LeaseRow, PublicationRow, ResultRow, RunRow
-from weir.ledger.moves import move
+from weir.execution.partition_state import PartitionState
+from weir.ledger.database.tables import LeaseRow, PublicationRow, ResultRow, RunRow
+from weir.ledger.results import move
 from weir.reading.availability import Unreadable
-from weir.results.partition_state import PartitionState
+from weir.retention.release import delete_released, release
 
 RUN = "ladder@20130101T000000Z"
 

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 from weir.errors import Misconfigured
+from weir.formats.manifest import ContentDigest
 from weir.reading.opened import together
 from weir.reading.spark_schema import arrow_schema, spark_ddl
-from weir.results.manifest import ContentDigest
 
 
 def schema(*fields):

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 
 import weir
-from weir.coordinator.savepoint import Asked, create
 from weir.errors import Misconfigured
-from weir.ledger.models import LeaseRow, ResultRow
+from weir.formats.codec import manifest_from_json
+from weir.ledger.database.tables import LeaseRow, ResultRow
 from weir.reading.availability import Unreadable
-from weir.reading.state_rows import Shape, newest
-from weir.results.codec import manifest_from_json
-from weir.results.layout import KEY_GROUP_COLUMN
+from weir.reading.state_files import Shape, newest
+from weir.snapshots.savepoint import Asked, create
 from weir.store.errors import NotFound
 from weir.store.store import Store
+from weir.topology.partitions import KEY_GROUP_COLUMN
 
 _spec = importlib.util.spec_from_file_location("state_world", Path(__file__).with_name("state_world.py"))
 of_state = importlib.util.module_from_spec(_spec)

@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 
 from weir.dataflow.state import State, StateKind
 from weir.errors import Internal, Misconfigured
+from weir.formats.manifest import StateFile
 from weir.reading.opened_state import OpenedState, OpenStatePartition, StateAt
-from weir.reading.state_files import Gone, read_rows
-from weir.reading.state_rows import Shape
-from weir.results.layout import KEY_GROUP_COLUMN
-from weir.results.manifest import StateFile
+from weir.reading.state_files import Gone, Shape, read_rows
 from weir.store.seal import seal
 from weir.store.store import Store
-from weir.testing.ledgers import fast_folder
+from weir.testing.fakes.ledgers import fast_folder
 from weir.topology.key_hash import key_group
+from weir.topology.partitions import KEY_GROUP_COLUMN
 
 GROUPS = 16
 FOLDERS = count()

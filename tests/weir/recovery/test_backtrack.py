@@ -4,11 +4,11 @@ import pytest
 
 from weir.dataflow import Dataflow, Stage, blocking, pipelined, sink, source
 from weir.errors import Fault, Loss
-from weir.recovery.backtrack import Occasion, known_loss
-from weir.recovery.decision import Failure, NeedsProbe, decide
-from weir.recovery.plan import Plan, StepKind
-from weir.recovery.run_state import CLOSE, AttemptState, CurrentResult, ReadResult, ReadSet, RegionState, RunState
-from weir.results.partition_state import PartitionState
+from weir.execution.partition_state import PartitionState
+from weir.execution.run_state import CLOSE, AttemptState, CurrentResult, ReadResult, ReadSet, RegionState, RunState
+from weir.recovery.rules.backtrack import Occasion, known_loss
+from weir.recovery.rules.decision import Failure, NeedsProbe, decide
+from weir.recovery.rules.plan import Plan, StepKind
 from weir.topology.regions import RegionId, Topology
 
 TOPOLOGY = Topology(

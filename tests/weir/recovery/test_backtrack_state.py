@@ -6,19 +6,11 @@ import pytest
 
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 from weir.errors import Fault, Loss
-from weir.recovery.backtrack import Occasion
-from weir.recovery.decision import Failure, NeedsProbe, decide
-from weir.recovery.plan import Plan, StepKind
-from weir.recovery.run_state import (
-    AttemptState,
-    CurrentResult,
-    EarlierRun,
-    ReadResult,
-    ReadSet,
-    RegionState,
-    RunState,
-)
-from weir.results.partition_state import PartitionState
+from weir.execution.partition_state import PartitionState
+from weir.execution.run_state import AttemptState, CurrentResult, EarlierRun, ReadResult, ReadSet, RegionState, RunState
+from weir.recovery.rules.backtrack import Occasion
+from weir.recovery.rules.decision import Failure, NeedsProbe, decide
+from weir.recovery.rules.plan import Plan, StepKind
 from weir.topology.regions import RegionId, Topology
 
 AIRCRAFT = RegionId("aircraft-known", 0)

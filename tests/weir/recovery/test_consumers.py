@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
-from weir.recovery.consumers import Readers, affected
-from weir.recovery.run_state import AttemptState, EarlierRun, RegionState, RunState
+from weir.execution.run_state import AttemptState, EarlierRun, RegionState, RunState
+from weir.recovery.rules.consumers import Readers, affected
 from weir.topology.regions import RegionId, Topology
 
 WIDTH = 20

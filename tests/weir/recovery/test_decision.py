@@ -8,13 +8,11 @@ import pytest
 
 from weir.dataflow import Dataflow, Stage, blocking, pipelined, previous, sink, source
 from weir.errors import Fault, Loss, Misconfigured
-from weir.recovery.backtrack import Occasion
-from weir.recovery.decision import Failure, NeedsProbe, decide
-from weir.recovery.horizon import BeyondHorizon
-from weir.recovery.plan import Cost, Plan, StepKind
-from weir.recovery.run_state import (
+from weir.execution.partition_state import PartitionState
+from weir.execution.run_state import (
     CLOSE,
     AttemptState,
+    BeyondHorizon,
     CurrentResult,
     EarlierRun,
     ReadResult,
@@ -22,7 +20,9 @@ from weir.recovery.run_state import (
     RegionState,
     RunState,
 )
-from weir.results.partition_state import PartitionState
+from weir.recovery.rules.backtrack import Occasion
+from weir.recovery.rules.decision import Failure, NeedsProbe, decide
+from weir.recovery.rules.plan import Cost, Plan, StepKind
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "plan-v2.json"

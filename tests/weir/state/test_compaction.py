@@ -1,240 +1,205 @@
-"""Which runs of keyed state are merged: against a plain model of what the files hold."""
+"""Compaction beside the run: what it merges, who goes on from it, and that nothing depends on it."""
 
-from __future__ import annotations
-
-import random
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 import pytest
+from sqlalchemy import select
+from tests.weir import keeping
+from tests.weir.keeping import epoch, manifest_of, run_days
 
-from weir.results.manifest import DataFile, Segment, StateFile
-from weir.state.amplification import amplification
-from weir.state.compaction import WORTH_CLEANING, Limits, after, bytes_of, merges_of
-from weir.state.files import runs_to_merge, share_of
+from weir.ledger.database.tables import CompactionRow
+from weir.state.compactions import compacted_files, present_compactions
+from weir.state.file_rules import runs_to_merge
+from weir.testing.fakes.airflow import Killed
 
-GROUPS = 16
-ROW = 2_000
-"""Bytes of a row: so many that cleaning is worth it."""
-
-
-def epoch(number):
-    return f"{number:08d}T000000Z"
+TASK = "weir_compact-aircraft-known"
 
 
-@dataclass
-class Model:
-    """Files with what they hold: of each key its value, or None where it was deleted; `truth` is what is visible."""
-
-    runs: int = 8
-    budget: int = 0
-    key_groups: tuple[int, int] = (0, GROUPS - 1)
-    files: tuple[StateFile, ...] = ()
-    truth: dict[int, int] = field(default_factory=dict)
-    content: dict[str, dict[int, int | None]] = field(default_factory=dict)
-    number: int = 0
-    changed: int = 0
-    compacted: int = 0
-    most_runs: int = 0
-
-    def file(self, rows, at, key_groups):
-        name = f"part-{len(self.content)}"
-        counts = {}
-        for key in rows:
-            counts[key % GROUPS] = counts.get(key % GROUPS, 0) + 1
-        segments, offset = [], 0
-        for group, count in sorted(counts.items()):
-            segments.append(Segment(offset, count * ROW, "", key_groups=(group, group)))
-            offset += count * ROW
-        found = StateFile("folder", DataFile(name, len(rows), offset, "", tuple(segments)), at, key_groups)
-        self.content[found.path] = rows
-        return found
-
-    def read(self, files):
-        seen = {}
-        for each in sorted(files, key=lambda file: file.epoch):
-            rows = self.content[each.path].items()
-            seen |= {key: value for key, value in rows if each.key_groups[0] <= key % GROUPS <= each.key_groups[1]}
-        return seen
-
-    def epoch(self, changes):
-        """An epoch of changes, then its compaction; the merges that it did."""
-        at = epoch(self.number)
-        self.number += 1
-        mine = {key: value for key, value in changes.items() if self._has(key)}
-        for key, value in mine.items():
-            self.truth.pop(key, None)
-            if value is not None:
-                self.truth[key] = value
-        changed = 0
-        if mine:
-            own = self.file(mine, at, self.key_groups)
-            self.files, changed = (*self.files, own), own.file.bytes
-        return self.compact(changed)
-
-    def compact(self, changed):
-        merges = merges_of(self.files, len(self.truth), Limits(self.runs, self.budget, changed))
-        written = [each for each in map(self._merged, merges) if each is not None]
-        size = sum(each.file.bytes for each in written)
-        assert size <= 2 * changed + self.budget
-        self.files = after(self.files, merges, written)
-        self.changed, self.compacted = self.changed + changed, self.compacted + size
-        self.most_runs = max(self.most_runs, runs_to_merge(self.files))
-        assert {key: value for key, value in self.read(self.files).items() if value is not None} == self.truth
-        return merges
-
-    def _merged(self, merge):
-        rows = self.read(merge.files)
-        if merge.is_bottom:
-            rows = {key: value for key, value in rows.items() if value is not None}
-        return self.file(rows, merge.epoch, merge.key_groups) if rows else None
-
-    def _has(self, key):
-        return self.key_groups[0] <= key % GROUPS <= self.key_groups[1]
-
-    @property
-    def figures(self):
-        return amplification(self.files, len(self.truth), self.changed, self.compacted)
+def aircraft(parallelism=1, runs=3, **more):
+    return keeping.aircraft(parallelism, {"runs": runs, **more})
 
 
-def uniform(chosen, keys, share):
-    return {key: chosen.random() for key in chosen.sample(range(keys), int(keys * share))}
+@pytest.fixture
+def days(world):
+    world.airflow.deploy(aircraft())
+    return world
 
 
-def with_base(keys=2_000, **more):
-    model = Model(**more)
-    model.epoch(dict.fromkeys(range(keys), 0))
-    model.changed = model.compacted = 0
-    return model
+def compactions(world):
+    with world.ledger.transaction() as session:
+        rows = list(session.scalars(select(CompactionRow).order_by(CompactionRow.run, CompactionRow.subtask)))
+    return [(row.run[-16:], row.subtask) for row in rows]
 
 
-@pytest.mark.parametrize("budget", [0.02, 0.1, 1.0])
-def test_over_fifty_epochs_of_one_per_cent_three_bytes_are_written_for_one_that_changed(budget):
-    model, chosen = with_base(budget=int(2_000 * ROW * budget)), random.Random(1)
-    for _ in range(50):
-        model.epoch(uniform(chosen, 2_000, 0.01))
-    assert model.most_runs <= 8
-    assert model.figures.writing <= 3.0
-    assert model.figures.space <= 2.0
+def present(world, day, subtask=0):
+    manifest = manifest_of(world, day, subtask)
+    return compacted_files(manifest, present_compactions(world.services, {manifest.attempt}))
 
 
-def test_where_much_changes_what_nobody_sees_is_cleaned_away_by_slices():
-    model, chosen = with_base(budget=2_000 * ROW // 5), random.Random(2)
-    for _ in range(30):
-        model.epoch(uniform(chosen, 2_000, 0.1))
-    assert model.most_runs <= 8
-    assert model.figures.writing <= 3.5
-    assert model.figures.space <= 2.2
-    assert len({each.key_groups for each in model.files}) > 1
+def digests(world, *days):
+    return [str(manifest_of(world, day).digest) for day in days]
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_nothing_is_lost_and_no_epoch_writes_too_much_whatever_changes(seed):
-    """Small and large epochs, empty ones, deletions, few runs and many, budgets from none to plenty."""
-    chosen = random.Random(seed)
-    model = Model(runs=chosen.choice([2, 3, 5, 8]), budget=chosen.choice([0, 20, 300, 10_000]) * ROW)
-    for _ in range(40):
-        count = chosen.choice([0, 1, 5, 5, 60, 400])
-        model.epoch({chosen.randrange(500): chosen.choice([None, 1, 2, 3]) for _ in range(count)})
-    assert model.number == 40
+def test_runs_are_merged_behind_the_epoch_that_makes_them_too_many(days):
+    run_days(days, 1, 2, 3, 4)
+    assert set(days.airflow.states().values()) == {"success"}
+    assert compactions(days) == [(epoch(4), 0)]
+    assert len(manifest_of(days, 4).state.files) == 4
+    assert runs_to_merge(present(days, 4)) <= 3
 
 
-@pytest.mark.parametrize("runs", [2, 4, 8])
-def test_runs_are_bounded_where_the_budget_is_the_size_of_the_state(runs):
-    chosen = random.Random(runs)
-    model = Model(runs=runs, budget=1_000 * ROW)
-    for _ in range(40):
-        model.epoch({chosen.randrange(500): chosen.choice([None, 1]) for _ in range(chosen.choice([0, 1, 30, 200]))})
-        assert runs_to_merge(model.files) <= runs
+def test_the_next_epoch_goes_on_from_what_was_compacted(days):
+    run_days(days, 1, 2, 3, 4, 5)
+    merged = present(days, 4)
+    assert "/c" in merged[-1].path.rpartition("/m")[0] or any("/m0/" in each.path for each in merged)
+    assert manifest_of(days, 5).state.files[:-1] == merged
 
 
-def test_without_a_budget_the_most_urgent_slices_come_first_and_all_have_their_turn():
-    model, chosen = with_base(budget=0, runs=3), random.Random(4)
-    for _ in range(10):
-        model.epoch(uniform(chosen, 2_000, 0.05))
-    behind = runs_to_merge(model.files)
-    assert behind > 3
-    model.budget = 2_000 * ROW
-    for _ in range(4):
-        model.epoch({})
-    assert runs_to_merge(model.files) <= 3
+def test_states_are_the_same_with_and_without_compaction(days, tmp_path):
+    run_days(days, *range(1, 7))
+    with_it = digests(days, *range(1, 7))
+    assert compactions(days)
+    days.airflow.deploy(aircraft(runs=100))
+    days.airflow.clear_run_by_hand("scheduled__2013-01-04")
+    days.airflow.run_until_quiet()
+    assert digests(days, *range(1, 7)) == with_it
 
 
-def test_the_oldest_files_are_left_alone_while_what_is_above_them_is_small():
-    model, chosen = with_base(budget=10**9), random.Random(5)
-    base = model.files[0].path
-    for _ in range(30):
-        assert not any(merge.is_bottom for merge in model.epoch(uniform(chosen, 2_000, 0.01)))
-    assert model.files[0].path == base
+def test_nobody_waits_for_a_compaction(days):
+    run_days(days, 1, 2, 3)
+    days.airflow.dag_run(4)
+    run = "scheduled__2013-01-04"
+    task = days.airflow.task(run, TASK)
+    task.state = "running"  # and never ends
+    days.airflow.run_until_quiet()
+    assert days.airflow.task(run, "weir_close").state == "success"
+    assert compactions(days) == []
 
 
-def test_deleted_keys_are_remembered_until_nothing_is_below_them():
-    model = Model(runs=2, budget=10**9)
-    model.epoch(dict.fromkeys(range(300), 0))
-    model.epoch({1: None})
-    model.epoch({2: None})
-    above = [value for each in model.files[1:] for value in model.content[each.path].values()]
-    assert above == [None, None]
-    model.runs = 1
-    model.epoch({3: None})
-    assert [None] not in [list(model.content[each.path].values()) for each in model.files]
-    assert len(model.content[model.files[0].path]) == 297
+def test_a_compaction_that_comes_too_late_for_the_next_epoch_is_made_use_of_by_the_one_after(days):
+    run_days(days, 1, 2, 3)
+    days.airflow.dag_run(4)
+    late = days.airflow.task("scheduled__2013-01-04", TASK)
+    late.state = "running"
+    days.airflow.run_until_quiet()
+    days.airflow.dag_run(5)
+    own = days.airflow.task("scheduled__2013-01-05", TASK)
+    own.state = "running"
+    days.airflow.run_until_quiet()
+    late.state = own.state = None
+    assert len(manifest_of(days, 5).state.files) == 5
+    days.airflow.run_until_quiet()
+    assert compactions(days) == [(epoch(4), 0), (epoch(5), 0)]
+    assert {each.path for each in present(days, 4)} & {each.path for each in present(days, 5)}
+    assert runs_to_merge(present(days, 5)) <= 3
 
 
-def test_where_all_is_deleted_nothing_is_left():
-    model = Model(runs=1, budget=10**9)
-    model.epoch({1: 1})
-    model.epoch({1: None})
-    assert model.files == ()
-    assert merges_of((), 0, Limits(8, 0, 0)) == ()
+def test_a_compaction_that_dies_is_tried_again_and_counts_once(days):
+    deaths = []
+
+    def die_once(key):
+        if key.task_id == TASK and not deaths:
+            deaths.append(key)
+            raise Killed
+
+    run_days(days, 1, 2, 3)
+    days.airflow.during = die_once
+    run_days(days, 4)
+    assert deaths
+    assert compactions(days) == [(epoch(4), 0)]
+    days.airflow.clear_by_hand("scheduled__2013-01-04", TASK)
+    days.airflow.run_until_quiet()
+    assert compactions(days) == [(epoch(4), 0)]
+    assert set(days.airflow.states().values()) == {"success"}
 
 
-def test_a_small_state_is_not_merged_for_the_rows_that_nobody_sees():
-    model = Model(budget=10**9)
-    for number in range(5):
-        assert model.epoch({1: number}) == ()
-    assert sum(each.file.bytes for each in model.files) < WORTH_CLEANING
+def test_where_a_merged_file_is_gone_all_go_on_from_what_was_committed(days):
+    run_days(days, 1, 2, 3, 4)
+    merged = next(each for each in present(days, 4) if "/m0/" in each.path)
+    days.store.delete(merged.path)
+    run_days(days, 5)
+    assert set(days.airflow.states().values()) == {"success"}
+    assert manifest_of(days, 5).state.files[:-1] == manifest_of(days, 4).state.files
 
 
-def test_after_a_change_of_parallelism_shares_of_old_files_are_merged_and_counted_as_shares():
-    old = [Model(budget=10**9, key_groups=groups) for groups in ((0, 7), (8, 15))]
-    chosen = random.Random(8)
-    for number in range(4):
-        changes = dict.fromkeys(range(3_000), 0) if number == 0 else uniform(chosen, 3_000, 0.01)
-        for model in old:
-            model.epoch(changes)
-    for groups in ((0, 5), (6, 10), (11, 15)):
-        model = Model(budget=10**9, key_groups=groups, number=4)
-        for each in old:
-            model.content |= {f"folder/{path}-{each.key_groups[0]}": rows for path, rows in each.content.items()}
-            renamed = [
-                StateFile("folder", _named(file, f"{file.path}-{each.key_groups[0]}"), file.epoch, file.key_groups)
-                for file in each.files
-            ]
-            model.files = share_of([*model.files, *renamed], groups, None)
-            model.truth |= {key: value for key, value in each.truth.items() if groups[0] <= key % GROUPS <= groups[1]}
-        assert model.compact(0) == ()
-        model.runs = 2
-        assert model.compact(0)
-        assert runs_to_merge(model.files) <= 2
+def test_where_a_merged_file_goes_while_it_is_read_the_next_try_does_without(days):
+    run_days(days, 1, 2, 3, 4)
+    merged = next(each for each in present(days, 4) if "/m0/" in each.path)
+
+    begin = days.airflow.coordinator.begin
+
+    def begin_and_lose(request, clearer):
+        begun = begin(request, clearer)
+        if request.key.task_id == "aircraft-known":
+            days.store.delete(merged.path)
+            days.airflow.coordinator.begin = begin
+        return begun
+
+    days.airflow.coordinator.begin = begin_and_lose
+    run_days(days, 5)
+    task = days.airflow.task("scheduled__2013-01-05", "aircraft-known")
+    assert (task.state, len(task.runs)) == ("success", 2)
+    assert manifest_of(days, 5).state.files[:-1] == manifest_of(days, 4).state.files
 
 
-def _named(file, name):
-    return DataFile(name, file.file.rows, file.file.bytes, file.file.sha256, file.file.segments)
+def test_where_a_merged_file_goes_before_what_was_read_is_committed_the_next_try_does_without(days):
+    run_days(days, 1, 2, 3, 4)
+    merged = next(each for each in present(days, 4) if "/m0/" in each.path)
+    commit = days.airflow.coordinator.commit
+
+    def lose_and_commit(begun, *more):
+        if begun.states:
+            days.airflow.coordinator.commit = commit
+            days.store.delete(merged.path)
+        return commit(begun, *more)
+
+    days.airflow.coordinator.commit = lose_and_commit
+    run_days(days, 5)
+    task = days.airflow.task("scheduled__2013-01-05", "aircraft-known")
+    assert (task.state, len(task.runs)) == ("success", 2)
+    assert manifest_of(days, 5).state.files[:-1] == manifest_of(days, 4).state.files
 
 
-def test_the_bytes_of_key_groups_are_those_of_their_row_groups():
-    file = Model().file(dict.fromkeys(range(160), 0), epoch(0), (0, 15))
-    assert bytes_of(file, (0, 3)) == 40 * ROW
-    assert bytes_of(file, (0, 15)) == file.file.bytes
-    assert bytes_of(StateFile("folder", file.file, epoch(0), (4, 7)), (0, 5)) == 20 * ROW
-    assert bytes_of(file, (20, 30)) == 0
+def test_a_compaction_whose_input_is_gone_fails_after_a_few_tries_and_its_run_does_not(days):
+    run_days(days, 1, 2, 3)
+    days.airflow.dag_run(4)
+    task = days.airflow.task("scheduled__2013-01-04", TASK)
+    task.state = "running"
+    days.airflow.run_until_quiet()
+    days.store.delete(manifest_of(days, 1).state.files[0].path)
+    task.state = None
+    days.airflow.run_until_quiet()
+    assert (task.state, task.runs) == ("failed", [1, 2, 3])
+    assert all("not compacted" in note for note in task.notes)
+    assert days.airflow.task("scheduled__2013-01-04", "weir_close").state == "success"
 
 
-def test_of_files_that_do_not_say_where_their_key_groups_are_each_has_its_share():
-    file = StateFile("folder", DataFile("part", 10, 1_600, "", ()), epoch(0), (0, 15))
-    assert bytes_of(file, (0, 3)) == 400
+def test_what_a_state_that_was_replaced_had_been_compacted_to_is_read_by_nobody(days):
+    run_days(days, 1, 2, 3, 4)
+    before = present(days, 4)
+    days.content["aircraft"] = "other"
+    days.airflow.clear_by_hand("scheduled__2013-01-04", "aircraft-known")
+    days.airflow.run_until_quiet()
+    run_days(days, 5)
+    assert present(days, 4) != before
+    own = [each for each in before if each.epoch == epoch(4)]
+    assert not {each.path for each in own} & {each.path for each in manifest_of(days, 5).state.files}
 
 
-def test_a_state_without_changes_and_one_without_rows_have_no_amplification():
-    found = amplification((), 0, 0, 0)
-    assert (found.reading, found.writing, found.space) == (0, 1.0, 1.0)
+def test_each_subtask_is_compacted_on_its_own_also_after_a_change_of_parallelism(days):
+    run_days(days, 1, 2, 3)
+    days.airflow.deploy(aircraft(parallelism=3))
+    run_days(days, 4, 5)
+    assert set(days.airflow.states().values()) == {"success"}
+    assert {subtask for run, subtask in compactions(days) if run == epoch(4)} == {0, 1, 2}
+    for subtask, groups in enumerate([(0, 42), (43, 85), (86, 127)]):
+        files = manifest_of(days, 5, subtask).state.files
+        assert runs_to_merge(files) <= 4
+        assert all(groups[0] <= each.key_groups[0] and each.key_groups[1] <= groups[1] for each in files)
+
+
+def test_a_state_that_is_written_whole_has_no_task_that_compacts_it(world):
+    world.airflow.deploy(aircraft(full=True))
+    run_days(world, 1)
+    assert not [key for key in world.airflow.tasks if key.task_id == TASK]
+    assert replace(manifest_of(world, 1).state, files=()).changed == 1

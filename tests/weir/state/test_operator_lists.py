@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from weir.dataflow.state import StateKind
 from weir.errors import Internal
-from weir.state.operator_lists import given, own
+from weir.state.operator_state import given, own
 
 # By state: its kind, and the offsets that the two subtasks of the old parallelism had.
 T1 = (StateKind.SPLIT, [["a", "b"], []])

@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.coordinator.checkpoint_keeping import unused_files
 from weir.dataflow.state import keyed_state
 from weir.errors import Misconfigured
-from weir.results.checkpoint import Checkpoint, KeyedSnapshot, StatePartition
-from weir.results.manifest import DataFile, StateFile
-from weir.state.retained import CompletedSnapshot, subsumed
-from weir.state.retention import Snapshot, SnapshotKind, add
+from weir.formats.checkpoint import Checkpoint, KeyedSnapshot, SnapshotKind, StatePartition
+from weir.formats.manifest import DataFile, StateFile
+from weir.retention.checkpoints import unused_files
+from weir.state.retention_rules import CompletedSnapshot, Snapshot, add, subsumed
 
 CHECKPOINT, SAVEPOINT = SnapshotKind.CHECKPOINT, SnapshotKind.SAVEPOINT
 

@@ -5,8 +5,8 @@ import uuid
 import pytest
 
 from weir.store.store import Store
-from weir.testing.faulty_http import FaultyHttp
-from weir.testing.s3_server import options_of, running_s3
+from weir_dev.servers.faulty_http import FaultyHttp
+from weir_dev.servers.s3 import options_of, running_s3
 
 BUCKET = "weir-of-tests"
 

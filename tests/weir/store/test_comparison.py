@@ -7,11 +7,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from weir.errors import Fault, Retryable
-from weir.results.manifest import Manifest
-from weir.store.comparison import compare_results
+from weir.formats.manifest import Manifest
 from weir.store.store import Store
-from weir.testing.partitions import parquet_bytes, write_partition
-from weir.testing.stores import CountingStore, FailingStore
+from weir.store.verification import compare_results
+from weir.testing.fakes.partitions import parquet_bytes, write_partition
+from weir.testing.fakes.stores import CountingStore, FailingStore
 
 FOLDER = "flow/attempt"
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weir.errors import Fault, Loss
-from weir.results.layout import KEY_GROUP_COLUMN
 from weir.store.probe import probe, verify_segments
 from weir.store.store import Store
-from weir.testing.partitions import parquet_bytes, write_partition
+from weir.testing.fakes.partitions import parquet_bytes, write_partition
+from weir.topology.partitions import KEY_GROUP_COLUMN
 
 FOLDER = "flow/attempt"
 PART = f"{FOLDER}/part-0.parquet"

@@ -4,11 +4,11 @@ import os
 import pytest
 
 from weir.errors import Fault, Loss, Retryable
-from weir.results.manifest import Manifest
+from weir.formats.manifest import Manifest
 from weir.store.probe import probe, verify_segments
 from weir.store.store import Store
-from weir.testing.partitions import parquet_bytes, write_partition
-from weir.testing.stores import CountingStore, FailingStore
+from weir.testing.fakes.partitions import parquet_bytes, write_partition
+from weir.testing.fakes.stores import CountingStore, FailingStore
 
 FOLDER = "flow/20130101T000000Z/stage/by-key/0/t0001-000000000000"
 PART = f"{FOLDER}/part-0.parquet"

@@ -16,9 +16,9 @@ from weir.store.catalogue import catalogue, stored_dataflows
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.probe import probe
 from weir.store.store import Store
-from weir.testing.faulty_http import CONFLICT, INTERNAL_ERROR, SLOW_DOWN
-from weir.testing.partitions import KEYED, parquet_bytes, write_partition
-from weir.testing.s3_server import client_of, options_of
+from weir.testing.fakes.partitions import KEYED, parquet_bytes, write_partition
+from weir_dev.servers.faulty_http import CONFLICT, INTERNAL_ERROR, SLOW_DOWN
+from weir_dev.servers.s3 import client_of, options_of
 
 RACERS = 20
 MANY = 1_010

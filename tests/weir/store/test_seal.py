@@ -6,10 +6,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from weir.errors import Internal, Retryable
-from weir.results.layout import KEY_GROUP_COLUMN
 from weir.store.seal import seal
-from weir.testing.partitions import parquet_bytes
-from weir.testing.stores import CountingStore
+from weir.testing.fakes.partitions import parquet_bytes
+from weir.testing.fakes.stores import CountingStore
+from weir.topology.partitions import KEY_GROUP_COLUMN
 
 
 def sha256(data: bytes) -> str:

@@ -13,7 +13,7 @@ import pytest
 from weir.errors import Internal, Misconfigured, Retryable
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.store import Store
-from weir.testing.stores import FailingStore
+from weir.testing.fakes.stores import FailingStore
 
 RACERS = 20
 GOLDEN = Path(__file__).parents[2] / "golden"

@@ -9,10 +9,10 @@ import threading
 import pytest
 
 from weir.errors import Misconfigured, Retryable
-from weir.store.hands import in_parallel, in_time, is_let_go
 from weir.store.local import LocalFiles
 from weir.store.store import Store
-from weir.testing.hung_file import hung_file
+from weir.store.worker_threads import in_parallel, in_time, is_let_go
+from weir_dev.servers.hung_file import hung_file
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_a_signal_is_handled_while_the_store_hangs(tmp_path, file):
 HANGING = """
 import sys
 from weir.errors import Retryable
-from weir.store.hands import in_parallel
+from weir.store.worker_threads import in_parallel
 from weir.store.store import Store
 store = Store.open(sys.argv[1], {"timeout": 0.1})
 try:

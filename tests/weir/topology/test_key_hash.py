@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from weir.dataflow.key_types import canonical_type
 from weir.errors import Misconfigured
-from weir.topology.key_hash import SEED, canonical_type, key_group, key_hash
+from weir.topology.key_hash import SEED, key_group, key_hash
 
 VECTORS = json.loads((Path(__file__).parents[2] / "golden" / "key_hash.json").read_text(encoding="utf-8"))["vectors"]
 READ = {

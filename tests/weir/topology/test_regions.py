@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from weir.dataflow import Dataflow, Stage, blocking, cached, pipelined, previous, sink, source
 from weir.errors import Internal
-from weir.results.layout import PLAIN, Layout
+from weir.topology.partitions import PLAIN, Layout
 from weir.topology.regions import LogicalRegion, PartitionId, PreviousInput, RegionId, Topology
 
 

@@ -11,9 +11,7 @@ from pathlib import Path
 
 from weir.testing.simulator.dataflows import scene_from_text
 from weir.testing.simulator.events import events_from_text
-from weir.testing.simulator.report import report_of
-from weir.testing.simulator.simulate import USUAL, Shares, simulate
-from weir.testing.simulator.sweep import sweep
+from weir.testing.simulator.simulate import USUAL, Shares, report_of, simulate, sweep
 
 
 def main(arguments: list[str]) -> int:

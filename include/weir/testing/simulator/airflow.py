@@ -12,15 +12,14 @@ from datetime import timedelta
 from enum import Enum
 from typing import Any
 
-from weir.coordinator.clearing import ClearAnswer, Clearer, ClearItem
-from weir.coordinator.release import Deleted, release
-from weir.coordinator.values import Action, BeginRequest, FailureDecision, Settled, TaskKey
+from weir.coordination.airflow import ClearAnswer, Clearer, ClearItem
+from weir.coordination.values import Action, BeginRequest, FailureDecision, Settled, TaskKey
 from weir.errors import Internal, Retryable, WeirError
-from weir.recovery.restart import RestartStrategy
-from weir.testing.airflow import FakeAirflow, Killed
-from weir.testing.dag import FakeTask
-from weir.testing.simulator.process import Process, StageFailed
-from weir.testing.task_ports import (
+from weir.restarts.strategy import RestartStrategy
+from weir.retention.release import Deleted, release
+from weir.testing.fakes.airflow import FakeAirflow, Killed
+from weir.testing.fakes.dag import FakeTask
+from weir.testing.fakes.task_ports import (
     FailedForGood,
     FakeTaskEngine,
     FakeTaskPorts,
@@ -29,7 +28,8 @@ from weir.testing.task_ports import (
     answer_failure,
     run_task,
 )
-from weir.topology.compaction_tasks import RETRY_DELAY, region_compacted
+from weir.testing.simulator.process import Process, StageFailed
+from weir.topology.regions import RETRY_DELAY, region_compacted
 
 
 class Api(Enum):

@@ -1,13 +1,20 @@
 """Random dataflows, small enough to be run thousands of times.
 
 Invariant: each is sound and publishes something; it can be printed, and read back as it was.
+
+Scenes whose rows are checked, and the suites that they name.
+
+Invariant: each suite has one expectation, which bad rows violate and no others; its name says whom it blames.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from weir.dataflow import (
@@ -26,22 +33,22 @@ from weir.dataflow import (
     sink,
     source,
 )
-from weir.dataflow.failover import Consumers, FailoverStrategy
-from weir.dataflow.quality import Gate
+from weir.dataflow.dataflow import Consumers, FailoverStrategy
+from weir.dataflow.quality import Gate, Policy
 from weir.dataflow.stage import StageKind
 from weir.dataflow.state import StateKind
 from weir.errors import Misconfigured
-from weir.testing.simulator.engine import Nature
+from weir.quality.rules import blamable
+from weir.testing.simulator.engine import EXPECTED, Nature
 from weir.topology.regions import Topology
 
 NAME: Final = "simulated"
-SLICES: Final = "weir.testing.engine:slices_by_day"
+SLICES: Final = "weir.testing.fakes.engine:slices_by_day"
 
 KEEPS: Final = ("on_consumed", "on_consumed", "end_of_run", "1 run", "2 runs", "1 hour")
 """How long results stay, where a scene is about that; in others nothing is collected."""
 
 TTLS: Final = (None, None, "1 day", "2 days")
-
 SCHEMA: Final = "k bigint"
 
 COLLECTING: Final = 0.1
@@ -292,3 +299,46 @@ def _exchange_from_text(text: str) -> Exchange:
     if kind != "blocking":
         raise ValueError(f"there is no exchange {kind!r}")
     return blocking(stage, by=by, broadcast="broadcast" in how, pointwise="pointwise" in how)
+
+
+BLAMES: Final = "blames-"
+AND: Final = "-and-"
+WHENS: Final = ("always", "always", "always", "restored")
+POLICIES: Final = ("backtrack", "backtrack", "backtrack", "fail", "retry", "warn")
+
+ANY_ROWS: Final = "rows"
+"""The suite that blames nobody; that of others is named by whom it blames."""
+
+
+def gated_scene(random: Random, scene: Scene) -> Scene:
+    """The same scene, the rows of one or two stages of which are checked."""
+    stages = list(scene.flow.stages)
+    may_have = [at for at, each in enumerate(stages) if each.kind in (StageKind.SOURCE, StageKind.TRANSFORM)]
+    for at in random.sample(may_have, k=min(len(may_have), random.choice([1, 1, 2]))):
+        stages[at] = replace(stages[at], quality=_random_gate(random, scene.flow, stages[at]))
+    # A person has to end tries that come to the same each time.
+    is_patient = scene.is_patient and not any(gate.policy is Policy.RETRY for each in stages for gate in each.gates)
+    return replace(scene, flow=replace(scene.flow, stages=stages), is_patient=is_patient)
+
+
+def _random_gate(random: Random, flow: Dataflow, stage: Stage) -> Gate:
+    blamed = [name for name in blamable(flow, stage.name) if name in stage.exchanges]
+    some = random.sample(blamed, k=random.randint(1, len(blamed))) if blamed and random.random() < 0.85 else []
+    suite = f"{BLAMES}{AND.join(some)}" if some else ANY_ROWS
+    return expectations(suite, when=random.choice(WHENS), policy=random.choice(POLICIES))
+
+
+def suite_folder(scene: Scene) -> TemporaryDirectory[str] | None:
+    """A folder with the suites that a scene's stages name, if they name any."""
+    names = {gate.suite for stage in scene.flow.stages for gate in stage.gates}
+    if not names:
+        return None
+    folder = TemporaryDirectory(prefix="weir-suites-")
+    for name in names:
+        Path(folder.name, f"{name}.json").write_text(json.dumps({"expectations": [_expectation(name)]}))
+    return folder
+
+
+def _expectation(suite: str) -> dict[str, object]:
+    blames = [] if suite == ANY_ROWS else suite.removeprefix(BLAMES).split(AND)
+    return {"type": EXPECTED, "kwargs": {"column": "k"}, "meta": {"blames": blames}}

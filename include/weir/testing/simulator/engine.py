@@ -14,8 +14,8 @@ from typing import Final
 
 from weir.dataflow.state import StateKind
 from weir.errors import WeirError
-from weir.results.manifest import DataFile, Segment
-from weir.results.region_job import (
+from weir.formats.manifest import DataFile, Segment
+from weir.formats.region_job import (
     InputToRead,
     MergeToWrite,
     OutputReport,
@@ -27,7 +27,7 @@ from weir.results.region_job import (
     StateToRead,
 )
 from weir.store.store import Store
-from weir.testing.engine import SCHEMA, TAIL, FakeEngine
+from weir.testing.fakes.engine import SCHEMA, TAIL, FakeEngine
 from weir.testing.simulator.process import StageFailed
 from weir.testing.simulator.rows import (
     applied,

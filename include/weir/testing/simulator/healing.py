@@ -9,29 +9,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from weir.coordinator.asking import Question, ask, carry_out_by_hand
-from weir.coordinator.checkpoint_keeping import keep_checkpoints
+from weir.execution.run_state import CLOSE
+from weir.formats.paths import MANIFEST
 from weir.ledger.runs import epoch_of, run_key, runs_of
-from weir.recovery.run_state import CLOSE
-from weir.results.layout import PLAIN
-from weir.results.run_folder import MANIFEST
+from weir.recovery.questions import Question, ask, carry_out_by_hand
+from weir.retention.checkpoints import keep_checkpoints
 from weir.store.published import published
-from weir.testing.dag import FakeTask
-from weir.testing.simulator.again import UNKNOWN, contents_of, day_of
+from weir.testing.fakes.dag import FakeTask
+from weir.testing.simulator.actors import FORK, Chore, complete_savepoints, housekeeper, run_fork
 from weir.testing.simulator.airflow import Api
 from weir.testing.simulator.engine import Nature
 from weir.testing.simulator.events import Event, Verb
-from weir.testing.simulator.going_back import FORK, complete_savepoints, run_fork
-from weir.testing.simulator.housekeeping import Chore, housekeeper
-from weir.testing.simulator.needs import left_over, unknown_files
+from weir.testing.simulator.invariants.again import UNKNOWN, contents_of, day_of
+from weir.testing.simulator.invariants.needs import left_over, unknown_files
+from weir.testing.simulator.invariants.sight import Partition
+from weir.testing.simulator.invariants.snapshots import unfinished
 from weir.testing.simulator.process import NO_FATE
-from weir.testing.simulator.sight import Partition
-from weir.testing.simulator.snapshots import unfinished
 from weir.testing.simulator.store import Condition
 from weir.testing.simulator.witness import Broken, require
 from weir.testing.simulator.world import World
-from weir.topology.compaction_tasks import region_compacted
-from weir.topology.regions import PartitionId
+from weir.topology.partitions import PLAIN
+from weir.topology.regions import PartitionId, region_compacted
 
 MOST_TRIES: Final = 400
 

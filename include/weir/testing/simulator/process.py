@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from weir.testing.airflow import Killed
+from weir.testing.fakes.airflow import Killed
 
 
 class Strike(Enum):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-from weir.results.manifest import ContentDigest, StateTally
+from weir.formats.manifest import ContentDigest, StateTally
 
 KEYS: Final = (3, 24, 45, 66, 87, 108, 126)
 """There is one key in each of these key groups, which are spread over all 128 of them."""

@@ -1,16 +1,32 @@
-"""Simulating: one seed, or a schedule that was printed. Invariant: equal seeds and events have equal outcomes."""
+"""Simulating: one seed, or a schedule that was printed. Invariant: equal seeds and events have equal outcomes.
+
+Many seeds, on all cores. Invariant: how they are divided changes nothing of what is found in each.
+
+Making a schedule that breaks an invariant short (Zeller's delta debugging).
+
+Invariant: what is answered breaks the same invariant as what was given.
+
+What a person is told of a finding. Invariant: it holds all that is needed to see it again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from multiprocessing import get_context
 from random import Random
 from typing import Final
 
-from weir.testing.simulator.dataflows import Scene, random_scene, stateful_scene
-from weir.testing.simulator.events import Event, random_events, with_bad_rows, with_runs
-from weir.testing.simulator.gated_scenes import gated_scene
+from weir.testing.simulator.dataflows import Scene, gated_scene, random_scene, stateful_scene
+from weir.testing.simulator.events import Event, events_to_text, random_events, with_bad_rows, with_runs
 from weir.testing.simulator.healing import heal
+from weir.testing.simulator.process import NO_FATE
 from weir.testing.simulator.witness import Broken
 from weir.testing.simulator.world import World
 
@@ -59,3 +75,134 @@ def simulate(scene: Scene, events: Sequence[Event]) -> Finding | None:
     finally:
         world.close()
     return None
+
+
+CHUNK = 20
+"""Seeds that a process is given at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A seed that breaks an invariant."""
+
+    seed: int
+    finding: Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What came of many seeds; `seeds` are those that were simulated."""
+
+    seeds: int
+    findings: tuple[Found, ...]
+    seconds: float
+
+
+def sweep(seeds: Iterable[int], *, processes: int | None = None, most: int = 5, shares: Shares = USUAL) -> Swept:
+    """Simulate seeds until all are done, or `most` have broken an invariant."""
+    began = time.monotonic()
+    done, findings = 0, list[Found]()
+    # Not forked: the caller may have threads, and SQLite connections must not cross a fork.
+    with ProcessPoolExecutor(processes or os.cpu_count(), mp_context=get_context("spawn")) as pool:
+        for chunk, found in pool.map(partial(_simulated, shares=shares), list(_chunks(seeds))):
+            done += chunk
+            findings += found
+            if len(findings) >= most:
+                pool.shutdown(cancel_futures=True)
+                break
+    return Swept(done, tuple(findings[:most]), time.monotonic() - began)
+
+
+def _chunks(seeds: Iterable[int]) -> Iterator[tuple[int, ...]]:
+    rest = iter(seeds)
+    while chunk := tuple(islice(rest, CHUNK)):
+        yield chunk
+
+
+def _simulated(seeds: tuple[int, ...], shares: Shares) -> tuple[int, list[Found]]:
+    gc.set_threshold(100_000, 20, 100)  # a simulation makes much that lives as long as it does
+    findings = []
+    for seed in seeds:
+        finding = simulate(*scene_and_events(seed, shares))
+        if finding is not None:
+            findings.append(Found(seed, finding))
+    return len(seeds), findings
+
+
+Breaks = Callable[[Sequence[Event]], bool]
+
+
+def shrunk(events: Sequence[Event], breaks: Breaks) -> tuple[Event, ...]:
+    """As few events as can be found by leaving some out, and as little as can be of what meets their processes."""
+    found = _without_parts(tuple(events), breaks)
+    while True:
+        simpler = _simplified(found, breaks)
+        if simpler == found:
+            return found
+        found = _without_parts(simpler, breaks)
+
+
+def _without_parts(events: tuple[Event, ...], breaks: Breaks) -> tuple[Event, ...]:
+    size = len(events)
+    while size:
+        events = _without(events, size, breaks)
+        size //= 2
+    return events
+
+
+def _without(events: tuple[Event, ...], size: int, breaks: Breaks) -> tuple[Event, ...]:
+    """Leave out each part of `size` events that nothing depends on."""
+    at = 0
+    while at < len(events):
+        fewer = events[:at] + events[at + size :]
+        if breaks(fewer):
+            events = fewer
+        else:
+            at += size
+    return events
+
+
+def _simplified(events: tuple[Event, ...], breaks: Breaks) -> tuple[Event, ...]:
+    for at in range(len(events)):
+        for event in _simpler(events[at]):
+            other = (*events[:at], event, *events[at + 1 :])
+            if breaks(other):
+                events = other
+                break
+    return events
+
+
+def _simpler(event: Event) -> Iterator[Event]:
+    if event.fate != NO_FATE:
+        yield Event(event.verb, event.number, event.how)
+    if event.number:
+        yield Event(event.verb, 0, event.how, event.fate)
+
+
+def report_of(seed: int, finding: Finding, *, shrink: bool = True, shares: Shares = USUAL) -> str:
+    """The seed, what is wrong, the dataflow, and the events that lead there."""
+    scene, events = scene_and_events(seed, shares)
+    if shrink:
+        events = shrunk(events, lambda fewer: _breaks(scene, fewer, finding.invariant))
+        finding = simulate(scene, events) or finding
+    when = "while all healed" if finding.behind is None else f"at event {finding.behind + 1}"
+    again = f"python -m weir.testing.simulator --seed {seed}{_as(shares)}"
+    return "\n".join(
+        [
+            f"# seed {seed}: {finding.invariant.replace('_', ' ')}",
+            f"# {' '.join(finding.found.split())} ({when})",
+            str(scene),
+            events_to_text(events),
+            f"# see it again: {again} (or --replay a file with these lines)",
+            "",
+        ]
+    )
+
+
+def _as(shares: Shares) -> str:
+    return "" if shares == USUAL else f" --stateful {shares.stateful:g} --gated {shares.gated:g}"
+
+
+def _breaks(scene: Scene, events: Sequence[Event], invariant: str) -> bool:
+    finding = simulate(scene, events)
+    return finding is not None and finding.invariant == invariant

@@ -10,19 +10,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from weir.coordinator.clearing import ClearAnswer
-from weir.dataflow.failover import Consumers, FailoverStrategy
-from weir.results.codec import manifest_from_json
-from weir.results.manifest import Manifest
-from weir.results.run_folder import MANIFEST
-from weir.sinks.pointer import pointer_from_json
+from weir.coordination.airflow import ClearAnswer
+from weir.dataflow.dataflow import Consumers, FailoverStrategy
+from weir.formats.codec import manifest_from_json
+from weir.formats.manifest import Manifest
+from weir.formats.paths import MANIFEST
+from weir.formats.pointer import pointer_from_json
 from weir.testing.simulator.engine import SIZE, SimulatedEngine
-from weir.testing.simulator.epochs import Epochs
-from weir.testing.simulator.invariants import AFTER_EACH_TRANSACTION
-from weir.testing.simulator.needs import Publications, is_in_use
-from weir.testing.simulator.restores import Restores
-from weir.testing.simulator.sight import Read, Result, Sight
-from weir.testing.simulator.snapshots import Snapshot, Snapshots
+from weir.testing.simulator.invariants.epochs import Epochs
+from weir.testing.simulator.invariants.invariants import AFTER_EACH_TRANSACTION
+from weir.testing.simulator.invariants.needs import Publications, is_in_use
+from weir.testing.simulator.invariants.restores import Restores
+from weir.testing.simulator.invariants.sight import Read, Result, Sight
+from weir.testing.simulator.invariants.snapshots import Snapshot, Snapshots
 from weir.topology.regions import Topology
 
 

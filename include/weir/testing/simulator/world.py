@@ -9,23 +9,19 @@ import uuid
 from itertools import count
 from typing import Final
 
-from weir.coordinator.clearing import ClearAnswer
-from weir.coordinator.reading import claimed
-from weir.coordinator.services import Services
+from weir.coordination.airflow import ClearAnswer
+from weir.coordination.read_leases import claimed
+from weir.coordination.services import Services
 from weir.ledger.leases import drop_leases
-from weir.recovery.restart import ExponentialDelay
-from weir.recovery.settings import RecoverySettings
-from weir.settings import EXPECTATIONS
+from weir.restarts.strategy import ExponentialDelay
+from weir.settings import EXPECTATIONS, RecoverySettings
 from weir.store.store import Store
-from weir.testing.dag import FakeTask
+from weir.testing.fakes.dag import FakeTask
+from weir.testing.simulator.actors import Chore, bring_back, damage, go_back, housekeeper, make_savepoint
 from weir.testing.simulator.airflow import Api, SimulatedAirflow, Unexpected
-from weir.testing.simulator.dataflows import Scene, rescaled
+from weir.testing.simulator.dataflows import Scene, rescaled, suite_folder
 from weir.testing.simulator.engine import SimulatedEngine
 from weir.testing.simulator.events import Event, Verb
-from weir.testing.simulator.gated_scenes import suite_folder
-from weir.testing.simulator.going_back import go_back, make_savepoint
-from weir.testing.simulator.harm import bring_back, damage
-from weir.testing.simulator.housekeeping import Chore, housekeeper
 from weir.testing.simulator.ledger import SimulatedLedger
 from weir.testing.simulator.process import NO_FATE, Fate, Process
 from weir.testing.simulator.store import Condition, MemoryFiles

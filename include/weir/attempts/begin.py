@@ -1,0 +1,125 @@
+"""One attempt's begin (DESIGN 5.1): register, adopt what was already done, gather the inputs, describe the job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sqlalchemy.orm import Session
+
+from weir.attempts.gathering import gather
+from weir.attempts.job import reads_of_job, region_job
+from weir.attempts.registration import enter
+from weir.coordination.airflow import Clearer
+from weir.coordination.registered import Gathered, Registered, summary_of
+from weir.coordination.services import Services
+from weir.coordination.values import Adopted, Awaiting, BeginRequest, Begun, Exhausted, InputFiles, NotInRecord
+from weir.execution.run_state import AttemptState, RunState
+from weir.ledger.attempts import Origin, attempts_of, end
+from weir.ledger.database.tables import AttemptRow
+from weir.ledger.snapshot import committed_attempt, run_state
+from weir.quality.gates import Gates, checks_of_restored, gates_of, has_passed_all, with_gates
+from weir.quality.restored_checks import with_restored_checks
+from weir.recovery.inputs import probe_partitions
+from weir.retention.space import make_room
+from weir.state.assigned import check_states, state_shares
+from weir.state.compactions import present_compactions
+
+
+def begin(
+    services: Services, request: BeginRequest, clearer: Clearer
+) -> Begun | Adopted | Awaiting | Exhausted | NotInRecord:
+    """Start a try of a region.
+
+    Raises Fenced, ResultUnavailable with all losses of one probe, Misconfigured, QualityFailed, Retryable (also
+    DiskFull and QuotaExceeded, before anything is computed), or Conflict.
+    """
+    registered = enter(services, request, clearer)
+    if not isinstance(registered, Registered):
+        return registered
+    adopted = _adopt(services, registered)
+    if adopted is not None:
+        return adopted
+    gathered = gather(services, registered, clearer)
+    if isinstance(gathered, Awaiting):
+        return gathered
+    said = check_states(registered, gathered.state, gathered.manifests)
+    gates = gates_of(services, registered, gathered.state, request)
+    notes = make_room(services, registered, request.dataflow, _bytes_to_read(registered, gathered))
+    return _begun(services, registered, gathered, gates, (*said, *notes))
+
+
+def _bytes_to_read(registered: Registered, gathered: Gathered) -> int:
+    """About how many bytes the attempt reads: of each input the share of its key groups."""
+    total = 0.0
+    for read in gathered.state.inputs(registered.attempt.region):
+        groups = read.layout.max_parallelism
+        share = 1.0 if read.key_groups is None else (read.key_groups[1] - read.key_groups[0] + 1) / groups
+        total += share * sum(gathered.manifests[each].bytes for each in read.partitions)
+    return int(total)
+
+
+def _begun(services: Services, registered: Registered, gathered: Gathered, gates: Gates, notes: Sequence[str]) -> Begun:
+    state, manifests = gathered.state, gathered.manifests
+    inputs = state.inputs(registered.attempt.region)
+    kept = set(registered.topology.states)
+    read = {manifests[part].attempt for each in inputs if each.argument in kept for part in each.partitions}
+    states = state_shares(registered, state, manifests, present_compactions(services, read) if read else {})
+    job = with_gates(region_job(services, registered, state, manifests, states), gates)
+    job = with_restored_checks(services, registered, state, manifests, job, checks_of_restored(services, registered))
+    return Begun(
+        registered.attempt,
+        registered.run,
+        registered.topology,
+        replace(job, notes=(*notes, *job.notes)),
+        reads_of_job(state, inputs, manifests),
+        tuple(
+            InputFiles(
+                manifests[each], state.results[each].folder, read.key_groups, state.results[each].manifest_sha256
+            )
+            for read in inputs
+            for each in read.partitions
+        ),
+        registered.interrupt,
+        states,
+    )
+
+
+def _adopt(services: Services, registered: Registered) -> Adopted | None:
+    """Take over what an earlier try committed, if it is valid and there and nobody cleared the task since.
+
+    This is how a process that was killed between its commit and its end costs nothing.
+    """
+    if registered.origin is not Origin.RETRY:
+        return None
+    with services.ledger.transaction() as session:
+        state, candidate = _candidate(session, registered)
+        if candidate is None or not has_passed_all(services, session, registered, state):
+            return None
+    probed = probe_partitions(
+        services, services.store_id(), state, registered.topology.outputs(registered.attempt.region)
+    )
+    if probed.losses:
+        return None
+    with services.ledger.transaction(registered.run.dataflow.name) as session:
+        again, present = _candidate(session, registered)
+        if present is None or present.id != candidate.id:
+            return None
+        row = attempts_of(session, registered.run.id, registered.attempt.region)[-1]
+        end(row, AttemptState.ADOPTED, services.now())
+        row.metrics = {"adopted": candidate.id}
+        results = [again.results[each] for each in registered.topology.outputs(registered.attempt.region)]
+    return Adopted(
+        registered.attempt, {"adopted": candidate.id, **summary_of(results, probed.manifests)}, registered.interrupt
+    )
+
+
+def _candidate(session: Session, registered: Registered) -> tuple[RunState, AttemptRow | None]:
+    run, region = registered.run, registered.attempt.region
+    state = run_state(session, run, registered.topology)
+    committed = committed_attempt(session, run.id, region)
+    present = attempts_of(session, run.id, region)[-1]
+    if committed is None or committed.max_tries != present.max_tries or present.id != registered.attempt.id:
+        return state, None
+    good = all(state.is_good(each) for each in registered.topology.outputs(region))
+    return state, committed if good else None

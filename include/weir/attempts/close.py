@@ -1,0 +1,280 @@
+"""The closing task: when everything is valid and there, publish (DESIGN 5).
+
+Invariant 1: what is published was valid, as a whole, at one instant after its attempt began; publishing again with
+equal content does nothing. Each step is recorded and can be taken twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+
+from sqlalchemy.orm import Session
+
+from weir.attempts.commit import require_unchanged
+from weir.attempts.gathering import gather
+from weir.attempts.registration import enter
+from weir.coordination.airflow import Clearer
+from weir.coordination.registered import Gathered, Registered, require_newest
+from weir.coordination.services import Services
+from weir.coordination.values import Awaiting, BeginRequest, Exhausted, NotInRecord, Published
+from weir.errors import Conflict
+from weir.execution.partition_state import PartitionState
+from weir.execution.run_state import CLOSE, AttemptState, RunState
+from weir.formats.manifest import InputRead, Manifest
+from weir.formats.paths import pointer_path
+from weir.formats.pointer import Pointer, PublishedPartition, pointer_from_json
+from weir.ledger.attempts import end
+from weir.ledger.database.tables import AttemptRow
+from weir.ledger.leases import drop_leases
+from weir.ledger.publications import begin_publication, complete_publications, last_publication, next_version
+from weir.ledger.reads import record_reads
+from weir.ledger.results import results_in
+from weir.ledger.snapshot import run_state
+from weir.recovery.consequences import note_whether_closed
+from weir.recovery.inputs import Part, require_intact
+from weir.state.checkpoint import checkpoint_run
+from weir.state.checkpoint_order import await_predecessor
+from weir.state.operator_state import require_equal_broadcasts
+from weir.store.errors import AlreadyExists, NotFound
+from weir.store.probe import PartitionRef, probe, verify_segments
+from weir.store.published import highest_version
+from weir.topology.regions import PartitionId
+
+_MADE_ANEW = (PartitionState.QUARANTINED.value, PartitionState.SUPERSEDED.value)
+"""The states of results that are not right, or were not when they were made again."""
+
+CHECKPOINT = "weir_checkpoint"
+"""Where the summary says which checkpoint was completed, if one was: no sink has that name."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkResult:
+    """The partitions of one sink, by subtask, with their manifests."""
+
+    sink: str
+    partitions: tuple[PartitionId, ...]
+    manifests: tuple[Manifest, ...]
+
+
+def close(
+    services: Services, request: BeginRequest, clearer: Clearer
+) -> Published | Awaiting | Exhausted | NotInRecord:
+    """Complete the run and publish its sinks.
+
+    Raises ResultUnavailable for all that is missing, Conflict if a result changed meanwhile, Fenced, or Retryable.
+    """
+    registered = enter(services, request, clearer)
+    if not isinstance(registered, Registered):
+        return registered
+    gathered = await_predecessor(services, registered, clearer) or gather(services, registered, clearer)
+    if isinstance(gathered, Awaiting):
+        return gathered
+    require_equal_broadcasts(gathered.state)
+    sinks = [_sink_result(registered, sink, gathered.manifests) for sink in registered.topology.sinks]
+    parts = _parts(gathered, sinks)
+    require_intact(services, parts)
+    checkpoint = checkpoint_run(services, registered, gathered)
+    reads = tuple(_read(gathered.state, partition) for sink in sinks for partition in sink.partitions)
+    intact = {folder: manifest for manifest, folder, _ in parts}
+    pointers = _decide(
+        services,
+        registered,
+        [sink for sink in sinks if not _is_in_place(services, registered.run.id, sink, intact)],
+        reads,
+    )
+    for pointer in pointers:
+        _create(services, pointer)
+    services.store_id()  # or it was written under a mount point whose disk is gone
+    done = _complete(services, registered, reads, sinks)
+    return done if checkpoint is None else replace(done, summary={**done.summary, CHECKPOINT: checkpoint})
+
+
+def _parts(gathered: Gathered, sinks: Sequence[SinkResult]) -> list[Part]:
+    """What is about to be published."""
+    return [
+        (manifest, gathered.state.results[partition].folder, None)
+        for sink in sinks
+        for partition, manifest in zip(sink.partitions, sink.manifests, strict=True)
+    ]
+
+
+def _sink_result(registered: Registered, sink: str, manifests: Mapping[PartitionId, Manifest]) -> SinkResult:
+    (layout,) = registered.topology.layouts_of(sink)
+    partitions = registered.topology.partitions_of(sink, layout.id)
+    return SinkResult(sink, partitions, tuple(manifests[each] for each in partitions))
+
+
+def _read(state: RunState, partition: PartitionId) -> InputRead:
+    current = state.results[partition]
+    return InputRead(
+        f"{partition.stage}[{partition.subtask}]",
+        state.run,
+        partition.stage,
+        partition.subtask,
+        partition.layout,
+        current.attempt,
+        current.digest,
+    )
+
+
+def _decide(
+    services: Services, registered: Registered, sinks: Sequence[SinkResult], reads: Sequence[InputRead]
+) -> list[Pointer]:
+    """Give a version to each sink."""
+    run, attempt = registered.run, registered.attempt
+    highest = {sink.sink: highest_version(services.store, run.dataflow.name, sink.sink, run.epoch) for sink in sinks}
+    pointers = []
+    with services.ledger.transaction(run.dataflow.name) as session:
+        require_newest(session, run, CLOSE, attempt.id)
+        state = run_state(session, run, registered.topology)
+        require_unchanged(session, state, reads, CLOSE)
+        _require_same_attempts(state, reads)
+        for sink in sinks:
+            version = max(next_version(session, run.id, sink.sink), highest[sink.sink] + 1)
+            pointer = _pointer(services, registered, state, sink, version)
+            begin_publication(session, run.id, sink.sink, version, attempt.id, _digest(sink), pointer)
+            pointers.append(pointer)
+    return pointers
+
+
+def _require_same_attempts(state: RunState, reads: Sequence[InputRead]) -> None:
+    """A pointer names files: with those of an attempt that was replaced, equal content or not, it would name none."""
+    for read in reads:
+        current = state.results[PartitionId(read.stage, read.subtask, read.layout)]
+        if current.attempt != read.attempt:
+            raise Conflict(f"{current.partition} was made again by {current.attempt} while it was to be published")
+
+
+def _digest(sink: SinkResult) -> str:
+    return "|".join(str(manifest.digest) for manifest in sink.manifests)
+
+
+def _is_in_place(services: Services, run: str, sink: SinkResult, intact: Mapping[str, Manifest]) -> bool:
+    """Whether equal content is published already, and its pointer is there and its files are right.
+
+    Not while a later version may still become visible: only a version above that one shuts it out. The files may be
+    those of an attempt whose result is current no more; those below the folders `intact` have been compared just now.
+    """
+    with services.ledger.transaction() as session:
+        last = last_publication(session, run, sink.sink)
+    if last is None or last.published_at is None or last.expired_at is not None or last.digest != _digest(sink):
+        return False
+    if not _is_of(services, last.pointer, last.attempt):
+        return False
+    partitions = pointer_from_json(services.store.read(last.pointer)).partitions
+    known = {**intact, **_intact(services, run, {each.folder for each in partitions} - intact.keys())}
+    return all(each.folder in known and _files_of(known[each.folder]) == set(each.files) for each in partitions)
+
+
+def _files_of(manifest: Manifest) -> set[str]:
+    return {file.name for file in manifest.files}
+
+
+def _intact(services: Services, run: str, folders: Set[str]) -> dict[str, Manifest]:
+    """The results in these folders that are as they were committed, byte for byte.
+
+    Nor if one is in quarantine, or has been: then it has been made again, as all are that are superseded.
+    """
+    with services.ledger.transaction() as session:
+        rows = [row for row in results_in(session, run, folders) if row.state not in _MADE_ANEW]
+    references = [
+        PartitionRef(run, row.stage, row.subtask, row.layout, row.attempt, row.folder, row.manifest_sha256)
+        for row in rows
+    ]
+    answers = probe(services.store, services.store_id(), references)
+    parts = [(found, ref.folder, None) for ref, found in answers.items() if isinstance(found, Manifest)]
+    broken = {loss.attempt for loss in verify_segments(services.store, services.store_id(), parts)}
+    return {folder: manifest for manifest, folder, _ in parts if manifest.attempt not in broken}
+
+
+def _is_of(services: Services, path: str, attempt: str) -> bool:
+    """Whether the pointer at `path` is there, whole, and that of `attempt`."""
+    try:
+        return pointer_from_json(services.store.read(path)).attempt == attempt
+    except (NotFound, ValueError, KeyError, TypeError):
+        return False
+
+
+def _pointer(services: Services, registered: Registered, state: RunState, sink: SinkResult, version: int) -> Pointer:
+    return Pointer(
+        registered.run.dataflow.name,
+        sink.sink,
+        registered.run.epoch,
+        version,
+        registered.attempt.id,
+        sink.manifests[0].spark_schema,
+        tuple(
+            PublishedPartition(
+                partition.subtask,
+                state.results[partition].folder,
+                tuple(file.name for file in manifest.files),
+                manifest.rows,
+                str(manifest.digest),
+            )
+            for partition, manifest in zip(sink.partitions, sink.manifests, strict=True)
+        ),
+        services.now().isoformat(),
+    )
+
+
+def _create(services: Services, pointer: Pointer) -> None:
+    path = pointer_path(pointer.dataflow, pointer.sink, pointer.epoch, pointer.version)
+    try:
+        services.store.create(path, pointer.to_json())
+    except AlreadyExists as error:
+        if not _is_of(services, path, pointer.attempt):
+            raise Conflict(
+                f"version {pointer.version} of {pointer.sink} was published by another attempt: {path}"
+            ) from error
+
+        # Its own write had gone through before its answer was lost.
+
+
+def _complete(
+    services: Services,
+    registered: Registered,
+    reads: Sequence[InputRead],
+    sinks: Sequence[SinkResult],
+) -> Published:
+    run, attempt = registered.run, registered.attempt
+    with services.ledger.transaction(run.dataflow.name) as session:
+        row = require_newest(session, run, CLOSE, attempt.id)
+        complete_publications(session, run.id, attempt.id, services.now())
+        _require_visible(session, run.id, sinks)
+        require_unchanged(session, run_state(session, run, registered.topology), reads, CLOSE)
+        record_reads(session, attempt.id, reads)
+        end(row, AttemptState.COMMITTED, services.now())
+        drop_leases(session, attempt.id)
+        # A result may have changed since all of them were found valid, and others may be stale by now.
+        note_whether_closed(session, services, run, registered.topology)
+        versions = {sink.sink: _to_announce(session, run.id, sink.sink, row.max_tries) for sink in sinks}
+    summary = {
+        sink.sink: {
+            "rows": sum(manifest.rows for manifest in sink.manifests),
+            "version": versions[sink.sink],
+            "published": "a new version" if versions[sink.sink] else "nothing: equal content is published already",
+        }
+        for sink in sinks
+    }
+    return Published(summary, versions)
+
+
+def _require_visible(session: Session, run: str, sinks: Sequence[SinkResult]) -> None:
+    for sink in sinks:
+        last = last_publication(session, run, sink.sink)
+        if last is None or last.expired_at is not None:
+            raise Conflict(f"what was published of {sink.sink} has expired meanwhile: it is published anew")
+
+
+def _to_announce(session: Session, run: str, sink: str, max_tries: int) -> int | None:
+    """The version that Airflow has not been told of: this attempt's, or that of a try since the last clear.
+
+    Airflow hears of a version when the task instance succeeds; a try that was killed behind its commit has not said it.
+    The tries of a deleted DagRun (below 1) have.
+    """
+    last = last_publication(session, run, sink)
+    publisher = None if last is None else session.get(AttemptRow, last.attempt)
+    if last is None or publisher is None or publisher.try_number < 1:
+        return None
+    return last.version if publisher.max_tries == max_tries else None

@@ -1,0 +1,326 @@
+"""One attempt's commit (DESIGN 5.5).
+
+Invariants 2 and 3: a commit happens in one transaction, for the newest attempt only, and only if every input still is
+what was read. The clears that follow from a changed result are written in that transaction.
+
+The columns of the partitions of one result.
+
+Invariant: an attempt commits other columns than its siblings have only while the whole stage is running again.
+
+Whether the siblings of one result agree about its columns. Invariant: a reader never meets two schemas in one input.
+
+Siblings are the partitions of one stage in one layout. They may only differ while the whole stage runs again: then each
+that is made anew has the new schema, and whoever still has the old one is to be cleared, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
+from typing import TypeVar
+
+from sqlalchemy.orm import Session
+
+from weir.attempts.copies import require_whole_copies
+from weir.coordination.airflow import ClearAnswer, Clearer
+from weir.coordination.registered import newest_of, summary_of
+from weir.coordination.services import Services
+from weir.coordination.values import Begun, Committed
+from weir.errors import Conflict, Fault, Internal, Misconfigured, ResultUnavailable
+from weir.execution.partition_state import PartitionState
+from weir.execution.run_state import AttemptState, RunState
+from weir.formats.codec import manifest_to_json
+from weir.formats.manifest import InputRead, Manifest, digest_schema, digest_version, made_from
+from weir.formats.region_job import OutputReport, RegionReport
+from weir.ledger.attempts import attempts_of, end
+from weir.ledger.leases import drop_leases
+from weir.ledger.reads import record_reads
+from weir.ledger.results import NewResult, damaged_attempts, replace_results
+from weir.ledger.snapshot import run_state
+from weir.quality.ledger import has_checks
+from weir.quality.rules import gate_results
+from weir.recovery.awaiting import clear_item
+from weir.recovery.consequences import note_whether_closed, owe_clears
+from weir.recovery.inputs import Part, require_intact
+from weir.recovery.pending_clears import FINISHED
+from weir.recovery.rules.staleness import restarts_consumers
+from weir.state.assigned import state_content
+from weir.state.compactions import missing_files, require_present
+from weir.store.probe import probe
+from weir.topology.regions import PartitionId, RegionId
+
+
+def check_inputs(services: Services, begun: Begun) -> None:
+    """Say whether a computation failed because its inputs broke while it read them, or for want of room.
+
+    Raises ResultUnavailable with all losses, DiskFull, or Retryable; returns where the inputs are as recorded. A full
+    disk is looked for here too, since not every error that it makes says so ("Mkdirs failed").
+    """
+    references = list({each.reference(): each for each in begun.inputs})
+    answers = probe(services.store, services.store_id(), references)
+    losses = tuple(found for found in answers.values() if not isinstance(found, Manifest))
+    if losses:
+        raise ResultUnavailable(losses)
+    require_intact(services, _read(begun))
+    require_present(services, [file for share in begun.states.values() for file in share.files])
+    require_whole_copies(services, begun.job)
+    services.store.require_room()
+
+
+def _read(begun: Begun) -> list[Part]:
+    return [(each.manifest, each.folder, each.key_groups) for each in begun.inputs]
+
+
+def commit(services: Services, begun: Begun, report: RegionReport, clearer: Clearer) -> Committed:
+    """Make the written results the current ones.
+
+    Raises Fenced if a newer attempt is registered, Conflict if an input has changed since it was read,
+    ResultUnavailable if an input broke while it was read, and Misconfigured if siblings have other columns.
+    """
+    # A file that is gone by now does no harm: it was read. Of state, which is large, scrubbing compares the bytes; but
+    # what of it stays as it was is named again.
+    read = [part for part in _read(begun) if part[0].state is None]
+    require_intact(services, read, frozenset({Fault.DAMAGED}))
+    require_whole_copies(services, begun.job, report.resumed)
+    manifests = [_manifest(services, begun, report, output) for output in report.outputs]
+    _require_shared(services, begun, report.outputs, manifests)
+    results = [_write(services, output, manifest) for output, manifest in zip(report.outputs, manifests, strict=True)]
+    _require_all_outputs(begun, results)
+    unlike = require_equal_schemas(services, begun, results, clearer)
+    owed = services.ledger.perform(
+        begun.run.dataflow.name, lambda session: _enter(session, services, begun, report, results, unlike)
+    )
+    by_partition = {result.partition: manifest for result, manifest in zip(results, manifests, strict=True)}
+    summary = {"attempt": begun.attempt.id, **summary_of(results, by_partition), "seconds": dict(report.metrics)}
+    return Committed({**summary, **_resumed(report)}, owed, _touched(begun))
+
+
+def written_results(services: Services, begun: Begun, report: RegionReport) -> list[NewResult]:
+    """Write the manifests of all outputs, as they are, for whatever becomes of them."""
+    return [_write(services, output, _manifest(services, begun, report, output)) for output in report.outputs]
+
+
+def _require_shared(
+    services: Services, begun: Begun, outputs: Sequence[OutputReport], manifests: Sequence[Manifest]
+) -> None:
+    """Make sure that files of keyed state are there that earlier attempts wrote and the new manifests name.
+
+    Raises ResultUnavailable for what was committed, and Retryable for what that had been compacted to.
+    """
+    written = {each.folder for each in outputs}
+    named = [file for each in manifests if each.state is not None for file in each.state.files]
+    shared = [file for file in named if file.folder not in written]
+    if missing_files(services, shared):
+        references = list({each.reference(): each for each in begun.inputs if each.manifest.state is not None})
+        answers = probe(services.store, services.store_id(), references)
+        losses = tuple(found for found in answers.values() if not isinstance(found, Manifest))
+        if losses:
+            raise ResultUnavailable(losses)
+        require_present(services, shared)
+
+
+def _touched(begun: Begun) -> tuple[str, ...]:
+    """Its own run, and the one before where that was read."""
+    before = begun.run.predecessor_run if begun.topology.reads_previous else None
+    return (begun.run.id,) if before is None else (begun.run.id, before)
+
+
+def _resumed(report: RegionReport) -> dict[str, list[str]]:
+    """Behind which stages the attempt resumed, if it did."""
+    return {"resumed": list(report.resumed)} if report.resumed else {}
+
+
+def _enter(
+    session: Session,
+    services: Services,
+    begun: Begun,
+    report: RegionReport,
+    results: Sequence[NewResult],
+    unlike: frozenset[str],
+) -> int:
+    """Enter the commit; answers how many clears it owes.
+
+    Where the connection broke, this may be the second time: what the first owed is in the ledger, so one is said.
+    """
+    tries = attempts_of(session, begun.run.id, begun.attempt.region)
+    if any(each.id == begun.attempt.id and each.state == AttemptState.COMMITTED.value for each in tries):
+        return 1
+    row = newest_of(session, begun.run, begun.attempt.region, begun.attempt.id, tries)
+    _require_judged(session, begun)
+    before = run_state(session, begun.run, begun.topology)
+    require_unchanged(session, before, begun.reads, begun.attempt.region)
+    require_none_since(before, results, unlike)
+    marked = [_compared(before, result) for result in results]
+    replace_results(session, begun.run.id, begun.attempt.id, marked, services.now())
+    record_reads(session, begun.attempt.id, begun.reads)
+    end(row, AttemptState.COMMITTED, services.now())
+    row.metrics = {**report.metrics, **_resumed(report)}
+    drop_leases(session, begun.attempt.id)
+    session.flush()
+    owed = owe_clears(session, services, begun, before, marked)
+    note_whether_closed(session, services, begun.run, begun.topology)
+    return owed
+
+
+def _require_judged(session: Session, begun: Begun) -> None:
+    if any(stage.checks for stage in begun.job.stages) and not has_checks(session, begun.attempt.id):
+        raise Internal(f"{begun.attempt.id} was to be checked, and nobody has judged what was found")
+
+
+def _compared(before: RunState, result: NewResult) -> NewResult:
+    """Say so where equal inputs, code and settings gave something else before."""
+    old = before.results.get(result.partition)
+    if old is None or old.made_from is None or old.made_from != result.made_from or old.digest == result.digest:
+        return result
+    is_declared = not before.topology.dataflow.stage(result.partition.stage).deterministic
+    return result if is_declared else replace(result, differs_from=old.attempt)
+
+
+def require_unchanged(session: Session, state: RunState, reads: Iterable[InputRead], region: RegionId) -> None:
+    """Check that every input is what was read: the same attempt's, or one with the same digest. Raises Conflict.
+
+    Where consumers always restart only the same attempt's will do; and nothing that was read of bytes which were found
+    damaged meanwhile is trusted.
+    """
+    distrusted = damaged_attempts(session, {read.attempt for read in reads})
+    for read in reads:
+        partition = PartitionId(read.stage, read.subtask, read.layout, "" if read.run == state.run else read.run)
+        why = _why_changed(state, read, partition, distrusted)
+        if why:
+            raise Conflict(f"{region} read {partition} of {read.attempt} ({read.digest}), but {why}: it begins anew")
+
+
+def _why_changed(state: RunState, read: InputRead, partition: PartitionId, distrusted: Set[str]) -> str:
+    current = state.results.get(partition)
+    if current is None:
+        return "nothing is current now"
+    must_be_same = restarts_consumers(state.topology_of(partition.run), partition.stage)
+    is_other = current.digest != read.digest or (must_be_same and current.attempt != read.attempt)
+    if is_other or current.state is PartitionState.QUARANTINED:
+        return f"{current.attempt} ({current.digest}) is current now"
+    return "its bytes were found damaged meanwhile" if read.attempt in distrusted else ""
+
+
+def _manifest(services: Services, begun: Begun, report: RegionReport, output: OutputReport) -> Manifest:
+    run, attempt = begun.run, begun.attempt
+    return Manifest(
+        dataflow=run.dataflow.name,
+        epoch=run.epoch,
+        run=run.id,
+        stage=output.stage,
+        subtask=attempt.region.subtask,
+        layout=output.layout.id,
+        attempt=attempt.id,
+        try_number=attempt.try_number,
+        lineage=attempt.lineage,
+        keys=output.layout.keys,
+        max_parallelism=output.layout.max_parallelism,
+        spark_schema=output.spark_schema,
+        digest=output.digest,
+        files=output.files,
+        inputs=begun.reads,
+        code=report.code,
+        session=dict(report.session),
+        parameters=dict(run.parameters),
+        created_at=services.now().isoformat(),
+        source={each.name: each.slice for each in begun.job.stages if each.slice is not None},
+        metrics=dict(report.metrics),
+        state=state_content(run, begun.states[output.stage], output) if output.stage in begun.states else None,
+        quality=gate_results(report.checks, output.stage),
+    )
+
+
+def _write(services: Services, output: OutputReport, manifest: Manifest) -> NewResult:
+    data = manifest_to_json(manifest)
+    services.store.create(f"{output.folder}/manifest.json", data)
+    return NewResult(
+        PartitionId(manifest.stage, manifest.subtask, manifest.layout),
+        output.folder,
+        hashlib.sha256(data).hexdigest(),
+        str(manifest.digest),
+        manifest.rows,
+        manifest.bytes,
+        made_from(manifest),
+    )
+
+
+def _require_all_outputs(begun: Begun, results: Sequence[NewResult]) -> None:
+    expected = set(begun.topology.outputs(begun.attempt.region))
+    found = {result.partition for result in results}
+    if expected != found:
+        raise Internal(f"{begun.attempt.id} was to write {sorted(expected)} but reports {sorted(found)}")
+
+
+def require_equal_schemas(
+    services: Services, begun: Begun, results: Sequence[NewResult], clearer: Clearer
+) -> frozenset[str]:
+    """Raise Misconfigured if a sibling that is not about to run again has other columns than these results.
+
+    Answers the attempts that have other columns, and are about to run again.
+    """
+    if not any(_has_siblings(begun, result.partition) for result in results):
+        return frozenset()
+    with services.ledger.transaction() as session:
+        state = run_state(session, begun.run, begun.topology)
+        unlike = {other: result for result in results for other in _unlike(state, result)}
+        items = {partition: clear_item(session, begun.run, state.producer(partition)) for partition in unlike}
+    if not unlike:
+        return frozenset()
+    answers = dict(zip(items, clearer.inspect(list(items.values())), strict=True))
+    finished = sorted(partition for partition, answer in answers.items() if _has_ended(state, partition, answer))
+    if finished:
+        one = unlike[finished[0]]
+        raise Misconfigured(
+            f"{one.partition} has other columns or types than {', '.join(map(str, finished))}: another version of "
+            f"stage {one.partition.stage} has made these. Clear the whole stage {one.partition.stage}, so that all of "
+            "its subtasks run again with the present one. Nothing was committed"
+        )
+    return frozenset(state.results[each].attempt for each in unlike)
+
+
+def require_none_since(before: RunState, results: Sequence[NewResult], known: frozenset[str]) -> None:
+    """Raise Conflict if a sibling has committed other columns since they were compared. `before` is the run now."""
+    for result in results:
+        for partition in _unlike(before, result):
+            attempt = before.results[partition].attempt
+            if attempt not in known:
+                raise Conflict(
+                    f"{partition} of {attempt} has come with other columns than {result.partition} meanwhile"
+                )
+
+
+def _has_ended(state: RunState, partition: PartitionId, answer: ClearAnswer) -> bool:
+    """Also where Airflow still calls the try running that has committed: its process is about to end."""
+    is_ending = answer.state == "running" and answer.try_number == state.region(state.producer(partition)).newest_try
+    return is_ending or answer.state in FINISHED
+
+
+def _has_siblings(begun: Begun, partition: PartitionId) -> bool:
+    return len(begun.topology.partitions_of(partition.stage, partition.layout)) > 1
+
+
+def _unlike(state: RunState, result: NewResult) -> list[PartitionId]:
+    """Siblings with other columns whose producers are not known to be at work."""
+    siblings = {
+        each: state.results[each].digest
+        for each in state.topology.partitions_of(result.partition.stage, result.partition.layout)
+        if each != result.partition and each in state.results and not state.region(state.producer(each)).at_work
+    }
+    return list(other_schemas(siblings, result.digest))
+
+
+K = TypeVar("K")
+
+
+def other_schemas(siblings: Mapping[K, str], digest: str) -> tuple[K, ...]:
+    """The siblings whose columns or types are others than those of a new result, in the order given.
+
+    `siblings` are digests of current results, as text, and so is `digest`. Nothing is said of one that was made by
+    another definition of digests.
+    """
+    return tuple(
+        sibling
+        for sibling, other in siblings.items()
+        if digest_version(other) == digest_version(digest) and digest_schema(other) != digest_schema(digest)
+    )

@@ -1,0 +1,122 @@
+"""The coordinator: Flink's JobMaster without a server. Decisions over the ledger, taken in the task's own process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from weir.attempts import begin, close, commit, evaluation, failure
+from weir.coordination.airflow import Clearer
+from weir.coordination.services import Services
+from weir.coordination.values import (
+    Action,
+    Adopted,
+    Attempt,
+    Awaiting,
+    BeginRequest,
+    Begun,
+    Committed,
+    Exhausted,
+    FailureDecision,
+    Judged,
+    NotInRecord,
+    Published,
+    Settled,
+    TaskKey,
+)
+from weir.errors import StoreFull
+from weir.formats.region_job import RegionReport
+from weir.ledger.attempts import hear_of
+from weir.ledger.leases import renew_leases
+from weir.ledger.runs import dataflow_of
+from weir.recovery import pending_clears
+from weir.restarts.strategy import RestartStrategy
+from weir.retention.checkpoints import keep_checkpoints
+from weir.retention.release import Deleted, delete_released, release
+from weir.retention.space import make_room_again
+from weir.retention.versions import expire_versions
+from weir.state import compaction
+from weir.state.compaction import CompactionRequest, ToCompact
+from weir.store.store import Store
+
+
+class Coordinator:
+    """One attempt's steps, in the order in which an operator takes them."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    @property
+    def store(self) -> Store:
+        """The store where jobs are recorded, and engines report."""
+        return self._services.store
+
+    def begin(self, request: BeginRequest, clearer: Clearer) -> Begun | Adopted | Awaiting | Exhausted | NotInRecord:
+        """Start a try of a region. Raises Fenced, ResultUnavailable, Misconfigured, Retryable or Conflict."""
+        return begin.begin(self._services, request, clearer)
+
+    def check_inputs(self, begun: Begun) -> None:
+        """Say whether a computation failed because of inputs or room. Raises ResultUnavailable or Retryable."""
+        commit.check_inputs(self._services, begun)
+
+    def judge(self, begun: Begun, report: RegionReport) -> Judged:
+        """Say whether the written results may be committed. Raises QualityFailed, ResultUnavailable or as commit."""
+        return evaluation.judge(self._services, begun, report)
+
+    def commit(self, begun: Begun, report: RegionReport, clearer: Clearer) -> Committed:
+        """Make the written results current. Raises Fenced, Conflict, ResultUnavailable, Misconfigured or Retryable."""
+        return commit.commit(self._services, begun, report, clearer)
+
+    def renew(self, attempt: Attempt) -> None:
+        """Prolong the attempt's read leases while it is at work, and write down that it is."""
+        now = self._services.now()
+        with self._services.ledger.transaction(dataflow_of(attempt.run)) as session:
+            renew_leases(session, attempt.id, now)
+            hear_of(session, attempt.id, now)
+
+    def close(self, request: BeginRequest, clearer: Clearer) -> Published | Awaiting | Exhausted | NotInRecord:
+        """Complete the run and publish. Raises ResultUnavailable, Conflict, Fenced, Misconfigured or Retryable."""
+        return close.close(self._services, request, clearer)
+
+    def fail(
+        self, dataflow: str, key: TaskKey, try_number: int, error: BaseException, strategy: RestartStrategy
+    ) -> FailureDecision:
+        """Book a failed try and decide what follows. Settle the clears that it owes next. Raises Retryable."""
+        decision = failure.fail(self._services, dataflow, key, try_number, error, strategy)
+        if not isinstance(error, StoreFull):
+            return decision
+        return replace(decision, reason=f"{decision.reason}; {make_room_again(self._services, dataflow)}")
+
+    def overrule(
+        self, dataflow: str, decision: FailureDecision, action: Action, delay_seconds: float, reason: str
+    ) -> FailureDecision:
+        """Decide otherwise about a booked failure, where a user's own policy may. Raises Retryable."""
+        return failure.overrule(self._services, dataflow, decision, action, delay_seconds, reason)
+
+    def label(self, dataflow: str, attempt: str, labels: Mapping[str, str]) -> dict[str, str]:
+        """Add labels to a booked failure; answers all that it has. Raises Retryable."""
+        return failure.label(self._services, dataflow, attempt, labels)
+
+    def plan_compaction(self, request: CompactionRequest) -> ToCompact | None:
+        """What is to be merged of the state that a region keeps; None where all is well. Raises Retryable."""
+        return compaction.plan_compaction(self._services, request)
+
+    def enter_compacted(self, begun: ToCompact, report: RegionReport | None) -> list[str]:
+        """Have all go on from what was merged; answers a line for each partition. Raises Retryable."""
+        return compaction.enter_compacted(self._services, begun, report)
+
+    def release(self, dataflow: str, runs: Iterable[str] | None = None) -> tuple[Deleted, ...]:
+        """Release what nobody needs any more, in `runs` or in all, and delete its bytes. Raises Retryable.
+
+        Of checkpoints those that are too many are subsumed first.
+        """
+        touched = None if runs is None else tuple(runs)
+        if touched is None:
+            expire_versions(self._services, dataflow)
+        keep_checkpoints(self._services, dataflow)
+        release(self._services, dataflow, touched)
+        return delete_released(self._services, dataflow, touched)
+
+    def settle(self, clearer: Clearer, dataflow: str | None = None) -> list[Settled]:
+        """Carry out owed clears. Raises Retryable or Misconfigured."""
+        return pending_clears.settle(self._services, clearer, dataflow)

@@ -1,0 +1,253 @@
+"""The copies of cached stages that a new attempt may resume from.
+
+Invariant: a copy stands for a stage only if it was made from what the stage would be made from now, and if every byte
+of it is as it was written; one that breaks while it is read costs a try, never the task.
+
+Only the job knows its code and its session's settings: it compares them with those of the copy, and computes the stage
+where they differ.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from weir.coordination.registered import Registered
+from weir.coordination.services import Services, attempt_folder
+from weir.errors import Fault, Misconfigured, Retryable
+from weir.formats.codec import stage_copy_from_json
+from weir.formats.manifest import COPY, COPY_NAME, StageCopy
+from weir.formats.region_job import CopyToRead, CopyToWrite, InputToRead, RegionJob, StageToRun
+from weir.ledger.attempts import Origin, attempts_of
+from weir.ledger.results import damaged_attempts
+from weir.store.errors import NotFound
+from weir.store.probe import verify_files
+
+Digests = Mapping[tuple[str, str], Sequence[str]]
+"""What each input is made of, by stage and argument: for each partition, in the order of the job, its digest.
+
+Where consumers restart whatever the digest is, the attempt stands beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A copy that may be used, and the try that wrote it."""
+
+    try_number: int
+    folder: str
+    copy: StageCopy
+
+
+def with_copies(services: Services, registered: Registered, job: RegionJob, digests: Digests) -> RegionJob:
+    """The job, told which stages to copy, and behind which copies of earlier attempts it may resume.
+
+    Raises Retryable where the store does not answer.
+    """
+    cached = registered.topology.copies_of(registered.attempt.region.name)
+    if not cached:
+        return job
+    made_from = {name: _made_from(job, name, digests) for name in cached}
+    earlier = _tries_since_person(services, registered)
+    search = _Search(services, registered, job, made_from, earlier, {}, [])
+    found = search.run()
+    return replace(
+        job,
+        stages=tuple(_with_copy(services, registered, stage, made_from, found) for stage in job.stages),
+        notes=(*job.notes, *search.notes),
+    )
+
+
+def require_whole_copies(services: Services, job: RegionJob, resumed: Collection[str] | None = None) -> None:
+    """Compare byte for byte what the job may have read of copies, its own and earlier ones.
+
+    `resumed` are the stages that it has read from earlier attempts' copies: then what is gone since does no harm, else
+    (None) it is not known what was read. Raises Retryable if a copy is broken: the next try does not use it.
+    """
+    read = {folder: stage.name for stage in job.stages for folder in _folders_read(stage, resumed)}
+    found = {folder: _described(services, folder) for folder in read}
+    copies = {folder: copy.files for folder, copy in found.items() if isinstance(copy, StageCopy)}
+    broken = {
+        folder: finding.detail
+        for folder, finding in verify_files(services.store, services.store_id(), copies).items()
+        if resumed is None or finding.fault is not Fault.MISSING
+    }
+    broken |= {folder: copy for folder, copy in found.items() if isinstance(copy, str)}
+    for folder, detail in broken.items():
+        raise Retryable(
+            f"{job.attempt} read the copy of stage {read[folder]} in {folder}, and that is not whole: {detail}. It is "
+            f"not used any more, and the next try computes {read[folder]} anew"
+        )
+
+
+def _folders_read(stage: StageToRun, resumed: Collection[str] | None) -> Iterator[str]:
+    """Where the copies lie that the job reads of a stage; its own one may not have been written yet."""
+    if stage.resume is not None and (resumed is None or stage.name in resumed):
+        yield stage.resume.folder
+    if stage.copy is not None and (resumed is None or stage.name not in resumed):
+        yield stage.copy.folder
+
+
+def _with_copy(
+    services: Services,
+    registered: Registered,
+    stage: StageToRun,
+    made_from: Mapping[str, str],
+    found: Mapping[str, _Found],
+) -> StageToRun:
+    if stage.name not in made_from:
+        return stage
+    folder = _folder(registered, stage, registered.attempt.id)
+    own = CopyToWrite(folder, services.store.spark_url(folder), made_from[stage.name])
+    usable = found.get(stage.name)
+    return replace(stage, copy=own, resume=None if usable is None else _to_read(services, usable))
+
+
+def _to_read(services: Services, found: _Found) -> CopyToRead:
+    copy = found.copy
+    files = tuple(services.store.spark_url(f"{found.folder}/{file.name}") for file in copy.files)
+    return CopyToRead(
+        copy.attempt, found.folder, files, copy.spark_schema, copy.code, dict(copy.session), copy.inputs, copy.copies
+    )
+
+
+def _folder(registered: Registered, stage: StageToRun, attempt: str) -> str:
+    return attempt_folder(registered.run, stage.name, COPY, stage.subtask, attempt)
+
+
+def _tries_since_person(services: Services, registered: Registered) -> list[tuple[int, str]]:
+    """Earlier tries whose copies count, newest first: who clears a task by hand wants it computed anew."""
+    if registered.origin not in (Origin.RETRY, Origin.CLEARED_BY_WEIR):
+        return []
+    tries: list[tuple[int, str]] = []
+    with services.ledger.transaction() as session:
+        for row in attempts_of(session, registered.run.id, registered.attempt.region):
+            if row.origin == Origin.CLEARED_BY_PERSON.value:
+                tries.clear()
+            tries.append((row.try_number, row.id))
+    return [each for each in reversed(tries) if each[1] != registered.attempt.id]
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """Looks for copies from the results backwards.
+
+    What lies behind a usable copy is only looked at in later tries than the one that wrote it: should its code have
+    been another, theirs may be the present one.
+    """
+
+    services: Services
+    registered: Registered
+    job: RegionJob
+    made_from: Mapping[str, str]
+    earlier: Sequence[tuple[int, str]]
+    after: dict[str, int]
+    notes: list[str]
+
+    def run(self) -> dict[str, _Found]:
+        """The newest usable copy of each stage that may be read from one."""
+        self.after.update({stage.name: 0 for stage in self.job.stages if stage.outputs})
+        found: dict[str, _Found] = {}
+        for stage in reversed(self.job.stages) if self.earlier else ():
+            copy = self._newest(stage) if stage.name in self.made_from else None
+            if copy is not None:
+                found[stage.name] = copy
+            for producer in stage.pipelined.values():
+                after = self.after[stage.name] if copy is None else copy.try_number
+                self.after[producer] = min(after, self.after.get(producer, after))
+        return found
+
+    def _newest(self, stage: StageToRun) -> _Found | None:
+        for try_number, attempt in self.earlier:
+            if try_number > self.after[stage.name]:
+                folder = _folder(self.registered, stage, attempt)
+                copy = self._usable(stage, folder)
+                if copy is not None:
+                    return _Found(try_number, folder, copy)
+        return None
+
+    def _usable(self, stage: StageToRun, folder: str) -> StageCopy | None:
+        copy = _described(self.services, folder)
+        if copy is None:
+            return None
+        why = copy if isinstance(copy, str) else self._why_not(stage, folder, copy)
+        if why:
+            self.notes.append(f"the copy of {stage.name} in {folder} is not used: {why}")
+            return None
+        return copy if isinstance(copy, StageCopy) else None
+
+    def _why_not(self, stage: StageToRun, folder: str, copy: StageCopy) -> str:
+        if copy.made_from != self.made_from[stage.name]:
+            return "it was made from other inputs or settings"
+        with self.services.ledger.transaction() as session:
+            distrusted = damaged_attempts(session, copy.inputs)
+        if distrusted:
+            return f"it was read from results of {', '.join(sorted(distrusted))}, whose bytes were found damaged later"
+        return self._why_not_whole(folder, copy)
+
+    def _why_not_whole(self, folder: str, copy: StageCopy) -> str:
+        """Its own bytes must be there and right; those of copies that it was made from must not be wrong."""
+        before = {each: _described(self.services, each) for each in copy.copies}
+        files = {each: found.files for each, found in before.items() if isinstance(found, StageCopy)}
+        broken = verify_files(self.services.store, self.services.store_id(), {folder: copy.files, **files})
+        for each, finding in broken.items():
+            if each == folder:
+                return f"{finding.fault.value}, {finding.detail}"
+            if finding.fault is Fault.DAMAGED:
+                return f"it was made from the copy in {each}, and that is damaged: {finding.detail}"
+        return next(
+            (f"it was made from the copy in {each}: {why}" for each, why in before.items() if isinstance(why, str)), ""
+        )
+
+
+def _described(services: Services, folder: str) -> StageCopy | str | None:
+    """What a folder holds: a copy, something that cannot be read as one, or (None) no copy."""
+    try:
+        return stage_copy_from_json(services.store.read(f"{folder}/{COPY_NAME}"))
+    except NotFound:
+        return None
+    except Misconfigured as error:
+        return str(error)
+
+
+def _made_from(job: RegionJob, stage: str, digests: Digests) -> str:
+    """SHA-256 over what the coordinator knows the rows of a stage to be made from, in the job's own words."""
+    by_name = {each.name: each for each in job.stages}
+    behind = _behind(by_name, stage)
+    document = {
+        "epoch": job.epoch,
+        "interval": job.interval,
+        "parameters": job.parameters,
+        "spark": job.spark_conf,
+        "stages": [_definition(each, digests) for each in job.stages if each.name in behind],
+    }
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+def _behind(by_name: Mapping[str, StageToRun], stage: str) -> set[str]:
+    found: set[str] = set()
+    waiting = [stage]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += by_name[name].pipelined.values()
+    return found
+
+
+def _definition(stage: StageToRun, digests: Digests) -> dict[str, object]:
+    return {
+        "name": stage.name,
+        "function": stage.function,
+        "subtask": stage.subtask,
+        "parallelism": stage.parallelism,
+        "pipelined": stage.pipelined,
+        "slice": stage.slice,
+        "inputs": [_input(each, digests[stage.name, each.argument]) for each in stage.inputs],
+    }
+
+
+def _input(read: InputToRead, digests: Sequence[str]) -> list[object]:
+    partitions = [[part.stage, part.subtask, part.run] for part in read.partitions]
+    return [read.argument, read.layout.id, read.key_groups, read.declared_schema, partitions, list(digests)]

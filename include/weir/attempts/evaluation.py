@@ -1,0 +1,199 @@
+"""The verdict on what an attempt has written, between its computation and its commit (DESIGN 5.4).
+
+Invariant: rows that violate what is expected of them never become current. That they are in quarantine, what was found,
+and whom it made Weir distrust are one transaction; a crash before it leaves garbage, and one behind it changes nothing.
+
+The check that a state which only grows has not lost rows. Invariant: it is made of what is known, at no cost.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from sqlalchemy.orm import Session
+
+from weir.attempts.commit import check_inputs, require_unchanged, written_results
+from weir.coordination.registered import require_newest
+from weir.coordination.services import Services
+from weir.coordination.values import Begun, Judged
+from weir.dataflow.quality import Policy
+from weir.errors import Fault, Internal, Loss, QualityFailed, ResultUnavailable
+from weir.formats.checks import BUILT_IN, CheckReport, ExpectationResult, Why
+from weir.formats.manifest import StateTally
+from weir.formats.region_job import OutputReport, RegionJob, RegionReport
+from weir.formats.restored import is_of_restore
+from weir.formats.suite import Severity
+from weir.ledger.reads import record_reads
+from weir.ledger.results import NewResult, quarantine_results, record_losses
+from weir.ledger.snapshot import run_state
+from weir.quality.ledger import Blamed, blamed_before, has_checks, record_checks
+from weir.quality.restored_checks import distrusted
+from weir.quality.rules import blamed_arguments, names_blamed, policy_of, told, warnings_of
+
+_Blamed = Mapping[int, tuple[Blamed, ...]]
+"""By the number of the report."""
+
+_NOBODY: _Blamed = types.MappingProxyType({})
+
+
+def judge(services: Services, begun: Begun, report: RegionReport) -> Judged:
+    """Let the results be committed, or put them in quarantine.
+
+    Raises QualityFailed, ResultUnavailable where inputs are distrusted (or were broken when they were read), Conflict
+    where one has changed since, Fenced, or Retryable.
+    """
+    _require_all_checks(begun.job, report)
+    report = replace(report, checks=(*report.checks, *growth_checks(begun, report)))
+    failed = [each for each in report.checks if each.violated]
+    if failed:
+        raise _refused(services, begun, report, failed)
+    if report.checks:
+        services.ledger.perform(
+            begun.run.dataflow.name, lambda session: _enter(session, services, begun, report, (), {}, ())
+        )
+    return Judged(report, tuple(told(each, found) for each in report.checks if (found := warnings_of(each))))
+
+
+def _refused(
+    services: Services, begun: Begun, report: RegionReport, failed: Sequence[CheckReport]
+) -> QualityFailed | ResultUnavailable:
+    # Rows that were made of broken bytes say nothing of the data.
+    check_inputs(services, begun)
+    restored = [each for each in failed if each.attempt]
+    losses, blamed, policy = _losses_of_restored(services, restored), _NOBODY, policy_of(failed)
+    if not restored and policy is Policy.BACKTRACK:
+        blamed = _blamed(services, begun, report.checks)
+        losses = _losses(begun, report.checks, blamed)
+    results = () if restored else written_results(services, begun, report)
+    services.ledger.perform(
+        begun.run.dataflow.name, lambda session: _enter(session, services, begun, report, results, blamed, losses)
+    )
+    if losses:
+        return ResultUnavailable(losses)
+    written = [each.partition.stage for each in results]
+    return QualityFailed(_message(begun, failed, policy, written), is_final=policy is not Policy.RETRY)
+
+
+def _enter(
+    session: Session,
+    services: Services,
+    begun: Begun,
+    report: RegionReport,
+    results: Sequence[NewResult],
+    blamed: _Blamed,
+    losses: Sequence[Loss],
+) -> None:
+    """Write the verdict down; where the connection broke, this may be the second time."""
+    if has_checks(session, begun.attempt.id):
+        return
+    require_newest(session, begun.run, begun.attempt.region, begun.attempt.id)
+    if results or losses:
+        require_unchanged(session, run_state(session, begun.run, begun.topology), begun.reads, begun.attempt.region)
+    now = services.now()
+    record_checks(session, begun.run, begun.attempt.id, report.checks, now, blamed)
+    violated = "; ".join(told(each, each.violated) for each in report.checks if each.violated)
+    quarantine_results(session, begun.run.id, begun.attempt.id, results, violated, now)
+    if results:
+        record_reads(session, begun.attempt.id, begun.reads)
+    record_losses(session, losses, now)
+
+
+def _require_all_checks(job: RegionJob, report: RegionReport) -> None:
+    """A job that does not say what became of a gate has passed none."""
+    if any(each.attempt and each.violated for each in report.checks):
+        return  # it has computed nothing
+    asked = {(stage.name, check.suite.name, "") for stage in job.stages for check in stage.checks}
+    restored = [each for stage in job.stages for read in stage.inputs for each in read.restored]
+    asked |= {(each.stage, BUILT_IN, each.attempt) for each in restored}
+    asked |= {(each.stage, check.suite.name, each.attempt) for each in restored for check in each.checks}
+    missing = asked - {(each.stage, each.suite, each.attempt) for each in report.checks}
+    if missing:
+        named = ", ".join(sorted(f"{suite} of {stage}" for stage, suite, _ in missing))
+        raise Internal(f"the job of {job.attempt} was to check {named}, and does not say what it found")
+
+
+def _blamed(services: Services, begun: Begun, reports: Sequence[CheckReport]) -> _Blamed:
+    """What was read over the inputs that are blamed, and whose producers can mend it.
+
+    That is neither what was made again already and came out equal (all subtasks of a stage blame a broadcast input,
+    which is made again once), nor what was restored: nobody makes that again.
+    """
+    found = {}
+    for number, report in enumerate(reports):
+        read = tuple(each for each in _read_of_blamed(begun, report) if not is_of_restore(each.attempt))
+        with services.ledger.transaction() as session:
+            before = blamed_before(session, begun.run.id, report.stage) if read else frozenset()
+        found[number] = tuple(each for each in read if not any(each.is_equal_to(other) for other in before))
+    return found
+
+
+def _read_of_blamed(begun: Begun, report: CheckReport) -> tuple[Blamed, ...]:
+    arguments = blamed_arguments(begun.run.dataflow, report.stage, names_blamed(report))
+    return tuple(dict.fromkeys(Blamed.of(read) for read in begun.reads if read.argument in arguments))
+
+
+def _losses(begun: Begun, reports: Sequence[CheckReport], blamed: _Blamed) -> tuple[Loss, ...]:
+    losses: dict[Blamed, Loss] = {}
+    for number, report in enumerate(reports):
+        for each in blamed.get(number, ()):
+            detail = f"{told(report, report.violated)}. {begun.attempt.id} was made of it, and is in quarantine"
+            names = (each.run, each.stage, each.subtask, each.layout, each.attempt)
+            losses.setdefault(each, Loss(*names, Fault.DISTRUSTED, detail))
+    return tuple(losses.values())
+
+
+def _losses_of_restored(services: Services, reports: Sequence[CheckReport]) -> tuple[Loss, ...]:
+    if not reports:
+        return ()
+    with services.ledger.transaction() as session:
+        return tuple(distrusted(session, each) for each in reports)
+
+
+def _message(begun: Begun, failed: Sequence[CheckReport], policy: Policy | None, written: Sequence[str]) -> str:
+    stage, flow = failed[0].stage, begun.run.dataflow.name
+    shown = stage if stage in written else written[0]
+    kind = "state" if shown in begun.topology.states else "stage"
+    violated = "; ".join(told(each, each.violated) for each in failed)
+    said = policy.value if policy else "fail"
+    if policy is Policy.BACKTRACK:
+        read = [one for each in failed for one in _read_of_blamed(begun, each)]
+        why = "was made again and is equal: the data is bad, not the copy" if read else "is nothing that was read"
+        if any(is_of_restore(each.attempt) for each in read):
+            why = "was restored, which nobody makes again: restore another one, or correct the suite"
+        said += f", and what is blamed {why}"
+    return (
+        f"{violated}. Policy: {said}. What attempt {begun.attempt.id} has written is in "
+        f'quarantine, and nothing was committed. `weir.open("{flow}", attempt="{begun.attempt.id}", {kind}="{shown}")` '
+        f"reads it, and `weir quality {flow}` tells what was found before"
+    )
+
+
+NEVER_FEWER = "weir_rows_never_fewer"
+
+
+def growth_checks(begun: Begun, report: RegionReport) -> Iterator[CheckReport]:
+    """What is found of each state that is declared to grow.
+
+    Its rows in the epoch before are known by the tallies; where those are of other key groups, the job has counted.
+    """
+    for output in report.outputs:
+        share = begun.states.get(output.stage)
+        if share is None or not share.state.grows or output.state is None:
+            continue
+        before = output.state.rows_before if share.tallies is None else _rows(share.tallies)
+        if before is not None:
+            yield _check(begun, output, before, _rows(output.state.tallies))
+
+
+def _rows(tallies: Iterable[StateTally]) -> int:
+    return sum(each.rows for each in tallies)
+
+
+def _check(begun: Begun, output: OutputReport, before: int, rows: int) -> CheckReport:
+    result = ExpectationResult(
+        NEVER_FEWER, {"min_value": before}, Severity.FAIL, success=rows >= before, observed=rows, rows=rows
+    )
+    subtask, digest = begun.attempt.region.subtask, str(output.digest)
+    return CheckReport.built_in(output.stage, subtask, Why.FRESH, digest, rows, result)

@@ -1,0 +1,368 @@
+"""What follows a failed try: the failure is booked, and the restart strategy or a budget says whether and when.
+
+Invariant 7: a failure, its plan and the clears that the plan owes are one transaction.
+
+Whether a booked failure of a try may come again, and when: the restart strategy's word, or a budget's.
+
+Invariant 7: a failure, its plan and the clears that the plan owes are one transaction.
+
+What a failure counts against: the restart strategy and the limits of failures, or a budget of its own.
+
+Removing what an attempt has half written, so that a disk that is full does not stay so.
+
+Invariant 6: manifests go before the files that they name, and no other attempt ever uses these names. Whoever calls has
+booked the attempt's failure: the ledger does not let it commit any more. A copy that was completed stays: the next try
+resumes from it, and writes that much less.
+
+What is added to a failure after it was booked: labels, and the word of a policy of the user's own.
+
+Invariant: only an attempt that has failed is touched, and what was decided by a limit or for recovery stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from weir.coordination.services import Services, attempt_folder
+from weir.coordination.values import Action, FailureDecision, TaskKey
+from weir.errors import Conflict, DiskFull, Fault, ResultUnavailable, Retryable, WeirError
+from weir.execution.failure_class import FailureClass, classify, hopeless_cause
+from weir.execution.labels import built_in_labels
+from weir.execution.run_state import CLOSE, AttemptState
+from weir.formats.manifest import COPY, COPY_NAME
+from weir.formats.paths import MANIFEST
+from weir.ledger.attempts import LIVE, Origin, attempts_of, end, failures_since_clear, newest_attempts
+from weir.ledger.database.tables import AttemptRow, FailoverRow, RunRow
+from weir.ledger.leases import drop_leases
+from weir.ledger.results import record_losses
+from weir.ledger.runs import Run, run_by_id
+from weir.recovery.applying import carry_out, restart_others
+from weir.recovery.failovers import FailoverKind, record_failover
+from weir.recovery.inputs import losses_by_partition
+from weir.recovery.planning import ROUNDS, decide_now, probe_for
+from weir.recovery.rules.decision import Failure
+from weir.recovery.rules.plan import Plan
+from weir.restarts.answer import Answer, Refusal, answer
+from weir.restarts.strategy import RestartStrategy, seeded_jitter
+from weir.store.errors import NotFound
+from weir.topology.regions import RegionId
+
+ABANDONED = (AttemptState.RETRYING.value, AttemptState.FAILED.value)
+"""The states of an attempt that has failed, and will never commit."""
+
+
+def fail(
+    services: Services, dataflow: str, key: TaskKey, try_number: int, error: BaseException, strategy: RestartStrategy
+) -> FailureDecision:
+    """Book the failure of a try and decide. Raises Retryable if ledger or store do not answer."""
+    failure = classify(error)
+    if failure is FailureClass.FENCED:
+        return FailureDecision(Action.NOTHING, UNREGISTERED_DELAY, f"fenced: {error}")
+    with services.ledger.transaction() as session:
+        row = _attempt(session, dataflow, key, try_number)
+        run = None if row is None else run_by_id(session, row.run)
+    if row is None or run is None:
+        return _unregistered(failure, error)
+    if row.state not in LIVE:
+        return already_ended(row)
+    if isinstance(error, ResultUnavailable):
+        try:
+            return _backtrack(services, run, row, error)
+        except (Retryable, Conflict) as unplanned:
+            # Not booked, it would look like a killed process to the next begin.
+            failure, error = classify(unplanned), unplanned
+    with services.ledger.transaction(dataflow) as session:
+        decision = book(session, services, row.id, failure, error, strategy)
+        booked = session.get(AttemptRow, row.id)
+        if booked is not None and booked.state == AttemptState.RETRYING.value:
+            restart_others(session, services, run, booked, failure)
+    has_written = row.region != CLOSE.name and booked is not None and booked.state in ABANDONED
+    if isinstance(error, DiskFull) and has_written:
+        return replace(decision, reason=f"{decision.reason}; {discard(services, run, row)}")
+    return decision
+
+
+def _attempt(session: Session, dataflow: str, key: TaskKey, try_number: int) -> AttemptRow | None:
+    query = (
+        select(AttemptRow)
+        .join(RunRow, RunRow.id == AttemptRow.run)
+        .where(
+            RunRow.dataflow == dataflow,
+            RunRow.dag_id == key.dag_id,
+            RunRow.run_id == key.run_id,
+            AttemptRow.task_id == key.task_id,
+            AttemptRow.map_index == key.map_index,
+            AttemptRow.try_number == try_number,
+        )
+    )
+    return session.scalar(query)
+
+
+def _unregistered(failure: FailureClass, error: BaseException) -> FailureDecision:
+    action = Action.FAIL if failure is FailureClass.FATAL else Action.RETRY
+    return FailureDecision(action, UNREGISTERED_DELAY, str(error))
+
+
+def _backtrack(services: Services, run: Run, row: AttemptRow, error: ResultUnavailable) -> FailureDecision:
+    """Plan in rounds: decide, ask the store what the decision needs, decide again; write down what was decided."""
+    store_id, largest = services.store_id(), services.recovery.largest_plan
+    failed = RegionId(row.region, row.subtask)
+    asked = Failure(failed, losses_by_partition(error.losses, run.id), largest=largest)
+    for _ in range(ROUNDS):
+        with services.ledger.transaction(run.dataflow.name) as session:
+            record_losses(session, asked.losses.values(), services.now())
+            decided = decide_now(session, run, asked)
+            if isinstance(decided.answer, Plan):
+                return _end(session, services, run, row.id, decided.answer, error)
+        asked = probe_for(services, store_id, decided, decided.answer)
+    raise Conflict(f"the run changed {ROUNDS} times while the recovery of {failed} was planned")
+
+
+def _end(
+    session: Session, services: Services, run: Run, attempt: str, plan: Plan, error: ResultUnavailable
+) -> FailureDecision:
+    row = session.get(AttemptRow, attempt)
+    if row is None or row.state not in LIVE:
+        return already_ended(row)
+    end(row, AttemptState.RETRYING, services.now(), failure=FailureClass.BACKTRACK, error=str(error))
+    row.labels = built_in_labels(FailureClass.BACKTRACK, error)
+    drop_leases(session, attempt)
+    attempts = attempts_of(session, run.id, RegionId(row.region, row.subtask))
+    decision = from_budget(services, attempts, FailureClass.BACKTRACK, _told(plan, error))
+    if plan.held_back or plan.impossible:
+        record_failover(session, run, plan, services.now(), FailoverKind.HELD_BACK, row)
+        # Also what is answered where this answer is lost, and somebody asks again.
+        row.error = _to_a_person(run, plan)
+        decision = FailureDecision(Action.FAIL, 0, row.error, row.id, FailureClass.BACKTRACK)
+    if decision.action is Action.FAIL:
+        row.state = AttemptState.FAILED.value
+        return decision
+    carry_out(session, services, run, plan, FailoverKind.LOSS, row)
+    return decision
+
+
+def _told(plan: Plan, error: ResultUnavailable) -> str:
+    """What runs again; of what is distrusted also why, since its bytes are there, as recorded."""
+    why = dict.fromkeys(loss.detail for loss in error.losses if loss.fault is Fault.DISTRUSTED)
+    return "; ".join([plan.summary(), *why])
+
+
+def _to_a_person(run: Run, plan: Plan) -> str:
+    if plan.impossible:
+        return f"nothing was restarted, since it would not help: {plan.impossible}"
+    return (
+        f"nothing was restarted: {plan.held_back}. {plan.cause}. The plan: {plan.summary()}. `weir plan {run.id}` "
+        f"shows all of it, and `weir plan {run.id} --apply` carries it out, with the tasks that have failed"
+    )
+
+
+UNREGISTERED_DELAY = 5.0
+"""Seconds before the next try where the failed one had not even entered the ledger."""
+
+
+def book(
+    session: Session,
+    services: Services,
+    attempt: str,
+    failure: FailureClass,
+    error: BaseException,
+    strategy: RestartStrategy,
+) -> FailureDecision:
+    """End the attempt with its failure and decide; an attempt that has ended already keeps its end."""
+    row = session.get(AttemptRow, attempt)
+    if row is None or row.state not in LIVE:
+        return already_ended(row)
+    end(row, AttemptState.RETRYING, services.now(), failure=failure, error=f"{type(error).__name__}: {error}")
+    row.labels = built_in_labels(failure, error)
+    drop_leases(session, attempt)
+    decision = _decide(session, services, row, failure, error, strategy)
+    if decision.action is Action.FAIL:
+        row.state = AttemptState.FAILED.value
+    return decision
+
+
+def _decide(
+    session: Session,
+    services: Services,
+    row: AttemptRow,
+    failure: FailureClass,
+    error: BaseException,
+    strategy: RestartStrategy,
+) -> FailureDecision:
+    message = f"{type(error).__name__}: {error}"
+    region = RegionId(row.region, row.subtask)
+    if failure is FailureClass.FATAL:
+        cause = hopeless_cause(error)
+        because = "" if cause is None or message.startswith(cause) else f" ({cause})"
+        return FailureDecision(Action.FAIL, 0, f"not recoverable by another try{because}: {message}", row.id, failure)
+    if services.recovery.budgets.limit_of(failure) is not None:
+        return from_budget(services, attempts_of(session, row.run, region), failure, message)
+    answer = restart_answer(session, strategy, row.run, region)
+    action, reason = Action.RETRY, f"{answer.reason}: {message}"
+    if answer.refusal is not None:
+        action, reason = Action.FAIL, f"recovery is suppressed by {reason}"
+    delay = answer.delay_ms / 1000
+    return FailureDecision(action, delay, reason, row.id, failure, answer.refusal, answer.failures)
+
+
+def from_budget(services: Services, attempts: list[AttemptRow], failure: FailureClass, message: str) -> FailureDecision:
+    """Answer a failure that has a budget of its own, of which the newest of a region's attempts has just used one."""
+    used, limit, newest = spent(attempts, failure), services.recovery.budgets.limit_of(failure) or 0, attempts[-1]
+    if used > limit:
+        reason = f"more than {limit} times {failure.value} since the last commit or clear: {message}"
+        return FailureDecision(Action.FAIL, 0, reason, newest.id, failure)
+    delay = patience(newest.run, RegionId(newest.region, newest.subtask), failure, used)
+    return FailureDecision(Action.RETRY, delay, f"{failure.value} {used} of {limit}: {message}", newest.id, failure)
+
+
+def already_ended(row: AttemptRow | None) -> FailureDecision:
+    """Answer for an attempt that another has ended, or that the ledger does not know any more."""
+    if row is None:
+        return FailureDecision(
+            Action.RETRY, UNREGISTERED_DELAY, "the ledger was built again, and does not know the attempt"
+        )
+    if row.state == AttemptState.FAILED.value:
+        return FailureDecision(Action.FAIL, 0, row.error or "the attempt had failed before")
+    # Its work is done or another's: the next try adopts it, or is told so.
+    return FailureDecision(Action.RETRY, 1, f"attempt {row.id} is {row.state} already")
+
+
+COUNTED = (FailureClass.APPLICATION, FailureClass.KILLED)
+"""The failures that the restart strategy decides about."""
+
+PATIENT_WITH = (FailureClass.ENVIRONMENT, FailureClass.ENGINE)
+
+PATIENCE = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
+"""Seconds to wait for a store or a Spark server that does not answer: first hardly, then patiently.
+
+All tries together last for three quarters of an hour: a person may have to make room on a disk."""
+
+_JITTER = 0.1
+"""The share of a delay by which tasks that lost the same server come back apart."""
+
+
+def restart_answer(session: Session, strategy: RestartStrategy, run: str, region: RegionId) -> Answer:
+    """What follows from the newest failure of `region`, by the strategy and by the limits of failures."""
+    own = failures_since_clear(attempts_of(session, run, region), COUNTED)
+    return answer(strategy, _seed(run, region), _milliseconds(own), lambda: (run, _failures_of_run(session, run)))
+
+
+def spent(attempts: Sequence[AttemptRow], failure: FailureClass) -> int:
+    """How often a region, whose attempts these are, has failed so since it last committed or a person cleared it."""
+    count = 0
+    for row in attempts:
+        if row.origin == Origin.CLEARED_BY_PERSON.value:
+            count = 0
+        if row.state == AttemptState.COMMITTED.value:
+            count = 0
+        elif row.failure == failure.value:
+            count += 1
+    return count
+
+
+def patience(run: str, region: RegionId, failure: FailureClass, used: int) -> float:
+    """Seconds before the next try after the failure of this number (from 1), a little apart for each region."""
+    if failure not in PATIENT_WITH:
+        return 0.0
+    milliseconds = int(PATIENCE[min(used, len(PATIENCE)) - 1] * 1000)
+    return (milliseconds + seeded_jitter(_seed(run, region))(used, int(milliseconds * _JITTER))) / 1000
+
+
+def _failures_of_run(session: Session, run: str) -> list[int]:
+    """When tasks of a run have failed since a person last cleared any of them: whoever clears has seen the run."""
+    regions = newest_attempts(session, run).values()
+    seen = [row.began_at for rows in regions for row in rows if row.origin == Origin.CLEARED_BY_PERSON.value]
+    failures = (at for rows in regions for at in failures_since_clear(rows, COUNTED))
+    return _milliseconds(at for at in failures if not seen or at >= max(seen))
+
+
+def _milliseconds(times: Iterable[datetime]) -> list[int]:
+    return sorted(int(at.timestamp() * 1000) for at in times)
+
+
+def _seed(run: str, region: RegionId) -> str:
+    return f"{run} {region}"
+
+
+def discard(services: Services, run: Run, row: AttemptRow) -> str:
+    """Remove the output folders of an attempt that has failed; says what came of it."""
+    try:
+        for folder in _folders(run, row):
+            services.store.delete(f"{folder}/{MANIFEST}")
+            services.store.delete_folder(folder)
+        for folder in _copies(run, row):
+            if not _is_complete(services, folder):
+                services.store.delete_folder(folder)
+    except WeirError as error:
+        return f"what {row.id} has half written is still there: {error}"
+    return f"what {row.id} had half written is removed"
+
+
+def _folders(run: Run, row: AttemptRow) -> list[str]:
+    topology = run.topology
+    return [
+        attempt_folder(run, stage.name, layout.id, row.subtask, row.id)
+        for stage in topology.stages_of(row.region)
+        for layout in topology.layouts_of(stage.name)
+    ]
+
+
+def _copies(run: Run, row: AttemptRow) -> list[str]:
+    return [attempt_folder(run, stage, COPY, row.subtask, row.id) for stage in run.topology.copies_of(row.region)]
+
+
+def _is_complete(services: Services, folder: str) -> bool:
+    try:
+        services.store.size(f"{folder}/{COPY_NAME}")
+    except NotFound:
+        return False
+    return True
+
+
+_FAILED = (AttemptState.RETRYING.value, AttemptState.FAILED.value)
+
+
+def may_be_overruled(decision: FailureDecision) -> bool:
+    """Whether a policy of the user's own has a say: in an application's failure, unless a limit is reached."""
+    return (
+        bool(decision.attempt)
+        and decision.failure is FailureClass.APPLICATION
+        and decision.refusal is not Refusal.LIMIT
+    )
+
+
+def overrule(
+    services: Services, dataflow: str, decision: FailureDecision, action: Action, delay_seconds: float, reason: str
+) -> FailureDecision:
+    """Decide otherwise about a booked failure; the decision stays if it is not open to that. Raises Retryable.
+
+    What the strategy had refused and is tried again now restarts others, where the dataflow wants that.
+    """
+    if not may_be_overruled(decision):
+        return decision
+    with services.ledger.transaction(dataflow) as session:
+        row = session.get(AttemptRow, decision.attempt)
+        if row is None or row.state not in _FAILED:
+            return decision
+        was_refused = row.state == AttemptState.FAILED.value
+        row.state = (AttemptState.FAILED if action is Action.FAIL else AttemptState.RETRYING).value
+        if was_refused and action is Action.RETRY:
+            restart_others(session, services, run_by_id(session, row.run), row, FailureClass.APPLICATION)
+    return replace(decision, action=action, delay_seconds=delay_seconds, reason=reason)
+
+
+def label(services: Services, dataflow: str, attempt: str, labels: Mapping[str, str]) -> dict[str, str]:
+    """Add labels to those of a failed attempt and of its failover, and answer all of them. Raises Retryable."""
+    with services.ledger.transaction(dataflow) as session:
+        row = session.get(AttemptRow, attempt)
+        if row is None:
+            return dict(labels)
+        row.labels = {**labels, **(row.labels or {})}
+        for failover in session.scalars(select(FailoverRow).where(FailoverRow.attempt == attempt)):
+            failover.labels = row.labels
+        return dict(row.labels)

@@ -1,0 +1,147 @@
+"""The second half of a begin: everything that the attempt reads is there, or it is said what is not.
+
+Invariant 3: the answer is given in one transaction that sees the very results that were probed, and takes the read
+leases on them; if anything changed meanwhile, the question is asked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from sqlalchemy.orm import Session
+
+from weir.coordination.airflow import Clearer
+from weir.coordination.registered import Gathered, Registered
+from weir.coordination.services import Services
+from weir.coordination.values import Awaiting
+from weir.errors import Conflict, Fenced, ResultUnavailable
+from weir.execution.partition_state import PartitionState
+from weir.execution.run_state import CLOSE, AttemptState, RunState
+from weir.ledger.attempts import attempts_of
+from weir.ledger.database.tables import AttemptRow
+from weir.ledger.leases import take_leases
+from weir.ledger.results import record_found, record_losses
+from weir.ledger.snapshot import run_state
+from weir.recovery.awaiting import look_at_awaited, wait_for
+from weir.recovery.inputs import Probed, Sorted, probe_partitions, sort_inputs
+from weir.topology.regions import PartitionId, RegionId
+
+ROUNDS = 10
+"""How often the world may change under a begin before it gives way."""
+
+
+def gather(services: Services, registered: Registered, clearer: Clearer) -> Gathered | Awaiting:
+    """Probe and claim all inputs.
+
+    Raises ResultUnavailable with all losses, Retryable if the store or Airflow does not answer, Misconfigured if a
+    producer was skipped or no longer exists, and Conflict if the inputs never hold still.
+    """
+    store_id, region = services.store_id(), registered.attempt.region
+    seen = _with_lost_outputs(services, registered, store_id)
+    void: frozenset[RegionId] = frozenset()
+    for _ in range(ROUNDS):
+        state, seen = seen or _present(services, registered, void), None
+        inputs = sort_inputs(state, region)
+        probed = probe_partitions(services, store_id, state, inputs.to_probe)
+        if inputs.awaited and not (inputs.losses or probed.losses):
+            regions = frozenset().union(*inputs.awaited.values())
+            looked = look_at_awaited(services, registered.run, regions, clearer)
+            if looked.has_changed or looked.void - void:
+                void |= looked.void
+                continue
+        answer = _answer(services, registered, state, inputs, probed)
+        if isinstance(answer, ResultUnavailable):
+            raise answer
+        if answer is not None:
+            return answer
+    raise Conflict(f"the inputs of {region} changed {ROUNDS} times while it began")
+
+
+def _present(services: Services, registered: Registered, void: frozenset[RegionId] = frozenset()) -> RunState:
+    with services.ledger.transaction() as session:
+        return replace(run_state(session, registered.run, registered.topology), void=void)
+
+
+def _with_lost_outputs(services: Services, registered: Registered, store_id: str) -> RunState | None:
+    """Look at what the region had committed before: a published file that is gone must be published anew.
+
+    The run as it was when it was looked at; None where something was found lost.
+    """
+    region = registered.attempt.region
+    state = _present(services, registered)
+    outputs = () if region == CLOSE else registered.topology.outputs(region)
+    own = [each for each in outputs if _is_finished(state, each)]
+    losses = probe_partitions(services, store_id, state, own).losses if own else {}
+    if not losses:
+        return state
+    with services.ledger.transaction(registered.run.dataflow.name) as session:
+        record_losses(session, losses.values(), services.now())
+    return None
+
+
+def _is_finished(state: RunState, partition: PartitionId) -> bool:
+    return partition in state.results and state.results[partition].state is PartitionState.FINISHED
+
+
+def _answer(
+    services: Services, registered: Registered, state: RunState, inputs: Sorted, probed: Probed
+) -> Gathered | Awaiting | ResultUnavailable | None:
+    """Write the answer down; None if the run is no longer as it was when the store was asked."""
+    now = services.now()
+    with services.ledger.transaction(registered.run.dataflow.name) as session:
+        present = replace(run_state(session, registered.run, registered.topology), void=state.void)
+        row = _require_newest(session, registered)
+        if _differs(state, present, registered.attempt.region, inputs):
+            return None
+        record_found(session, [state.results[each] for each in probed.manifests], now)
+        losses = (*inputs.losses.values(), *probed.losses.values())
+        if losses:
+            record_losses(session, probed.losses.values(), now)
+            return ResultUnavailable(losses)
+        if inputs.awaited:
+            return _wait(row, inputs.awaited, present, registered)
+        take_leases(session, [present.results[each].result for each in probed.manifests], registered.attempt.id, now)
+        return Gathered(present, probed.manifests)
+
+
+def _require_newest(session: Session, registered: Registered) -> AttemptRow:
+    newest = next(reversed(attempts_of(session, registered.run.id, registered.attempt.region)), None)
+    if newest is None:
+        raise Fenced(f"the ledger knows no attempt of {registered.attempt.region} any more: it was built again")
+    is_same = newest.id == registered.attempt.id and newest.session_id == registered.attempt.session_id
+    if not is_same or newest.state != AttemptState.RUNNING.value:
+        raise Fenced(
+            f"{registered.attempt.id} of {registered.attempt.region} may not go on: {newest.id} is {newest.state}"
+        )
+    return newest
+
+
+def _differs(before: RunState, now: RunState, region: RegionId, inputs: Sorted) -> bool:
+    """Whether the answer would be another one now: other attempts, other states, or other things to wait for."""
+    if _identities(before, inputs.to_probe) != _identities(now, inputs.to_probe):
+        return True
+    again = sort_inputs(now, region)
+    return (again.to_probe, set(again.awaited), set(again.losses)) != (
+        inputs.to_probe,
+        set(inputs.awaited),
+        set(inputs.losses),
+    )
+
+
+def _identities(state: RunState, partitions: Iterable[PartitionId]) -> dict[PartitionId, int | None]:
+    return {each: state.results[each].result if each in state.results else None for each in partitions}
+
+
+def _wait(
+    row: AttemptRow, awaited: Mapping[PartitionId, frozenset[RegionId]], state: RunState, registered: Registered
+) -> Awaiting:
+    regions = {region for regions in awaited.values() for region in regions}
+    partitions = ", ".join(str(each) for each in sorted(awaited))
+    known = [state.region(each) for each in regions]
+    refused = sorted(str(each.region) for each in known if each.is_refused and not each.at_work)
+    named = ", ".join(sorted(map(str, regions)))
+    reason = f"waiting for {named}, at work on {partitions}"
+    if refused:
+        reason = f"waiting for {named}: the rows of {', '.join(refused)} were refused, and somebody is to mend that"
+    return wait_for(row, reason, registered)

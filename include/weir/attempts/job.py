@@ -1,0 +1,264 @@
+"""The description of an attempt's Spark job. Invariant: a job names exactly the files that the manifests name.
+
+Resolving what a source reads. Invariant: a run's slices are resolved by one attempt and used by all later ones.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from weir.attempts.copies import with_copies
+from weir.coordination.registered import Registered
+from weir.coordination.services import Services, attempt_folder, region_folder
+from weir.coordination.values import StateShare
+from weir.dataflow import DigestRule, Stage
+from weir.dataflow.key_types import key_types, require_equal_key_types
+from weir.dataflow.stage import ResolveContext, StageKind, checked_slices, spark_conf
+from weir.dataflow.state_schema import fields_of_ddl, spark_json
+from weir.errors import Fenced, Misconfigured
+from weir.execution.run_state import AttemptState, RunState
+from weir.formats.manifest import InputRead, Manifest
+from weir.formats.region_job import InputToRead, OutputToWrite, PartitionToRead, RegionJob, StageToRun, StateToRead
+from weir.ledger.database.tables import AttemptRow
+from weir.ledger.runs import Run, fix_slices, slices_of
+from weir.recovery.rules.staleness import restarts_consumers
+from weir.state.assigned import state_to_read
+from weir.state.operator_state import operator_state_to_read
+from weir.topology.partitions import Layout
+from weir.topology.regions import InputPartitions, PartitionId
+
+
+def region_job(
+    services: Services,
+    registered: Registered,
+    state: RunState,
+    manifests: Mapping[PartitionId, Manifest],
+    states: Mapping[str, StateShare],
+) -> RegionJob:
+    """Everything the job needs, `states` being the keyed states that it goes on from.
+
+    Raises Misconfigured where inputs do not fit each other or a slice is not to be had.
+    """
+    run, attempt = registered.run, registered.attempt
+    inputs = state.inputs(attempt.region)
+    _check_keys(inputs, manifests, registered.topology.states)
+    stages = registered.topology.stages_of(attempt.region.name)
+    job = RegionJob(
+        attempt=attempt.id,
+        dataflow=run.dataflow.name,
+        epoch=run.epoch,
+        interval=(_iso(run.interval[0]), _iso(run.interval[1])),
+        region=attempt.region.name,
+        subtask=attempt.region.subtask,
+        store=services.store.url,
+        report=region_folder(run, attempt.region.name, attempt.region.subtask, attempt.id) + "/report.json",
+        stages=tuple(_stage(services, registered, state, stage, inputs, manifests, states) for stage in stages),
+        parameters=dict(run.parameters),
+        spark_conf=spark_conf(stages),
+    )
+    contents = {(read.stage, read.argument): [_content(state, each) for each in read.partitions] for read in inputs}
+    return with_copies(services, registered, job, contents)
+
+
+def _content(state: RunState, partition: PartitionId) -> str:
+    """What must be equal for a copy that was made from it to be used."""
+    result = state.results[partition]
+    if restarts_consumers(state.topology_of(partition.run), partition.stage):
+        return f"{result.digest} of {result.attempt}"
+    return result.digest
+
+
+def _iso(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat()
+
+
+def _stage(
+    services: Services,
+    registered: Registered,
+    state: RunState,
+    stage: Stage,
+    inputs: Sequence[InputPartitions],
+    manifests: Mapping[PartitionId, Manifest],
+    states: Mapping[str, StateShare],
+) -> StageToRun:
+    run, attempt = registered.run, registered.attempt
+    subtask = attempt.region.subtask
+    return StageToRun(
+        name=stage.name,
+        function=stage.function,
+        is_source=stage.kind is StageKind.SOURCE,
+        subtask=subtask,
+        parallelism=stage.parallelism,
+        pipelined={argument: exchange.stage for argument, exchange in stage.exchanges.items() if exchange.joins_plan},
+        inputs=tuple(
+            replace(
+                _input(services, state, each, manifests), state=_state(services, registered, state, stage, each, states)
+            )
+            for each in inputs
+            if each.stage == stage.name
+        ),
+        outputs=tuple(
+            _output(services, attempt_folder(run, stage.name, layout.id, subtask, attempt.id), layout)
+            for layout in registered.topology.layouts_of(stage.name)
+        ),
+        slice=slice_for(services, run, stage, subtask, attempt.id),
+        digest=_rule(registered, stage),
+        keeps_state_of=_keeper(stage),
+        is_persisted=stage.name in registered.topology.persisted_of(attempt.region.name),
+    )
+
+
+def _state(
+    services: Services,
+    registered: Registered,
+    state: RunState,
+    stage: Stage,
+    read: InputPartitions,
+    states: Mapping[str, StateShare],
+) -> StateToRead | None:
+    kept = next((each for each in stage.states if each.name == read.argument), None)
+    if kept is None:
+        return None
+    if kept.name in states:
+        return state_to_read(services, registered.run, states[kept.name])
+    return operator_state_to_read(kept, state, read)
+
+
+def _keeper(stage: Stage) -> str:
+    """The stage that keeps a state."""
+    return next(iter(stage.exchanges.values())).stage if stage.kind is StageKind.STATE else ""
+
+
+def _rule(registered: Registered, stage: Stage) -> DigestRule:
+    """A sink counts what the stage counts whose rows it publishes."""
+    if stage.kind is not StageKind.SINK:
+        return stage.digest
+    (published,) = stage.exchanges.values()
+    return registered.run.dataflow.stage(published.stage).digest
+
+
+def _output(services: Services, folder: str, layout: Layout) -> OutputToWrite:
+    return OutputToWrite(layout, folder, services.store.spark_url(folder))
+
+
+def _input(
+    services: Services, state: RunState, read: InputPartitions, manifests: Mapping[PartitionId, Manifest]
+) -> InputToRead:
+    _require_one_schema(read, manifests)
+    return InputToRead(
+        argument=read.argument,
+        layout=read.layout,
+        spark_schema=manifests[read.partitions[0]].spark_schema if read.partitions else "",
+        partitions=tuple(
+            PartitionToRead(
+                each.stage,
+                each.subtask,
+                tuple(
+                    services.store.spark_url(f"{state.results[each].folder}/{file.name}")
+                    for file in manifests[each].files
+                ),
+                manifests[each].attempt,
+                each.run,
+            )
+            for each in read.partitions
+        ),
+        key_groups=read.key_groups,
+        declared_schema=read.schema,
+    )
+
+
+def _require_one_schema(read: InputPartitions, manifests: Mapping[PartitionId, Manifest]) -> None:
+    """Siblings of one result must agree, or one of them was computed by other code."""
+    schemas = {manifests[each].digest.schema: each for each in read.partitions}
+    if len(schemas) > 1:
+        one, other = list(schemas.values())[:2]
+        raise Misconfigured(
+            f"{one} and {other} have different columns or types: they were computed by different versions of stage "
+            f"{read.producer}. Clear the whole stage {read.producer}, so that all of its subtasks run again"
+        )
+
+
+def _check_keys(
+    inputs: Sequence[InputPartitions], manifests: Mapping[PartitionId, Manifest], states: Sequence[str]
+) -> None:
+    """Compare the keys by which a stage reads its inputs and keeps its states, also those that are still empty."""
+    found: dict[str, dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {}
+    for read in inputs:
+        schema = spark_json(fields_of_ddl(read.schema)) if read.producer in states and read.layout.keys else ""
+        if read.partitions:
+            schema = manifests[read.partitions[0]].spark_schema
+        if read.layout.keys and schema:
+            types = key_types(schema, read.layout.keys, f"the result of stage {read.producer}")
+            found.setdefault(read.stage, {})[read.argument] = (read.layout.keys, types)
+    for stage, keyed in found.items():
+        require_equal_key_types(stage, keyed)
+
+
+def reads_of_job(
+    state: RunState, inputs: Sequence[InputPartitions], manifests: Mapping[PartitionId, Manifest]
+) -> tuple[InputRead, ...]:
+    """What the attempt is about to be made from, with the digests as they are now."""
+    return tuple(
+        InputRead(
+            argument=f"{read.stage}.{read.argument}",
+            run=each.run or state.run,
+            stage=each.stage,
+            subtask=each.subtask,
+            layout=each.layout,
+            attempt=manifests[each].attempt,
+            digest=state.results[each].digest,
+        )
+        for read in inputs
+        for each in read.partitions
+    )
+
+
+def slice_for(services: Services, run: Run, stage: Stage, subtask: int, attempt: str) -> Any:
+    """What subtask `subtask` of the source `stage` reads in this run; None for a source without a resolver.
+
+    Raises Misconfigured if the resolver cannot be found, or does not answer one JSON value a subtask, and Fenced if the
+    attempt has ended meanwhile: its run may be pinned to another parallelism by now.
+    """
+    if stage.resolve is None:
+        return None
+    with services.ledger.transaction(run.dataflow.name) as session:
+        known = slices_of(session, run.id, stage.name)
+    if known is None:
+        context = ResolveContext(run.dataflow.name, run.epoch, run.interval, stage.parallelism, run.parameters)
+        resolved = resolve(stage, context)
+        with services.ledger.transaction(run.dataflow.name) as session:
+            if session.get_one(AttemptRow, attempt).state != AttemptState.RUNNING.value:
+                raise Fenced(
+                    f"attempt {attempt} ended while it resolved the slices of {stage.name}. Nothing was changed"
+                )
+            known = fix_slices(session, run.id, stage.name, resolved, attempt, services.now())
+    return known[subtask]
+
+
+def resolve(stage: Stage, context: ResolveContext) -> list[Any]:
+    """Ask a source's resolver what each subtask reads.
+
+    Raises Misconfigured if it cannot be found or called, or answers something else; its own errors pass through.
+    """
+    owner = f"resolver {stage.resolve} of source {stage.name}"
+    return checked_slices(_resolver(str(stage.resolve), owner)(context), owner, context.parallelism)
+
+
+def _resolver(reference: str, owner: str) -> Callable[[ResolveContext], Any]:
+    module, _, name = reference.partition(":")
+    try:
+        found: Callable[[ResolveContext], Any] = getattr(importlib.import_module(module), name)
+        inspect.signature(found).bind(None)
+    except (ImportError, AttributeError) as error:
+        raise Misconfigured(
+            f"{owner} cannot be imported: {error}. Is the module installed on this worker, and is the function's name "
+            "right?"
+        ) from error
+    except TypeError as error:
+        raise Misconfigured(f"{owner} must be `def {name}(ctx)`: {error}") from error
+    return found

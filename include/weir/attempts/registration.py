@@ -1,0 +1,251 @@
+"""The first half of a begin: the attempt enters the ledger.
+
+Invariant 2: a try enters once and only if no newer one has; entering fences every older attempt of the region.
+
+A DagRun that was deleted in Airflow and made anew takes over its epoch.
+
+Invariant 2, where tries are counted from 1 again: an epoch changes hands only if Airflow says that its DagRun is gone;
+then nothing of it counts any more, in one transaction, and its attempts have numbers below any new one.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import partial
+
+from sqlalchemy.orm import Session
+
+from weir.attempts.failure import restart_answer
+from weir.coordination.airflow import MISSING, Clearer, ClearItem
+from weir.coordination.registered import Registered
+from weir.coordination.run_records import write_record
+from weir.coordination.services import Services, region_folder
+from weir.coordination.values import Attempt, Awaiting, BeginRequest, Exhausted, NotInRecord, SparkWork, TaskKey
+from weir.errors import Fenced, Misconfigured
+from weir.execution.failure_class import FailureClass
+from weir.execution.run_state import CLOSE, AttemptState
+from weir.ledger.attempts import Origin, attempts_ever_of, end, origin_of
+from weir.ledger.database.tables import AttemptRow, RunRow
+from weir.ledger.restores import require_after_restore
+from weir.ledger.runs import EpochOwned, NewRun, Run, epoch_of, is_another_life, own_epoch, run_key, set_aside
+from weir.recovery.adopt import free_run
+from weir.recovery.applying import restart_others
+from weir.topology.regions import RegionId, Topology
+
+
+class OfAnotherLife(Fenced):
+    """The attempts in the ledger are those of a DagRun that had the same id: it was deleted, or the try is its own."""
+
+
+def register(services: Services, request: BeginRequest) -> Registered | Awaiting | Exhausted | NotInRecord:
+    """Enter the attempt.
+
+    Exhausted where the try before died silently and the restart strategy allows no other. Raises Fenced if a newer
+    try is registered and Misconfigured if another DagRun owns the epoch.
+    """
+    store_id = services.store_id()
+    key, dataflow = request.key, request.dataflow
+    with services.ledger.transaction(dataflow.name) as session:
+        require_after_restore(session, dataflow.name, epoch_of(request.interval[0]))
+        new = NewRun(
+            dataflow,
+            request.interval,
+            key.dag_id,
+            key.run_id,
+            request.task_prefix,
+            dict(request.parameters),
+            store_id,
+            request.previous,
+        )
+        run = own_epoch(session, new, services.now(), partial(write_record, services, session))
+        topology = run.topology
+        region = _region_of(run, topology, request)
+        if region is None:
+            return NotInRecord(_not_in_record(run, request))
+        return _enter(session, services, request, run, topology, region)
+
+
+def _region_of(run: Run, topology: Topology, request: BeginRequest) -> RegionId | None:
+    region = region_of_task(run.task_prefix, request.key)
+    return region if region == CLOSE or topology.knows(region) else None
+
+
+def region_of_task(task_prefix: str, key: TaskKey) -> RegionId:
+    """The region that a task instance is named after."""
+    return RegionId(key.task_id.removeprefix(task_prefix), max(key.map_index, 0))
+
+
+def _not_in_record(run: Run, request: BeginRequest) -> str:
+    index = f"[{request.key.map_index}]" if request.key.map_index >= 0 else ""
+    return (
+        f"run {run.id} is pinned to the dataflow of its first begin, which has no {request.key.task_id}{index}: "
+        f"nothing to do. `weir run adopt {run.id}` moves the run to the present dataflow"
+    )
+
+
+def _enter(
+    session: Session, services: Services, request: BeginRequest, run: Run, topology: Topology, region: RegionId
+) -> Registered | Awaiting | Exhausted:
+    ever = attempts_ever_of(session, run.id, region)
+    row = _resumed(ever, request, region)
+    earlier = [each for each in ever if each.try_number > 0]
+    older = [each for each in earlier if each is not row]
+    origin = (
+        Origin(row.origin)
+        if row
+        else origin_of(session, run.id, region, older, (request.max_tries, request.clear_number))
+    )
+    interrupt = _fence(older, origin, services, run)
+    is_new = row is None
+    if row is None:
+        row = _new_row(services, request, run, region, origin)
+        session.add(row)
+    row.state, row.ti_id, row.session_id = AttemptState.RUNNING.value, request.ti_id, str(services.new_uuid())
+    row.session_url = request.session_url
+    session.flush()
+    waiting = _obey_strategy(session, row, older, services, request, interrupt) if origin is Origin.RETRY else None
+    if is_new and _was_killed(older) and origin is Origin.RETRY and not isinstance(waiting, Exhausted):
+        restart_others(session, services, run, older[-1], FailureClass.KILLED)
+    if waiting is not None:
+        return waiting
+    attempt = Attempt(row.id, run.id, region, row.try_number, run.lineage, row.session_id, row.session_url)
+    return Registered(attempt, run, topology, origin, interrupt)
+
+
+def _resumed(earlier: list[AttemptRow], request: BeginRequest, region: RegionId) -> AttemptRow | None:
+    """The row of this very try, if it had only been waiting."""
+    newest = earlier[-1] if earlier else None
+    if newest is None or newest.try_number < request.try_number:
+        return None
+    if is_another_life(earlier, request.try_number, request.ti_id):
+        raise OfAnotherLife(f"try {request.try_number} of {region}: the ledger knows that of another DagRun. Clear it")
+    if newest.try_number == request.try_number and newest.state == AttemptState.WAITING.value:
+        return newest
+    raise Fenced(
+        f"try {request.try_number} of {region} comes too late: try {newest.try_number} ({newest.id}, {newest.state}) "
+        "is registered. Nothing was changed"
+    )
+
+
+def _new_row(services: Services, request: BeginRequest, run: Run, region: RegionId, origin: Origin) -> AttemptRow:
+    return AttemptRow(
+        id=services.attempt_id(request.try_number),
+        run=run.id,
+        region=region.name,
+        subtask=region.subtask,
+        task_id=request.key.task_id,
+        map_index=request.key.map_index,
+        try_number=request.try_number,
+        max_tries=request.max_tries,
+        clear_number=request.clear_number,
+        lineage=run.lineage,
+        origin=origin.value,
+        began_at=services.now(),
+        waits=0,
+    )
+
+
+def _fence(older: list[AttemptRow], origin: Origin, services: Services, run: Run) -> tuple[SparkWork, ...]:
+    """End attempts that never said how they ended; one that was not cleared away was killed, and that is a failure."""
+    work = []
+    for row in older:
+        if row.state == AttemptState.WAITING.value:
+            end(row, AttemptState.FENCED, services.now())
+        elif row.state == AttemptState.RUNNING.value:
+            folder = region_folder(run, row.region, row.subtask, row.id)
+            work.append(SparkWork(row.id, row.session_url, row.session_id, folder))
+            killed = origin is Origin.RETRY and row is older[-1]
+            if killed:
+                lost = f"the process of try {row.try_number} ended without a word (killed, or its machine was lost)"
+                end(row, AttemptState.RETRYING, services.now(), failure=FailureClass.KILLED, error=lost)
+            else:
+                end(row, AttemptState.FENCED, services.now())
+    return tuple(work)
+
+
+def _was_killed(older: list[AttemptRow]) -> bool:
+    return bool(older) and older[-1].failure == FailureClass.KILLED.value
+
+
+def _obey_strategy(
+    session: Session,
+    row: AttemptRow,
+    older: list[AttemptRow],
+    services: Services,
+    request: BeginRequest,
+    interrupt: tuple[SparkWork, ...],
+) -> Awaiting | Exhausted | None:
+    """The restart strategy's word on a predecessor that could not ask for it itself."""
+    last = older[-1]
+    if not _was_killed(older) or last.ended_at is None:
+        return None
+    answer = restart_answer(session, request.restart, row.run, RegionId(row.region, row.subtask))
+    if answer.refusal is not None:
+        error = f"{last.error}; recovery is suppressed by {answer.reason}"
+        end(row, AttemptState.FAILED, services.now(), failure=FailureClass.FATAL, error=error)
+        return Exhausted(error, interrupt)
+    until = last.ended_at + timedelta(milliseconds=answer.delay_ms)
+    seconds = (until - services.now()).total_seconds()
+    if seconds <= 0:
+        return None
+    row.state = AttemptState.WAITING.value
+    return Awaiting(
+        seconds, f"{last.error}; restarting after {answer.delay_ms / 1000:g} s ({answer.reason})", interrupt
+    )
+
+
+REASON = "its DagRun was deleted in Airflow, and another one took its epoch over"
+
+
+def enter(
+    services: Services, request: BeginRequest, clearer: Clearer
+) -> Registered | Awaiting | Exhausted | NotInRecord:
+    """Register an attempt, in the place of a DagRun that is no more if there was one.
+
+    Raises Fenced if a newer try is registered and Misconfigured if another DagRun that exists owns the epoch.
+    """
+    try:
+        return register(services, request)
+    except EpochOwned as owned:
+        if not _is_deleted(clearer, owned):
+            raise
+        _take(services, request, (owned.dag_id, owned.run_id))
+    except OfAnotherLife:
+        if not _is_present(clearer, request):
+            raise
+        _take(services, request, (request.key.dag_id, request.key.run_id))
+    return register(services, request)
+
+
+def _is_deleted(clearer: Clearer, owned: EpochOwned) -> bool:
+    """Whether Airflow has the owner no more. A closing task is made with its DagRun, and goes with it."""
+    item = ClearItem(owned.dag_id, owned.run_id, owned.task_prefix + CLOSE.name, -1, None)
+    try:
+        (answer,) = clearer.inspect([item])
+        return answer.state == MISSING and clearer.start(owned.dag_id, owned.run_id) == MISSING
+    except Misconfigured:  # not allowed to look at the owner's DAG
+        return False
+
+
+def _is_present(clearer: Clearer, request: BeginRequest) -> bool:
+    """Whether this try is the one that Airflow has, so that a newer one in the ledger is of an earlier DagRun."""
+    key = request.key
+    (answer,) = clearer.inspect([ClearItem(key.dag_id, key.run_id, key.task_id, key.map_index, None)])
+    return (answer.state, answer.try_number) == ("running", request.try_number)
+
+
+def _take(services: Services, request: BeginRequest, owner: tuple[str, str]) -> None:
+    run = run_key(request.dataflow.name, epoch_of(request.interval[0]))
+    with services.ledger.transaction(request.dataflow.name) as session:
+        row = session.get_one(RunRow, run)
+        if (row.dag_id, row.run_id) != owner or not _is_in_the_way(session, row, request):
+            return  # another task of the new DagRun was faster
+        free_run(session, services, row, REASON)
+        set_aside(session, run)
+
+
+def _is_in_the_way(session: Session, row: RunRow, request: BeginRequest) -> bool:
+    if row.run_id != request.key.run_id or row.dag_id != request.key.dag_id:
+        return True
+    region = region_of_task(row.task_prefix, request.key)
+    return is_another_life(attempts_ever_of(session, row.id, region), request.try_number, request.ti_id)

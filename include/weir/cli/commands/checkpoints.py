@@ -1,0 +1,68 @@
+"""`weir checkpoints`: what is kept of the state of dataflows, and since when. Invariant: it changes nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from weir.environment import opened_services
+from weir.units import told_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from weir.state.checkpoint_overview import CheckpointOverview
+
+
+VERSION = 1
+
+
+def checkpoints(
+    dataflow: Annotated[str | None, typer.Argument(help="Only this dataflow.", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,  # noqa: FBT002  Typer's
+) -> None:
+    """List checkpoints and savepoints: epoch, status, sizes, files new and shared, and by which one each was subsumed.
+
+    The incremental size is that of files that no checkpoint before it named; runs to merge is how many files a read may
+    have to choose from for one key.
+    """
+    from weir.state.checkpoint_overview import checkpoint_overview  # noqa: PLC0415  SQLAlchemy is slow to import
+
+    with opened_services() as services:
+        found = checkpoint_overview(services, dataflow)
+    if as_json:
+        print(json.dumps({"version": VERSION, "checkpoints": [each.to_json() for each in found]}))
+        return
+    if not found:
+        Console().print("No dataflow has a checkpoint: none keeps state, or none of its runs is closed.")
+        return
+    Console().print(_table(found))
+
+
+def _table(found: Iterable[CheckpointOverview]) -> Table:
+    table = Table("dataflow", "id", "epoch", "kind", "status", "triggered", "seconds")
+    for right in ("incremental", "full", "files", "new", "shared", "runs to merge"):
+        table.add_column(right, justify="right")
+    table.add_column("subsumed by")
+    for each in found:
+        table.add_row(
+            each.dataflow,
+            str(each.number),
+            each.epoch,
+            each.kind,
+            each.status,
+            f"{each.triggered_at:%Y-%m-%d %H:%M:%S}Z",
+            "" if each.duration is None else f"{each.duration:.1f}",
+            told_size(each.incremental_bytes),
+            told_size(each.full_bytes),
+            str(each.files),
+            str(each.new_files),
+            str(each.shared_files),
+            "" if each.amplification is None else str(each.amplification.reading),
+            "" if each.subsumed_by is None else str(each.subsumed_by),
+        )
+    return table

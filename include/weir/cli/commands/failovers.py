@@ -1,0 +1,91 @@
+"""`weir failovers` and `weir why`: what ran again, why, and what it has cost. Invariant: they change nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from weir.cli.plan_report import amount
+from weir.environment import opened_services
+from weir.recovery.rules.plan import StepKind
+from weir.recovery.rules.staleness import USUAL_CAUSES
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from weir.recovery.failovers import FailoverStory
+    from weir.recovery.history import Event
+
+
+def failovers(
+    dataflow: Annotated[str | None, typer.Argument(help="Only this dataflow.", show_default=False)] = None,
+    epoch: Annotated[str | None, typer.Argument(help="Only this epoch.", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,  # noqa: FBT002  Typer's
+) -> None:
+    """Tell of every decision to run something again: what was lost, what ran again, what was spared, what it cost."""
+    from weir.recovery.failovers import failover_stories  # noqa: PLC0415  SQLAlchemy is slow to import
+
+    with opened_services() as services, services.ledger.transaction() as session:
+        found = failover_stories(session, dataflow, epoch)
+    if as_json:
+        print(json.dumps({"version": 1, "failovers": [each.to_json() for each in found]}))
+        return
+    if not found:
+        _say("No failover is recorded.")
+    for each in found:
+        _tell_failover(each)
+
+
+def why(
+    task: Annotated[str, typer.Argument(help="A task id, or TASK[SUBTASK].", show_default=False)],
+    run: Annotated[str, typer.Option("--run", help="DATAFLOW@EPOCH, or Airflow's run id.", show_default=False)],
+) -> None:
+    """Tell why a task ran as often as it did: attempts, failures, clears, what it joined and what it read, in order."""
+    from weir.ledger.runs import named_run  # noqa: PLC0415
+    from weir.recovery.history import story_of, task_history  # noqa: PLC0415  SQLAlchemy is slow to import
+
+    with opened_services() as services, services.ledger.transaction() as session:
+        of = named_run(session, run).id
+        found = [(str(each.region), story_of(session, of, each)) for each in task_history(session, run, task)]
+    for region, events in found:
+        _say(region)
+        for event in events:
+            _tell_event(event)
+
+
+def _tell_failover(story: FailoverStory) -> None:
+    row, plan = story.row, story.plan
+    asked = "by a person" if story.kind.value == "by hand" else "nothing had failed yet"
+    failed = f"{row.region}[{row.subtask}], attempt {row.attempt}" if row.region else asked
+    incident = f", of incident {row.incident}" if row.incident else ""
+    _say(f"{_at(row.decided_at)}  failover {row.id}{incident} ({story.kind.value}): {row.run}, {failed}")
+    _say(f"  cause: {row.cause or 'none recorded'}")
+    if row.labels:
+        _say("  labels: " + ", ".join(f"{key}={value}" for key, value in row.labels.items()))
+    if plan.held_back or plan.impossible:
+        _say(f"  held back: {plan.impossible or plan.held_back}")
+    for kind in StepKind:
+        steps = plan.of(kind)
+        names = f"{len(steps)} region(s)" if kind is StepKind.SPARED else ", ".join(str(each.region) for each in steps)
+        if steps:
+            _say(f"  {kind}: {names}")
+    _say(f"  recomputed: {amount(story.recomputed)}; a full restart: {amount(plan.full_restart())}")
+    for finding in story.findings:
+        _say(f"  not deterministic: {finding}. Usual causes: {USUAL_CAUSES}")
+
+
+def _tell_event(event: Event) -> None:
+    _say(f"  {_at(event.at)}  {event.text}")
+    for detail in event.details:
+        _say(f"    {detail}")
+
+
+def _say(text: str) -> None:
+    Console().print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _at(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"

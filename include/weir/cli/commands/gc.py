@@ -1,0 +1,114 @@
+"""`weir gc`: what nobody needs is removed from the store.
+
+Invariant: with --dry-run nothing changes, and what it says is what would go now.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from weir.environment import opened_services
+from weir.errors import Misconfigured, WeirError
+from weir.units import time_from_text, told_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from datetime import timedelta
+
+    from weir.coordination.airflow import Clearer
+    from weir.retention.sweep_report import Kept, SweepReport
+
+
+SHOWN = 20
+"""How many of a list are shown; --json has all."""
+
+
+def gc(
+    dataflow: Annotated[str | None, typer.Argument(help="Only this dataflow.", show_default=False)] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be done.")] = False,  # noqa: FBT002  Typer's
+    full: Annotated[bool, typer.Option("--full", help="Look at every folder, not only at recent runs.")] = False,  # noqa: FBT002  Typer's
+    older_than: Annotated[
+        str | None,
+        typer.Option(help='How old files must be that nobody knows, like "1 day".', show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,  # noqa: FBT002  Typer's
+) -> None:
+    """Release what nobody needs and delete it, with what dead attempts left; tell what is kept, and why."""
+    from weir.retention.sweep import sweep  # noqa: PLC0415  SQLAlchemy is slow to import
+
+    floor = _floor(older_than)
+    with opened_services() as services, _airflow() as (clearer, note):
+        report = sweep(services, dataflow, is_full=full, is_dry=dry_run, older_than=floor, clearer=clearer)
+    report.notes += [note] if note else []
+    if as_json:
+        print(json.dumps(report.to_json()))
+    else:
+        _tell(report)
+
+
+@contextmanager
+def _airflow() -> Iterator[tuple[Clearer | None, str]]:
+    """Airflow, which is asked which runs it has no more; without it, why it is not."""
+    from weir.cli.airflow_clearer import ApiClearer, airflow_api  # noqa: PLC0415
+    from weir.environment import API_VARIABLE  # noqa: PLC0415
+
+    try:
+        api = airflow_api(os.environ)
+    except WeirError as error:
+        yield None, f"Airflow was not asked which runs it has no more: {error}"
+        return
+    if api is None:
+        yield None, f"Airflow was not asked which runs it has no more ({API_VARIABLE}=http://LOGIN:PASSWORD@HOST:PORT)."
+        return
+    try:
+        yield ApiClearer(api), ""
+    finally:
+        api.close()
+
+
+def _floor(text: str | None) -> timedelta | None:
+    if text is None:
+        return None
+    found = time_from_text("--older-than", text)
+    if found is None:
+        raise Misconfigured('--older-than is "forever": nothing would ever be that old; expected a time like "1 day"')
+    return found
+
+
+def _tell(report: SweepReport) -> None:
+    console = Console()
+    console.print(_sums(report), highlight=False)
+    for run in report.expired:
+        console.print(f"{'Would expire' if report.is_dry else 'Expired'}: {run.path}: {run.reason}", highlight=False)
+    _tell_list("Finished results that miss files (`weir verify` looks closer)", report.missing)
+    _tell_list("Unknown to the ledger, and left alone", report.unknown)
+    for note in report.notes:
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
+
+
+def _sums(report: SweepReport) -> Table:
+    table = Table("what", "why", "number", "bytes")
+    would = "would be deleted" if report.is_dry else "deleted"
+    for kind, count, size in report.deleted_by_kind():
+        table.add_row(would, kind, str(count), told_size(size))
+    for reason, count, size in report.to_release_by_reason():
+        table.add_row("would be released", reason, str(count), told_size(size))
+    for reason, count, size in report.kept_by_reason():
+        table.add_row("kept", reason, str(count), told_size(size))
+    return table
+
+
+def _tell_list(title: str, found: Iterable[Kept]) -> None:
+    each = list(found)
+    if not each:
+        return
+    lines = [f"  {one.path}: {one.reason}" for one in each[:SHOWN]]
+    more = [f"  and {len(each) - SHOWN} more, which --json lists"] if len(each) > SHOWN else []
+    Console().print("\n".join([f"{title}:", *lines, *more]), markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,156 @@
+"""`weir plan`: what would run again.
+
+Invariant: without --apply it changes nothing. The engine that decides in production answers, also for a job graph that
+Weir can run; for any other job graph Flink's algorithm does, and the command says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from weir.cli.job_graph_plan import plan_of_job_graph
+from weir.cli.plan_report import tell_plan
+from weir.dataflow.dataflow import Consumers, FailoverStrategy
+from weir.environment import opened_services
+from weir.errors import Misconfigured, WeirError
+from weir.flink.job_graph_file import TaskFailure, read_topology
+
+if TYPE_CHECKING:
+    from weir.coordination.services import Services
+    from weir.recovery.questions import Answer
+
+
+def plan(
+    run: Annotated[
+        str | None, typer.Argument(help="A run: DATAFLOW@EPOCH, or Airflow's run id.", show_default=False)
+    ] = None,
+    topology: Annotated[
+        Path | None, typer.Option(help="Instead of a run: a job graph, as JSON; - for standard input.", allow_dash=True)
+    ] = None,
+    fail: Annotated[str | None, typer.Option(help="The task that fails, like joined[1]; join#1 in a graph.")] = None,
+    lost: Annotated[
+        list[str] | None, typer.Option(help="A result that is gone, like clean[0]; a->b:0#2 in a graph.")
+    ] = None,
+    consumers: Annotated[Consumers, typer.Option(help="In a graph: their rule.")] = Consumers.IF_CHANGED,
+    strategy: Annotated[FailoverStrategy, typer.Option(help="In a graph: which tasks.")] = FailoverStrategy.REGION,
+    apply: Annotated[bool, typer.Option("--apply", help="Carry the plan of a run out.")] = False,  # noqa: FBT002  Typer's
+    as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,  # noqa: FBT002  Typer's
+) -> None:
+    """Tell what would run again: in a run, now or if a task failed or results were gone, or in a job graph."""
+    if (run is None) is (topology is None):
+        raise Misconfigured("say what to plan: a run, `weir plan DATAFLOW@EPOCH`, or a job graph, `--topology FILE`")
+    if topology is not None:
+        _plan_graph(topology, fail, lost or [], consumers, strategy, as_json=as_json)
+    elif run is not None:
+        _plan_run(run, fail, lost or [], is_applied=apply, as_json=as_json)
+
+
+def _plan_run(run: str, fail: str | None, lost: list[str], *, is_applied: bool, as_json: bool) -> None:
+    from weir.recovery.questions import Question, ask, carry_out_by_hand  # noqa: PLC0415  SQLAlchemy is slow to import
+
+    if is_applied and fail is not None:
+        raise Misconfigured(
+            f"{fail} has not failed: --apply carries out what the run misses now. Leave --fail out, or clear {fail} in "
+            "Airflow"
+        )
+    with opened_services() as services:
+        answer = ask(services, Question(run, fail, tuple(lost)))
+        owed = carry_out_by_hand(services, answer) if is_applied else 0
+        if as_json:
+            print(json.dumps(answer.plan.to_json()))
+        else:
+            tell_plan(answer.plan)
+        if is_applied:
+            said = _settle(services, answer, owed) if owed else "Nothing is to be done."
+            Console(stderr=as_json).print(said, markup=False, highlight=False, soft_wrap=True)
+
+
+def _settle(services: Services, answer: Answer, owed: int) -> str:
+    """Have Airflow follow, if it can be reached; say what is left to do."""
+    from weir.cli.airflow_clearer import ApiClearer, airflow_api  # noqa: PLC0415
+    from weir.environment import API_VARIABLE  # noqa: PLC0415
+    from weir.recovery.pending_clears import settle  # noqa: PLC0415
+    from weir.recovery.questions import owe_what_has_been_given_up  # noqa: PLC0415
+
+    run = answer.run
+    left = (
+        f"{owed} clear(s) are owed, and whoever comes by carries them out: the DAG weir_upkeep (is it unpaused?), or "
+        f"the next task of {run.dag_id}. Tasks of {run.run_id} that Airflow calls upstream_failed are yours to clear"
+    )
+    try:
+        api = airflow_api(os.environ)
+    except WeirError as error:
+        return f"{left}. Airflow: {error}"
+    if api is None:
+        return f"{left}. (This command does it at once with {API_VARIABLE}=http://LOGIN:PASSWORD@HOST:PORT.)"
+    try:
+        more = owe_what_has_been_given_up(services, run, ApiClearer(api))
+        done = settle(services, ApiClearer(api), run.dataflow.name)
+    except WeirError as error:
+        return f"{left}. Airflow: {error}"
+    finally:
+        api.close()
+    settled = sum(each.is_settled for each in done)
+    return (
+        f"{settled} of {owed + more} task instance(s) are cleared, or about to run; is the DAG {run.dag_id} unpaused?"
+    )
+
+
+def _plan_graph(
+    topology: Path,
+    fail: str | None,
+    lost: list[str],
+    consumers: Consumers,
+    strategy: FailoverStrategy,
+    *,
+    as_json: bool,
+) -> None:
+    asked = read_topology(_text(topology))
+    if lost and not fail:
+        raise Misconfigured("say which task does not find the partition: --fail TASK --lost PARTITION")
+    if len(lost) > 1:
+        raise Misconfigured("in a job graph a task does not find one partition at a time: give --lost once")
+    failures = (TaskFailure(fail, lost[0] if lost else None),) if fail else asked.failures
+    if not failures:
+        raise Misconfigured(f"{topology} names no `failures`: say which task fails, --fail TASK")
+    found = plan_of_job_graph(asked, failures, consumers, strategy)
+    if as_json:
+        print(json.dumps(found.answer))
+    else:
+        for restart in found.answer["restarts"]:
+            _tell(restart)
+    if found.note():
+        Console(stderr=as_json).print(found.note(), markup=False, highlight=False, soft_wrap=True)
+
+
+def _text(path: Path) -> str:
+    if str(path) == "-":
+        return sys.stdin.read()
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Misconfigured(f"the topology {path} cannot be read: {error}") from error
+
+
+def _tell(restart: dict[str, Any]) -> None:
+    lost = f", which does not find {restart['lost']}" if restart["lost"] else ""
+    lines = [
+        f"{restart['task']} fails{lost}",
+        f"  will re-run: {_regions(restart['regions'])}",
+        f"  will re-run if what they read changes: {_regions(restart['if_changed']['regions'])}",
+        f"  spared: {restart['spared']} task(s)",
+    ]
+    if restart["by_hand"]["regions"]:
+        lines.insert(2, f"  to be cleared by hand first: {_regions(restart['by_hand']['regions'])}")
+    Console().print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+
+
+def _regions(regions: list[list[str]]) -> str:
+    return ", ".join("+".join(members) for members in regions) or "none"

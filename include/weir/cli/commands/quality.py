@@ -1,0 +1,299 @@
+"""`weir quality`: what checks have found, epoch by epoch, and pages about them. Invariant: it changes no check.
+
+What checks have found, as a person reads it, and as JSON. Invariant: what a line leaves out, `--json` has.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from typer.core import TyperGroup
+
+from weir.environment import opened_services
+from weir.errors import Misconfigured
+from weir.formats.checks import ExpectationResult, Outcome
+from weir.formats.codec import expectation_results_from_plain
+from weir.formats.suite import Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from weir.coordination.services import Services
+    from weir.ledger.database.tables import QualityCheckRow
+    from weir.quality.pages import Made
+
+
+EPOCHS = 10
+"""How many epochs are shown if nobody says otherwise."""
+
+_HISTORY = "history"
+
+
+class _HistoryUnlessNamed(TyperGroup):
+    """`weir quality flight_delays` is `weir quality history flight_delays`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the verb in where none is named."""
+        is_named = bool(args) and (args[0] in self.commands or args[0] == "--help")
+        return super().parse_args(ctx, args if is_named else [_HISTORY, *args])
+
+
+quality_app = typer.Typer(
+    cls=_HistoryUnlessNamed, help="Tell what checks of data quality have found, and make pages about them."
+)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Answer as JSON.")]
+
+
+@quality_app.command(_HISTORY)
+def history(
+    dataflow: Annotated[str | None, typer.Argument(help="Only this dataflow.", show_default=False)] = None,
+    stage: Annotated[str | None, typer.Option(help="Only this stage, or state.")] = None,
+    suite: Annotated[str | None, typer.Option(help="Only this suite; weir is that of the built-in checks.")] = None,
+    expectation: Annotated[str | None, typer.Option(help="Only expectations of this type, a line each.")] = None,
+    column: Annotated[str | None, typer.Option(help="Only expectations of this column, a line each.")] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="How many of the newest epochs.")] = EPOCHS,
+    violations: Annotated[bool, typer.Option("--violations", help="Only what is violated.")] = False,  # noqa: FBT002  Typer's
+    as_json: AsJson = False,  # noqa: FBT002  Typer's
+) -> None:
+    """Tell what checks have found in the newest epochs, the newest last (the verb may be left out).
+
+    A line for each check; with --expectation or --column, one for each expectation.
+    """
+    from weir.quality.ledger import ChecksAsked, checks_asked  # noqa: PLC0415  SQLAlchemy is slow to import
+
+    asked = ChecksAsked(dataflow, stage=stage, suite=suite, epochs=epochs, is_violated=violations)
+    with opened_services() as services, services.ledger.transaction() as session:
+        found = checks_asked(session, asked)
+        if not found:
+            _require_known(session, dataflow)
+    if expectation is None and column is None:
+        checks_json(found) if as_json else tell_checks(found)
+        return
+    (expectations_json if as_json else tell_expectations)(found, expectation, column, is_violated=violations)
+
+
+@quality_app.command()
+def show(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="DATAFLOW@EPOCH, or Airflow's run id.", show_default=False)],
+    as_json: AsJson = False,  # noqa: FBT002  Typer's
+) -> None:
+    """Tell all that was checked in a run, each expectation with what was found."""
+    found = _checks_of(run)
+    checks_json(found) if as_json else tell_run(found)
+
+
+@quality_app.command()
+def docs(
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="Only this run: DATAFLOW@EPOCH, or Airflow's run id.")
+    ] = None,
+) -> None:
+    """Make the pages about checks that have none, and say where they are."""
+    from weir.ledger.runs import named_run  # noqa: PLC0415  SQLAlchemy is slow to import
+
+    with opened_services() as services:
+        runs = None
+        if run is not None:
+            with services.ledger.transaction() as session:
+                runs = [named_run(session, run).id]
+        made = _made(services, runs)
+        where = services.store.url
+    _say(str(made))
+    if made.newest:
+        _say(f"The newest is {where}/{made.newest}")
+
+
+def _made(services: Services, runs: list[str] | None) -> Made:
+    """All of them, a batch at a time."""
+    from weir.quality.page_program import rendered  # noqa: PLC0415  SQLAlchemy is slow to import
+    from weir.quality.pages import Made, make_pages  # noqa: PLC0415
+
+    total = Made()
+    while True:
+        made = make_pages(services, rendered, runs=runs)
+        newest = made.newest or total.newest
+        total = Made(total.pages + made.pages, newest, (*total.problems, *made.problems), made.is_all)
+        if made.is_all or not made.pages:
+            return total
+
+
+def _checks_of(run: str) -> list[QualityCheckRow]:
+    from weir.ledger.runs import named_run  # noqa: PLC0415
+    from weir.quality.ledger import ChecksAsked, checks_asked  # noqa: PLC0415  SQLAlchemy is slow to import
+
+    with opened_services() as services, services.ledger.transaction() as session:
+        return checks_asked(session, ChecksAsked(run=named_run(session, run).id))
+
+
+def _require_known(session: Any, dataflow: str | None) -> None:
+    from weir.ledger.runs import runs_of  # noqa: PLC0415  SQLAlchemy is slow to import
+
+    if dataflow is not None and not runs_of(session, dataflow):
+        raise Misconfigured(f"the ledger knows no dataflow {dataflow}: `weir runs` lists what it knows")
+
+
+def _say(text: str) -> None:
+    Console().print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+VERSION = 1
+_COLUMNS = (
+    "dataflow",
+    "run",
+    "epoch",
+    "stage",
+    "subtask",
+    "attempt",
+    "by_attempt",
+    "suite",
+    "fingerprint",
+    "why",
+    "policy",
+    "outcome",
+    "digest",
+    "rows",
+    "results",
+    "blamed",
+    "seconds",
+    "page",
+)
+
+_SHOWN = 3
+"""How many violated expectations a line names, and how many examples."""
+
+
+def checks_json(found: Sequence[QualityCheckRow]) -> None:
+    """Print checks as JSON; times are in UTC, ISO 8601."""
+    print(json.dumps({"version": VERSION, "checks": [_check_json(row) for row in found]}))
+
+
+def expectations_json(
+    found: Sequence[QualityCheckRow], type_: str | None, column: str | None, *, is_violated: bool
+) -> None:
+    """Print the matching expectations of checks as JSON, each with its check's epoch, partition and attempt."""
+    plain = ("dataflow", "epoch", "stage", "subtask", "attempt", "suite", "why")
+    lines = [
+        {**{name: getattr(row, name) for name in plain}, **row.results[number]}
+        for row, number, _ in _matching(found, type_, column, is_violated=is_violated)
+    ]
+    print(json.dumps({"version": VERSION, "expectations": lines}))
+
+
+def tell_checks(found: Sequence[QualityCheckRow]) -> None:
+    """Print a line for each check."""
+    if not found:
+        _print("No check is recorded that matches.")
+        return
+    table = Table("dataflow", "epoch", "partition", "suite", "why", "came to", "met", "violated", "attempt", "by")
+    for row in found:
+        results = expectation_results_from_plain(row.results)
+        wrong = [str(each) for each in results if not each.success]
+        more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        met = f"{len(results) - len(wrong)} of {len(results)}" if results else ""
+        by = row.by_attempt if row.by_attempt != row.attempt else ""
+        cells = (*_place(row), row.suite, row.why, row.outcome, met, "; ".join(wrong[:_SHOWN]) + more, row.attempt, by)
+        table.add_row(*(_plain(each) for each in cells))
+    Console().print(table)
+
+
+def tell_expectations(
+    found: Sequence[QualityCheckRow], type_: str | None, column: str | None, *, is_violated: bool
+) -> None:
+    """Print a line for each matching expectation of each check."""
+    table = Table("dataflow", "epoch", "partition", "suite", "expectation", "is", "found", "why", "attempt")
+    suites = {row.suite for row, _, _ in _matching(found, type_, column, is_violated=is_violated)}
+    for row in found:
+        lines = [
+            (_named(result), _verdict(result), _found(result))
+            for _, _, result in _matching([row], type_, column, is_violated=is_violated)
+        ]
+        if row.outcome == Outcome.SAME.value and row.suite in suites and not is_violated:
+            lines.append(("", "met", "rows with this digest had passed before"))
+        for said in lines:
+            table.add_row(*(_plain(each) for each in (*_place(row), row.suite, *said, row.why, row.attempt)))
+    if not table.row_count:
+        _print("No expectation is recorded that matches.")
+        return
+    Console().print(table)
+
+
+def tell_run(found: Sequence[QualityCheckRow]) -> None:
+    """Print all that was found in a run."""
+    if not found:
+        _print("Nothing was checked in this run: its stages have no quality=, or have not committed yet.")
+    for row in found:
+        by = f", checked by {row.by_attempt}" if row.by_attempt != row.attempt else ""
+        _print(
+            f"{row.stage}[{row.subtask}] of {row.attempt}: {row.suite} {row.outcome} ({row.why}, policy {row.policy}; "
+            f"{row.rows:,} rows, {row.seconds:.1f} s on {row.checked_at:%Y-%m-%d %H:%M:%S} UTC{by})"
+        )
+        if row.outcome == Outcome.SAME.value:
+            _print("  not checked again: rows with the same digest have passed")
+        for result in expectation_results_from_plain(row.results):
+            _print(f"  {_verdict(result):8}  {_named(result)}: {_found(result)}")
+        for each in row.blamed:
+            _print(f"  distrusted: {each['stage']}[{each['subtask']}] of {each['attempt']}, in run {each['run']}")
+        if row.page:
+            _print(f"  page: {row.page}")
+
+
+def _matching(
+    found: Sequence[QualityCheckRow], type_: str | None, column: str | None, *, is_violated: bool
+) -> Iterator[tuple[QualityCheckRow, int, ExpectationResult]]:
+    for row in found:
+        for number, result in enumerate(expectation_results_from_plain(row.results)):
+            is_asked = type_ in (None, result.type) and (column is None or column in _columns(result))
+            if is_asked and not (is_violated and result.success):
+                yield row, number, result
+
+
+def _columns(result: ExpectationResult) -> tuple[Any, ...]:
+    names = ("column", "column_A", "column_B")
+    return (*(result.kwargs.get(name) for name in names), *(result.kwargs.get("column_list") or ()))
+
+
+def _place(row: QualityCheckRow) -> tuple[str, str, str]:
+    return row.dataflow, row.epoch, f"{row.stage}[{row.subtask}]"
+
+
+def _named(result: ExpectationResult) -> str:
+    """The type with its arguments, as a person tells one from another."""
+    return f"{result.type}({', '.join(f'{name}={_brief(value)}' for name, value in result.kwargs.items())})"
+
+
+def _brief(value: Any) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _verdict(result: ExpectationResult) -> str:
+    if result.success:
+        return "met"
+    return "VIOLATED" if result.severity is Severity.FAIL else "warns"
+
+
+def _found(result: ExpectationResult) -> str:
+    if result.error:
+        return result.error
+    if result.unexpected is None:
+        return f"observed {_brief(result.observed)}" if result.observed is not None else ""
+    examples = ", ".join(_brief(each) for each in result.examples[:_SHOWN])
+    return f"{result.unexpected} of {result.rows} rows" + (f", such as {examples}" if examples else "")
+
+
+def _check_json(row: QualityCheckRow) -> dict[str, Any]:
+    return {**{name: getattr(row, name) for name in _COLUMNS}, "checked_at": row.checked_at.isoformat()}
+
+
+def _plain(text: str) -> str:
+    """Brackets are subtasks here, and no markup."""
+    return text.replace("[", r"\[")
+
+
+def _print(text: str) -> None:
+    Console().print(text, markup=False, highlight=False, soft_wrap=True)

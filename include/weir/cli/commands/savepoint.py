@@ -1,0 +1,163 @@
+"""`weir savepoint create|list|show|drop`: copies of checkpoints that need nothing else.
+
+Invariant: what fails leaves nothing behind, and only a savepoint that is named is deleted.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from weir.environment import open_store, opened_services
+from weir.units import told_size
+
+if TYPE_CHECKING:
+    from weir.snapshots.savepoint import Savepoint
+    from weir.snapshots.source import Source
+
+
+savepoint_app = typer.Typer(help="Make, list and drop savepoints.", no_args_is_help=True)
+DataflowName = Annotated[str, typer.Argument(help="The dataflow.", show_default=False)]
+SavepointName = Annotated[str, typer.Argument(help="Its number, its name, or its folder.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Answer as JSON.")]
+
+
+@savepoint_app.command()
+def create(
+    dataflow: DataflowName,
+    checkpoint: Annotated[
+        int | None, typer.Option("--checkpoint", help="Of which checkpoint; else of the newest.", show_default=False)
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", help="A folder, or a URL of one, that is there; else in the store.", show_default=False),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="The name of its folder.", show_default=False)] = None,
+    as_json: AsJson = False,  # noqa: FBT002  Typer's
+) -> None:
+    """Copy all that a checkpoint consists of into one folder, which can be moved and restored from anywhere."""
+    from weir.snapshots.savepoint import Asked  # noqa: PLC0415  SQLAlchemy is slow to import
+    from weir.snapshots.savepoint import create as create_savepoint  # noqa: PLC0415
+
+    with opened_services() as services:
+        made = create_savepoint(services, Asked(dataflow, checkpoint, to, name), open_store)
+    if as_json:
+        print(json.dumps({"version": 1, "savepoint": _json(made)}))
+        return
+    _say(
+        f"Savepoint {made.number} of {made.dataflow}, the state at the end of epoch {made.epoch}: "
+        f"{made.files} file(s), {told_size(made.bytes)}, at {made.url}\n"
+        f"It needs nothing else: move it where you like. `weir restore {made.dataflow} {made.number}` goes on from it."
+    )
+
+
+@savepoint_app.command(name="list")
+def list_(
+    dataflow: Annotated[str | None, typer.Argument(help="Only this dataflow.", show_default=False)] = None,
+    as_json: AsJson = False,  # noqa: FBT002  Typer's
+) -> None:
+    """List the savepoints that were made; one that was moved is known by its new folder only."""
+    from weir.snapshots.savepoint import savepoints, tidy  # noqa: PLC0415
+
+    with opened_services() as services:
+        for name in {each.dataflow for each in savepoints(services, dataflow)}:
+            tidy(services, name, open_store)
+        found = savepoints(services, dataflow)
+    if as_json:
+        print(json.dumps({"version": 1, "savepoints": [_json(each) for each in found]}))
+        return
+    table = Table("dataflow", "number", "epoch", "status", "files", "bytes", "made", "folder")
+    for each in found:
+        at = "-" if each.completed_at is None else f"{each.completed_at:%Y-%m-%d %H:%M:%S}"
+        table.add_row(
+            each.dataflow,
+            str(each.number),
+            each.epoch,
+            each.status,
+            str(each.files),
+            told_size(each.bytes),
+            at,
+            each.url,
+        )
+    Console().print(table)
+
+
+@savepoint_app.command()
+def show(dataflow: DataflowName, savepoint: SavepointName, as_json: AsJson = False) -> None:  # noqa: FBT002  Typer's
+    """Tell what a savepoint holds, and whether all of its files are there."""
+    from weir.snapshots.savepoint import show as show_savepoint  # noqa: PLC0415
+    from weir.snapshots.source import require_whole  # noqa: PLC0415
+
+    with opened_services() as services:
+        source = show_savepoint(services, dataflow, savepoint, open_store)
+        require_whole(source)
+    if as_json:
+        print(json.dumps({"version": 1, **_content(source)}))
+        return
+    known = source.checkpoint
+    _say(
+        f"Savepoint {known.number} of {known.dataflow} at {source.folder.url}: the state at the end of epoch "
+        f"{known.epoch}, made {known.completed_at}, {known.new_files} file(s), {told_size(known.full_bytes)}, all there"
+    )
+    for state in known.states:
+        rows = sum(part.rows for part in state.partitions)
+        _say(f"  state {state.state.name} of stage {state.stage}: {rows} row(s), {len(state.partitions)} subtask(s)")
+    for result in known.results:
+        _say(f"  {result.stage}[{result.subtask}] ({result.layout}): {len(result.files)} file(s)")
+
+
+@savepoint_app.command()
+def drop(dataflow: DataflowName, savepoint: SavepointName) -> None:
+    """Delete a savepoint with all of its files, also one that was never finished."""
+    from weir.snapshots.savepoint import drop as drop_savepoint  # noqa: PLC0415
+
+    with opened_services() as services:
+        gone = drop_savepoint(services, dataflow, savepoint, open_store)
+    _say(f"Savepoint {gone.number} of {gone.dataflow} is deleted: {gone.url}, {told_size(gone.bytes)}")
+
+
+def _content(source: Source) -> dict[str, Any]:
+    known = source.checkpoint
+    return {
+        "dataflow": known.dataflow,
+        "number": known.number,
+        "epoch": known.epoch,
+        "folder": source.folder.url,
+        "bytes": known.full_bytes,
+        "files": known.new_files,
+        "completed_at": known.completed_at,
+        "states": [
+            {
+                "name": state.state.name,
+                "stage": state.stage,
+                "schema": state.state.schema,
+                "keys": list(state.state.keys),
+                "max_parallelism": state.max_parallelism,
+                "subtasks": len(state.partitions),
+                "rows": sum(part.rows for part in state.partitions),
+            }
+            for state in known.states
+        ],
+    }
+
+
+def _json(savepoint: Savepoint) -> dict[str, Any]:
+    return {
+        "dataflow": savepoint.dataflow,
+        "number": savepoint.number,
+        "epoch": savepoint.epoch,
+        "status": savepoint.status,
+        "folder": savepoint.url,
+        "bytes": savepoint.bytes,
+        "files": savepoint.files,
+        "triggered_at": savepoint.triggered_at.isoformat(),
+        "completed_at": None if savepoint.completed_at is None else savepoint.completed_at.isoformat(),
+    }
+
+
+def _say(text: str) -> None:
+    Console().print(text, markup=False, highlight=False, soft_wrap=True)

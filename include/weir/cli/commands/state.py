@@ -1,0 +1,222 @@
+"""`weir state`: what dataflows keep from epoch to epoch. Invariant: only what was committed is shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from contextlib import ExitStack
+from datetime import date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from weir.environment import opened_services
+from weir.errors import Misconfigured
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from weir.coordination.services import Services
+    from weir.reading.opened_state import OpenedState
+
+
+state_app = typer.Typer(help="Look at the keyed state of dataflows, at the end of any epoch that is kept.")
+
+SHOWN = 20
+"""How many rows a terminal is given."""
+
+DataflowName = Annotated[str, typer.Argument(metavar="DATAFLOW", help="A dataflow.", show_default=False)]
+StateName = Annotated[str, typer.Argument(metavar="STATE", help="The name of one of its states.", show_default=False)]
+Epoch = Annotated[
+    str | None,
+    typer.Option(help="At the end of which run: DATAFLOW@EPOCH, Airflow's run id, an epoch, a day. Default: newest."),
+]
+
+Snapshot = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoint",
+        help="As this retained checkpoint or savepoint has it: its number, a savepoint's name or folder.",
+    ),
+]
+
+Limit = Annotated[
+    int | None, typer.Option(help=f"At most so many rows; 0 for all.  [default: {SHOWN}, all with --json]")
+]
+
+AsJson = Annotated[bool, typer.Option("--json", help="Answer as JSON.")]
+
+
+@state_app.command()
+def get(
+    dataflow: DataflowName,
+    state: StateName,
+    key: Annotated[list[str], typer.Argument(help="The key's columns, in order.", show_default=False)],
+    epoch: Epoch = None,
+    checkpoint: Snapshot = None,
+    null: Annotated[str | None, typer.Option(help="A text that stands for null in a key, like NULL.")] = None,
+    as_json: AsJson = False,  # noqa: FBT002  Typer's
+) -> None:
+    """Show the row of a key; exit code 1 if there is none."""
+    with ExitStack() as closing:
+        opened = _opened(closing, dataflow, state, epoch, checkpoint)
+        row = opened.get(*[None if text == null else text for text in key])
+        if as_json:
+            print(json.dumps({**_where(opened), "row": None if row is None else plain(row)}))
+        elif row is None:
+            print(f"{_headline(opened)}: no row of {', '.join(key)}")
+        else:
+            _say(_headline(opened))
+            for name, value in row.items():
+                _say(f"  {name}: {_shown(value)}")
+    if row is None:
+        sys.exit(1)
+
+
+@state_app.command()
+def scan(
+    dataflow: DataflowName,
+    state: StateName,
+    epoch: Epoch = None,
+    checkpoint: Snapshot = None,
+    columns: Annotated[str | None, typer.Option(help="Only these columns, like tailnum,flights.")] = None,
+    limit: Limit = None,
+    as_json: AsJson = False,  # noqa: FBT002  Typer's
+) -> None:
+    """Show the rows of a state, in no particular order."""
+    wanted = None if columns is None else [name.strip() for name in columns.split(",")]
+    with ExitStack() as closing:
+        opened = _opened(closing, dataflow, state, epoch, checkpoint)
+        most = _most(limit, as_json=as_json)
+        rows: list[pa.Table] = []
+        for table in opened.tables(wanted):
+            left = None if most is None else most - sum(each.num_rows for each in rows)
+            rows.append(table.slice(0, left))
+            if left is not None and table.num_rows >= left:
+                break
+        _tell(rows, _headline(opened), _where(opened), opened.rows, as_json=as_json)
+
+
+@state_app.command()
+def sql(
+    dataflow: DataflowName,
+    query: Annotated[
+        str, typer.Argument(help="Spark SQL; each state is a view of its name.", metavar="QUERY", show_default=False)
+    ],
+    epoch: Epoch = None,
+    checkpoint: Snapshot = None,
+    remote: Annotated[
+        str | None,
+        typer.Option(help="A Spark Connect server, sc://host:port; default: the local stack's, or a Spark of its own."),
+    ] = None,
+    limit: Limit = None,
+    as_json: AsJson = False,  # noqa: FBT002  Typer's
+) -> None:
+    """Query the states of a dataflow, all as the same epoch has left them."""
+    from weir.cli.programs import answered  # noqa: PLC0415  pyarrow is slow to import
+    from weir.formats.state_query import StateQuery  # noqa: PLC0415
+
+    with ExitStack() as closing:
+        services = closing.enter_context(opened_services())
+        opened = _named_in(query, closing, services, dataflow, epoch, checkpoint)
+        most = _most(limit, as_json=as_json)
+        states = {name: state.to_read() for name, state in opened.items()}
+        table = answered(StateQuery(query, states, most), remote, os.environ)
+        first = next(iter(opened.values()))
+        where = {**_where(first), "state": sorted(opened)}
+        _tell([table], f"{', '.join(sorted(opened))} at the end of {first.run}", where, None, as_json=as_json)
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: times in ISO 8601, decimals as text, bytes in hex, maps as lists of pairs."""
+    if isinstance(value, dict):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    if isinstance(value, (datetime, date)):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    return value.hex() if isinstance(value, bytes) else value
+
+
+def _opened(closing: ExitStack, dataflow: str, state: str, epoch: str | None, checkpoint: str | None) -> OpenedState:
+    return _open(closing.enter_context(opened_services()), closing, dataflow, state, epoch, checkpoint)
+
+
+def _open(
+    services: Services, closing: ExitStack, dataflow: str, state: str, epoch: str | None, checkpoint: str | None
+) -> OpenedState:
+    from weir.reading.opening import open_results  # noqa: PLC0415  SQLAlchemy is slow to import
+
+    opened = open_results(dataflow, epoch, state=state, checkpoint=checkpoint, services=services)
+    return closing.enter_context(opened)
+
+
+def _named_in(
+    query: str, closing: ExitStack, services: Services, dataflow: str, epoch: str | None, checkpoint: str | None
+) -> dict[str, OpenedState]:
+    """The states that a query names, of one epoch: the newest that has all of them."""
+    known = _keyed_states(services, dataflow)
+    words = {word.lower() for word in re.findall(r"\w+", query)}
+    names = [name for name in known if name.lower() in words]
+    if not names:
+        raise Misconfigured(f"the query names no state of {dataflow}; it keeps {', '.join(known) or 'none'}")
+    found = {name: _open(services, closing, dataflow, name, epoch, checkpoint) for name in names}
+    oldest = min(state.epoch for state in found.values())
+    return {
+        name: state if state.epoch == oldest else _open(services, closing, dataflow, name, oldest, None)
+        for name, state in found.items()
+    }
+
+
+def _keyed_states(services: Services, dataflow: str) -> tuple[str, ...]:
+    from weir.reading.state_opening import keyed_states  # noqa: PLC0415
+
+    with services.ledger.transaction() as session:
+        return keyed_states(session, dataflow)
+
+
+def _most(limit: int | None, *, as_json: bool) -> int | None:
+    if limit is None:
+        return None if as_json else SHOWN
+    if limit < 0:
+        raise Misconfigured(f"--limit {limit}: give a number of rows, or 0 for all")
+    return limit or None
+
+
+def _where(opened: OpenedState) -> dict[str, Any]:
+    return {"state": opened.name, "run": opened.run, "epoch": opened.epoch, "checkpoint": opened.checkpoint}
+
+
+def _headline(opened: OpenedState) -> str:
+    of = "" if opened.checkpoint is None else f", checkpoint {opened.checkpoint}"
+    return f"{opened.name} at the end of {opened.run}{of}: {opened.rows:,} rows"
+
+
+def _tell(tables: list[pa.Table], headline: str, where: dict[str, Any], rows: int | None, *, as_json: bool) -> None:
+    found = [row for table in tables for row in table.to_pylist()]
+    if as_json:
+        print(json.dumps({**where, "rows": plain(found)}))
+        return
+    _say(headline)
+    shown = Table(*(tables[0].column_names if tables else ()))
+    for row in found:
+        shown.add_row(*(_shown(value) for value in row.values()))
+    Console().print(shown)
+    if rows is not None and rows > len(found):
+        _say(f"{rows - len(found):,} more; --limit 0 shows all")
+
+
+def _shown(value: Any) -> str:
+    found = plain(value)
+    return found if isinstance(found, str) else json.dumps(found)
+
+
+def _say(line: str) -> None:
+    Console().print(line, markup=False, highlight=False, soft_wrap=True)

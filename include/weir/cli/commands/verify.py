@@ -1,0 +1,277 @@
+"""`weir verify`: results are read again, every byte of them, before somebody needs them.
+
+Invariant: what is found bad is written down, so that nobody reads it; nothing is made again without --repair.
+
+What `weir verify` has found, as a person or a program reads it. Invariant: what is not shown is counted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from weir.cli.commands.verify_expectations import verify_expectations
+from weir.cli.progress import byte_progress
+from weir.environment import opened_services
+from weir.errors import Misconfigured, WeirError
+from weir.units import told_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from weir.coordination.services import Services
+    from weir.formats.content_check import ResultToCheck
+    from weir.integrity.records import Misfit
+    from weir.integrity.repair import Repair
+    from weir.integrity.verify import Verified
+
+
+EXIT_BAD = 1
+
+
+def verify(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[RUN|DATAFLOW]", help="Only this run, or dataflow.", show_default=False),
+    ] = None,
+    content: Annotated[bool, typer.Option("--content", help="Digest all rows again, by Spark.")] = False,  # noqa: FBT002  Typer's
+    remote: Annotated[
+        str | None,
+        typer.Option(
+            help="For --content and --expectations: a Spark Connect server, sc://host:port.", show_default=False
+        ),
+    ] = None,
+    expectations: Annotated[  # noqa: FBT002  Typer's
+        bool, typer.Option("--expectations", help="Check rows by the suites of their stages, by Spark.")
+    ] = False,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|newest", help="For --expectations: restore this checkpoint to try it out.", show_default=False
+        ),
+    ] = None,
+    savepoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|URL", help="For --expectations: restore this savepoint to try it out.", show_default=False
+        ),
+    ] = None,
+    repair: Annotated[bool, typer.Option("--repair", help="Have made again what is bad and needed.")] = False,  # noqa: FBT002  Typer's
+    as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,  # noqa: FBT002  Typer's
+) -> None:
+    """Read results again: sizes, digests of all bytes, checksums of pages, manifests and what is published.
+
+    Exit code 1 says that something is bad.
+    """
+    if expectations or checkpoint is not None or savepoint is not None:
+        if content or repair or not expectations:
+            raise Misconfigured(
+                "--expectations is a question of its own, without --content and --repair; --checkpoint and --savepoint "
+                "go with it"
+            )
+        is_right = verify_expectations(name, checkpoint, savepoint, remote, as_json=as_json)
+        if not is_right:
+            raise typer.Exit(EXIT_BAD)
+        return
+    if remote is not None and not content:
+        raise Misconfigured("only --content and --expectations need a Spark: leave --remote out, or add one of them")
+    with opened_services() as services:
+        report = _verified(services, name)
+        if content:
+            report = _with_contents(services, report, remote)
+        repairs = _repaired(services, report) if repair else ()
+        said = _settled(services, repairs) if any(each.owed for each in repairs) else ""
+    tell(report, repairs, said, as_json=as_json)
+    if not report.is_right:
+        raise typer.Exit(EXIT_BAD)
+
+
+def _verified(services: Services, name: str | None) -> VerifyReport:
+    from weir.integrity.ledger import results_to_verify, runs_named  # noqa: PLC0415
+    from weir.integrity.records import published_misfits, released_misfits  # noqa: PLC0415
+    from weir.integrity.states import checkpoint_misfits  # noqa: PLC0415
+    from weir.integrity.verify import VERIFIED, verify_results  # noqa: PLC0415  SQLAlchemy is slow to import
+
+    with services.ledger.transaction() as session:
+        runs = runs_named(session, name)
+        rows = results_to_verify(session, runs, VERIFIED)
+    total = sum(row.bytes for row in rows)
+    with byte_progress(f"verifying {len(rows)} result(s) of {len(runs)} run(s)", total) as watch:
+        found = tuple(verify_results(services, rows, "weir verify", watch))
+    misfits = (
+        *published_misfits(services, runs),
+        *released_misfits(services, runs),
+        *checkpoint_misfits(services, runs),
+    )
+    return VerifyReport(tuple(runs), found, misfits)
+
+
+def _with_contents(services: Services, report: VerifyReport, remote: str | None) -> VerifyReport:
+    from weir.cli.programs import recomputed  # noqa: PLC0415  pyspark is slow to import
+    from weir.coordination.read_leases import leased_reading, reader  # noqa: PLC0415
+    from weir.integrity.content import contents_to_check, with_contents  # noqa: PLC0415
+    from weir.integrity.states import state_copies, state_misfits  # noqa: PLC0415
+    from weir.ledger.runs import dataflow_of  # noqa: PLC0415
+
+    there: set[int] = set()
+    with ExitStack() as leases:
+        for dataflow in sorted({dataflow_of(each.run) for each in report.verified}):
+            numbers = [each.result for each in report.verified if dataflow_of(each.run) == dataflow]
+            lease = leases.enter_context(leased_reading(services, dataflow, numbers, reader("weir verify --content")))
+            there |= lease.results
+        found = [each for each in report.verified if each.result in there]
+        results = contents_to_check(services, found)
+        copies = state_copies(services, report.runs, found, results)
+        asked = (*results, *(each.asked for each in copies))
+        sizes = _sizes(report, asked)
+        answers = []
+        with byte_progress(f"digesting the rows of {len(asked)} result(s)", sum(sizes.values())) as watch:
+            for answer in recomputed(asked, remote, os.environ) if asked else ():
+                answers.append(answer)
+                watch(sizes[answer.number])
+        verified = with_contents(services, report.verified, results, answers)
+        misfits = state_misfits(services, copies, answers)
+        return replace(report, verified=verified, misfits=(*report.misfits, *misfits))
+
+
+def _sizes(report: VerifyReport, asked: Iterable[ResultToCheck]) -> dict[int, int]:
+    """The bytes that are read for each question: of keyed state those of all files that it consists of."""
+    results = {each.result: each.bytes for each in report.verified}
+    return {
+        each.number: results[each.number] if each.state is None else sum(file.bytes for file in each.state.files)
+        for each in asked
+    }
+
+
+def _repaired(services: Services, report: VerifyReport) -> Sequence[Repair]:
+    from weir.integrity.repair import repaired  # noqa: PLC0415
+
+    return repaired(services, report.bad, report.misfits)
+
+
+def _settled(services: Services, repairs: Sequence[Repair]) -> str:
+    """Have Airflow follow, if it can be reached; say what is left to do."""
+    from weir.cli.airflow_clearer import ApiClearer, airflow_api  # noqa: PLC0415
+    from weir.environment import API_VARIABLE  # noqa: PLC0415
+    from weir.recovery.pending_clears import settle  # noqa: PLC0415
+
+    owed = sum(each.owed for each in repairs)
+    left = f"{owed} clear(s) are owed, and whoever comes by carries them out: the DAG weir_upkeep (is it unpaused?)"
+    try:
+        api = airflow_api(os.environ)
+    except WeirError as error:
+        return f"{left}. Airflow: {error}"
+    if api is None:
+        return f"{left}. (This command does it at once with {API_VARIABLE}=http://LOGIN:PASSWORD@HOST:PORT.)"
+    try:
+        done = [each for name in _dataflows(repairs) for each in settle(services, ApiClearer(api), name)]
+    except WeirError as error:
+        return f"{left}. Airflow: {error}"
+    finally:
+        api.close()
+    return f"{sum(each.is_settled for each in done)} of {owed} task instance(s) are cleared, or about to run"
+
+
+def _dataflows(repairs: Sequence[Repair]) -> list[str]:
+    from weir.ledger.runs import dataflow_of  # noqa: PLC0415
+
+    return sorted({dataflow_of(each.run) for each in repairs})
+
+
+VERSION = 1
+
+SHOWN = 40
+"""How many of a list are shown; --json has all."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """The runs that were looked at, what was found of each of their results, and what is wrong beside the data."""
+
+    runs: tuple[str, ...]
+    verified: tuple[Verified, ...]
+    misfits: tuple[Misfit, ...]
+
+    @property
+    def bad(self) -> tuple[Verified, ...]:
+        """The results that are not as they should be."""
+        from weir.integrity.verify import BAD  # noqa: PLC0415  SQLAlchemy is slow to import
+
+        return tuple(each for each in self.verified if each.outcome in BAD)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.bad and not self.misfits
+
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """How many results, and bytes, came out how."""
+        numbers = Counter(each.outcome.value for each in self.verified)
+        sizes: Counter[str] = Counter()
+        for each in self.verified:
+            sizes[each.outcome.value] += each.bytes
+        return {outcome: (count, sizes[outcome]) for outcome, count in numbers.items()}
+
+    def to_json(self, repairs: Iterable[Repair]) -> dict[str, Any]:
+        """As --json prints it."""
+        return {
+            "version": VERSION,
+            "runs": list(self.runs),
+            "results": {outcome: {"results": count, "bytes": size} for outcome, (count, size) in self.counts().items()},
+            "bad": [_to_json(each) for each in self.bad],
+            "misfits": [asdict(each) for each in self.misfits],
+            "repairs": [asdict(each) | {"answer": each.answer.value} for each in repairs],
+        }
+
+
+def tell(report: VerifyReport, repairs: Sequence[Repair], settled: str, *, as_json: bool) -> None:
+    """Print what was found and what follows."""
+    if as_json:
+        print(json.dumps(report.to_json(repairs)))
+        return
+    counts = report.counts()
+    said = ", ".join(f"{count} {outcome} ({told_size(size)})" for outcome, (count, size) in sorted(counts.items()))
+    _line(f"{len(report.verified)} result(s) of {len(report.runs)} run(s): {said or 'nothing is there'}.")
+    if report.bad:
+        Console().print(_table(report.bad[:SHOWN]))
+    for line in _shown([str(each) for each in report.misfits]):
+        _line(line)
+    for repair in repairs:
+        _line(str(repair))
+    if settled:
+        _line(settled)
+    if report.bad and not repairs:
+        runs = sorted({each.run for each in report.bad if each.is_current and each.loss is not None})
+        for run in _shown([f"`weir verify {run} --repair` has what is needed of {run} made again" for run in runs]):
+            _line(run)
+
+
+def _table(bad: Iterable[Verified]) -> Table:
+    table = Table("run", "result", "layout", "attempt", "bytes", "it is", "what was found")
+    for each in bad:
+        name = f"{each.stage}[{each.subtask}]"
+        outcome = each.outcome.value
+        table.add_row(each.run, name, each.layout, each.attempt, told_size(each.bytes), outcome, each.detail)
+    return table
+
+
+def _shown(lines: list[str]) -> list[str]:
+    more = [f"and {len(lines) - SHOWN} more, which --json lists"] if len(lines) > SHOWN else []
+    return [*lines[:SHOWN], *more]
+
+
+def _to_json(each: Verified) -> dict[str, Any]:
+    found = {key: value for key, value in asdict(each).items() if key not in {"loss", "result"}}
+    return found | {"outcome": each.outcome.value, "fault": each.loss.fault.value if each.loss else None}
+
+
+def _line(text: str) -> None:
+    Console().print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,177 @@
+"""`weir verify --expectations`: rows by the suites of their stages, and checkpoints by restoring them.
+
+Invariant: nothing is changed but the ledger's record of what was found; what a drill has written goes with it.
+
+What checks have found, as a person or a program reads it. Invariant: each check has its line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from weir.cli.progress import Progress
+from weir.environment import open_store, opened_services
+from weir.errors import Misconfigured
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from weir.formats.checks import CheckReport
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from weir.coordination.services import Services
+    from weir.formats.region_job import RegionJob, RegionReport
+    from weir.integrity.restore_test import Drilled
+
+    Check = Callable[[RegionJob], RegionReport]
+
+
+NEWEST = "newest"
+
+
+def verify_expectations(
+    name: str | None, checkpoint: str | None, savepoint: str | None, remote: str | None, *, as_json: bool
+) -> bool:
+    """Check committed results, or what a checkpoint or savepoint restores to; answers whether all is right."""
+    if checkpoint is not None and savepoint is not None:
+        raise Misconfigured("a drill restores a checkpoint or a savepoint: name one of them")
+    check = partial(_checked, remote)
+    with opened_services() as services:
+        if checkpoint is None and savepoint is None:
+            looked = [_asked(services, name, check)]
+        else:
+            looked = [_told(each) for each in _drills(services, name, checkpoint, savepoint, check)]
+    tell(looked, as_json=as_json)
+    return all(each.is_right for each in looked)
+
+
+def _drills(
+    services: Services, name: str | None, checkpoint: str | None, savepoint: str | None, check: Check
+) -> Sequence[Drilled]:
+    """One after the other: each reads all of a dataflow's state."""
+    from weir.integrity.restore_test import dataflows_with_checkpoints, drill  # noqa: PLC0415  SQLAlchemy is slow
+
+    if checkpoint == NEWEST:
+        return [drill(services, each, None, open_store, check) for each in dataflows_with_checkpoints(services, name)]
+    which = savepoint if checkpoint is None else checkpoint
+    if checkpoint is not None and not checkpoint.isdigit():
+        raise Misconfigured(f"--checkpoint {checkpoint}: expected a number, or {NEWEST}")
+    if name is None and "/" not in (which or ""):
+        raise Misconfigured(f"whose is it? `weir verify DATAFLOW --expectations` with the dataflow of {which}")
+    return [drill(services, name or "", which, open_store, check)]
+
+
+def _checked(remote: str | None, job: RegionJob) -> RegionReport:
+    from weir.cli.programs import checked  # noqa: PLC0415
+
+    progress = Progress(Console(stderr=True))
+    total = len(job.to_check)
+    with progress.phase(f"checking the rows of {total} partition(s) of {job.dataflow}"):
+        return checked(job, remote, os.environ, lambda done: progress.say(f"{done} of {total}"))
+
+
+def _told(drilled: Drilled) -> Looked:
+    done = "restored to a scratch place" if not drilled.problem else "it cannot be restored"
+    return Looked(f"{drilled.source}: {done}", drilled.checks, drilled.problem, drilled.is_recorded)
+
+
+def _asked(services: Services, name: str | None, check: Check) -> Looked:
+    from weir.integrity.asked_checks import ask  # noqa: PLC0415  SQLAlchemy is slow to import
+
+    found = ask(services, name, check)
+    return Looked(f"current results of {len(found.runs)} run(s) whose stages have suites", found.checks, "")
+
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What was looked at, and what was found; `problem` is why it could not be; the ledger may not know whose it is."""
+
+    what: str
+    checks: tuple[CheckReport, ...]
+    problem: str
+    is_recorded: bool = True
+
+    @property
+    def is_right(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problem and not any(each.violated for each in self.checks)
+
+    def to_json(self) -> dict[str, Any]:
+        """As --json prints it."""
+        from weir.formats.codec import expectation_results_to_plain  # noqa: PLC0415  it reads all documents' types
+
+        return {
+            "what": self.what,
+            "is_right": self.is_right,
+            "problem": self.problem,
+            "is_recorded": self.is_recorded,
+            "checks": [
+                {
+                    "run": each.run,
+                    "stage": each.stage,
+                    "subtask": each.subtask,
+                    "layout": each.layout,
+                    "attempt": each.attempt,
+                    "suite": each.suite,
+                    "outcome": each.outcome.value,
+                    "rows": each.rows,
+                    "results": expectation_results_to_plain(each.results),
+                }
+                for each in self.checks
+            ],
+        }
+
+
+def tell(looked: Sequence[Looked], *, as_json: bool) -> None:
+    """Print what was found."""
+    if as_json:
+        print(json.dumps({"version": VERSION, "looked_at": [each.to_json() for each in looked]}))
+        return
+    for each in looked:
+        _line(f"{each.what}. {_summary(each)}")
+        if each.checks:
+            Console().print(_table(each.checks))
+        if each.problem:
+            _line(each.problem)
+        if not (each.is_recorded or each.problem):
+            _line("The ledger does not know this dataflow, so nothing of this is recorded")
+    if not looked:
+        _line("No dataflow keeps a checkpoint: there is nothing to restore")
+
+
+def _summary(looked: Looked) -> str:
+    failed = sum(bool(each.violated) for each in looked.checks)
+    if looked.problem:
+        return "Nothing could be checked"
+    return f"{len(looked.checks)} check(s), {failed or 'none'} failed"
+
+
+def _table(checks: Sequence[CheckReport]) -> Table:
+    table = Table("partition", "attempt", "suite", "rows", "came to", "what was found")
+    for each in checks:
+        table.add_row(*_cells(each))
+    return table
+
+
+def _cells(check: CheckReport) -> tuple[str, ...]:
+    wrong = "; ".join(str(each) for each in check.results if not each.success)
+    met = f"{len(check.results)} expectation(s) met"
+    partition = f"{check.stage}[{check.subtask}] of {check.run}"
+    return partition, check.attempt, check.suite, str(check.rows), check.outcome.value, wrong or met
+
+
+def _line(text: str) -> None:
+    Console().print(text, markup=False, highlight=False, soft_wrap=True)

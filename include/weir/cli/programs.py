@@ -1,0 +1,157 @@
+"""The program with Spark that computes digests again. Invariant: this process needs no Spark of its own, nor a Java.
+
+The program with Spark that looks at stored rows. Invariant: this process needs no Spark, nor a Java.
+
+The program with Spark that answers queries about states. Invariant: this process needs no Spark, nor a Java.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import pyarrow as pa
+
+from weir.environment import SPARK_VARIABLE, command_environment
+from weir.errors import EngineLost, Misconfigured
+from weir.formats.codec import region_job_to_json, region_report_from_json
+from weir.formats.content_check import answer_from_json, request_to_json
+from weir.formats.region_job import RegionReport
+from weir.formats.state_query import PROBLEM, query_to_json
+from weir.java import find_java
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from weir.formats.content_check import ContentAnswer, ResultToCheck
+    from weir.formats.region_job import RegionJob
+    from weir.formats.state_query import StateQuery
+
+
+def recomputed(
+    asked: Sequence[ResultToCheck], remote: str | None, environ: Mapping[str, str]
+) -> Iterator[ContentAnswer]:
+    """Have the digests of results computed again, in any order, as they come.
+
+    `remote` is a Spark Connect server; without one it is that of the local stack while it is up, or a Spark in the
+    program itself. Raises EngineLost if the program does not come to its end.
+    """
+    for line in lines_of("weir_spark.results.content", request_to_json(asked), remote, environ):
+        answer = answer_from_json(line)
+        if answer is not None:
+            yield answer
+
+
+def lines_of(program: str, request: str, remote: str | None, environ: Mapping[str, str]) -> Iterator[str]:
+    """Return the lines that a program prints, given by its module; for `remote` see `recomputed`. Raises EngineLost."""
+    url = remote or own_server(environ)
+    with tempfile.TemporaryDirectory(prefix="weir-verify-") as folder:
+        asked, log = Path(folder) / "request.json", Path(folder) / "log"
+        asked.write_text(request)
+        command = [sys.executable, "-m", program, str(asked)]
+        with log.open("wb") as errors:
+            running = subprocess.Popen(
+                [*command, *(["--remote", url] if url else [])],
+                env=spark_environment(environ, Path(folder)),
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                stdin=subprocess.DEVNULL,
+                text=True,
+            )
+            with running:
+                yield from _lines(running)
+        if running.returncode:
+            raise EngineLost(
+                f"not all contents could be compared: {_end(log)}. Nothing is called wrong because of that; try again, "
+                "or name another Spark Connect server: --remote sc://host:port"
+            )
+
+
+def _lines(program: subprocess.Popen[str]) -> Iterator[str]:
+    try:
+        yield from program.stdout or ()
+    finally:
+        if program.poll() is None and sys.exc_info()[0] is not None:
+            program.terminate()
+
+
+def own_server(environ: Mapping[str, str]) -> str | None:
+    """Return the Spark Connect server of the environment: the local stack's, where that is what a command is about."""
+    return command_environment(environ).get(SPARK_VARIABLE)
+
+
+def spark_environment(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Return the environment of a program with Spark: with a Java, and no client of another server."""
+    java = find_java(folder / "java", environ).environment(environ)
+    kept = {key: value for key, value in environ.items() if key not in {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"}}
+    return {**kept, **java, "PYSPARK_PYTHON": environ.get("PYSPARK_PYTHON", sys.executable)}
+
+
+def _end(log: Path) -> str:
+    return " ".join(log.read_text(errors="replace").split())[-500:] or "it said nothing"
+
+
+def checked(
+    job: RegionJob, remote: str | None, environ: Mapping[str, str], watch: Callable[[int], None] = lambda _done: None
+) -> RegionReport:
+    """Have all that a job names looked at; `watch` is told how many partitions have been, as they come.
+
+    `remote` is a Spark Connect server; without one it is that of the local stack while it is up, or a Spark in the
+    program itself. Raises EngineLost if the program does not come to its end.
+    """
+    report = RegionReport(job.attempt, (), "", {}, {})
+    done = 0
+    for line in lines_of("weir_spark.checks.checking", region_job_to_json(job).decode(), remote, environ):
+        try:
+            found = region_report_from_json(line.encode())
+        except Misconfigured:
+            continue  # somebody else's word
+        report = replace(report, checks=(*report.checks, *found.checks))
+        done += 1
+        watch(done)
+    return report
+
+
+_SHOWN = 2000
+
+
+def answered(query: StateQuery, remote: str | None, environ: Mapping[str, str]) -> pa.Table:
+    """Have a query answered.
+
+    `remote` is a Spark Connect server; without one it is that of the local stack while it is up, or a Spark in the
+    program itself. Raises Misconfigured with what Spark says of the query.
+    """
+    url = remote or own_server(environ)
+    with tempfile.TemporaryDirectory(prefix="weir-state-") as folder:
+        request, rows = Path(folder) / "query.json", Path(folder) / "answer.arrow"
+        request.write_text(query_to_json(query))
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "weir_spark.state.query",
+                str(request),
+                str(rows),
+                *(["--remote", url] if url else []),
+            ],
+            env=spark_environment(environ, Path(folder)),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise Misconfigured(f"the query was not answered: {_problem(done.stderr)}")
+        with pa.OSFile(str(rows)) as file, pa.ipc.open_stream(file) as stream:
+            return cast("pa.Table", stream.read_all())
+
+
+def _problem(said: str) -> str:
+    """The program's own error, without the plans and stack traces that Spark puts behind it."""
+    found = said.rpartition(PROBLEM)[2].strip() or "it said nothing"
+    return re.split(r";?\n\s*(?:'|\+-|JVM stacktrace|at )", found, maxsplit=1)[0][:_SHOWN]

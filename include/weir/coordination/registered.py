@@ -1,0 +1,83 @@
+"""An attempt that is registered in the ledger, and what is asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import bindparam, select
+from sqlalchemy.orm import Session
+
+from weir.coordination.values import Attempt, SparkWork
+from weir.errors import Fenced
+from weir.execution.run_state import AttemptState, CurrentResult, RunState
+from weir.formats.manifest import Manifest
+from weir.ledger.attempts import Origin, attempts_of
+from weir.ledger.database.tables import AttemptRow, DataflowRow
+from weir.ledger.results import NewResult
+from weir.ledger.runs import Run
+from weir.topology.regions import PartitionId, RegionId, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """An attempt that is in the ledger, and the Spark work of those that it fences."""
+
+    attempt: Attempt
+    run: Run
+    topology: Topology
+    origin: Origin
+    interrupt: tuple[SparkWork, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """All inputs, under lease: the run as it was at that instant, and the manifests to read."""
+
+    state: RunState
+    manifests: Mapping[PartitionId, Manifest]
+
+
+_LINEAGE = select(DataflowRow.__table__.c.lineage).where(DataflowRow.__table__.c.name == bindparam("dataflow"))
+
+
+def require_newest(session: Session, run: Run, region: RegionId, attempt: str) -> AttemptRow:
+    """The attempt's row, if it may still commit. Raises Fenced."""
+    return newest_of(session, run, region, attempt, attempts_of(session, run.id, region))
+
+
+def newest_of(session: Session, run: Run, region: RegionId, attempt: str, tries: Sequence[AttemptRow]) -> AttemptRow:
+    """Return the newest of a region's attempts, which must be `attempt`. Raises Fenced."""
+    newest = next(reversed(tries), None)
+    if newest is None:
+        raise Fenced(f"attempt {attempt} of {region} may not commit: the ledger, built again, does not know it")
+    lineage = session.connection().execute(_LINEAGE, {"dataflow": run.dataflow.name}).scalar_one()
+    if newest.id != attempt or newest.state != AttemptState.RUNNING.value:
+        raise Fenced(
+            f"attempt {attempt} of {region} may not commit: {newest.id} is {newest.state}. Nothing was changed"
+        )
+    if newest.lineage != lineage:
+        raise Fenced(
+            f"attempt {attempt} of {region} is of lineage {newest.lineage}; {run.dataflow.name} is at {lineage} now"
+        )
+    return newest
+
+
+def summary_of(
+    results: Sequence[CurrentResult | NewResult], manifests: Mapping[PartitionId, Manifest]
+) -> dict[str, Any]:
+    """What Airflow's UI shows of a region's results: rows and bytes, as a whole and a partition."""
+    return {
+        "rows": sum(result.rows for result in results),
+        "bytes": sum(result.bytes for result in results),
+        "results": {
+            str(result.partition): {
+                "rows": result.rows,
+                "bytes": result.bytes,
+                "files": len(manifests[result.partition].files) if result.partition in manifests else None,
+                "digest": result.digest,
+            }
+            for result in results
+        },
+    }

@@ -1,0 +1,59 @@
+"""What the coordinator works with. Clock and ids come in here, so that tests and the simulator hold them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from weir.ledger.ledger import Ledger
+from weir.ledger.runs import Run
+from weir.settings import EXPECTATIONS, LifeSettings, RecoverySettings
+from weir.store.store import Store
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The ledger, the store, the time, ids that never came before, and what the deployment says about recovery.
+
+    `expectations` is the folder of the suites.
+    """
+
+    ledger: Ledger
+    store: Store
+    now: Callable[[], datetime] = _now
+    new_uuid: Callable[[], uuid.UUID] = uuid.uuid4
+    recovery: RecoverySettings = field(default_factory=RecoverySettings)
+    life: LifeSettings = field(default_factory=LifeSettings)
+    expectations: str = EXPECTATIONS
+
+    def store_id(self) -> str:
+        """The id of the store that is mounted now.
+
+        Only the very first run makes the marker: a disk that is not mounted looks like an empty folder.
+        Raises Retryable if the store is not the one that the ledger knows.
+        """
+        known = self.ledger.store_id()
+        if known is None:
+            return str(self.store.initialise())
+        self.store.check_marker(known)
+        return known
+
+    def attempt_id(self, try_number: int) -> str:
+        """A new attempt's id; no file name is ever used by two."""
+        return f"t{try_number:04d}-{self.new_uuid().hex[:12]}"
+
+
+def attempt_folder(run: Run, stage: str, layout: str, subtask: int, attempt: str) -> str:
+    """Where one attempt writes one result partition, relative to the store."""
+    return f"{run.dataflow.name}/{run.epoch}/{stage}/{layout}/{subtask}/{attempt}"
+
+
+def region_folder(run: Run, region: str, subtask: int, attempt: str) -> str:
+    """Where the job of one attempt is described and reports."""
+    return f"{run.dataflow.name}/{run.epoch}/_regions/{region}/{subtask}/{attempt}"

@@ -1,0 +1,79 @@
+"""The types of key columns. Invariant: inputs that one stage reads by key are divided alike, or not read at all.
+
+`hash(1)` as an int and as a bigint differ, so a co-partitioned join would silently lose its matches.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from weir.errors import Misconfigured
+
+_INTEGERS = frozenset({"tinyint", "byte", "smallint", "short", "int", "integer", "bigint", "long"})
+_KEPT = frozenset({"boolean", "date", "timestamp", "timestamp_ntz", "binary", "string"})
+_ADVICE = {
+    "float": "equal numbers may differ in their last bits: cast it to bigint or string",
+    "double": "equal numbers may differ in their last bits: cast it to bigint or string",
+    "decimal": "its hash depends on precision and scale: cast it to string, or to bigint after scaling",
+    "array": "take out of it the elements that identify the row, or cast it to string with to_json",
+    "map": "its entries have no order: take out of it what identifies the row",
+    "struct": "name its fields as keys of their own: select them as columns",
+    "char": "it is padded with blanks: cast it to string",
+    "varchar": "cast it to string",
+    "void": "a column of nulls only divides nothing: cast it to the type that it should have",
+}
+
+
+def canonical_type(spark_type: str) -> str:
+    """Return the type that a key column of this type (Spark's `simpleString`) is cast to before it is hashed.
+
+    All integers become bigint, since Spark hashes 1 as int and 1 as bigint differently. Raises Misconfigured, with
+    advice, for types that are no good as keys.
+    """
+    spelled = spark_type.strip().lower()
+    if spelled in _INTEGERS:
+        return "bigint"
+    if spelled in _KEPT:
+        return spelled
+    root = re.split(r"[(<\s]", spelled, maxsplit=1)[0]
+    advice = _ADVICE.get(root, "cast it to string or bigint")
+    if root == "string":
+        advice = "texts that its collation holds equal have different hashes: cast it to plain string"
+    raise Misconfigured(f"a key column cannot be of type {spark_type}: {advice}, in the stage that writes it")
+
+
+_SQL_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
+
+
+def key_types(spark_schema: str, keys: tuple[str, ...], where: str) -> tuple[str, ...]:
+    """The canonical types of the columns `keys` of a schema in Spark's JSON.
+
+    Raises Misconfigured if a column is missing or its type cannot be a key; `where` names whose schema it is.
+    """
+    columns = {field["name"].lower(): field["type"] for field in json.loads(spark_schema)["fields"]}
+    missing = [key for key in keys if key.lower() not in columns]
+    if missing:
+        raise Misconfigured(f"{where} has no column {', '.join(missing)}; it has {', '.join(columns)}")
+    return tuple(canonical_type(_sql_name(columns[key.lower()])) for key in keys)
+
+
+def require_equal_key_types(stage: str, found: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]) -> None:
+    """Check the keyed inputs of a stage, given as argument to (columns, canonical types). Raises Misconfigured."""
+    if len({types for _, types in found.values()}) <= 1:
+        return
+    shown = "; ".join(
+        f"{argument} by {', '.join(f'{key} ({type_})' for key, type_ in zip(keys, types, strict=True))}"
+        for argument, (keys, types) in found.items()
+    )
+    raise Misconfigured(
+        f"the keyed inputs of stage {stage} have different key types, so equal keys would not meet: {shown}. "
+        "Cast the columns to one type in the stages that write them"
+    )
+
+
+def _sql_name(type_: Any) -> str:
+    name = type_ if isinstance(type_, str) else str(type_.get("type"))
+    return _SQL_NAMES.get(name, name)

@@ -1,0 +1,57 @@
+"""How long results stay once nobody needs them. Invariant: each choice has one text, and only keeps longer.
+
+What somebody needs (a consumer that has not read it, a reader at work, a published version) always stays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+
+from weir.errors import Misconfigured
+from weir.units import AMOUNT, plain_time, told_time
+
+KEEP_EXPECTED = '"on_consumed", "end_of_run", "2 runs" or a time such as "12 hours" or "7 days"'
+
+
+class KeepUntil(Enum):
+    """The earliest that an intermediate result may go."""
+
+    CONSUMED = "on_consumed"
+    """As soon as every consumer has committed a result made from it (Flink's rule)."""
+    END_OF_RUN = "end_of_run"
+    """When its run is over."""
+    RUNS = "runs"
+    """When so many runs have been closed after its own."""
+    TIME = "time"
+    """So long after its run was closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """A policy for intermediate results; `runs` and `time` are those of KeepUntil.RUNS and KeepUntil.TIME."""
+
+    until: KeepUntil
+    runs: int = 0
+    time: timedelta = timedelta()
+
+    @staticmethod
+    def from_text(text: str) -> Keep:
+        """Read "on_consumed", "end_of_run", "2 runs" or "7 days". Raises Misconfigured."""
+        plain = str(text).strip().lower()
+        for until in (KeepUntil.CONSUMED, KeepUntil.END_OF_RUN):
+            if plain == until.value:
+                return Keep(until)
+        found = AMOUNT.fullmatch(plain)
+        if found and found[2] == "run" and int(found[1]) > 0:
+            return Keep(KeepUntil.RUNS, runs=int(found[1]))
+        time = plain_time(plain)
+        if time is None:
+            raise Misconfigured(f"keep is {text!r}, expected {KEEP_EXPECTED}")
+        return Keep(KeepUntil.TIME, time=time)
+
+    def __str__(self) -> str:
+        if self.until is KeepUntil.RUNS:
+            return f"{self.runs} run{'s' if self.runs > 1 else ''}"
+        return told_time(self.time) if self.until is KeepUntil.TIME else self.until.value

@@ -1,0 +1,86 @@
+"""The environment of a command or a notebook: which ledger and which store it is about.
+
+Invariant: looking never creates a ledger. A checkout's local stack stands in where the environment names neither a
+store nor a ledger; Weir that was installed from a wheel has no such stack.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from weir.errors import Misconfigured
+from weir.settings import Settings, read_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from weir.coordination.services import Services
+    from weir.store.store import Store
+
+
+OWN: Final = frozenset({"WEIR_STORE", "WEIR_LEDGER"})
+"""An environment with one of these speaks of a ledger and a store of its own, not of the local stack's."""
+
+API_VARIABLE: Final = "WEIR_API"
+"""The api-server's URL, with a login and a password in it."""
+
+SPARK_VARIABLE: Final = "WEIR_SPARK_REMOTE"
+"""The URL of the Spark Connect server that commands compute with where --remote is not given."""
+
+
+def command_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment variables of this process, with those of a checkout's local stack where they apply."""
+    found = dict(os.environ if environ is None else environ)
+    stack = None if OWN & found.keys() else local_stack()
+    return found if stack is None else found | stack.local_environment()
+
+
+def local_stack() -> Any:
+    """Return the module `weir_dev.stack.local` of a checkout; None where Weir was installed from a wheel."""
+    return None if find_spec("weir_dev") is None else import_module("weir_dev.stack.local")
+
+
+def settings(environ: Mapping[str, str] | None = None) -> Settings:
+    """Return where ledger and store are, and what the environment says of recovery. Raises Misconfigured."""
+    return read_settings(command_environment(environ))
+
+
+@contextmanager
+def opened_services(*, may_be_new: bool = False) -> Iterator[Services]:
+    """The ledger and the store; `may_be_new` says that a ledger may begin empty."""
+    from weir.coordination.services import Services  # noqa: PLC0415  SQLAlchemy is slow to import
+    from weir.ledger.ledger import Ledger  # noqa: PLC0415
+    from weir.store.store import Store  # noqa: PLC0415
+
+    found = settings()
+    path = found.ledger.removeprefix("sqlite:///")
+    if not may_be_new and path != found.ledger and not Path(path).exists():
+        raise Misconfigured(
+            f"there is no ledger {path} yet: start the local stack (./weir up, ./weir demo), or set WEIR_LEDGER and "
+            "WEIR_STORE to those of your workers; `weir ledger rebuild --all` builds a lost one again"
+        )
+    ledger = Ledger.open(found.ledger)
+    try:
+        yield Services(
+            ledger,
+            Store.open(found.store, found.store_options),
+            recovery=found.recovery,
+            life=found.life,
+            expectations=found.expectations,
+        )
+    finally:
+        ledger.close()
+
+
+def open_store(url: str) -> Store:
+    """Open another store than the usual one; of its kind, it is given the same options."""
+    from weir.store.store import Store  # noqa: PLC0415  fsspec is slow to import
+
+    found = settings()
+    is_alike = url.partition("://")[0] == found.store.partition("://")[0]
+    return Store.open(url, found.store_options if is_alike else None)

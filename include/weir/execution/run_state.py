@@ -1,0 +1,305 @@
+"""What is known of a run, in one value, and what follows from it.
+
+Invariant 3: a result is *valid* when it is current and each input that it was made from is valid and has the digest
+that was read. Validity is derived here and stored nowhere.
+
+How far back a decision has looked. Invariant: what was not looked at is asked for, never assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, TypeVar
+
+from weir.errors import Misconfigured
+from weir.execution.partition_state import PartitionState
+from weir.topology.regions import InputPartitions, PartitionId, PreviousInput, RegionId, Topology
+
+_Id = TypeVar("_Id", RegionId, PartitionId)
+_DONE = (PartitionState.FINISHED, PartitionState.RELEASED)
+
+CLOSE = RegionId("weir_close", 0)
+"""The closing task: outside the topology, it needs every result of the run and reads those of the sinks."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResult:
+    """One input partition of a committed result, and the digest that was read."""
+
+    partition: PartitionId
+    attempt: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSet:
+    """The partitions of one input; all attempts that read the same share one object, of which all is asked once."""
+
+    members: tuple[ReadResult, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentResult:
+    """The current result of a partition."""
+
+    partition: PartitionId
+    result: int
+    attempt: str
+    try_number: int
+    state: PartitionState
+    folder: str
+    manifest_sha256: str
+    digest: str
+    rows: int
+    bytes: int
+    reads: tuple[ReadSet, ...]
+    made_from: str | None = None
+    fault: str | None = None
+
+
+class AttemptState(Enum):
+    """Where an attempt stands.
+
+    Waiting ones hold no process and come again with the same try; running ones may be dead without having said so;
+    adopted ones found that an earlier try had committed; retrying ones failed and are followed by another try;
+    failed ones are followed by nothing.
+    """
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    COMMITTED = "committed"
+    ADOPTED = "adopted"
+    RETRYING = "retrying"
+    FAILED = "failed"
+    FENCED = "fenced"
+
+
+@dataclass(frozen=True, slots=True)
+class RegionState:
+    """The newest attempt of a region, and whether a clear of it is on its way.
+
+    `repair_after_try` is the try that an owed clear names; the repair is open until a newer attempt has ended
+    (committed, or failed for good): `ended_try` is the newest that has. `is_refused` says that what its newest attempt
+    has made has failed a check, for good: only a person has it made again.
+    """
+
+    region: RegionId
+    newest_try: int = 0
+    newest_state: AttemptState | None = None
+    ended_try: int = 0
+    repair_after_try: int | None = None
+    is_refused: bool = False
+
+    @property
+    def under_repair(self) -> bool:
+        """Whether a clear was decided and its new attempt has not ended yet."""
+        return self.repair_after_try is not None and self.ended_try <= self.repair_after_try
+
+    @property
+    def at_work(self) -> bool:
+        """Whether an attempt is registered that has not ended, or a clear will bring one."""
+        unfinished = (AttemptState.RUNNING, AttemptState.WAITING, AttemptState.RETRYING)
+        return self.under_repair or self.newest_state in unfinished
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierRun:
+    """A run before the one that is spoken of: its topology, its id in the ledger and that of the one before it.
+
+    One that has not begun is taken to be of the topology of the run that asks. One without tasks was restored.
+    """
+
+    run: str
+    topology: Topology
+    predecessor: str | None
+    has_begun: bool = True
+    has_tasks: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """A run as the ledger knows it at one instant, and those before it that its `previous` exchanges reach.
+
+    Results and regions of earlier runs have ids with that run. What lies behind the earliest of `earlier` is taken to
+    be valid: that one is closed.
+    """
+
+    run: str
+    topology: Topology
+    results: Mapping[PartitionId, CurrentResult]
+    regions: Mapping[RegionId, RegionState]
+    predecessor: str | None = None
+    earlier: Mapping[str, EarlierRun] = field(default_factory=dict)
+    void: frozenset[RegionId] = frozenset()
+    """Regions of earlier runs that have never begun, or were refused, and that Airflow calls finished."""
+    _valid: dict[PartitionId, bool] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _holding: dict[int, bool] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _waits: dict[PartitionId, frozenset[RegionId]] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _renamed: dict[tuple[str, int], Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    # The shape of the runs
+
+    def topology_of(self, run: str) -> Topology:
+        """The topology of a run, as ids name it. Raises BeyondHorizon."""
+        return self.topology if not run else self._earlier(run).topology
+
+    def predecessor_of(self, run: str) -> str | None:
+        """The id of the run before a run; None where that is the first epoch. Raises BeyondHorizon."""
+        return self.predecessor if not run else self._earlier(run).predecessor
+
+    def _earlier(self, run: str) -> EarlierRun:
+        if run not in self.earlier:
+            raise BeyondHorizon(run)
+        return self.earlier[run]
+
+    def region(self, region: RegionId) -> RegionState:
+        """The state of `region`, also of one that never began."""
+        return self.regions.get(region, RegionState(region))
+
+    def region_ids(self, run: str = "") -> tuple[RegionId, ...]:
+        """All regions of a run, producers first."""
+        found = self.topology_of(run).region_ids()
+        return tuple(replace(each, run=run) for each in found) if run else found
+
+    def producer(self, partition: PartitionId) -> RegionId:
+        """The region that writes `partition`."""
+        producer = self.topology_of(partition.run).producer(partition)
+        return replace(producer, run=partition.run) if partition.run else producer
+
+    def outputs(self, region: RegionId) -> tuple[PartitionId, ...]:
+        """The partitions that `region` writes."""
+        if not region.run:
+            return self.topology.outputs(region)
+        found = self.topology_of(region.run).outputs(replace(region, run=""))
+        return tuple(replace(each, run=region.run) for each in found)
+
+    def consumers(self, partition: PartitionId) -> tuple[RegionId, ...]:
+        """The regions of the same run that read `partition`."""
+        if not partition.run:
+            return self.topology.consumers(partition)
+        return self._in_run(partition.run, self.topology_of(partition.run).consumers(replace(partition, run="")))
+
+    def _in_run(self, run: str, group: tuple[_Id, ...]) -> tuple[_Id, ...]:
+        """The same ids in another run: one object for one group, so that what is asked of groups is asked once."""
+        if (run, id(group)) not in self._renamed:
+            # The group itself is kept: the id of an object that is gone may come again.
+            self._renamed[run, id(group)] = (group, tuple(replace(each, run=run) for each in group))
+        renamed: tuple[_Id, ...] = self._renamed[run, id(group)][1]
+        return renamed
+
+    def inputs_of(self, region: RegionId) -> tuple[PartitionId, ...]:
+        """The partitions that `region` needs, of its own run and the one before; the closing task needs all."""
+        if region == CLOSE:
+            return tuple(partition for each in self.topology.region_ids() for partition in self.topology.outputs(each))
+        return tuple(partition for read in self.inputs(region) for partition in read.partitions)
+
+    def inputs(self, region: RegionId) -> tuple[InputPartitions, ...]:
+        """What the inputs of `region` read, those of the epoch before last. Raises BeyondHorizon or Misconfigured."""
+        topology, run = self.topology_of(region.run), region.run
+        local = replace(region, run="") if run else region
+        own = topology.inputs(local)
+        if run:
+            own = tuple(replace(read, partitions=self._in_run(run, read.partitions)) for read in own)
+        return (*own, *(self._of_epoch_before(run, read) for read in topology.previous_inputs(local)))
+
+    def _of_epoch_before(self, run: str, read: PreviousInput) -> InputPartitions:
+        partitions = self._previous_partitions(run, read)
+        return InputPartitions(
+            read.argument, read.stage, read.producer, read.layout, partitions, read.key_groups, read.schema
+        )
+
+    def _previous_partitions(self, run: str, read: PreviousInput) -> tuple[PartitionId, ...]:
+        """All that the run before has of the producer; nothing in the first epoch, and of a new state."""
+        before = self.predecessor_of(run)
+        if before is None:
+            return ()
+        known = self._earlier(before)
+        if read.producer in self.topology_of(run).states and read.producer not in known.topology.states:
+            return ()
+        if not known.topology.writes(read.producer, read.layout.id):
+            raise Misconfigured(
+                f"stage {read.stage} reads {read.producer} of the epoch before, but run {before} is pinned to a "
+                f"dataflow that does not write it as {read.layout.id}: `weir run adopt {before}`, and clear that run, "
+                "so that it is made by the present dataflow"
+            )
+        return self._in_run(before, known.topology.partitions_of(read.producer, read.layout.id))
+
+    # What is valid
+
+    def is_valid(self, partition: PartitionId) -> bool:
+        """Whether the current result of `partition` has the right content; not whether its bytes are there."""
+        self._derive_validity()
+        return self._valid.get(partition, False)
+
+    def _derive_validity(self) -> None:
+        """Producers first, so that no chain of epochs is too long for Python's stack."""
+        for partition in self._in_order() if not self._valid else ():
+            result = self.results.get(partition)
+            self._valid[partition] = (
+                result is not None
+                and result.state is not PartitionState.QUARANTINED
+                and all(self._holds(reads) for reads in result.reads)
+            )
+
+    def _in_order(self) -> Iterator[PartitionId]:
+        """All partitions: earlier runs first, producers first."""
+        for run in (*sorted(self.earlier), ""):
+            for region in self.region_ids(run):
+                yield from self.outputs(region)
+
+    def _holds(self, reads: ReadSet) -> bool:
+        """Whether all that was read is valid and has the digest that was read; its validity is known by now."""
+        known = self._holding.get(id(reads))
+        if known is None:
+            known = self._holding[id(reads)] = all(self._still_holds(read) for read in reads.members)
+        return known
+
+    def _still_holds(self, read: ReadResult) -> bool:
+        run = read.partition.run
+        if run and run not in self.earlier:
+            return True
+        current = self.results.get(read.partition)
+        return current is not None and current.digest == read.digest and self._valid.get(read.partition, False)
+
+    def is_good(self, partition: PartitionId) -> bool:
+        """Whether `partition` is valid and not known to be gone."""
+        result = self.results.get(partition)
+        return result is not None and result.state is PartitionState.FINISHED and self.is_valid(partition)
+
+    def is_done(self, partition: PartitionId) -> bool:
+        """Whether `partition` is valid, and there or released: nobody has needed its bytes any more."""
+        return self.is_valid(partition) and self.results[partition].state in _DONE
+
+    # Who is at work
+
+    def awaited_for(self, partition: PartitionId) -> frozenset[RegionId]:
+        """The regions at work that `partition` waits for: its producer, or those of what it was made from."""
+        self._derive_validity()
+        for each in self._in_order() if not self._waits else ():
+            self._waits[each] = self._derive_awaited(each)
+        return self._waits.get(partition, frozenset())
+
+    def _derive_awaited(self, partition: PartitionId) -> frozenset[RegionId]:
+        producer = self.producer(partition)
+        if self.is_coming(producer):
+            return frozenset({producer})
+        result = self.results.get(partition)
+        stale = () if result is None else (reads for reads in result.reads if not self._holds(reads))
+        missed = (read for reads in stale for read in reads.members if not self._still_holds(read))
+        return frozenset(region for read in missed for region in self._waits.get(read.partition, ()))
+
+    def is_coming(self, region: RegionId) -> bool:
+        """Whether a region is at work; of an earlier run also if it is yet to begin, or its rows were refused."""
+        known = self.region(region)
+        is_to_come = bool(region.run) and (known.is_refused or not known.newest_try)
+        return known.at_work or (is_to_come and region not in self.void)
+
+
+class BeyondHorizon(Exception):
+    """The decision needs to know of an earlier run that was not looked at: look at `run` too, and decide again."""
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        super().__init__(f"run {run} is not in the state that the decision was asked of")

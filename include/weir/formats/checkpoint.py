@@ -1,0 +1,110 @@
+"""What a checkpoint or a savepoint is: the state of a dataflow at the end of an epoch, as one versioned JSON file.
+
+Invariant: whoever has this file and the files that it names has all that the next epoch goes on from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from weir.dataflow.state import State
+from weir.formats.manifest import DataFile, StateFile, StateTally
+from weir.topology.partitions import Layout
+
+
+class SnapshotKind(Enum):
+    """What a snapshot was made for."""
+
+    CHECKPOINT = "checkpoint"
+    """Weir's own: deleted when it is subsumed."""
+    SAVEPOINT = "savepoint"
+    """A person's: one that is subsumed leaves the list and stays where it is."""
+    STOP = "stop"
+    """A savepoint that the dataflow was stopped with: nothing older is needed to continue."""
+
+    @property
+    def is_savepoint(self) -> bool:
+        """Whether it is self-contained, and a person's to delete."""
+        return self is not SnapshotKind.CHECKPOINT
+
+
+@dataclass(frozen=True, slots=True)
+class StatePartition:
+    """A subtask's part of a keyed state: `key_groups` is inclusive, `attempt` is who committed it.
+
+    `tallies` are those of its live rows, as its manifest has them: who restores it goes on from them.
+    """
+
+    subtask: int
+    key_groups: tuple[int, int]
+    attempt: str
+    digest: str
+    rows: int
+    tallies: tuple[StateTally, ...]
+    files: tuple[StateFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedSnapshot:
+    """A keyed state: how it was declared, by which stage, and its partitions by subtask."""
+
+    state: State
+    stage: str
+    max_parallelism: int
+    spark_schema: str
+    partitions: tuple[StatePartition, ...]
+
+    @property
+    def layout(self) -> Layout:
+        """How the rows of its partitions are laid out."""
+        return Layout(self.state.keys, self.max_parallelism)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultInFlight:
+    """A result partition that the next epoch reads over `previous`: lists, broadcast state, and plain results.
+
+    `folder` is relative to the store, or to the savepoint.
+    """
+
+    stage: str
+    subtask: int
+    layout: str
+    attempt: str
+    folder: str
+    manifest_sha256: str
+    digest: str
+    files: tuple[DataFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A completed checkpoint or savepoint; `number` counts up per dataflow and is never used twice.
+
+    `pinned` is the JSON of the dataflow that the epoch's run is pinned to. Paths are relative to the store; those of a
+    savepoint to its own folder, which has all files that it names and can be moved anywhere. `triggered_at` and
+    `completed_at` are in UTC, ISO 8601. `incremental_bytes` are those of files that no checkpoint before it names.
+    """
+
+    dataflow: str
+    number: int
+    kind: SnapshotKind
+    epoch: str
+    run: str
+    lineage: int
+    attempt: str
+    states: tuple[KeyedSnapshot, ...]
+    results: tuple[ResultInFlight, ...]
+    pinned: dict[str, object]
+    triggered_at: str
+    completed_at: str
+    full_bytes: int
+    incremental_bytes: int
+    new_files: int
+    shared_files: int
+
+    @property
+    def files(self) -> dict[str, StateFile]:
+        """The files of keyed state that it names, by their paths."""
+        return {file.path: file for state in self.states for part in state.partitions for file in part.files}

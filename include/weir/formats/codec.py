@@ -1,0 +1,278 @@
+"""Manifests, copies, jobs, reports, failures and records of runs as versioned JSON.
+
+Invariant: equal values give equal bytes, and those bytes decode to equal values. An unknown version is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import types
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from weir.errors import Misconfigured
+from weir.formats.checkpoint import Checkpoint
+from weir.formats.checks import ExpectationResult
+from weir.formats.manifest import Manifest, StageCopy, StateFile
+from weir.formats.region_failure import RegionFailure
+from weir.formats.region_job import RegionJob, RegionReport
+from weir.formats.run_record import RunRecord
+
+VERSIONS: Mapping[str, int] = types.MappingProxyType(
+    {
+        "manifest": 4,
+        "stage copy": 1,
+        "region job": 4,
+        "region report": 4,
+        "region failure": 1,
+        "run record": 1,
+        "checkpoint": 2,
+    }
+)
+"""The newest version of each kind of document, which is the one that is written; all since the first are read."""
+
+_CHECKSUM = "sha256"
+T = TypeVar("T")
+
+
+def manifest_to_json(manifest: Manifest) -> bytes:
+    """Encode a manifest as canonical JSON."""
+    return _encode("manifest", manifest)
+
+
+def manifest_from_json(data: bytes) -> Manifest:
+    """Decode a manifest. Raises Misconfigured on an unknown version or another kind of document."""
+    return _decode("manifest", Manifest, data)
+
+
+def stage_copy_to_json(copy: StageCopy) -> bytes:
+    """Encode the description of a copy as canonical JSON, with its own SHA-256: no ledger knows it."""
+    return _sealed("stage copy", copy)
+
+
+def stage_copy_from_json(data: bytes) -> StageCopy:
+    """Decode the description of a copy.
+
+    Raises Misconfigured on an unknown version, another kind of document, or one that is not as it was written.
+    """
+    return _unsealed("stage copy", StageCopy, data, "the description of a copy")
+
+
+def region_job_to_json(job: RegionJob) -> bytes:
+    """Encode a region's job as canonical JSON."""
+    return _encode("region job", job)
+
+
+def region_job_from_json(data: bytes) -> RegionJob:
+    """Decode a region's job. Raises Misconfigured on an unknown version or another kind of document."""
+    return _decode("region job", RegionJob, data)
+
+
+def region_report_to_json(report: RegionReport) -> bytes:
+    """Encode a region's report as canonical JSON."""
+    return _encode("region report", report)
+
+
+def region_report_from_json(data: bytes) -> RegionReport:
+    """Decode a region's report. Raises Misconfigured on an unknown version or another kind of document."""
+    return _decode("region report", RegionReport, data)
+
+
+def region_failure_to_json(failure: RegionFailure) -> bytes:
+    """Encode a region's failure as canonical JSON."""
+    return _encode("region failure", failure)
+
+
+def region_failure_from_json(data: bytes) -> RegionFailure:
+    """Decode a region's failure. Raises Misconfigured on an unknown version or another kind of document."""
+    return _decode("region failure", RegionFailure, data)
+
+
+def run_record_to_json(record: RunRecord) -> bytes:
+    """Encode the record of a run as canonical JSON."""
+    return _encode("run record", record)
+
+
+def run_record_from_json(data: bytes) -> RunRecord:
+    """Decode the record of a run. Raises Misconfigured on an unknown version or another kind of document."""
+    return _decode("run record", RunRecord, data)
+
+
+def checkpoint_to_json(checkpoint: Checkpoint) -> bytes:
+    """Encode a checkpoint or savepoint as canonical JSON, with its own SHA-256."""
+    return _sealed("checkpoint", checkpoint)
+
+
+def checkpoint_from_json(data: bytes) -> Checkpoint:
+    """Decode a checkpoint.
+
+    Raises Misconfigured on an unknown version, another kind of document, or one that is not as it was written.
+    """
+    return _unsealed("checkpoint", Checkpoint, data, "a checkpoint")
+
+
+def state_files_to_plain(files: Iterable[StateFile]) -> list[Any]:
+    """Encode files of keyed state for a column of JSON."""
+    return [_plain(each) for each in files]
+
+
+def state_files_from_plain(value: Any) -> tuple[StateFile, ...]:
+    """Decode files of keyed state. Raises Misconfigured if they are none."""
+    return cast("tuple[StateFile, ...]", _value(tuple[StateFile, ...], value, "state files"))
+
+
+def expectation_results_to_plain(results: Iterable[ExpectationResult]) -> list[Any]:
+    """Encode what became of expectations for a column of JSON."""
+    return [_plain(each) for each in results]
+
+
+def expectation_results_from_plain(value: Any) -> tuple[ExpectationResult, ...]:
+    """Decode what became of expectations. Raises Misconfigured if it is none of that."""
+    return cast("tuple[ExpectationResult, ...]", _value(tuple[ExpectationResult, ...], value, "expectation results"))
+
+
+def _sealed(kind: str, value: object) -> bytes:
+    """Encode a document of which no ledger knows the SHA-256: it has its own."""
+    return _encode(kind, value, {_CHECKSUM: _checksum(_encode(kind, value))})
+
+
+def _unsealed(kind: str, target: type[T], data: bytes, what: str) -> T:
+    value = _decode(kind, target, data, _CHECKSUM)
+    _require_as_written(what, data)
+    return value
+
+
+def _checksum(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _require_as_written(what: str, data: bytes) -> None:
+    """Compare a document with its own SHA-256, as it was read: what an older Weir has written lacks later fields."""
+    document = json.loads(data)
+    said = document.pop(_CHECKSUM, None)
+    if _checksum(_canonical(document)) != said or _canonical({**document, _CHECKSUM: said}) != data:
+        raise Misconfigured(f"{what} is not as it was written: its SHA-256 does not match")
+
+
+def _canonical(document: Mapping[str, Any]) -> bytes:
+    text = json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return text.encode() + b"\n"
+
+
+def _encode(kind: str, value: object, more: Mapping[str, str] = types.MappingProxyType({})) -> bytes:
+    try:
+        return _canonical({"weir": kind, "version": VERSIONS[kind], **_plain(value), **more})
+    except (TypeError, ValueError) as error:
+        raise Misconfigured(
+            f"a {kind} holds a value that is not JSON ({error}): parameters and source slices must be made of "
+            "dicts with string keys, lists, strings, finite numbers, booleans and None"
+        ) from error
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return value.value if isinstance(value, Enum) else value
+
+
+def _decode(kind: str, target: type[T], data: bytes, *besides: str) -> T:
+    try:
+        document = json.loads(data)
+    except ValueError as error:
+        raise Misconfigured(f"expected a {kind} of Weir, found something that is not JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("weir") != kind:
+        raise Misconfigured(f"expected a {kind} of Weir, found another document")
+    _check_version(kind, document.get("version"))
+    body = {key: value for key, value in document.items() if key not in ("weir", "version", *besides)}
+    return cast(T, _value(target, body, kind))
+
+
+def _check_version(kind: str, version: object) -> None:
+    newest = VERSIONS[kind]
+    if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= newest:
+        known = "1" if newest == 1 else f"1 to {newest}"
+        raise Misconfigured(f"a {kind} has version {version}, this Weir reads {known}: use the Weir that wrote it")
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    if hint in (Any, object):
+        return value
+    if is_dataclass(hint):
+        return _dataclass(cast("type[Any]", hint), value, where)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return _member(hint, value, where)
+    origin = get_origin(hint)
+    if origin is not None:
+        return _CONTAINERS[origin](get_args(hint), value, where)
+    accepted = (int, float) if hint is float else hint
+    if isinstance(value, bool) is not (hint is bool) or not isinstance(value, accepted):
+        raise _unexpected(where, getattr(hint, "__name__", str(hint)), value)
+    return value
+
+
+def _dataclass(hint: type[Any], value: Any, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise _unexpected(where, "an object", value)
+    hints, optional = _fields(cast("Any", hint))
+    unknown, absent = sorted(value.keys() - hints.keys()), sorted(hints.keys() - value.keys() - optional)
+    if unknown or absent:
+        raise Misconfigured(f"{where}: unknown fields {unknown}, missing fields {absent}: use the Weir that wrote it")
+    return hint(**{name: _value(hints[name], item, f"{where}.{name}") for name, item in value.items()})
+
+
+def _member(hint: type[Enum], value: Any, where: str) -> Enum:
+    try:
+        return hint(value)
+    except ValueError:
+        raise _unexpected(where, f"one of {', '.join(str(each.value) for each in hint)}", value) from None
+
+
+@cache
+def _fields(hint: type[Any]) -> tuple[dict[str, Any], frozenset[str]]:
+    return get_type_hints(hint), frozenset(field.name for field in fields(hint) if _has_default(field))
+
+
+def _has_default(field: Field[Any]) -> bool:
+    return field.default is not MISSING or field.default_factory is not MISSING
+
+
+def _tuple(args: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise _unexpected(where, "a list", value)
+    hints = [args[0]] * len(value) if args[-1] is Ellipsis else list(args)
+    if len(hints) != len(value):
+        raise _unexpected(where, f"a list of {len(hints)}", value)
+    return tuple(_value(hint, item, f"{where}[{i}]") for i, (hint, item) in enumerate(zip(hints, value, strict=True)))
+
+
+def _dict(args: tuple[Any, ...], value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _unexpected(where, "an object", value)
+    return {key: _value(args[1], item, f"{where}.{key}") for key, item in value.items()}
+
+
+def _optional(args: tuple[Any, ...], value: Any, where: str) -> Any:
+    if value is None:
+        return None
+    return _value(next(hint for hint in args if hint is not types.NoneType), value, where)
+
+
+_CONTAINERS: dict[Any, Callable[[tuple[Any, ...], Any, str], Any]] = {
+    tuple: _tuple,
+    dict: _dict,
+    Mapping: _dict,
+    Union: _optional,
+    types.UnionType: _optional,
+}
+
+
+def _unexpected(where: str, expected: str, found: Any) -> Misconfigured:
+    return Misconfigured(f"{where}: expected {expected}, found {str(found)[:80]!r}")

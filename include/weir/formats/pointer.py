@@ -1,0 +1,64 @@
+"""The pointer to a published version of a data set.
+
+Invariant: a version is published by the exclusive create of its pointer, and readers take the highest. So an old
+publisher that wakes up late can only add a version that nobody looks at, and no reader sees half of one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from weir.errors import Misconfigured
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedPartition:
+    """One partition of a published version: its folder in the store, its Parquet files there, and its digest."""
+
+    subtask: int
+    folder: str
+    files: tuple[str, ...]
+    rows: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """One version of one epoch of a sink; `published_at` is in UTC, ISO 8601."""
+
+    dataflow: str
+    sink: str
+    epoch: str
+    version: int
+    attempt: str
+    spark_schema: str
+    partitions: tuple[PublishedPartition, ...]
+    published_at: str
+
+    def to_json(self) -> bytes:
+        """The pointer as it is stored."""
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1, sort_keys=True).encode()
+
+
+def pointer_from_json(data: bytes) -> Pointer:
+    """Read a stored pointer. Raises Misconfigured for a format of a newer Weir."""
+    found: dict[str, Any] = json.loads(data)
+    form = found.pop("format", None)
+    if form != FORMAT:
+        raise Misconfigured(
+            f"a published pointer has format {form!r}, this Weir reads {FORMAT}: install the Weir that wrote it"
+        )
+    partitions = tuple(
+        PublishedPartition(**{**each, "files": tuple(each["files"])}) for each in found.pop("partitions")
+    )
+    return Pointer(partitions=partitions, **found)
+
+
+def newest(names: Iterable[str]) -> str | None:
+    """The name that readers take; None if nothing has been published."""
+    return max((name for name in names if name.endswith(".json")), default=None)

@@ -1,0 +1,277 @@
+"""What the operator asks of a Spark job, and what the job reports. Invariant: both travel as versioned JSON files.
+
+The job knows nothing of the ledger, the operator nothing of DataFrames; this is all that they share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
+from weir.dataflow.state import State
+from weir.formats.checks import CheckReport, CheckToRun, Why
+from weir.formats.manifest import ContentDigest, DataFile, StateTally
+from weir.topology.partitions import Layout
+
+JOB_NAME: Final = "job.json"
+FAILURE_NAME: Final = "failure.json"
+
+STOP_NAME: Final = "stop"
+"""Where this file is in an attempt's folder, the attempt's job must not run: it ends at once if it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionToRead:
+    """The exact files of one input partition, in Spark's spelling of their paths, and the attempt that wrote them.
+
+    `run` is empty for the job's own run, else the id of an earlier one.
+    """
+
+    stage: str
+    subtask: int
+    files: tuple[str, ...]
+    attempt: str = ""
+    run: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StateFileToRead:
+    """A file of keyed state, in Spark's spelling of its path; see StateFile."""
+
+    path: str
+    epoch: str
+    key_groups: tuple[int, int]
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateToRead:
+    """The state that a stage goes on from; of keyed state its files, oldest epoch first, and tallies of its live rows.
+
+    Lists and broadcast state are the partitions of their input, by subtask; they have nothing here but `state`.
+
+    A row is visible if its `updated` is above `expired_until`, in seconds since 1970 (None: no time to live); `updated`
+    here is that of the rows which this epoch updates. `tallies` is None where they are to be counted
+    anew, since the partition covers other key groups than the one that it goes on from. With `is_full` all of the state
+    is written, not only what has changed.
+    """
+
+    state: State
+    files: tuple[StateFileToRead, ...]
+    tallies: tuple[StateTally, ...] | None
+    updated: int
+    expired_until: int | None
+    is_full: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredToCheck:
+    """An input partition that was restored, and that nobody has looked at since: what it must be, whole.
+
+    `files` are those of a plain result, `state` the whole partition of a keyed state. `digest`, `rows` and
+    `spark_schema` are the recorded ones; `key_groups` is the inclusive range of those that may be in it (None: any).
+    Where the state only grows, it has `at_least` as many rows.
+    """
+
+    run: str
+    stage: str
+    subtask: int
+    layout: Layout
+    attempt: str
+    digest: str
+    rows: int
+    spark_schema: str
+    files: tuple[str, ...] = ()
+    state: StateToRead | None = None
+    key_groups: tuple[int, int] | None = None
+    at_least: int | None = None
+    digest_rule: DigestRule = PLAIN_RULE
+    checks: tuple[CheckToRun, ...] = ()
+    """Suites besides what is built in."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputToRead:
+    """An input from the store: partitions, recorded schema, and the inclusive range of key groups to keep (None: all).
+
+    `declared_schema` is a DDL string, or empty. Names and types of the recorded schema must be those of the declared
+    one; without partitions the input is empty and has the declared schema.
+    """
+
+    argument: str
+    layout: Layout
+    spark_schema: str
+    partitions: tuple[PartitionToRead, ...]
+    key_groups: tuple[int, int] | None = None
+    declared_schema: str = ""
+    state: StateToRead | None = None
+    """Given where the stage keeps this input as its state: the function is handed a handle, not a DataFrame."""
+    restored: tuple[RestoredToCheck, ...] = ()
+    """Partitions of it that are to be checked before anything is computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputToWrite:
+    """A result partition to write: the layout and the attempt's own folder.
+
+    `folder` is relative to the store; `spark_folder` is the same in Spark's spelling. Neither exists yet.
+    """
+
+    layout: Layout
+    folder: str
+    spark_folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class MergeToWrite:
+    """Files of a keyed state that become one run of it: those of `state`, each cut to its key groups.
+
+    Where `is_bottom` there are no older ones: deleted and expired rows are left out. `parts` is how many files to
+    write, apart by key group. `folder` is relative to the store; `spark_folder` is the same in Spark's spelling.
+    """
+
+    stage: str
+    layout: Layout
+    state: StateToRead
+    is_bottom: bool
+    parts: int
+    folder: str
+    spark_folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class CopyToWrite:
+    """Where a stage's rows are copied to, and the fingerprint of what they are made from.
+
+    `folder` is relative to the store; `spark_folder` is the same in Spark's spelling. Neither exists yet.
+    """
+
+    folder: str
+    spark_folder: str
+    made_from: str
+
+
+@dataclass(frozen=True, slots=True)
+class CopyToRead:
+    """The copy of a stage's rows that an earlier attempt wrote: made from the same, and right byte for byte.
+
+    It stands for the stage if `code` and `session` are the job's own, which only the job knows. `inputs` and `copies`
+    are those of its StageCopy.
+    """
+
+    attempt: str
+    folder: str
+    files: tuple[str, ...]
+    spark_schema: str
+    code: str
+    session: dict[str, str]
+    inputs: tuple[str, ...]
+    copies: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StageToRun:
+    """One stage of the region, in topological order.
+
+    `pipelined` maps an argument to the stage of the same region that feeds it, also over a cached exchange. `function`
+    is empty for a sink: its rows are those of its one pipelined input. `digest` says what of the rows counts. Where
+    `copy` is given, the stage's rows are written there, and read from there by all that follows, unless `resume` has
+    them already; where `is_persisted`, Spark keeps them until the attempt ends.
+    """
+
+    name: str
+    function: str
+    is_source: bool
+    subtask: int
+    parallelism: int
+    pipelined: dict[str, str]
+    inputs: tuple[InputToRead, ...]
+    outputs: tuple[OutputToWrite, ...]
+    slice: Any = None
+    digest: DigestRule = PLAIN_RULE
+    keeps_state_of: str = ""
+    """Of a state: the stage whose handle of this name has its content."""
+    copy: CopyToWrite | None = None
+    resume: CopyToRead | None = None
+    is_persisted: bool = False
+    checks: tuple[CheckToRun, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RegionJob:
+    """Everything that one attempt needs; `interval` is in UTC, ISO 8601, end exclusive.
+
+    `notes` are for the job's log: what was found while the job was described.
+    """
+
+    attempt: str
+    dataflow: str
+    epoch: str
+    interval: tuple[str, str]
+    region: str
+    subtask: int
+    store: str
+    report: str
+    stages: tuple[StageToRun, ...]
+    parameters: dict[str, Any]
+    spark_conf: dict[str, str] = field(default_factory=dict)
+    modules: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    merges: tuple[MergeToWrite, ...] = ()
+    """Of a compaction, which has no stages: its report has an output for each of them, in this order."""
+    to_check: tuple[RestoredToCheck, ...] = ()
+    """Of a drill, or where somebody asks, which has no stages either: its report has what was found of each of them."""
+    why: Why = Why.FRESH
+    """Why these are looked at."""
+
+    @property
+    def folder(self) -> str:
+        """The attempt's own folder, relative to the store: job, report, and what is said to a job on the way."""
+        return self.report.rpartition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputReport:
+    """One result partition as it was written."""
+
+    stage: str
+    layout: Layout
+    folder: str
+    spark_schema: str
+    digest: ContentDigest
+    files: tuple[DataFile, ...]
+    state: StateReport | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StateReport:
+    """What a partition of keyed state has become.
+
+    `tallies` are those of its live rows, by their last update, and make its digest. `changed` rows were written. With
+    `is_whole` the written files are all of it: nothing of the epoch before is used any more. `rows_before` are those of
+    the epoch before that are visible and of this partition's key groups.
+    """
+
+    tallies: tuple[StateTally, ...]
+    changed: int
+    is_whole: bool = False
+    rows_before: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RegionReport:
+    """The job's answer: outputs, a fingerprint of the code that ran, the session's settings, and seconds a step.
+
+    `resumed` names the stages that were read from copies of earlier attempts instead of being computed. Where a check
+    of a restored input has failed there are no outputs.
+    """
+
+    attempt: str
+    outputs: tuple[OutputReport, ...]
+    code: str
+    session: dict[str, str]
+    metrics: dict[str, float]
+    resumed: tuple[str, ...] = ()
+    checks: tuple[CheckReport, ...] = ()

@@ -1,0 +1,31 @@
+"""The record of a run beside its results, from which a lost ledger is built again.
+
+Invariant: the newest record of a run names the dataflow that it is pinned to, and every attempt that no longer counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """What the ledger knows of a run and no manifest does; times are in UTC, ISO 8601.
+
+    `pinned` is the dataflow's JSON (None: the run is to be pinned anew). `abandoned` are the attempts from before the
+    run was last pinned: their results belong to another topology.
+    """
+
+    run: str
+    dataflow: str
+    epoch: str
+    interval: tuple[str, str]
+    dag_id: str
+    run_id: str
+    task_prefix: str
+    parameters: dict[str, Any]
+    pinned: dict[str, Any] | None
+    predecessor: str | None
+    created_at: str
+    abandoned: tuple[str, ...] = field(default=())

@@ -1,0 +1,68 @@
+"""What a program with Spark is asked about keyed states. Invariant: JSON in; an unknown version is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from weir.dataflow.state import State, StateKind
+from weir.errors import Misconfigured
+from weir.formats.region_job import StateFileToRead, StateToRead
+
+VERSION = 1
+
+PROBLEM = "query_state: "
+"""What the program puts before its own error, among all that Spark says."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateQuery:
+    """A query in Spark's SQL, and the states that it names, each a view of that name; at most `limit` rows."""
+
+    query: str
+    states: Mapping[str, StateToRead]
+    limit: int | None
+
+
+def query_to_json(query: StateQuery) -> str:
+    """All that the program is asked."""
+    states = {name: state_to_plain(read) for name, read in query.states.items()}
+    return json.dumps({"version": VERSION, "query": query.query, "limit": query.limit, "states": states})
+
+
+def query_from_json(text: str) -> StateQuery:
+    """Read what the program is asked. Raises Misconfigured for a version that is not known."""
+    found = json.loads(text)
+    if found.get("version") != VERSION:
+        raise Misconfigured(
+            f"the query has version {found.get('version')!r}, expected {VERSION}: use the program of the Weir that "
+            "wrote it"
+        )
+    states = {name: state_from_plain(read) for name, read in found["states"].items()}
+    return StateQuery(found["query"], states, found["limit"])
+
+
+def state_to_plain(read: StateToRead) -> dict[str, Any]:
+    """A state as JSON has it, for a program that only reads it."""
+    state = read.state
+    return {
+        "name": state.name,
+        "keys": list(state.keys),
+        "schema": state.schema,
+        "expired_until": read.expired_until,
+        "files": [asdict(file) for file in read.files],
+    }
+
+
+def state_from_plain(found: Mapping[str, Any]) -> StateToRead:
+    """Read what `state_to_plain` has made."""
+    state = State(found["name"], StateKind.KEYED, tuple(found["keys"]), found["schema"])
+    files = tuple(
+        StateFileToRead(
+            each["path"], each["epoch"], (each["key_groups"][0], each["key_groups"][1]), each["rows"], each["bytes"]
+        )
+        for each in found["files"]
+    )
+    return StateToRead(state, files, None, 0, found["expired_until"], is_full=False)

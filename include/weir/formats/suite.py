@@ -1,0 +1,120 @@
+"""A suite of expectations, read from Great Expectations' own JSON. Invariant: what is not understood is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from weir.errors import Misconfigured
+
+_OF_SUITE = frozenset({"name", "expectations", "id", "suite_parameters", "meta", "notes"})
+_OF_EXPECTATION = frozenset(
+    {"type", "kwargs", "meta", "severity", "notes", "description", "id", "expectation_context", "rendered_content"}
+)
+
+_PARAMETER = "$PARAMETER"
+
+
+class Severity(Enum):
+    """What a violated expectation does: GX's `critical` fails, its `warning` and `info` warn."""
+
+    FAIL = "fail"
+    WARN = "warn"
+
+
+_SEVERITIES = {"critical": Severity.FAIL, "warning": Severity.WARN, "info": Severity.WARN}
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """One expectation, in GX's terms; `blames` names inputs of the stage that are distrusted where it is violated."""
+
+    type: str
+    kwargs: dict[str, Any]
+    severity: Severity = Severity.FAIL
+    blames: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """Expectations that are checked together; `fingerprint` is that of all that can change an outcome."""
+
+    name: str
+    fingerprint: str
+    expectations: tuple[Expectation, ...] = field(default=())
+
+
+def suite_from_json(name: str, data: bytes) -> Suite:
+    """Read the suite `name` from GX's JSON. Raises Misconfigured for what is not one, or is more than Weir knows."""
+    try:
+        document = json.loads(data)
+    except ValueError as error:
+        raise Misconfigured(f"the suite {name} is not JSON: {error}") from error
+    problems = list(_suite_problems(name, document))
+    if problems:
+        raise Misconfigured(f"the suite {name} cannot be used: {'; '.join(problems)}")
+    expectations = tuple(_expectation(each) for each in document["expectations"])
+    return Suite(name, _fingerprint(expectations), expectations)
+
+
+def _suite_problems(name: str, document: Any) -> Iterator[str]:
+    if not isinstance(document, Mapping) or not isinstance(document.get("expectations"), list):
+        yield 'expected an object with a list of "expectations", as Great Expectations writes it'
+        return
+    if unknown := sorted(document.keys() - _OF_SUITE):
+        yield f"its fields {unknown} are not known"
+    if document.get("name", name) != name:
+        yield f"it says that its name is {document['name']!r}: name the file so, or correct it"
+    if document.get("suite_parameters"):
+        yield "suite_parameters are not known to Weir: write the values into kwargs"
+    if not document["expectations"]:
+        yield "it expects nothing"
+    for number, each in enumerate(document["expectations"]):
+        yield from (f"expectation {number}: {problem}" for problem in _expectation_problems(each))
+
+
+def _expectation_problems(document: Any) -> Iterator[str]:
+    if not isinstance(document, Mapping) or not isinstance(document.get("type"), str):
+        yield 'expected an object with a "type", such as "expect_column_values_to_not_be_null"'
+        return
+    if unknown := sorted(document.keys() - _OF_EXPECTATION):
+        yield f"its fields {unknown} are not known"
+    for each in ("kwargs", "meta"):
+        if not isinstance(document.get(each) or {}, Mapping):
+            yield f"its {each} must be an object"
+            return
+    if document.get("severity") not in (None, *_SEVERITIES):
+        yield f"its severity {document['severity']!r} is none of {', '.join(_SEVERITIES)}"
+    if not _are_texts((document.get("meta") or {}).get("blames", [])):
+        yield 'meta.blames must be a list of names of inputs, such as ["weather"]'
+    if _PARAMETER in json.dumps(document.get("kwargs")):
+        yield f"{_PARAMETER} in its kwargs is not known to Weir: write the value itself"
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def _expectation(document: Mapping[str, Any]) -> Expectation:
+    notes = document.get("notes") or ()
+    return Expectation(
+        document["type"],
+        dict(document.get("kwargs") or {}),
+        _SEVERITIES[document.get("severity") or "critical"],
+        tuple((document.get("meta") or {}).get("blames", ())),
+        (notes,) if isinstance(notes, str) else tuple(str(each) for each in notes),
+    )
+
+
+def _fingerprint(expectations: tuple[Expectation, ...]) -> str:
+    """Their order and their notes change nothing."""
+    each = sorted(
+        json.dumps([one.type, one.kwargs, one.severity.value, sorted(one.blames)], sort_keys=True)
+        for one in expectations
+    )
+    return hashlib.sha256("\n".join(each).encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""Stored bytes and rows, read again: verification, scrubbing, repair, restore tests."""

@@ -1,0 +1,98 @@
+"""Whether committed results are what their stages' suites expect, because somebody asks.
+
+Invariant: nothing follows from it but a record of what was found; what is looked at is under lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from sqlalchemy.orm import Session
+
+from weir.coordination.read_leases import leased_reading, reader
+from weir.coordination.services import Services
+from weir.dataflow import Dataflow
+from weir.execution.partition_state import PartitionState
+from weir.formats.checks import CheckReport, CheckToRun, Outcome, Why
+from weir.formats.codec import manifest_from_json
+from weir.formats.paths import MANIFEST
+from weir.formats.region_job import RestoredToCheck
+from weir.integrity.ledger import results_to_verify, runs_named
+from weir.integrity.restore_test import Check
+from weir.ledger.database.tables import ResultRow, RunRow
+from weir.ledger.runs import dataflow_of, epoch_of_run, topology_of
+from weir.quality.ledger import enter_checks
+from weir.quality.stored_checks import checking_job, checks_now, recorded_in, to_check
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was found in the current results of some runs whose stages have suites."""
+
+    runs: tuple[str, ...]
+    checks: tuple[CheckReport, ...]
+
+    @property
+    def is_right(self) -> bool:
+        """Whether nothing that is expected is violated."""
+        return all(each.outcome is not Outcome.FAILED for each in self.checks)
+
+
+def ask(services: Services, name: str | None, check: Check) -> Asked:
+    """Check the current results of a run, of a dataflow, or of all, dataflow by dataflow.
+
+    Raises Misconfigured for a name that is not known, or a suite that is missing or bad; Retryable; and what `check`
+    raises.
+    """
+    with services.ledger.transaction() as session:
+        runs = runs_named(session, name)
+        rows = _in_one_layout(results_to_verify(session, runs, [PartitionState.FINISHED]))
+        flows = {run: topology_of(pinned).dataflow for run in runs if (pinned := _pinned(session, run)) is not None}
+    checks: list[CheckReport] = []
+    for dataflow, of_dataflow in groupby([row for row in rows if row.run in flows], lambda row: dataflow_of(row.run)):
+        checks += _asked(services, dataflow, list(of_dataflow), flows, check)
+    return Asked(tuple(runs), tuple(checks))
+
+
+def _pinned(session: Session, run: str) -> dict[str, object] | None:
+    return session.get_one(RunRow, run).pinned
+
+
+def _in_one_layout(rows: Sequence[ResultRow]) -> list[ResultRow]:
+    """Of each partition one of the layouts that it is written in: their rows are the same."""
+    found: dict[tuple[str, str, int], ResultRow] = {}
+    for row in rows:
+        if row.is_current:
+            found.setdefault((row.run, row.stage, row.subtask), row)
+    return list(found.values())
+
+
+def _asked(
+    services: Services, dataflow: str, rows: Sequence[ResultRow], flows: dict[str, Dataflow], check: Check
+) -> tuple[CheckReport, ...]:
+    by = reader("weir verify --expectations")
+    with leased_reading(services, dataflow, [row.id for row in rows], by) as lease:
+        wanted = list(_wanted(services, [row for row in rows if row.id in lease.results], flows))
+        if not wanted:
+            return ()
+        epoch = epoch_of_run(wanted[0].run)
+        job = checking_job(services.store, dataflow, epoch, services.attempt_id(0), wanted, Why.ASKED)
+        checks = check(job).checks
+    with services.ledger.transaction(dataflow) as session:
+        epochs = {each.run: epoch_of_run(each.run) for each in wanted}
+        enter_checks(session, dataflow, epochs, "", checks, services.now())
+    return checks
+
+
+def _wanted(services: Services, rows: Sequence[ResultRow], flows: dict[str, Dataflow]) -> Iterator[RestoredToCheck]:
+    known: dict[tuple[int, str], tuple[CheckToRun, ...]] = {}
+    for row in rows:
+        flow = flows[row.run]
+        if (id(flow), row.stage) not in known:
+            known[id(flow), row.stage] = checks_now(services, flow.name, flow, row.stage, Why.ASKED)
+        checks = known[id(flow), row.stage]
+        if checks:
+            manifest = manifest_from_json(services.store.read(f"{row.folder}/{MANIFEST}"))
+            yield to_check(services.store, flow, manifest, row.folder, recorded_in(manifest), checks)

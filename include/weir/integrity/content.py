@@ -1,0 +1,107 @@
+"""Whether the rows of results are what was committed, whatever is wrong with the bytes: their digests, computed again.
+
+Invariant: what is put into quarantine was there, and under lease, while its digest was computed. Whatever was made from
+it is not valid from that transaction on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from sqlalchemy.orm import Session
+
+from weir.coordination.services import Services
+from weir.errors import Fault, Loss
+from weir.execution.partition_state import PartitionState
+from weir.formats.codec import manifest_from_json
+from weir.formats.content_check import ContentAnswer, ResultToCheck
+from weir.formats.manifest import Manifest
+from weir.formats.paths import MANIFEST
+from weir.integrity.verify import Outcome, Verified
+from weir.ledger.database.tables import ResultRow, RunRow
+from weir.ledger.results import move
+from weir.ledger.runs import Run, dataflow_of, run_by_id
+from weir.state.assigned import state_as_of
+from weir.state.checkpoint_content import keyed_states
+from weir.store.worker_threads import in_parallel
+
+
+def contents_to_check(services: Services, found: Sequence[Verified]) -> tuple[ResultToCheck, ...]:
+    """What is to be asked about results whose bytes are right, by their numbers in the ledger. Raises Retryable.
+
+    Not about those of a form of their run that it has no more: by what rule they were digested nobody knows.
+    """
+    whole = [each for each in found if each.outcome in (Outcome.WHOLE, Outcome.BACK)]
+    with services.ledger.transaction() as session:
+        pinned = {run: session.get_one(RunRow, run).pinned for run in {each.run for each in whole}}
+        runs = {run: run_by_id(session, run) for run, pin in pinned.items() if pin is not None}
+    known = [each for each in whole if each.run in runs]
+    manifests = in_parallel(
+        lambda each: manifest_from_json(services.store.read(f"{each.folder}/{MANIFEST}")),
+        known,
+        services.store.workers,
+    )
+    asked = (_asked(services, runs[each.run], each, manifest) for each, manifest in zip(known, manifests, strict=True))
+    return tuple(each for each in asked if each is not None)
+
+
+def _asked(services: Services, run: Run, each: Verified, manifest: Manifest) -> ResultToCheck | None:
+    name, store = f"{each.stage}[{each.subtask}] of {each.run}", services.store
+    if manifest.state is not None:
+        state, _ = keyed_states(run.topology).get(each.stage, (None, ""))
+        if state is None or not each.is_current:
+            return None
+        files = state_as_of(store, state, run.epoch, manifest.state.files)
+        return ResultToCheck(
+            each.result, name, (), manifest.spark_schema, is_keyed=True, expected=str(manifest.digest), state=files
+        )
+    rules = {stage.name: stage.digest for stage in run.dataflow.stages}
+    if each.stage not in rules:
+        return None
+    return ResultToCheck(
+        each.result,
+        name,
+        tuple(store.spark_url(f"{each.folder}/{file.name}") for file in manifest.files),
+        manifest.spark_schema,
+        bool(manifest.keys),
+        str(manifest.digest),
+        rules[each.stage],
+    )
+
+
+def with_contents(
+    services: Services, found: Sequence[Verified], asked: Iterable[ResultToCheck], answers: Iterable[ContentAnswer]
+) -> tuple[Verified, ...]:
+    """Put into quarantine what has another digest than was committed; answers `found` with what is known by now."""
+    expected = {each.number: each.expected for each in asked}
+    said = {each.number: each for each in answers}
+    by_dataflow: dict[str, list[Verified]] = {}
+    for each in found:
+        by_dataflow.setdefault(dataflow_of(each.run), []).append(each)
+    judged = []
+    for dataflow, results in by_dataflow.items():
+        with services.ledger.transaction(dataflow) as session:
+            for each in results:
+                answer = said.get(each.result)
+                wanted = expected.get(each.result, "")
+                judged.append(each if answer is None else _judged(session, services, each, wanted, answer))
+    return tuple(judged)
+
+
+def _judged(session: Session, services: Services, verified: Verified, expected: str, answer: ContentAnswer) -> Verified:
+    if answer.digest is None:
+        return replace(verified, outcome=Outcome.UNREADABLE, detail=answer.error)
+    if answer.digest == expected:
+        return verified
+    row = session.get(ResultRow, verified.result)
+    if row is None or row.state != PartitionState.FINISHED.value:
+        return replace(verified, outcome=Outcome.GONE)
+    detail = f"its bytes are as committed, but the digest of its rows is {answer.digest}, expected {expected}"
+    move(session, row, PartitionState.QUARANTINED, detail, services.now())
+    row.verified_at = None
+    if row.is_current:
+        # What was made from it is not taken for valid any more without a look.
+        session.get_one(RunRow, row.run).closed_at = None
+    loss = Loss(row.run, row.stage, row.subtask, row.layout, row.attempt, Fault.STALE, f"it is quarantined: {detail}")
+    return replace(verified, outcome=Outcome.QUARANTINED, detail=detail, loss=loss)

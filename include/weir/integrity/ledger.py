@@ -1,0 +1,98 @@
+"""Which results are to be read again, and which have been. Invariant: it is the ledger's word only, of one instant."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from datetime import datetime
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from weir.execution.partition_state import PartitionState
+from weir.ledger.database.tables import FailoverRow, HousekeepingRow, ResultRow, RunRow
+from weir.ledger.runs import named_run, runs_of
+
+_SCRUBBED = "scrubbed until"
+"""The job whose time says up to when the share of bytes to be read has been used up."""
+
+_MOST = 10_000
+"""How many results are looked at for the next ones."""
+
+
+def runs_named(session: Session, name: str | None) -> list[str]:
+    """The runs that a person means by a dataflow, a run, or nothing. Raises Misconfigured with what is known."""
+    known = runs_of(session, name) or ([] if name is None else [named_run(session, name)])
+    return [row.id for row in known]
+
+
+def results_to_verify(session: Session, runs: Collection[str], states: Iterable[PartitionState]) -> list[ResultRow]:
+    """The results of some runs that are in one of these states, oldest epoch first."""
+    query = (
+        select(ResultRow)
+        .where(ResultRow.run.in_(runs), ResultRow.state.in_([each.value for each in states]))
+        .order_by(ResultRow.run, ResultRow.id)
+    )
+    return list(session.scalars(query))
+
+
+def results_by_number(session: Session, numbers: Collection[int]) -> dict[int, ResultRow]:
+    """Results as they are now, by their numbers."""
+    return {row.id: row for row in session.scalars(select(ResultRow).where(ResultRow.id.in_(numbers)))}
+
+
+def bytes_at_rest(session: Session, dataflow: str) -> int:
+    """The bytes of all results of a dataflow that are there."""
+    query = (
+        select(func.coalesce(func.sum(ResultRow.bytes), 0))
+        .join(RunRow, RunRow.id == ResultRow.run)
+        .where(RunRow.dataflow == dataflow, ResultRow.state == PartitionState.FINISHED.value)
+    )
+    return int(session.scalar(query) or 0)
+
+
+def longest_unverified(session: Session, dataflow: str) -> list[ResultRow]:
+    """The results that are there, that first which was compared, or committed, the longest time ago."""
+    query = (
+        select(ResultRow)
+        .join(RunRow, RunRow.id == ResultRow.run)
+        .where(RunRow.dataflow == dataflow, ResultRow.state == PartitionState.FINISHED.value)
+        .order_by(func.coalesce(ResultRow.verified_at, ResultRow.state_at), ResultRow.id)
+        .limit(_MOST)
+    )
+    return list(session.scalars(query))
+
+
+def undecided_losses(session: Session, dataflow: str, since: datetime) -> list[ResultRow]:
+    """Current results that were found lost since then, and of whose run nothing has been decided after that."""
+    decided = select(FailoverRow.id).where(
+        FailoverRow.run == ResultRow.run, FailoverRow.decided_at >= ResultRow.state_at
+    )
+    query = (
+        select(ResultRow)
+        .join(RunRow, RunRow.id == ResultRow.run)
+        .where(
+            RunRow.dataflow == dataflow,
+            ResultRow.state == PartitionState.LOST.value,
+            ResultRow.is_current,
+            ResultRow.state_at >= since,
+            ~decided.exists(),
+        )
+        .order_by(ResultRow.run, ResultRow.id)
+    )
+    return list(session.scalars(query))
+
+
+def mark_verified(session: Session, results: Collection[int], now: datetime) -> None:
+    """Write down that all bytes of these results have been compared, and are as they were written."""
+    session.execute(update(ResultRow).where(ResultRow.id.in_(results)).values(verified_at=now))
+
+
+def scrubbed_until(session: Session, dataflow: str) -> datetime | None:
+    """Up to when the share of a dataflow's bytes has been used up; None before the first time."""
+    row = session.get(HousekeepingRow, (_SCRUBBED, dataflow))
+    return None if row is None else row.done_at
+
+
+def note_scrubbed_until(session: Session, dataflow: str, until: datetime) -> None:
+    """Write down that the share is used up until then."""
+    session.merge(HousekeepingRow(job=_SCRUBBED, scope=dataflow, done_at=until))

@@ -1,0 +1,115 @@
+"""Having made again what was found bad, before somebody needs it.
+
+Invariant: what is carried out is a plan, as by `weir plan RUN --apply`, and recorded as such; only what is bad and
+current is asked for. What was released, or made again meanwhile, is not.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from weir.coordination.services import Services
+from weir.errors import Conflict, Loss, Misconfigured
+from weir.integrity.records import Misfit
+from weir.integrity.verify import Outcome, Verified
+from weir.ledger.database.tables import RunRow
+from weir.ledger.runs import run_by_id
+from weir.recovery.failovers import FailoverKind, record_failover
+from weir.recovery.inputs import losses_by_partition
+from weir.recovery.planning import plan_by_looking
+from weir.recovery.questions import Answer, carry_out_by_hand
+from weir.recovery.rules.backtrack import Occasion
+from weir.recovery.rules.decision import Failure
+from weir.recovery.rules.plan import Plan, StepKind
+
+_ATTEMPTS = 3
+"""How often a run may change while its repair is planned."""
+
+
+class Answered(Enum):
+    """What becomes of something bad."""
+
+    REPAIRED = "is made again"
+    LEFT = "is left to a person"
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What follows for a run of which something is bad: how many task instances are to be cleared, or why none is."""
+
+    run: str
+    answer: Answered
+    owed: int
+    said: str
+
+    def __str__(self) -> str:
+        """A sentence."""
+        return f"{self.run} {self.answer.value}: {self.said}"
+
+
+def repaired(services: Services, found: Iterable[Verified], misfits: Iterable[Misfit] = ()) -> tuple[Repair, ...]:
+    """Have all runs made whole of which something current, or published, was found bad. Raises Retryable."""
+    lost: dict[str, list[Loss]] = defaultdict(list)
+    for each in found:
+        if each.outcome in (Outcome.LOST, Outcome.QUARANTINED) and each.is_current and each.loss is not None:
+            lost[each.run].append(each.loss)
+    unpublished = {each.run: f"{each.path}: {each.detail}" for each in misfits if each.is_published}
+    runs = sorted(lost.keys() | unpublished.keys())
+    return tuple(repair(services, run, lost.get(run, ()), unpublished.get(run, "")) for run in runs)
+
+
+def repair(services: Services, run: str, losses: Iterable[Loss], unpublished: str = "") -> Repair:
+    """Owe the clears of a plan that makes again what is lost, or published otherwise than it was.
+
+    `unpublished` says what is wrong with what the run has published; empty if that is right. Raises Retryable.
+    """
+    with services.ledger.transaction() as session:
+        row = session.get_one(RunRow, run)
+        if row.deleted_at is not None:
+            return _left(run, "Airflow has no such DagRun any more, and nothing can be cleared there")
+        if row.pinned is None:
+            return _left(run, "it is to be pinned anew: clear its tasks in Airflow, so that they begin again")
+        named = run_by_id(session, run)
+    found = tuple(losses)
+    cause = "; ".join([*(str(each) for each in found), *filter(None, [unpublished])])
+    asked = Failure(
+        None,
+        losses_by_partition(found, run),
+        occasion=Occasion.REPAIR,
+        cause=cause,
+        largest=services.recovery.largest_plan,
+        unpublished=unpublished,
+    )
+    for _ in range(_ATTEMPTS):
+        try:
+            answer = Answer(named, *plan_by_looking(services, named, asked))
+            return _carried_out(services, answer)
+        except Misconfigured as error:
+            return _left(run, str(error))
+        except Conflict:
+            continue
+    return _left(run, f"it changed {_ATTEMPTS} times while its repair was planned; `weir plan {run} --apply`")
+
+
+def _carried_out(services: Services, answer: Answer) -> Repair:
+    run, plan = answer.run.id, answer.plan
+    if plan.held_back:
+        with services.ledger.transaction(answer.run.dataflow.name) as session:
+            record_failover(session, answer.run, plan, services.now(), FailoverKind.HELD_BACK, None)
+        return _left(run, f"{plan.held_back}. `weir plan {run}` shows the plan, and `weir plan {run} --apply` does it")
+    owed = carry_out_by_hand(services, answer, FailoverKind.SCRUB)
+    joined = plan.of(StepKind.JOINED)
+    if not owed and not joined:
+        return _left(run, _why_nothing(plan))
+    return Repair(run, Answered.REPAIRED, owed, plan.summary())
+
+
+def _why_nothing(plan: Plan) -> str:
+    return f"nothing has to run again ({plan.summary()})"
+
+
+def _left(run: str, why: str) -> Repair:
+    return Repair(run, Answered.LEFT, 0, why)

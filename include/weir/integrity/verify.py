@@ -1,0 +1,201 @@
+"""Reading results again before somebody needs them, and writing down what was found.
+
+Invariant: what is read is under lease; only what is there by the ledger, before and after, is called whole or lost.
+What is found bad and nobody needs any more is released, not lost: nobody misses it, and nothing waits for its repair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import groupby
+
+from sqlalchemy.orm import Session
+
+from weir.coordination.read_leases import leased_reading, reader
+from weir.coordination.services import Services
+from weir.errors import Fault, Loss
+from weir.execution.partition_state import PartitionState
+from weir.formats.manifest import Manifest
+from weir.integrity.ledger import mark_verified, results_by_number
+from weir.ledger.database.tables import ResultRow, RunRow
+from weir.ledger.results import move, record_losses
+from weir.ledger.runs import dataflow_of
+from weir.retention.release import release
+from weir.store.probe import PartitionRef
+from weir.store.verification import Watch, compare_results
+
+_RESULTS_AT_ONCE, _BYTES_AT_ONCE = 200, 2 * 2**30
+"""How much is read under one lease, and written down together: what was read before a process was killed counts."""
+
+
+class Pages(Enum):
+    """Of which results the checksums of pages are compared, which tell of damage from before the commit."""
+
+    ALL = "all"
+    NEW = "those that have never been verified"
+
+
+class Outcome(Enum):
+    """What has been found of a result."""
+
+    WHOLE = "whole"
+    BACK = "back"
+    """It was lost, and all of its bytes are there again, as they were written."""
+    LOST = "lost"
+    """Bytes are missing or damaged."""
+    UNNEEDED = "released"
+    """Bytes are missing or damaged, and nobody needs them any more."""
+    OTHERWISE = "otherwise"
+    """Its bytes are right, but the ledger says something else of it than its manifest."""
+    QUARANTINED = "quarantined"
+    """Its bytes are right, but its rows are not those that were digested when it was made."""
+    UNREADABLE = "unreadable"
+    """Its bytes are right, but nobody could digest its rows."""
+    GONE = "gone"
+    """It was released or made again meanwhile: nothing is known of it, or needs to be."""
+
+
+VERIFIED = (PartitionState.FINISHED, PartitionState.LOST)
+"""The states of results that are worth reading again; of those that are lost, the bytes may be back."""
+
+BAD = frozenset(Outcome) - {Outcome.WHOLE, Outcome.BACK, Outcome.GONE}
+"""The outcomes that are told of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """One result, what was found of it, and if that is bad, what exactly."""
+
+    result: int
+    run: str
+    stage: str
+    subtask: int
+    layout: str
+    attempt: str
+    folder: str
+    bytes: int
+    is_current: bool
+    outcome: Outcome
+    detail: str = ""
+    loss: Loss | None = None
+
+    def __str__(self) -> str:
+        """As a part of a sentence."""
+        return f"{self.stage}[{self.subtask}] ({self.layout}) of {self.attempt} in {self.run}: {self.detail}"
+
+
+def verify_results(
+    services: Services,
+    rows: Sequence[ResultRow],
+    what: str,
+    watch: Watch = lambda _bytes: None,
+    pages: Pages = Pages.ALL,
+) -> Iterator[Verified]:
+    """Compare all bytes of results that the ledger calls finished or lost, and write down what is found, bit by bit.
+
+    `what` reads them, for a person who is told why a result stays. Raises Retryable where the store does not answer.
+    """
+    store_id = services.store_id()
+    for dataflow, of_dataflow in groupby(rows, key=lambda row: dataflow_of(row.run)):
+        for batch in _batches(list(of_dataflow)):
+            numbers = [row.id for row in batch]
+            with leased_reading(services, dataflow, numbers, reader(what)) as lease:
+                claimed = [row for row in batch if row.id in lease.results or row.state == PartitionState.LOST.value]
+                paged = {reference(row) for row in claimed if pages is Pages.ALL or row.verified_at is None}
+                found = compare_results(services.store, store_id, [reference(row) for row in claimed], watch, paged)
+            yield from _written_down(services, dataflow, batch, found)
+
+
+def reference(row: ResultRow) -> PartitionRef:
+    """How the store is asked for a result."""
+    return PartitionRef(row.run, row.stage, row.subtask, row.layout, row.attempt, row.folder, row.manifest_sha256)
+
+
+def _batches(rows: list[ResultRow]) -> Iterator[list[ResultRow]]:
+    batch: list[ResultRow] = []
+    for row in rows:
+        if batch and (len(batch) == _RESULTS_AT_ONCE or sum(each.bytes for each in batch) + row.bytes > _BYTES_AT_ONCE):
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch
+
+
+def _written_down(
+    services: Services, dataflow: str, batch: Sequence[ResultRow], found: Mapping[PartitionRef, Manifest | Loss]
+) -> list[Verified]:
+    losses = [answer for answer in found.values() if isinstance(answer, Loss)]
+    if losses:
+        release(services, dataflow, sorted({loss.run for loss in losses}))
+    with services.ledger.transaction(dataflow) as session:
+        record_losses(session, losses, services.now())
+        now = results_by_number(session, [row.id for row in batch])
+        answers = [(row, now.get(row.id), found.get(reference(row))) for row in batch]
+        verified = [_judged(session, services, *each) for each in answers]
+        whole = [each.result for each in verified if each.outcome in (Outcome.WHOLE, Outcome.BACK)]
+        mark_verified(session, whole, services.now())
+    return verified
+
+
+def _judged(
+    session: Session, services: Services, row: ResultRow, now: ResultRow | None, answer: Manifest | Loss | None
+) -> Verified:
+    if now is None or answer is None:
+        return _verified(row, Outcome.GONE)
+    state = PartitionState(now.state)
+    if isinstance(answer, Loss):
+        outcomes = {PartitionState.LOST: Outcome.LOST, PartitionState.RELEASED: Outcome.UNNEEDED}
+        return _verified(now, outcomes.get(state, Outcome.GONE), f"{answer.fault.value}, {answer.detail}", answer)
+    if state not in (PartitionState.LOST, PartitionState.FINISHED):
+        return _verified(now, Outcome.GONE)
+    otherwise = _otherwise(now, answer)
+    if otherwise:
+        return _verified(now, Outcome.OTHERWISE, otherwise)
+    if state is PartitionState.FINISHED:
+        return _verified(now, Outcome.WHOLE)
+    move(session, now, PartitionState.FINISHED, "all of its bytes are back, as they were written", services.now())
+    now.fault = None
+    session.get_one(RunRow, now.run).released_at = None  # it may have to be released now
+    return _verified(now, Outcome.BACK)
+
+
+def known_lost(row: ResultRow) -> Verified:
+    """What the ledger alone knows of a result that was found lost before."""
+    fault = Fault(row.fault or Fault.MISSING.value)
+    loss = Loss(row.run, row.stage, row.subtask, row.layout, row.attempt, fault, row.state_reason)
+    return _verified(row, Outcome.LOST, row.state_reason, loss)
+
+
+def _otherwise(row: ResultRow, manifest: Manifest) -> str:
+    """Where the ledger and the manifest, whose digest it knows, do not agree."""
+    said = {
+        "attempt": (row.attempt, manifest.attempt),
+        "stage": (row.stage, manifest.stage),
+        "subtask": (row.subtask, manifest.subtask),
+        "layout": (row.layout, manifest.layout),
+        "digest": (row.digest, str(manifest.digest)),
+        "rows": (row.rows, manifest.rows),
+        "bytes": (row.bytes, manifest.bytes),
+    }
+    differing = [f"{what} {ledger} and {stored}" for what, (ledger, stored) in said.items() if ledger != stored]
+    return f"ledger and manifest say different things: {', '.join(differing)}" if differing else ""
+
+
+def _verified(row: ResultRow, outcome: Outcome, detail: str = "", loss: Loss | None = None) -> Verified:
+    return Verified(
+        row.id,
+        row.run,
+        row.stage,
+        row.subtask,
+        row.layout,
+        row.attempt,
+        row.folder,
+        row.bytes,
+        row.is_current,
+        outcome,
+        detail,
+        loss,
+    )

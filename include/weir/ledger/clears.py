@@ -1,0 +1,101 @@
+"""Owed clears: what Airflow has still to be told.
+
+Invariant 7: an owed clear is written in the transaction of the decision, and goes only when Airflow was seen to follow.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import bindparam, select
+from sqlalchemy.orm import Session
+
+from weir.execution.run_state import CLOSE
+from weir.ledger.database.tables import AttemptRow, OwedClearRow
+from weir.ledger.runs import Run
+from weir.topology.regions import RegionId
+
+_ANY_OPEN = select(OwedClearRow.__table__.c.id).where(OwedClearRow.__table__.c.settled_at.is_(None)).limit(1)
+_OPEN = select(OwedClearRow).where(OwedClearRow.settled_at.is_(None)).order_by(OwedClearRow.id)
+
+_OPEN_OF = _OPEN.where(OwedClearRow.dataflow == bindparam("dataflow"))
+"""Built once: every task asks this when it begins, and most often there is nothing."""
+
+
+def owe_clear(
+    session: Session,
+    run: Run,
+    region: RegionId,
+    expected_try: int,
+    reason: str,
+    now: datetime,
+    failover: int | None = None,
+) -> None:
+    """Write down that the task instance of `region` is to be cleared if it still has `expected_try`, once."""
+    same = select(OwedClearRow.id).where(
+        OwedClearRow.run == run.id,
+        OwedClearRow.region == region.name,
+        OwedClearRow.subtask == region.subtask,
+        OwedClearRow.expected_try == expected_try,
+        OwedClearRow.settled_at.is_(None),
+    )
+    if session.scalar(same) is not None:
+        return
+    task_id, map_index = task_of(session, run, region)
+    session.add(
+        OwedClearRow(
+            dataflow=run.dataflow.name,
+            run=run.id,
+            region=region.name,
+            subtask=region.subtask,
+            dag_id=run.dag_id,
+            run_id=run.run_id,
+            task_id=task_id,
+            map_index=map_index,
+            expected_try=expected_try,
+            reason=reason,
+            failover=failover,
+            created_at=now,
+        )
+    )
+
+
+def task_of(session: Session, run: Run, region: RegionId) -> tuple[str, int]:
+    """The task instance of a region, by the dataflow that the run is pinned to now.
+
+    A task that was mapped when its DagRun was made keeps its indexes when it is no more: then the tries of this DagRun
+    tell. What once began without an index is gone from Airflow as soon as the task is mapped, so that tells nothing.
+    """
+    task_id = run.task_prefix + region.name
+    index = -1 if region == CLOSE else run.topology.region(region.name).map_index(region.subtask)
+    return task_id, index if index >= 0 else _index_begun(session, run, region)
+
+
+def _index_begun(session: Session, run: Run, region: RegionId) -> int:
+    query = (
+        select(AttemptRow.map_index)
+        .where(
+            AttemptRow.run == run.id,
+            AttemptRow.region == region.name,
+            AttemptRow.subtask == region.subtask,
+            AttemptRow.try_number > 0,
+        )
+        .order_by(AttemptRow.try_number.desc())
+        .limit(1)
+    )
+    known = session.scalar(query)
+    return -1 if known is None else known
+
+
+def open_clears(session: Session, dataflow: str | None = None) -> list[OwedClearRow]:
+    """What is still owed, oldest first."""
+    if session.connection().execute(_ANY_OPEN).first() is None:
+        return []
+    if dataflow is None:
+        return list(session.scalars(_OPEN))
+    return list(session.scalars(_OPEN_OF, {"dataflow": dataflow}))
+
+
+def clears_of_run(session: Session, run: str) -> list[OwedClearRow]:
+    """All clears ever decided for a run."""
+    return list(session.scalars(select(OwedClearRow).where(OwedClearRow.run == run).order_by(OwedClearRow.id)))

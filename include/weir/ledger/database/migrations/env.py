@@ -1,0 +1,12 @@
+"""Alembic's entry: runs the migrations on the connection that `weir.ledger.database.migrate` hands in."""
+
+from alembic import context
+
+from weir.ledger.database import tables as quality_models  # noqa: F401  # their tables are known once they are imported
+from weir.ledger.database.tables import Table
+
+context.configure(
+    connection=context.config.attributes["connection"], target_metadata=Table.metadata, render_as_batch=True
+)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,177 @@
+"""PostgreSQL as the ledger's database.
+
+Invariant: a connection lives as long as one transaction. Task processes fork, compute for hours and come by the
+hundred: none of them holds one of the server's connections meanwhile.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from sqlalchemy import URL, Connection, Engine, Integer, cast, create_engine, event, func, literal, select
+from sqlalchemy.exc import DataError, DBAPIError, ProgrammingError
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
+
+from weir.errors import DiskFull, Misconfigured, Retryable, WeirError
+from weir.ledger.database.tables import DataflowRow
+
+T = TypeVar("T")
+DRIVER = "postgresql+psycopg2"
+
+LOCK_SECONDS = 60
+"""How long to wait for another process's transaction, and for a server that is starting."""
+
+IDLE_SECONDS = 300
+"""After that the server ends a transaction whose process is stopped or unreachable, and its locks with it."""
+
+_ADVISORY = 7390217
+"""The first half of our advisory locks; the second is a dataflow's name."""
+
+_CONNECTION: dict[str, Any] = {
+    "application_name": "weir",
+    "client_encoding": "utf8",
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+"""Parameters of libpq, where the URL has none: that a server vanished is noticed in a minute, not in two hours."""
+
+_BUSY_CODES = frozenset({"57P03", "53300"})
+
+_BUSY_WORDS = "the database system is|too many clients|remaining connection slots|too many connections"
+"""What a server says that is starting or stopping, or has given all of its connections."""
+
+_GONE_CODES = frozenset({"57P01", "57P02", "08000", "08003", "08006"})
+_GONE_WORDS = "Connection refused|closed the connection|terminating connection|Connection reset|timeout expired"
+
+_ADVICE: tuple[tuple[frozenset[str], str, str], ...] = (
+    (
+        frozenset({"28P01", "28000"}),
+        "authentication failed|no password supplied|no pg_hba.conf entry|not permitted to log in",
+        "correct the login and the password in WEIR_LEDGER or the connection weir_ledger, or the server's pg_hba.conf",
+    ),
+    (
+        frozenset({"3D000"}),
+        'database ".*" does not exist',
+        "type `createdb` with that name on the server, or correct the database in WEIR_LEDGER",
+    ),
+    (
+        frozenset(),
+        'role ".*" does not exist',
+        "type `createuser` with that name on the server, or correct the login in WEIR_LEDGER",
+    ),
+    (
+        frozenset({"42501"}),
+        "permission denied",
+        "type ALTER DATABASE name OWNER TO role on the server: Weir makes its tables itself",
+    ),
+    (
+        frozenset({"42P01", "42703"}),
+        "$^",
+        "its tables are not those of Weir. Type `weir ledger upgrade`, or let WEIR_LEDGER name another database",
+    ),
+    (frozenset({"22021", "22P05"}), "$^", "make its database anew, with ENCODING 'UTF8'"),
+    (
+        frozenset(),
+        "certificate|does not support SSL|invalid sslmode",
+        "correct sslmode and the certificates (sslrootcert) in WEIR_LEDGER or the connection weir_ledger",
+    ),
+)
+"""SQLSTATEs, the words of an error that has none since no connection was made, and what a person can do."""
+
+_PASSING_CODES = ("08", "25P", "40", "53", "55P", "57")
+"""Of errors that say nothing of the ledger: connection, time limits, serialization, resources, locks, an operator."""
+
+
+def postgres_engine(url: URL) -> Engine:
+    """Engine for `url`, in which each transaction sees what was committed before each of its statements."""
+    arguments = {key: value for key, value in _CONNECTION.items() if key not in url.query}
+    engine = create_engine(url, poolclass=NullPool, isolation_level="READ COMMITTED", connect_args=arguments)
+    event.listen(engine, "begin", _limit_waits)
+    return engine
+
+
+def _limit_waits(connection: Connection) -> None:
+    # Not as parameters of the connection: a pooler between us and the server would refuse them.
+    connection.exec_driver_sql(
+        f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'; SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"
+    )
+
+
+def lock_dataflow(session: Session, dataflow: str) -> None:
+    """Shut out all other transactions of `dataflow`, also where it has no row yet."""
+    query = select(DataflowRow).where(DataflowRow.name == dataflow).with_for_update()
+    if session.scalar(query) is None:
+        # Whoever comes first makes the row; the others wait here, and then find it.
+        name = func.hashtext(literal(dataflow))
+        session.execute(select(func.pg_advisory_xact_lock(cast(literal(_ADVISORY), Integer), name)))
+        session.execute(query)
+
+
+def read_only(session: Session) -> None:
+    """Let the session see one instant, whatever is committed meanwhile, and write nothing."""
+    session.connection(execution_options={"isolation_level": "REPEATABLE READ", "postgresql_readonly": True})
+
+
+def is_busy(error: DBAPIError) -> bool:
+    """Whether the server itself has said that it will answer in a moment."""
+    code = _code(error)
+    return code in _BUSY_CODES if code else re.search(_BUSY_WORDS, str(error.orig)) is not None
+
+
+def is_coming(error: DBAPIError) -> bool:
+    """Whether a server that has answered before is likely to answer in a moment: it is busy, or being restarted."""
+    code = _code(error)
+    is_gone = code in _GONE_CODES if code else re.search(_GONE_WORDS, str(error.orig)) is not None
+    return is_gone or is_busy(error)
+
+
+def patiently(step: Callable[[], T], will_answer: Callable[[DBAPIError], bool]) -> T:
+    """Do `step`, which changes nothing where it fails, until the server answers."""
+    deadline, pause = time.monotonic() + LOCK_SECONDS, 0.05
+    while True:
+        try:
+            return step()
+        except DBAPIError as error:
+            if not will_answer(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, 1.0)
+
+
+def postgres_error(error: DBAPIError, ledger: str) -> WeirError | None:
+    """What an error of the database means for Weir; None for one that Weir itself has caused."""
+    code, said = _code(error), " ".join(str(error.orig).split())
+    advice = _advice(code, said)
+    if advice is not None:
+        return Misconfigured(f"the ledger {ledger} cannot be used ({said}): {advice}")
+    if code == "25006":
+        return Retryable(
+            f"the ledger {ledger} takes no writes ({said}): is it a standby? Let WEIR_LEDGER name the primary, or all "
+            "of its hosts with target_session_attrs=read-write"
+        )
+    if code == "53100":
+        return DiskFull(f"the ledger {ledger} cannot be written: its server's disk is full ({said}). Make room there")
+    is_ours = isinstance(error, ProgrammingError | DataError)
+    if code.startswith(_PASSING_CODES) or error.connection_invalidated or not (code or is_ours):
+        return Retryable(f"the ledger {ledger} does not answer: {said}")
+    return None
+
+
+def _advice(code: str, said: str) -> str | None:
+    """What a person has to do before a retry can help, if anything."""
+    for codes, words, advice in _ADVICE:
+        if code in codes or (not code and re.search(words, said)):
+            return advice
+    return None
+
+
+def _code(error: DBAPIError) -> str:
+    """The SQLSTATE; empty if no connection was made, of which the driver knows only the words."""
+    return getattr(error.orig, "pgcode", None) or ""

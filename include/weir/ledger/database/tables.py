@@ -1,0 +1,442 @@
+"""The kinds of columns that both databases keep alike. Invariant: what was written is read back, in UTC.
+
+The ledger's tables.
+
+Invariant: at most one result of a partition is current, and at most one run owns an epoch; both are unique indexes,
+so that no code path can break them. Times are UTC.
+
+The ledger's tables of keyed state: checkpoints, compactions, and what dataflows were restored from.
+
+Invariant: a checkpoint's number is that of one checkpoint of its dataflow, which a unique constraint holds to.
+
+The ledger's table of checks. Invariant: a row says what was found in the rows of one partition, once and for all.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    DateTime,
+    Dialect,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An aware datetime in UTC: SQLite forgets zones, and PostgreSQL answers in the server's."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002 - SQLAlchemy's signature
+        """Store in UTC."""
+        return None if value is None else value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002 - SQLAlchemy's signature
+        """Give the zone back."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Prose(TypeDecorator[str]):
+    """Text from anywhere: what no database can hold of it (NUL, half of a surrogate pair) is replaced."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002 - SQLAlchemy's signature
+        """Replace."""
+        if value is None:
+            return None
+        return value.replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
+
+
+LARGE = BigInteger().with_variant(Integer, "sqlite")
+"""Above two billion; SQLite's integers have no size."""
+
+ADDRESS = Text().with_variant(String(250), "sqlite")
+"""Of any length: a Spark master may be a list of hosts. SQLite's texts have no length."""
+
+
+class Table(DeclarativeBase):
+    """The registry of all tables."""
+
+    type_annotation_map = {dict[str, Any]: JSON, list[Any]: JSON, datetime: UtcDateTime}  # noqa: RUF012 - SQLAlchemy's
+
+
+class DataflowRow(Table):
+    """A dataflow; its row is what writing transactions lock. A new lineage shuts out all older attempts."""
+
+    __tablename__ = "dataflow"
+    name: Mapped[str] = mapped_column(String(60), primary_key=True)
+    lineage: Mapped[int] = mapped_column(Integer, default=1)
+    store_id: Mapped[str] = mapped_column(String(64))
+    first_epoch: Mapped[str | None] = mapped_column(String(32))
+
+
+class RunRow(Table):
+    """The run that owns an epoch, pinned to the dataflow that its first attempt saw (empty: to be pinned anew).
+
+    `released_at` is since when all is released that ever will be, `deleted_at` since when Airflow has no such run, and
+    `expired_at` since when its manifests and records are gone too.
+    """
+
+    __tablename__ = "run"
+    __table_args__ = (UniqueConstraint("dataflow", "epoch"), Index("run_in_airflow", "dag_id", "run_id"))
+    id: Mapped[str] = mapped_column(String(120), primary_key=True)
+    dataflow: Mapped[str] = mapped_column(ForeignKey("dataflow.name"))
+    epoch: Mapped[str] = mapped_column(String(32))
+    interval_start: Mapped[datetime]
+    interval_end: Mapped[datetime]
+    dag_id: Mapped[str] = mapped_column(String(250))
+    run_id: Mapped[str] = mapped_column(String(250))
+    task_prefix: Mapped[str] = mapped_column(String(250))
+    pinned: Mapped[dict[str, Any] | None]
+    parameters: Mapped[dict[str, Any]]
+    predecessor: Mapped[str | None] = mapped_column(String(32))
+    created_at: Mapped[datetime]
+    closed_at: Mapped[datetime | None]
+    released_at: Mapped[datetime | None]
+    deleted_at: Mapped[datetime | None]
+    expired_at: Mapped[datetime | None]
+
+
+class AttemptRow(Table):
+    """One try of one region, ordered by try number.
+
+    `max_tries` grows with each clear of the task instance unless it was running; the run's `clear_number` then does.
+    `heard_at` is when its process has last said that it is at work.
+    """
+
+    __tablename__ = "attempt"
+    __table_args__ = (UniqueConstraint("run", "region", "subtask", "try_number"),)
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    run: Mapped[str] = mapped_column(ForeignKey("run.id"))
+    region: Mapped[str] = mapped_column(String(250))
+    subtask: Mapped[int]
+    task_id: Mapped[str] = mapped_column(String(250))
+    map_index: Mapped[int]
+    try_number: Mapped[int]
+    max_tries: Mapped[int]
+    clear_number: Mapped[int] = mapped_column(Integer, default=0)
+    ti_id: Mapped[str] = mapped_column(String(64))
+    lineage: Mapped[int]
+    origin: Mapped[str] = mapped_column(String(20))
+    state: Mapped[str] = mapped_column(String(20))
+    session_id: Mapped[str] = mapped_column(String(64))
+    session_url: Mapped[str] = mapped_column(ADDRESS)
+    began_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
+    heard_at: Mapped[datetime | None]
+    waits: Mapped[int] = mapped_column(Integer, default=0)
+    failure: Mapped[str | None] = mapped_column(String(20))
+    error: Mapped[str | None] = mapped_column(Prose)
+    labels: Mapped[dict[str, Any] | None]
+    metrics: Mapped[dict[str, Any] | None]
+
+
+class ResultRow(Table):
+    """A result partition of one attempt, and where it stands in its life.
+
+    `made_from` is a fingerprint of all that it was made from; `differs_from` the attempt that made something else from
+    the same; `fault` the value of the Fault that was found in it. `deleted_at` is since when its data files are gone,
+    `verified_at` when all of its bytes were last compared.
+    """
+
+    __tablename__ = "result"
+    __table_args__ = (
+        UniqueConstraint("attempt", "stage", "subtask", "layout"),
+        Index(
+            "one_current_result",
+            "run",
+            "stage",
+            "subtask",
+            "layout",
+            unique=True,
+            sqlite_where=text("is_current = 1"),
+            postgresql_where=text("is_current"),
+        ),
+    )
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    run: Mapped[str] = mapped_column(ForeignKey("run.id"))
+    stage: Mapped[str] = mapped_column(String(60))
+    subtask: Mapped[int]
+    layout: Mapped[str] = mapped_column(String(120))
+    attempt: Mapped[str] = mapped_column(ForeignKey("attempt.id"))
+    is_current: Mapped[bool] = mapped_column(Boolean)
+    state: Mapped[str] = mapped_column(String(20))
+    state_reason: Mapped[str] = mapped_column(Prose, default="")
+    state_at: Mapped[datetime]
+    folder: Mapped[str] = mapped_column(String(500))
+    manifest_sha256: Mapped[str] = mapped_column(String(64))
+    digest: Mapped[str] = mapped_column(String(200))
+    rows: Mapped[int] = mapped_column(LARGE)
+    bytes: Mapped[int] = mapped_column(LARGE)
+    made_from: Mapped[str | None] = mapped_column(String(64))
+    differs_from: Mapped[str | None] = mapped_column(String(40))
+    fault: Mapped[str | None] = mapped_column(String(20))
+    deleted_at: Mapped[datetime | None]
+    verified_at: Mapped[datetime | None]
+
+
+class ResultEventRow(Table):
+    """A move in the life of a result after it was finished: what it became, when and why."""
+
+    __tablename__ = "result_event"
+    __table_args__ = (Index("events_of_result", "result"),)
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    result: Mapped[int] = mapped_column(ForeignKey("result.id"))
+    state: Mapped[str] = mapped_column(String(20))
+    at: Mapped[datetime]
+    reason: Mapped[str] = mapped_column(Prose, default="")
+
+
+class ReadSetRow(Table):
+    """The partitions of an input that were read together: `[subtask, attempt, digest]` each, by subtask.
+
+    All readers of the same ones share a row: an exchange between p and q subtasks costs p + q, not p times q.
+    """
+
+    __tablename__ = "read_set"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    members: Mapped[list[Any]]
+
+
+class ConsumptionRow(Table):
+    """An input that an attempt was made from which has committed, or whose rows were refused."""
+
+    __tablename__ = "consumption"
+    __table_args__ = (Index("consumers_of", "run", "stage", "layout"),)
+    attempt: Mapped[str] = mapped_column(ForeignKey("attempt.id"), primary_key=True)
+    argument: Mapped[str] = mapped_column(String(200), primary_key=True)
+    run: Mapped[str] = mapped_column(String(120), primary_key=True)
+    stage: Mapped[str] = mapped_column(String(60), primary_key=True)
+    layout: Mapped[str] = mapped_column(String(120), primary_key=True)
+    read_set: Mapped[str] = mapped_column(ForeignKey("read_set.id"))
+
+
+class SourceSliceRow(Table):
+    """What the subtasks of a source read in a run; resolved once, used by every later attempt."""
+
+    __tablename__ = "source_slice"
+    run: Mapped[str] = mapped_column(ForeignKey("run.id"), primary_key=True)
+    stage: Mapped[str] = mapped_column(String(60), primary_key=True)
+    slices: Mapped[list[Any]]
+    attempt: Mapped[str] = mapped_column(String(40))
+    resolved_at: Mapped[datetime]
+
+
+class FailoverRow(Table):
+    """One decision to restart: what had happened, and the plan as it was carried out.
+
+    `incident` is the failover that it belongs to; the first of an incident has none.
+    """
+
+    __tablename__ = "failover"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    run: Mapped[str] = mapped_column(ForeignKey("run.id"))
+    attempt: Mapped[str] = mapped_column(String(40))
+    region: Mapped[str] = mapped_column(String(250))
+    subtask: Mapped[int]
+    decided_at: Mapped[datetime]
+    cause: Mapped[str] = mapped_column(Prose)
+    plan: Mapped[dict[str, Any]]
+    kind: Mapped[str | None] = mapped_column(String(20))
+    labels: Mapped[dict[str, Any] | None]
+    incident: Mapped[int | None]
+
+
+class OwedClearRow(Table):
+    """A task instance that has to be cleared in Airflow; written with the decision, carried out by whoever comes by.
+
+    A void one has come to nothing: Airflow calls the task instance finished at `found_try`, but it committed nothing.
+    """
+
+    __tablename__ = "owed_clear"
+    __table_args__ = (Index("owed_of_region", "run", "region", "subtask"),)
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    dataflow: Mapped[str] = mapped_column(String(60))
+    run: Mapped[str] = mapped_column(ForeignKey("run.id"))
+    region: Mapped[str] = mapped_column(String(250))
+    subtask: Mapped[int]
+    dag_id: Mapped[str] = mapped_column(String(250))
+    run_id: Mapped[str] = mapped_column(String(250))
+    task_id: Mapped[str] = mapped_column(String(250))
+    map_index: Mapped[int]
+    expected_try: Mapped[int]
+    reason: Mapped[str] = mapped_column(Prose)
+    failover: Mapped[int | None] = mapped_column(ForeignKey("failover.id"))
+    created_at: Mapped[datetime]
+    settled_at: Mapped[datetime | None]
+    outcome: Mapped[str | None] = mapped_column(Prose)
+    found_try: Mapped[int | None]
+    is_void: Mapped[bool] = mapped_column(Boolean, default=False)
+
+
+class LeaseRow(Table):
+    """A reader's claim on a result: it is not released before the lease ends, by the database's clock."""
+
+    __tablename__ = "lease"
+    __table_args__ = (Index("leases_of_result", "result"), Index("leases_of_holder", "holder"))
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    result: Mapped[int] = mapped_column(ForeignKey("result.id"))
+    holder: Mapped[str] = mapped_column(String(120))
+    expires_at: Mapped[datetime]
+
+
+class PublicationRow(Table):
+    """A version of a published data set; the highest completed version of an epoch is what readers see.
+
+    `folders` are those of its partitions; `expired_at` is since when its pointer is gone.
+    """
+
+    __tablename__ = "publication"
+    __table_args__ = (UniqueConstraint("run", "sink", "version"),)
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    run: Mapped[str] = mapped_column(ForeignKey("run.id"))
+    sink: Mapped[str] = mapped_column(String(60))
+    version: Mapped[int]
+    attempt: Mapped[str] = mapped_column(String(40))
+    digest: Mapped[str] = mapped_column(Text)
+    pointer: Mapped[str] = mapped_column(String(500))
+    published_at: Mapped[datetime | None]
+    folders: Mapped[list[Any] | None]
+    expired_at: Mapped[datetime | None]
+
+
+class HousekeepingRow(Table):
+    """When a job of upkeep was last done; `scope` is a dataflow, or empty."""
+
+    __tablename__ = "housekeeping"
+    job: Mapped[str] = mapped_column(String(40), primary_key=True)
+    scope: Mapped[str] = mapped_column(String(60), primary_key=True)
+    done_at: Mapped[datetime]
+
+
+class CheckpointRow(Table):
+    """A checkpoint or savepoint of a dataflow; `number` counts up and is never used twice.
+
+    `kind` is a SnapshotKind, `status` a CheckpointStatus. It is pending from when its number was taken until its
+    manifest was seen; `subsumed_by` is the number of the one for which it had to go, `deleted_at` since when its
+    manifest is gone. `folder` is where a savepoint is, as a URL; empty for a checkpoint.
+    """
+
+    __tablename__ = "checkpoint"
+    __table_args__ = (UniqueConstraint("dataflow", "number"), Index("checkpoints_of_run", "run"))
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    dataflow: Mapped[str] = mapped_column(ForeignKey("dataflow.name"))
+    number: Mapped[int]
+    kind: Mapped[str] = mapped_column(String(20))
+    status: Mapped[str] = mapped_column(String(20))
+    epoch: Mapped[str] = mapped_column(String(32))
+    run: Mapped[str] = mapped_column(String(120))
+    lineage: Mapped[int]
+    attempt: Mapped[str] = mapped_column(String(40))
+    content: Mapped[str] = mapped_column(String(64))
+    folder: Mapped[str] = mapped_column(ADDRESS, default="")
+    triggered_at: Mapped[datetime]
+    completed_at: Mapped[datetime | None]
+    subsumed_at: Mapped[datetime | None]
+    subsumed_by: Mapped[int | None]
+    deleted_at: Mapped[datetime | None]
+    full_bytes: Mapped[int] = mapped_column(LARGE)
+    incremental_bytes: Mapped[int] = mapped_column(LARGE)
+    new_files: Mapped[int]
+    shared_files: Mapped[int]
+
+
+class CompactionRow(Table):
+    """What one partition of keyed state consists of once it was compacted: `files` stand for those in its manifest.
+
+    `of_attempt` is the attempt that committed the partition, `attempt` the one that compacted it.
+    """
+
+    __tablename__ = "compaction"
+    __table_args__ = (UniqueConstraint("of_attempt", "state", "subtask"), Index("compactions_of_run", "run"))
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    dataflow: Mapped[str] = mapped_column(String(60))
+    run: Mapped[str] = mapped_column(ForeignKey("run.id"))
+    state: Mapped[str] = mapped_column(String(60))
+    subtask: Mapped[int]
+    of_attempt: Mapped[str] = mapped_column(String(40))
+    attempt: Mapped[str] = mapped_column(String(40))
+    files: Mapped[list[Any]]
+    read_bytes: Mapped[int] = mapped_column(LARGE)
+    written_bytes: Mapped[int] = mapped_column(LARGE)
+    made_at: Mapped[datetime]
+
+
+class RestoreRow(Table):
+    """What a dataflow goes on from that it did not compute itself: a checkpoint or savepoint at the end of `epoch`.
+
+    `source` is the path or URL of its manifest, `origin` the dataflow that made it. What was restored stays until
+    `unpinned_at`: the first checkpoint behind it, of files of its own. The next epoch may do without the states
+    `left_out`.
+    """
+
+    __tablename__ = "restore"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    dataflow: Mapped[str] = mapped_column(ForeignKey("dataflow.name"))
+    epoch: Mapped[str] = mapped_column(String(32))
+    lineage: Mapped[int]
+    origin: Mapped[str] = mapped_column(String(60))
+    number: Mapped[int]
+    source: Mapped[str] = mapped_column(String(500))
+    mode: Mapped[str] = mapped_column(String(20))
+    left_out: Mapped[list[Any]]
+    restored_at: Mapped[datetime]
+    unpinned_at: Mapped[datetime | None]
+
+
+class QualityCheckRow(Table):
+    """What a suite has found in a partition.
+
+    `layout` is that of an input (empty: rows as they were written). `attempt` is the one whose result it is,
+    `by_attempt` the one that looked at it (empty: none of a run's). `why`, `policy` and `outcome` are values of
+    weir.formats.checks's and weir.dataflow.quality's enums; `results` holds the ExpectationResults, `blamed` the input
+    partitions that were distrusted because of it, each with the `digest` that was read. `page` is the HTML page about
+    it, relative to the store (None: not made yet).
+    """
+
+    __tablename__ = "quality_check"
+    __table_args__ = (
+        Index("checks_of_stage", "dataflow", "stage", "suite"),
+        Index("checks_of_run", "run"),
+        Index("checks_by_attempt", "by_attempt"),
+    )
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    dataflow: Mapped[str] = mapped_column(ForeignKey("dataflow.name"))
+    run: Mapped[str] = mapped_column(String(120))
+    epoch: Mapped[str] = mapped_column(String(32))
+    stage: Mapped[str] = mapped_column(String(60))
+    subtask: Mapped[int]
+    layout: Mapped[str] = mapped_column(String(120), default="")
+    attempt: Mapped[str] = mapped_column(String(40))
+    by_attempt: Mapped[str] = mapped_column(String(40), default="")
+    suite: Mapped[str] = mapped_column(String(120))
+    fingerprint: Mapped[str] = mapped_column(String(64))
+    why: Mapped[str] = mapped_column(String(20))
+    policy: Mapped[str] = mapped_column(String(20))
+    outcome: Mapped[str] = mapped_column(String(20))
+    digest: Mapped[str] = mapped_column(String(200))
+    rows: Mapped[int] = mapped_column(LARGE)
+    results: Mapped[list[Any]]
+    blamed: Mapped[list[Any]]
+    seconds: Mapped[float] = mapped_column(Float)
+    checked_at: Mapped[datetime]
+    page: Mapped[str | None] = mapped_column(String(500))

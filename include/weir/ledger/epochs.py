@@ -1,0 +1,87 @@
+"""Which epochs a dataflow with state may have. Asked when a run is pinned, before anything of it runs.
+
+Invariant: an epoch goes on from the state of the one before it in time; none slips in behind one that has gone on
+without it, and no state is lost or read as something else because the DAG file has changed.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from weir.dataflow import Dataflow
+from weir.dataflow.state_evolution import require_compatible
+from weir.errors import Misconfigured
+from weir.ledger.database.tables import RunRow
+from weir.ledger.restores import left_out
+
+
+def require_sound_epoch(session: Session, row: RunRow, new: Dataflow, *, is_backwards: bool) -> None:
+    """Check a run that is about to be pinned to `new`; its predecessor is known. Raises Misconfigured.
+
+    `is_backwards`: Airflow has the epoch before it queued behind it.
+    """
+    before = _before(session, row)
+    if new.keeps_state:
+        _require_interval(row)
+        _require_order(row, before, is_backwards=is_backwards)
+        _require_none_behind(session, row)
+    if before is not None and before.pinned is not None:
+        old = Dataflow.from_json(before.pinned)
+        if old.keeps_state:
+            gone = left_out(session, row.dataflow, before.epoch)
+            require_compatible(old, new, f"run {before.id}", f"run {row.id}", gone)
+
+
+def _before(session: Session, row: RunRow) -> RunRow | None:
+    if row.predecessor is None:
+        return None
+    query = select(RunRow).where(RunRow.dataflow == row.dataflow, RunRow.epoch == row.predecessor)
+    return session.scalar(query)
+
+
+def _require_interval(row: RunRow) -> None:
+    if row.interval_start < row.interval_end:
+        return
+    at = f"{row.interval_start:%Y-%m-%d %H:%M}"
+    raise Misconfigured(
+        f"run {row.run_id} of DAG {row.dag_id} has a data interval without length ({at}), but dataflow {row.dataflow} "
+        "keeps state, which goes on from interval to interval: delete this run, and have the scheduler or a backfill "
+        "make one, or clear the run of the interval that is to be computed again. Nothing was run"
+    )
+
+
+def _require_order(row: RunRow, before: RunRow | None, *, is_backwards: bool) -> None:
+    if not is_backwards or before is None or before.pinned is not None:
+        return
+    raise Misconfigured(
+        f"run {row.run_id} of DAG {row.dag_id} is of a backfill that runs backwards ({before.run_id} is queued behind "
+        f"it), but dataflow {row.dataflow} keeps state: epoch {row.epoch} goes on from that of {before.epoch}. Cancel "
+        "the backfill, delete its runs, and make it anew without --run-backwards. Nothing was run"
+    )
+
+
+def _require_none_behind(session: Session, row: RunRow) -> None:
+    """Refuse an epoch that a later one has already gone on without."""
+    query = (
+        select(RunRow)
+        .where(RunRow.dataflow == row.dataflow, RunRow.epoch > row.epoch, RunRow.deleted_at.is_(None))
+        .where(RunRow.predecessor.is_(None) | (RunRow.predecessor < row.epoch))
+        .order_by(RunRow.epoch)
+    )
+    for later in session.scalars(query):
+        if later.pinned is not None and Dataflow.from_json(later.pinned).keeps_state:
+            raise Misconfigured(_too_late(row, later))
+
+
+def _too_late(row: RunRow, later: RunRow) -> str:
+    since = "is the first of all"
+    if later.predecessor is not None:
+        since = f"has gone on from the state of epoch {later.predecessor}"
+    return (
+        f"epoch {row.epoch} of dataflow {row.dataflow} comes too late: the dataflow keeps state, and epoch "
+        f"{later.epoch} (run {later.run_id}) {since}. Epochs of such a dataflow are computed in order: a backfill that "
+        "runs backwards, or begins before the first epoch, is refused. Delete this run; or, if later epochs are to be "
+        f"computed again with this one, `weir run adopt {later.id}`, then clear {row.run_id}, then {later.run_id}. "
+        "Nothing was run"
+    )

@@ -1,0 +1,246 @@
+"""The gates of an attempt: what its rows are to be checked by, and whether it is worth computing them.
+
+Invariant: suites are read before anything is computed, and all of them, also those that this attempt does not need. An
+input that was distrusted and came out equal is not asked for again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from sqlalchemy.orm import Session
+
+from weir.coordination.registered import Registered
+from weir.coordination.services import Services
+from weir.coordination.values import BeginRequest
+from weir.dataflow.quality import Gate, Policy, When
+from weir.dataflow.stage import Stage, StageKind
+from weir.errors import Misconfigured, QualityFailed
+from weir.execution.failure_class import FailureClass
+from weir.execution.run_state import AttemptState, CurrentResult, ReadResult, RunState
+from weir.formats.checks import CheckToRun, Why
+from weir.formats.manifest import digest_rule
+from weir.formats.region_job import RegionJob
+from weir.formats.suite import Suite
+from weir.ledger.attempts import Origin, attempts_ever_of, attempts_of
+from weir.ledger.database.tables import AttemptRow, QualityCheckRow
+from weir.ledger.reads import reads_of
+from weir.quality.ledger import Blamed, blamed_by, failed_checks, passed_digests
+from weir.quality.restored_checks import ChecksOf
+from weir.quality.rules import blamable
+from weir.quality.suites import read_suite
+from weir.topology.regions import PartitionId, Topology
+
+_KILLED = FailureClass.KILLED.value
+
+_FINAL = (Policy.FAIL.value, Policy.BACKTRACK.value)
+"""The latter where nobody is blamed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """What the rows of each stage are checked by; where rows have failed, no copy of such is resumed from.
+
+    Nor is it that of a stage in `computed_anew`: its rows came from others than those that are checked or written now.
+    """
+
+    checks: Mapping[str, tuple[CheckToRun, ...]] = field(default_factory=dict)
+    trusts_copies: bool = True
+    computed_anew: frozenset[str] = frozenset()
+
+
+def gates_of(services: Services, registered: Registered, state: RunState, request: BeginRequest) -> Gates:
+    """The gates of an attempt.
+
+    Raises Misconfigured for a suite that is missing or bad, and QualityFailed where nothing but rows that have failed
+    can come out.
+    """
+    stages = [each for each in registered.topology.stages_of(registered.attempt.region.name) if each.gates]
+    suites = {gate.suite: read_suite(services, gate.suite) for stage in stages for gate in stage.gates}
+    for stage in stages:
+        _require_known_inputs(registered, stage, [suites[gate.suite] for gate in stage.gates])
+    of_region = registered.topology.stages_of(registered.attempt.region.name)
+    written = {each.stage for each in registered.topology.outputs(registered.attempt.region)}
+    if not stages:
+        return Gates(computed_anew=frozenset(_behind_other_rows(of_region, written)))
+    with services.ledger.transaction() as session:
+        failed = _require_worth_trying(session, registered, state, suites)
+        why = _why(session, registered, request)
+        checks = {stage.name: _checks(session, registered, stage, suites, why) for stage in stages}
+        seen = {name for name, found in checks.items() if found} | written
+        return Gates(checks, not failed, frozenset(_behind_other_rows(of_region, seen)))
+
+
+def with_gates(job: RegionJob, gates: Gates) -> RegionJob:
+    """The same job, with its gates."""
+    stages = [replace(each, checks=gates.checks.get(each.name, ())) for each in job.stages]
+    anew = gates.computed_anew if gates.trusts_copies else {each.name for each in stages}
+    return replace(job, stages=tuple(replace(each, resume=None) if each.name in anew else each for each in stages))
+
+
+def _behind_other_rows(stages: Sequence[Stage], seen: Collection[str]) -> Iterator[str]:
+    """The stages of a region that follow, in one plan, one that may give other rows in each try.
+
+    But only behind those in `seen`, which are checked or written: of all others nobody knows what rows they gave.
+    """
+    unsure, behind = set[str](), set[str]()
+    for stage in stages:
+        before = {each.stage for each in stage.exchanges.values() if each.joins_plan}
+        if stage.kind is StageKind.SOURCE or not stage.deterministic or before & unsure:
+            unsure.add(stage.name)
+        if before & behind or any(each in seen and each in unsure for each in before):
+            behind.add(stage.name)
+            yield stage.name
+
+
+def checks_of_restored(services: Services, registered: Registered) -> ChecksOf:
+    """By what restored partitions are checked besides what is built in: all suites of their stage.
+
+    As the reader's run declares it; where it knows no such stage, as the restored run does.
+    """
+    dataflow = registered.run.dataflow.name
+
+    def checks(topology: Topology, partition: PartitionId) -> tuple[CheckToRun, ...]:
+        declared = {stage.name: stage.gates for stage in registered.run.dataflow.stages}
+        gates = declared.get(partition.stage, topology.dataflow.stage(partition.stage).gates)
+        suites = {gate.suite: read_suite(services, gate.suite) for gate in gates}
+        with services.ledger.transaction() as session:
+            return tuple(
+                _check(session, dataflow, partition.stage, partition.subtask, gate, suites[gate.suite], Why.RESTORED)
+                for gate in gates
+            )
+
+    return checks
+
+
+def _checks(
+    session: Session, registered: Registered, stage: Stage, suites: Mapping[str, Suite], why: Why
+) -> tuple[CheckToRun, ...]:
+    dataflow, subtask = registered.run.dataflow.name, registered.attempt.region.subtask
+    return tuple(
+        _check(session, dataflow, stage.name, subtask, gate, suites[gate.suite], why)
+        for gate in stage.gates
+        if gate.when is When.ALWAYS or why is not Why.FRESH
+    )
+
+
+def _check(session: Session, dataflow: str, stage: str, subtask: int, gate: Gate, suite: Suite, why: Why) -> CheckToRun:
+    passed = passed_digests(session, dataflow, stage, subtask, suite.name, suite.fingerprint)
+    return CheckToRun(suite, gate.policy, why, passed)
+
+
+def _why(session: Session, registered: Registered, request: BeginRequest) -> Why:
+    ever = attempts_ever_of(session, registered.run.id, registered.attempt.region)
+    if any(each.state == AttemptState.COMMITTED.value for each in ever):
+        return Why.RECOMPUTED
+    return Why.BACKFILL if request.is_backfill else Why.FRESH
+
+
+def _require_known_inputs(registered: Registered, stage: Stage, suites: Iterable[Suite]) -> None:
+    known = blamable(registered.run.dataflow, stage.name)
+    for suite in suites:
+        for each in suite.expectations:
+            unknown = [name for name in each.blames if name not in known]
+            if unknown:
+                raise Misconfigured(
+                    f"the suite {suite.name} of stage {stage.name}: {each.type} blames {', '.join(unknown)}, which is "
+                    f"no input of it; it reads {', '.join(known) or 'nothing'}. Nothing was computed"
+                )
+
+
+def has_passed_all(services: Services, session: Session, registered: Registered, state: RunState) -> bool:
+    """Whether what the region has committed has also passed the gates that are for results that are taken over."""
+    for stage in registered.topology.stages_of(registered.attempt.region.name):
+        digests = {
+            state.results[each].digest
+            for each in registered.topology.outputs(registered.attempt.region)
+            if each.stage == stage.name
+        }
+        for gate in stage.gates:
+            if gate.when is not When.RESTORED:
+                continue
+            suite, subtask = read_suite(services, gate.suite), registered.attempt.region.subtask
+            name = registered.run.dataflow.name
+            passed = passed_digests(session, name, stage.name, subtask, suite.name, suite.fingerprint)
+            if not digests or not digests <= {*passed}:
+                return False
+    return True
+
+
+def _require_worth_trying(
+    session: Session, registered: Registered, state: RunState, suites: Mapping[str, Suite]
+) -> Sequence[QualityCheckRow]:
+    """What had failed last, if anything has.
+
+    Raises QualityFailed where the inputs that were blamed then were all made again and came out equal, and where the
+    verdict on the try before allowed no other, and its process was killed before that was booked; but not where another
+    input, or a suite, is another one since.
+    """
+    tries = attempts_of(session, registered.run.id, registered.attempt.region)
+    rows = _last_failed(session, tries)
+    if not rows or _has_changed(session, registered, state, suites, rows):
+        return rows
+    blamed = [each for row in rows for each in blamed_by(row)]
+    if blamed and all(_is_equal(state, each) for each in blamed):
+        raise QualityFailed(_not_the_copy(rows, blamed), is_final=True)
+    is_of_killed = len(tries) > 1 and (tries[-2].id, tries[-2].failure) == (rows[0].by_attempt, _KILLED)
+    if is_of_killed and not blamed and any(row.policy in _FINAL and not row.layout for row in rows):
+        raise QualityFailed(f"{_named(rows)} had failed in {tries[-2].id}, which was killed then", is_final=True)
+    return rows
+
+
+def _has_changed(
+    session: Session,
+    registered: Registered,
+    state: RunState,
+    suites: Mapping[str, Suite],
+    rows: Sequence[QualityCheckRow],
+) -> bool:
+    """Whether something would be read, or expected, that is not what it was when rows failed."""
+    of_gates = [row for row in rows if not row.layout]
+    if any(row.suite in suites and suites[row.suite].fingerprint != row.fingerprint for row in of_gates):
+        return True
+    reads = reads_of(session, rows[0].by_attempt, registered.run.id)
+    return not all(_has_same_rows(state.results.get(each.partition), each) for each in reads)
+
+
+def _has_same_rows(now: CurrentResult | None, was: ReadResult | Blamed) -> bool:
+    """Whether what is current is what was read. Where a digest leaves something out, rows may differ in just that."""
+    if now is None or now.digest != was.digest:
+        return False
+    return now.attempt == was.attempt or not digest_rule(was.digest)
+
+
+def _last_failed(session: Session, tries: Sequence[AttemptRow]) -> Sequence[QualityCheckRow]:
+    """What has failed of the newest attempt that was judged, since the last commit or clear by a person."""
+    failed = failed_checks(session, [row.id for row in tries])
+    for row in reversed(tries):
+        if row.id in failed:
+            return failed[row.id]
+        if _starts_anew(row):
+            return ()
+    return ()
+
+
+def _starts_anew(row: AttemptRow) -> bool:
+    has_committed = row.state in (AttemptState.COMMITTED.value, AttemptState.ADOPTED.value)
+    return has_committed or row.origin == Origin.CLEARED_BY_PERSON.value
+
+
+def _is_equal(state: RunState, blamed: Blamed) -> bool:
+    run = "" if blamed.run == state.run else blamed.run
+    current = state.results.get(PartitionId(blamed.stage, blamed.subtask, blamed.layout, run))
+    return current is not None and current.attempt != blamed.attempt and _has_same_rows(current, blamed)
+
+
+def _not_the_copy(rows: Iterable[QualityCheckRow], blamed: Sequence[Blamed]) -> str:
+    named = ", ".join(dict.fromkeys(f"{each.stage}[{each.subtask}] of {each.run}" for each in blamed))
+    return (
+        f"the data is bad, not the copy: {named} was made again and is equal, and what is made from it has failed "
+        f"{_named(rows)}. Correct the data, the code or the suite, and clear the task. Nothing was computed"
+    )
+
+
+def _named(rows: Iterable[QualityCheckRow]) -> str:
+    return ", ".join(dict.fromkeys(f"{row.suite} of {row.stage}[{row.subtask}]" for row in rows))

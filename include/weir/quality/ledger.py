@@ -1,0 +1,299 @@
+"""Checks: what suites have found in results, kept a run, partition and attempt.
+
+Invariant: a check is written down once, with all that its verdict was made from, whether the result was committed or
+not.
+
+What checks have found over epochs, and where the pages about them are.
+
+Invariant: to look changes nothing. A page is noted after it is in the store, and forgotten before it leaves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, delete, exists, func, or_, select, update
+from sqlalchemy.orm import Session
+
+from weir.formats.checks import BUILT_IN, CheckReport, Outcome, Why
+from weir.formats.codec import expectation_results_to_plain
+from weir.formats.manifest import RULE, InputRead
+from weir.ledger.database.tables import AttemptRow, QualityCheckRow, RunRow
+from weir.ledger.runs import Run
+
+KNOWN_DIGESTS = 20
+"""How many digests that have passed a job is told of."""
+
+_KNOWN = (Outcome.PASSED.value, Outcome.SAME.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Blamed:
+    """An input partition that was distrusted, as it was read."""
+
+    run: str
+    stage: str
+    subtask: int
+    layout: str
+    attempt: str
+    digest: str
+
+    def is_equal_to(self, other: Blamed) -> bool:
+        """Whether it is the same partition with the same rows, made by another attempt."""
+        return self.attempt != other.attempt and replace(self, attempt=other.attempt) == other
+
+    @staticmethod
+    def of(read: InputRead) -> Blamed:
+        """What was read of an input."""
+        return Blamed(read.run, read.stage, read.subtask, read.layout, read.attempt, read.digest)
+
+
+def record_checks(
+    session: Session,
+    run: Run,
+    by_attempt: str,
+    reports: Sequence[CheckReport],
+    now: datetime,
+    blamed: Mapping[int, Iterable[Blamed]] | None = None,
+) -> None:
+    """Write down what an attempt of `run` has found; `blamed` are the inputs that are distrusted, by report."""
+    epochs = {run.id: run.epoch}
+    for each in {report.run for report in reports} - {"", run.id}:
+        epochs[each] = session.get_one(RunRow, each).epoch
+    of_runs = [report if report.run else replace(report, run=run.id) for report in reports]
+    enter_checks(session, run.dataflow.name, epochs, by_attempt, of_runs, now, blamed)
+
+
+def enter_checks(
+    session: Session,
+    dataflow: str,
+    epochs: Mapping[str, str],
+    by_attempt: str,
+    reports: Sequence[CheckReport],
+    now: datetime,
+    blamed: Mapping[int, Iterable[Blamed]] | None = None,
+) -> None:
+    """Write down what was found in results of any runs, by `by_attempt` or by nobody's; `epochs` are the runs'."""
+    for number, report in enumerate(reports):
+        distrusted = (blamed or {}).get(number, ())
+        session.add(
+            QualityCheckRow(
+                dataflow=dataflow,
+                run=report.run,
+                epoch=epochs[report.run],
+                by_attempt=by_attempt,
+                blamed=[asdict(each) for each in distrusted],
+                checked_at=now,
+                **_columns(report, by_attempt),
+            )
+        )
+    session.flush()
+
+
+def _columns(report: CheckReport, by_attempt: str) -> dict[str, Any]:
+    return {
+        "stage": report.stage,
+        "subtask": report.subtask,
+        "layout": report.layout,
+        "attempt": report.attempt or by_attempt,
+        "suite": report.suite,
+        "fingerprint": report.fingerprint,
+        "why": report.why.value,
+        "policy": report.policy.value,
+        "outcome": report.outcome.value,
+        "digest": report.digest,
+        "rows": report.rows,
+        "results": expectation_results_to_plain(report.results),
+        "seconds": report.seconds,
+    }
+
+
+def has_checks(session: Session, by_attempt: str) -> bool:
+    """Whether what an attempt has found is written down."""
+    return bool(session.scalar(select(exists().where(QualityCheckRow.by_attempt == by_attempt))))
+
+
+def was_checked(session: Session, attempt: str, stage: str, subtask: int, layout: str) -> bool:
+    """Whether the first reader of a restored partition has checked it: what then failed is in quarantine."""
+    query = select(
+        exists().where(
+            QualityCheckRow.attempt == attempt,
+            QualityCheckRow.stage == stage,
+            QualityCheckRow.subtask == subtask,
+            QualityCheckRow.layout == layout,
+            QualityCheckRow.suite == BUILT_IN,
+            QualityCheckRow.why == Why.RESTORED.value,
+            QualityCheckRow.outcome == Outcome.PASSED.value,
+        )
+    )
+    return bool(session.scalar(query))
+
+
+def passed_digests(
+    session: Session, dataflow: str, stage: str, subtask: int, suite: str, fingerprint: str
+) -> tuple[str, ...]:
+    """The newest digests of a subtask's rows that have passed a suite as it is.
+
+    By a digest that does not count all values nobody knows that rows are the same.
+    """
+    newest = func.max(QualityCheckRow.id)
+    query = (
+        select(QualityCheckRow.digest)
+        .where(
+            QualityCheckRow.dataflow == dataflow,
+            QualityCheckRow.stage == stage,
+            QualityCheckRow.subtask == subtask,
+            QualityCheckRow.suite == suite,
+            QualityCheckRow.fingerprint == fingerprint,
+            QualityCheckRow.outcome.in_(_KNOWN),
+            ~QualityCheckRow.digest.contains(RULE),
+        )
+        .group_by(QualityCheckRow.digest)
+        .order_by(newest.desc())
+        .limit(KNOWN_DIGESTS)
+    )
+    return tuple(session.scalars(query))
+
+
+def failed_checks(session: Session, by_attempts: Iterable[str]) -> dict[str, list[QualityCheckRow]]:
+    """What has failed of what attempts have looked at, by attempt."""
+    query = select(QualityCheckRow).where(
+        QualityCheckRow.by_attempt.in_(list(by_attempts)), QualityCheckRow.outcome == Outcome.FAILED.value
+    )
+    found: dict[str, list[QualityCheckRow]] = {}
+    for row in session.scalars(query.order_by(QualityCheckRow.id)):
+        found.setdefault(row.by_attempt, []).append(row)
+    return found
+
+
+def blamed_before(session: Session, run: str, stage: str) -> frozenset[Blamed]:
+    """The input partitions that were distrusted in a run because of a stage, whichever subtask of it has read them."""
+    query = select(QualityCheckRow).where(
+        QualityCheckRow.run == run,
+        QualityCheckRow.stage == stage,
+        QualityCheckRow.outcome == Outcome.FAILED.value,
+    )
+    return frozenset(each for row in session.scalars(query) for each in blamed_by(row))
+
+
+def blamed_by(row: QualityCheckRow) -> tuple[Blamed, ...]:
+    """The input partitions that were distrusted because of a check."""
+    return tuple(Blamed(**each) for each in row.blamed)
+
+
+_NOT_RIGHT = (Outcome.FAILED.value, Outcome.WARNED.value)
+
+
+@dataclass(frozen=True, slots=True)
+class ChecksAsked:
+    """Which checks a person asks about; None is any. `epochs` is how many of the newest."""
+
+    dataflow: str | None = None
+    run: str | None = None
+    stage: str | None = None
+    suite: str | None = None
+    epochs: int | None = None
+    is_violated: bool = False
+
+
+def checks_asked(session: Session, asked: ChecksAsked) -> list[QualityCheckRow]:
+    """The checks that are asked about, by dataflow and epoch, the newest last."""
+    query = _matching(asked)
+    if asked.epochs is not None:
+        newest = _newest_epochs(session, asked)
+        query = query.where(QualityCheckRow.epoch.in_(newest))
+    return list(session.scalars(query.order_by(QualityCheckRow.dataflow, QualityCheckRow.epoch, QualityCheckRow.id)))
+
+
+def _matching(asked: ChecksAsked) -> Select[Any]:
+    wanted = {"dataflow": asked.dataflow, "run": asked.run, "stage": asked.stage, "suite": asked.suite}
+    query = select(QualityCheckRow)
+    for name, value in wanted.items():
+        if value is not None:
+            query = query.where(getattr(QualityCheckRow, name) == value)
+    return query.where(QualityCheckRow.outcome.in_(_NOT_RIGHT)) if asked.is_violated else query
+
+
+def _newest_epochs(session: Session, asked: ChecksAsked) -> list[str]:
+    epochs = _matching(asked).with_only_columns(QualityCheckRow.epoch).distinct()
+    return list(session.scalars(epochs.order_by(QualityCheckRow.epoch.desc()).limit(asked.epochs)))
+
+
+def checks_of_task(session: Session, dag_id: str, run_id: str, task_id: str, map_index: int) -> list[QualityCheckRow]:
+    """All that the tries of a task instance have looked at, the newest first."""
+    tries = (
+        select(AttemptRow.id)
+        .join(RunRow, RunRow.id == AttemptRow.run)
+        .where(
+            RunRow.dag_id == dag_id,
+            RunRow.run_id == run_id,
+            AttemptRow.task_id == task_id,
+            AttemptRow.map_index == map_index,
+        )
+    )
+    query = select(QualityCheckRow).where(QualityCheckRow.by_attempt.in_(tries))
+    return list(session.scalars(query.order_by(QualityCheckRow.id.desc())))
+
+
+def newest_checks_of_dag(session: Session, dag_id: str, most: int) -> list[QualityCheckRow]:
+    """The newest checks of the runs that a DAG has, and of what these have read; the newest first."""
+    query = select(QualityCheckRow).where(_of_dag(dag_id))
+    return list(session.scalars(query.order_by(QualityCheckRow.id.desc()).limit(most)))
+
+
+def check_of_dag(session: Session, dag_id: str, number: int) -> QualityCheckRow | None:
+    """A check by its number, if its run is of this DAG, or a task of this DAG has made it."""
+    return session.scalar(select(QualityCheckRow).where(QualityCheckRow.id == number, _of_dag(dag_id)))
+
+
+def _of_dag(dag_id: str) -> ColumnElement[bool]:
+    runs = select(RunRow.id).where(RunRow.dag_id == dag_id)
+    tries = select(AttemptRow.id).where(AttemptRow.run.in_(runs))
+    return or_(QualityCheckRow.run.in_(runs), QualityCheckRow.by_attempt.in_(tries))
+
+
+def may_have_page(row: QualityCheckRow) -> bool:
+    """Whether there is anything to be shown: what was found, and not only that equal rows had passed."""
+    return row.outcome != Outcome.SAME.value and row.why != Why.REBUILT.value
+
+
+# Pages
+
+
+def without_page(
+    session: Session, most: int, *, runs: Collection[str] | None = None, by_attempt: str | None = None
+) -> list[QualityCheckRow]:
+    """The oldest checks that have no page: of some runs or of all; of an attempt only those that are not right.
+
+    As `may_have_page` says.
+    """
+    query = select(QualityCheckRow).where(
+        QualityCheckRow.page.is_(None),
+        QualityCheckRow.outcome != Outcome.SAME.value,
+        QualityCheckRow.why != Why.REBUILT.value,
+    )
+    if runs is not None:
+        query = query.where(QualityCheckRow.run.in_(runs))
+    if by_attempt is not None:
+        query = query.where(QualityCheckRow.by_attempt == by_attempt, QualityCheckRow.outcome.in_(_NOT_RIGHT))
+    return list(session.scalars(query.order_by(QualityCheckRow.id).limit(most)))
+
+
+def with_page(session: Session, dataflow: str, most: int) -> list[QualityCheckRow]:
+    """The newest checks of a dataflow that have a page, the newest first."""
+    query = select(QualityCheckRow).where(QualityCheckRow.dataflow == dataflow, QualityCheckRow.page.is_not(None))
+    return list(session.scalars(query.order_by(QualityCheckRow.id.desc()).limit(most)))
+
+
+def note_page(session: Session, number: int, path: str) -> bool:
+    """Write down where the page about a check is; answers whether the check is still known."""
+    done = session.execute(update(QualityCheckRow).where(QualityCheckRow.id == number).values(page=path))
+    return bool(getattr(done, "rowcount", 0))
+
+
+def forget_checks(session: Session, run: str) -> None:
+    """Forget what was found in a run that is expired."""
+    session.execute(delete(QualityCheckRow).where(QualityCheckRow.run == run))

@@ -1,0 +1,131 @@
+"""Inputs that a restore has put there, and at which nobody has looked since.
+
+Invariant: nothing is computed from a restored result before its rows have been compared with what the checkpoint or
+savepoint says of them, once; what does not come out as recorded is read by nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from sqlalchemy.orm import Session
+
+from weir.coordination.registered import Registered
+from weir.coordination.services import Services
+from weir.errors import Fault, Loss, Misconfigured
+from weir.execution.run_state import RunState
+from weir.formats.checkpoint import Checkpoint
+from weir.formats.checks import CheckReport, CheckToRun
+from weir.formats.manifest import Manifest
+from weir.formats.region_job import InputToRead, RegionJob, RestoredToCheck
+from weir.ledger.checkpoints import what_is_kept
+from weir.ledger.database.tables import RestoreRow
+from weir.ledger.restores import last_restore, restore_of
+from weir.ledger.runs import dataflow_of, epoch_of_run
+from weir.quality.ledger import was_checked
+from weir.quality.rules import told
+from weir.quality.stored_checks import recorded_by, recorded_in, to_check
+from weir.snapshots.restored_results import is_restored
+from weir.snapshots.source import Folder, read_checkpoint, read_savepoint
+from weir.state.file_rules import overlap
+from weir.topology.regions import PartitionId, Topology
+
+ChecksOf = Callable[[Topology, PartitionId], tuple[CheckToRun, ...]]
+"""The suites for a restored partition, besides what is built in."""
+
+
+def with_restored_checks(
+    services: Services,
+    registered: Registered,
+    state: RunState,
+    manifests: Mapping[PartitionId, Manifest],
+    job: RegionJob,
+    checks_of: ChecksOf,
+) -> RegionJob:
+    """Have the job check what was restored before it computes. Raises Retryable where the store does not answer."""
+    restored = {part: manifest for part, manifest in manifests.items() if is_restored(manifest)}
+    if not restored:
+        return job
+    with services.ledger.transaction() as session:
+        restored = {part: each for part, each in restored.items() if not _is_checked(session, each)}
+        sources = {(each.run, each.lineage): _source(session, each) for each in restored.values()}
+    records = {key: _checkpoint(services, source) for key, source in sources.items()}
+    wanted = {
+        part: _to_check(services, state, part, manifest, records[manifest.run, manifest.lineage], checks_of)
+        for part, manifest in restored.items()
+    }
+    reads = {(each.stage, each.argument): each.partitions for each in state.inputs(registered.attempt.region)}
+
+    def checked(stage: str, read: InputToRead) -> InputToRead:
+        found = [wanted[each] for each in reads.get((stage, read.argument), ()) if each in wanted]
+        return replace(read, restored=tuple(each for each in found if _is_read(each, read.key_groups)))
+
+    stages = tuple(
+        replace(stage, inputs=tuple(checked(stage.name, each) for each in stage.inputs)) for stage in job.stages
+    )
+    return replace(job, stages=stages)
+
+
+def _is_read(stored: RestoredToCheck, key_groups: tuple[int, int] | None) -> bool:
+    """Whether a reader of these key groups has a share of it: others look at what they read themselves."""
+    return stored.key_groups is None or key_groups is None or overlap(stored.key_groups, key_groups)
+
+
+def _is_checked(session: Session, manifest: Manifest) -> bool:
+    return was_checked(session, manifest.attempt, manifest.stage, manifest.subtask, manifest.layout)
+
+
+def _to_check(
+    services: Services,
+    state: RunState,
+    partition: PartitionId,
+    manifest: Manifest,
+    checkpoint: Checkpoint | None,
+    checks_of: ChecksOf,
+) -> RestoredToCheck:
+    topology = state.topology_of(partition.run)
+    recorded = recorded_in(manifest) if checkpoint is None else recorded_by(checkpoint, manifest)
+    folder, checks = state.results[partition].folder, checks_of(topology, partition)
+    return to_check(services.store, topology.dataflow, manifest, folder, recorded, checks)
+
+
+def _source(session: Session, manifest: Manifest) -> RestoreRow | None:
+    return restore_of(session, manifest.dataflow, manifest.epoch, manifest.lineage)
+
+
+def _checkpoint(services: Services, source: RestoreRow | None) -> Checkpoint | None:
+    """What was restored, as far as its manifest is still in the store."""
+    if source is None or source.number < 1:
+        return None
+    own = f"{services.store.url}/"
+    try:
+        if source.source.startswith(own):
+            found = read_savepoint(Folder(services.store, source.source.removeprefix(own))).checkpoint
+            # Its folder may be that of another one since.
+            return found if (found.dataflow, found.number) == (source.origin, source.number) else None
+        if ":" not in source.source:
+            return read_checkpoint(services, source.origin, source.number).checkpoint
+    except Misconfigured:
+        pass  # subsumed, dropped or moved since
+    return None
+
+
+def distrusted(session: Session, report: CheckReport) -> Loss:
+    """Why nobody may read a restored partition, by the check that it has failed, and what to restore instead."""
+    run = report.run
+    row = last_restore(session, dataflow_of(run), epoch_of_run(run))
+    detail = (
+        f"it was restored from {_told(row)}, and {told(report, report.violated)}. Nothing was computed from it: "
+        "restore another one"
+    )
+    if row is not None and row.origin != row.dataflow:
+        detail += f", as another fork. {what_is_kept(session, row.origin)}"
+    return Loss(run, report.stage, report.subtask, report.layout, report.attempt, Fault.DISTRUSTED, detail)
+
+
+def _told(row: RestoreRow | None) -> str:
+    if row is None or row.number < 1:
+        return "a checkpoint"
+    kind = "checkpoint" if row.source.endswith(".json") else f"the savepoint {row.source},"
+    return f"{kind} {row.number} of {row.origin}"

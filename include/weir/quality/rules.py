@@ -1,0 +1,94 @@
+"""What follows from violated expectations, and how it is told.
+
+Invariant: of several the strictest counts, and an expectation that blames nobody cannot be mended by anybody's re-run.
+
+Which inputs an expectation blames: by the name of an argument, or of the stage that it reads.
+
+Invariant: what is blamed is what was read from the store. An input in the same Spark plan stands for all that it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from weir.dataflow import Dataflow
+from weir.dataflow.quality import Policy
+from weir.dataflow.stage import Stage, StageKind
+from weir.formats.checks import CheckReport, ExpectationResult, GateResult, Outcome
+
+SHOWN = 5
+"""How many violated expectations a message names, and how many of the values that violate one."""
+
+
+def policy_of(reports: Iterable[CheckReport]) -> Policy | None:
+    """What follows from the checks together; None where nothing is violated."""
+    found = {_policy(report, each) for report in reports for each in report.violated}
+    return next((each for each in (Policy.FAIL, Policy.BACKTRACK, Policy.RETRY) if each in found), None)
+
+
+def _policy(report: CheckReport, violated: ExpectationResult) -> Policy:
+    return Policy.FAIL if report.policy is Policy.BACKTRACK and not violated.blames else report.policy
+
+
+def names_blamed(report: CheckReport) -> frozenset[str]:
+    """The inputs that the violated expectations of a check blame."""
+    return frozenset(name for each in report.violated for name in each.blames)
+
+
+def gate_results(reports: Iterable[CheckReport], stage: str) -> tuple[GateResult, ...]:
+    """What a manifest of a stage says: the checks of its own rows, and what has failed elsewhere in its region."""
+    own = [each for each in reports if not each.attempt and each.stage == stage]
+    others = [each for each in reports if each not in own and each.outcome is Outcome.FAILED]
+    found: dict[str, GateResult] = {}
+    for report in (*own, *others):
+        known = found.get(report.suite)
+        if known is None or known.outcome is not Outcome.FAILED:
+            found[report.suite] = GateResult(report.suite, report.fingerprint, report.outcome)
+    return tuple(found.values())
+
+
+def told(report: CheckReport, results: Sequence[ExpectationResult]) -> str:
+    """What is violated of a suite, in a sentence."""
+    shown = "; ".join(_told(each) for each in results[:SHOWN])
+    more = f"; and {len(results) - SHOWN} more" if len(results) > SHOWN else ""
+    return f"the rows of {report.stage}[{report.subtask}] violate {report.suite}: {shown}{more}"
+
+
+def warnings_of(report: CheckReport) -> tuple[ExpectationResult, ...]:
+    """What is violated and only warns."""
+    violated = report.violated
+    return tuple(each for each in report.results if not each.success and each not in violated)
+
+
+def _told(result: ExpectationResult) -> str:
+    examples = ", ".join(repr(each) for each in result.examples[:SHOWN])
+    return f"{result}, such as {examples}" if examples else str(result)
+
+
+def blamable(dataflow: Dataflow, stage: str) -> tuple[str, ...]:
+    """The names that an expectation of a stage may blame; those of a state blame what its keeper reads."""
+    exchanges = _reader(dataflow, stage).exchanges
+    return tuple(dict.fromkeys((*exchanges, *(each.stage for each in exchanges.values()))))
+
+
+def blamed_arguments(dataflow: Dataflow, stage: str, names: Collection[str]) -> frozenset[str]:
+    """The arguments, each as STAGE.ARGUMENT, over which blamed inputs of `stage` are read from the store."""
+    return frozenset(_read(dataflow, _reader(dataflow, stage), names))
+
+
+def _reader(dataflow: Dataflow, stage: str) -> Stage:
+    found = dataflow.stage(stage)
+    if found.kind is not StageKind.STATE:
+        return found
+    (keeper,) = found.exchanges.values()
+    return dataflow.stage(keeper.stage)
+
+
+def _read(dataflow: Dataflow, reader: Stage, names: Collection[str] | None) -> Iterator[str]:
+    for argument, exchange in reader.exchanges.items():
+        if names is not None and not {argument, exchange.stage} & {*names}:
+            continue
+        if exchange.joins_plan:
+            yield from _read(dataflow, dataflow.stage(exchange.stage), None)
+        else:
+            yield f"{reader.name}.{argument}"

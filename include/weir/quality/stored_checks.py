@@ -1,0 +1,159 @@
+"""What a stored result must be, for whoever looks at its rows again: as restored, in a drill, or because somebody asks.
+
+Invariant: the files are those that a reader of the result is given, whole; what they must come to is what was recorded
+when the rows were made, wherever that is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy import select
+
+from weir.coordination.services import Services
+from weir.dataflow import Dataflow
+from weir.dataflow.state import State, StateKind
+from weir.formats.checkpoint import Checkpoint
+from weir.formats.checks import CheckToRun, Why
+from weir.formats.manifest import Manifest, StateTally, parsed_digest
+from weir.formats.region_job import RegionJob, RestoredToCheck, StateToRead
+from weir.ledger.database.tables import RunRow
+from weir.ledger.restores import NO_DAG
+from weir.ledger.runs import topology_of
+from weir.quality.suites import read_suite
+from weir.state.assigned import files_to_read
+from weir.state.file_rules import epoch_seconds, expired_until, share_of
+from weir.store.store import Store
+from weir.topology.key_groups import key_group_range
+from weir.topology.partitions import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What was recorded of a partition's rows; `tallies` are those of keyed state."""
+
+    digest: str
+    rows: int
+    spark_schema: str
+    tallies: tuple[StateTally, ...] = ()
+
+
+def recorded_by(checkpoint: Checkpoint, manifest: Manifest) -> Recorded:
+    """What a checkpoint or savepoint says of the partition of a manifest; where it does not, what the manifest says."""
+    for state in checkpoint.states:
+        for part in state.partitions:
+            if (state.state.name, part.subtask, state.layout.id) == _named(manifest):
+                return Recorded(part.digest, part.rows, state.spark_schema, part.tallies)
+    for result in checkpoint.results:
+        if (result.stage, result.subtask, result.layout) == _named(manifest):
+            return Recorded(result.digest, parsed_digest(result.digest).rows, manifest.spark_schema)
+    return recorded_in(manifest)
+
+
+def _named(manifest: Manifest) -> tuple[str, int, str]:
+    return manifest.stage, manifest.subtask, manifest.layout
+
+
+def recorded_in(manifest: Manifest) -> Recorded:
+    """What a manifest itself says of its rows."""
+    tallies = () if manifest.state is None else manifest.state.tallies
+    return Recorded(str(manifest.digest), manifest.rows, manifest.spark_schema, tallies)
+
+
+def to_check(
+    store: Store,
+    dataflow: Dataflow,
+    manifest: Manifest,
+    folder: str,
+    recorded: Recorded,
+    checks: Sequence[CheckToRun] = (),
+) -> RestoredToCheck:
+    """How a partition is looked at; `dataflow` is as its run is pinned to it."""
+    state = keyed_state_of(dataflow, manifest)
+    return RestoredToCheck(
+        run=manifest.run,
+        stage=manifest.stage,
+        subtask=manifest.subtask,
+        layout=Layout(manifest.keys, manifest.max_parallelism),
+        attempt=manifest.attempt,
+        digest=recorded.digest,
+        rows=recorded.rows,
+        spark_schema=recorded.spark_schema,
+        files=() if state is not None else tuple(store.spark_url(f"{folder}/{each.name}") for each in manifest.files),
+        state=None if state is None else _state(store, dataflow, state, manifest, recorded),
+        key_groups=None if state is None else _key_groups(dataflow, manifest),
+        at_least=recorded.rows if state is not None and state.grows else None,
+        digest_rule=dataflow.stage(manifest.stage).digest,
+        checks=tuple(checks),
+    )
+
+
+def keyed_state_of(dataflow: Dataflow, manifest: Manifest) -> State | None:
+    """The keyed state that a manifest is of, if it is of one."""
+    states = (state for stage in dataflow.stages for state in stage.states)
+    found = (each for each in states if each.name == manifest.stage and each.kind is StateKind.KEYED)
+    return None if manifest.state is None else next(found, None)
+
+
+def _state(store: Store, dataflow: Dataflow, state: State, manifest: Manifest, recorded: Recorded) -> StateToRead:
+    """All of the partition, as the epoch that made it saw it: a later one may see less of it."""
+    assert manifest.state is not None  # noqa: S101  # of keyed state
+    until = expired_until(state, manifest.epoch)
+    files = share_of(manifest.state.files, _key_groups(dataflow, manifest), until)
+    return StateToRead(
+        state,
+        files_to_read(store, files),
+        recorded.tallies,
+        0 if until is None else epoch_seconds(manifest.epoch),
+        until,
+        state.is_full,
+    )
+
+
+def _key_groups(dataflow: Dataflow, manifest: Manifest) -> tuple[int, int]:
+    parallelism = dataflow.stage(manifest.stage).parallelism
+    return key_group_range(manifest.max_parallelism, parallelism, manifest.subtask)
+
+
+def checks_now(services: Services, dataflow: str, pinned: Dataflow, stage: str, why: Why) -> tuple[CheckToRun, ...]:
+    """The suites of a stage as the newest run declares them, else as the run did; all of them are to be run.
+
+    Raises Misconfigured for a suite that is missing or bad.
+    """
+    with services.ledger.transaction() as session:
+        query = select(RunRow.pinned).where(
+            RunRow.dataflow == dataflow, RunRow.pinned.is_not(None), RunRow.dag_id != NO_DAG
+        )
+        newest = session.scalar(query.order_by(RunRow.epoch.desc()).limit(1))
+    flows = [pinned] if newest is None else [topology_of(newest).dataflow, pinned]
+    stages = [each for flow in flows for each in flow.stages if each.name == stage]
+    return tuple(CheckToRun(read_suite(services, gate.suite), gate.policy, why) for gate in stages[0].gates)
+
+
+def checking_job(
+    store: Store,
+    dataflow: str,
+    epoch: str,
+    attempt: str,
+    wanted: Sequence[RestoredToCheck],
+    why: Why,
+    report: str = "",
+) -> RegionJob:
+    """What Spark is asked that only looks at rows; `report` is where it answers, if not to its caller."""
+    at = datetime.fromtimestamp(epoch_seconds(epoch), UTC).isoformat()
+    return RegionJob(
+        attempt=attempt,
+        dataflow=dataflow,
+        epoch=epoch,
+        interval=(at, at),
+        region=f"weir_{why.value}",
+        subtask=0,
+        store=store.url,
+        report=report,
+        stages=(),
+        parameters={},
+        to_check=tuple(wanted),
+        why=why,
+    )

@@ -1,0 +1,1 @@
+"""The ledger, rebuilt from what the store holds."""

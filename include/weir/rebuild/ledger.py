@@ -1,0 +1,343 @@
+"""Writing into a ledger what a store holds.
+
+Invariant: afterwards exactly the chosen results are current, nothing is under way, and doing it again changes nothing.
+
+Checks that manifests tell of, when the ledger is built again.
+
+Invariant: only what has passed is entered, so that equal rows are not checked again; of failures manifests say too
+little to be judged by.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from weir.dataflow.quality import Policy
+from weir.execution.partition_state import PartitionState
+from weir.execution.run_state import CLOSE, AttemptState
+from weir.formats.checks import BUILT_IN, GateResult, Outcome, Why
+from weir.formats.manifest import InputRead, Manifest, Stored
+from weir.formats.paths import pointer_path
+from weir.formats.pointer import Pointer
+from weir.formats.run_record import RunRecord
+from weir.ledger.attempts import LIVE, Origin, end, nobodys_attempt
+from weir.ledger.database.tables import (
+    AttemptRow,
+    ConsumptionRow,
+    DataflowRow,
+    LeaseRow,
+    OwedClearRow,
+    PublicationRow,
+    QualityCheckRow,
+    RestoreRow,
+    ResultEventRow,
+    ResultRow,
+    RunRow,
+)
+from weir.ledger.reads import record_reads
+from weir.ledger.restores import FORK, NO_DAG, SAME, last_restore, origins_of
+from weir.ledger.results import NewResult, move, quarantine_results, replace_results, supersede_all
+from weir.ledger.runs import fix_slices, slices_of
+from weir.rebuild.rules import Candidate
+from weir.topology.partitions import PLAIN
+from weir.topology.regions import PartitionId, RegionId, Topology
+
+REASON = "the ledger was built again"
+_TRY_NUMBER = re.compile(r"t(\d+)-")
+
+
+def stop_everything(session: Session, dataflow: str, now: datetime) -> int:
+    """Start a new lineage, and end all attempts, leases and owed clears of `dataflow`; answers the lineage."""
+    row = session.get_one(DataflowRow, dataflow)
+    row.lineage += 1
+    runs = select(RunRow.id).where(RunRow.dataflow == dataflow)
+    unfinished = (*LIVE, AttemptState.RETRYING.value)
+    for attempt in session.scalars(
+        select(AttemptRow).where(AttemptRow.run.in_(runs), AttemptRow.state.in_(unfinished))
+    ):
+        end(attempt, AttemptState.FENCED, now, error=REASON)
+    results = select(ResultRow.id).where(ResultRow.run.in_(runs))
+    session.execute(delete(LeaseRow).where(LeaseRow.result.in_(results)))
+    for owed in session.scalars(select(OwedClearRow).where(OwedClearRow.dataflow == dataflow)):
+        owed.is_void = True
+        if owed.settled_at is None:
+            owed.settled_at, owed.outcome = now, f"dropped: {REASON}"
+    return row.lineage
+
+
+def raise_lineage(session: Session, dataflow: str, above: int) -> None:
+    """Make the lineage of `dataflow` higher than any that was seen."""
+    row = session.get_one(DataflowRow, dataflow)
+    row.lineage = max(row.lineage, above + 1)
+
+
+def restore_run(session: Session, record: RunRecord) -> RunRow:
+    """Enter a run as its record says."""
+    row = session.get(RunRow, record.run)
+    if row is None:
+        row = RunRow(id=record.run, dataflow=record.dataflow, epoch=record.epoch)
+        session.add(row)
+    row.interval_start, row.interval_end = (datetime.fromisoformat(each) for each in record.interval)
+    row.dag_id, row.run_id, row.task_prefix = record.dag_id, record.run_id, record.task_prefix
+    row.pinned, row.parameters, row.predecessor = record.pinned, record.parameters, record.predecessor
+    row.created_at = datetime.fromisoformat(record.created_at)
+    dataflow = session.get_one(DataflowRow, record.dataflow)
+    dataflow.first_epoch = min(dataflow.first_epoch or record.epoch, record.epoch)
+    session.flush()
+    return row
+
+
+def quarantined_attempts(session: Session, run: str) -> frozenset[str]:
+    """Attempts whose results the ledger knows to be bad."""
+    query = select(ResultRow.attempt).where(ResultRow.run == run, ResultRow.state == PartitionState.QUARANTINED.value)
+    return frozenset(session.scalars(query))
+
+
+def restore_attempts(
+    session: Session, run: RunRow, topology: Topology, found: Iterable[Candidate], chosen: Mapping[RegionId, Candidate]
+) -> tuple[str, ...]:
+    """Enter all candidates: the chosen ones as committed, others as fenced. Answers what could not be entered."""
+    notes = []
+    for candidate in found:
+        taken = session.scalar(_attempt(run.id, candidate.region, candidate.try_number))
+        if taken is None:
+            session.add(_attempt_row(run, topology, candidate))
+        elif taken.id != candidate.attempt:
+            notes.append(f"{candidate.attempt} of {candidate.region} is left out: {taken.id} has the same try number")
+    session.flush()
+    for row in session.scalars(select(AttemptRow).where(AttemptRow.run == run.id, AttemptRow.try_number < 1)):
+        if row.id in {candidate.attempt for candidate in found if candidate.is_restored}:
+            row.state, row.origin = AttemptState.COMMITTED.value, Origin.RESTORED.value
+    for region, candidate in chosen.items():
+        for row in session.scalars(_attempt(run.id, region)):
+            if row.id == candidate.attempt:
+                row.state = AttemptState.COMMITTED.value
+            elif row.state == AttemptState.COMMITTED.value and row.try_number > candidate.try_number:
+                row.state = AttemptState.FENCED.value
+    return tuple(notes)
+
+
+def _attempt(run: str, region: RegionId, try_number: int | None = None) -> Any:
+    query = select(AttemptRow).where(
+        AttemptRow.run == run, AttemptRow.region == region.name, AttemptRow.subtask == region.subtask
+    )
+    return query if try_number is None else query.where(AttemptRow.try_number == try_number)
+
+
+def _attempt_row(run: RunRow, topology: Topology, candidate: Candidate) -> AttemptRow:
+    region, at = candidate.region, datetime.fromisoformat(candidate.created_at)
+    index = topology.region(region.name).map_index(region.subtask)
+    return nobodys_attempt(
+        run,
+        region,
+        candidate.attempt,
+        index,
+        candidate.try_number,
+        candidate.lineage,
+        at,
+        AttemptState.FENCED,
+        Origin.REBUILT,
+    )
+
+
+def restore_results(session: Session, run: str, chosen: Iterable[Candidate], now: datetime) -> None:
+    """Make the results of the chosen attempts, and no others, the current ones; released ones are released again."""
+    supersede_all(session, run, REASON, now)
+    session.flush()
+    for candidate in chosen:
+        known = {
+            PartitionId(row.stage, row.subtask, row.layout): row
+            for row in session.scalars(select(ResultRow).where(ResultRow.attempt == candidate.attempt))
+            if PartitionId(row.stage, row.subtask, row.layout) in candidate.results
+        }
+        for row in known.values():
+            if row.state != PartitionState.FINISHED.value:
+                event = ResultEventRow(result=row.id, state=PartitionState.FINISHED.value, at=now, reason=REASON)
+                session.add(event)
+            row.is_current, row.state, row.state_at, row.state_reason = True, PartitionState.FINISHED.value, now, ""
+            row.fault, row.deleted_at = None, None
+        session.flush()
+        new = [_new(partition, stored) for partition, stored in candidate.results.items() if partition not in known]
+        replace_results(session, run, candidate.attempt, new, now)
+        _release_again(session, candidate, now)
+        _restore_reads(session, candidate.attempt, candidate.reads)
+
+
+def restore_quarantine(session: Session, run: str, found: Iterable[Candidate], now: datetime) -> None:
+    """Enter results that are there to be looked at, and that the ledger does not know; those released are again."""
+    for candidate in found:
+        query = select(ResultRow.folder).where(ResultRow.attempt == candidate.attempt)
+        known = set(session.scalars(query))
+        unknown = {part: stored for part, stored in candidate.results.items() if stored.folder not in known}
+        new = [_new(part, stored) for part, stored in unknown.items()]
+        quarantine_results(session, run, candidate.attempt, new, "a check of it has failed", now)
+        session.flush()
+        _release_again(session, replace(candidate, results=unknown), now)
+
+
+def _new(partition: PartitionId, stored: Stored) -> NewResult:
+    return NewResult(
+        partition,
+        stored.folder,
+        stored.manifest_sha256,
+        str(stored.manifest.digest),
+        stored.manifest.rows,
+        stored.manifest.bytes,
+    )
+
+
+def _release_again(session: Session, candidate: Candidate, now: datetime) -> None:
+    """Their data files are gone, or about to go: they are not lost."""
+    reasons = {stored.folder: stored.released for stored in candidate.results.values() if stored.released is not None}
+    query = select(ResultRow).where(ResultRow.attempt == candidate.attempt, ResultRow.folder.in_(list(reasons)))
+    for row in session.scalars(query):
+        move(session, row, PartitionState.RELEASED, reasons[row.folder], now)
+
+
+def _restore_reads(session: Session, attempt: str, reads: Iterable[InputRead]) -> None:
+    if session.scalar(select(ConsumptionRow.attempt).where(ConsumptionRow.attempt == attempt).limit(1)) is None:
+        record_reads(session, attempt, reads)
+
+
+def restore_slices(
+    session: Session, run: str, stage: str, parallelism: int, found: Iterable[Candidate], now: datetime
+) -> bool:
+    """Enter what the subtasks of a source read, from the manifests' word; whether all of them are known."""
+    if slices_of(session, run, stage) is not None:
+        return True
+    slices: dict[int, Any] = {}
+    attempt = ""
+    for candidate in found:
+        for stored in candidate.results.values():
+            said = stored.manifest.source
+            if isinstance(said, dict) and stage in said:
+                slices[candidate.region.subtask], attempt = said[stage], candidate.attempt
+    if slices.keys() != set(range(parallelism)):
+        return False
+    fix_slices(session, run, stage, [slices[subtask] for subtask in range(parallelism)], attempt, now)
+    return True
+
+
+def restore_publications(session: Session, run: RunRow, pointers: Iterable[Pointer]) -> None:
+    """Enter published versions, and the closing task's newest attempt as one that read what is visible now."""
+    every = sorted(pointers, key=lambda pointer: pointer.version)
+    for pointer in every:
+        _restore_publication(session, run.id, pointer)
+    if not every:
+        return
+    # Not that of the highest try: a DagRun that was deleted may have had more than the one in its place.
+    at, closing = max((datetime.fromisoformat(pointer.published_at), pointer.attempt) for pointer in every)
+    is_new = session.get(AttemptRow, closing) is None
+    if is_new and session.scalar(_attempt(run.id, CLOSE, _try_number(closing))) is None:
+        number, state = _try_number(closing), AttemptState.COMMITTED
+        session.add(nobodys_attempt(run, CLOSE, closing, -1, number, 0, at, state, Origin.REBUILT))
+        session.flush()
+        visible = {pointer.sink: pointer for pointer in every}
+        _restore_reads(session, closing, [read for each in visible.values() for read in _published_reads(run.id, each)])
+    run.closed_at = run.closed_at or at
+
+
+def _restore_publication(session: Session, run: str, pointer: Pointer) -> None:
+    query = select(PublicationRow).where(
+        PublicationRow.run == run, PublicationRow.sink == pointer.sink, PublicationRow.version == pointer.version
+    )
+    row = session.scalar(query)
+    if row is None:
+        row = PublicationRow(run=run, sink=pointer.sink, version=pointer.version)
+        session.add(row)
+    row.attempt = pointer.attempt
+    row.digest = "|".join(partition.digest for partition in pointer.partitions)
+    row.pointer = pointer_path(pointer.dataflow, pointer.sink, pointer.epoch, pointer.version)
+    row.published_at = datetime.fromisoformat(pointer.published_at)
+    row.folders = [partition.folder for partition in pointer.partitions]
+
+
+def _published_reads(run: str, pointer: Pointer) -> Iterable[InputRead]:
+    for part in pointer.partitions:
+        attempt = part.folder.rpartition("/")[2]
+        yield InputRead(
+            f"{pointer.sink}[{part.subtask}]", run, pointer.sink, part.subtask, PLAIN.id, attempt, part.digest
+        )
+
+
+def _try_number(attempt: str) -> int:
+    found = _TRY_NUMBER.match(attempt)
+    return int(found.group(1)) if found else 0
+
+
+_PASSED = (Outcome.PASSED, Outcome.SAME)
+
+
+def restore_checks(session: Session, run: RunRow, found: Iterable[Candidate]) -> None:
+    """Enter what the manifests of a run say to have passed, unless the ledger still knows of it."""
+    query = select(QualityCheckRow.attempt, QualityCheckRow.stage, QualityCheckRow.suite)
+    known = {tuple(each) for each in session.execute(query.where(QualityCheckRow.run == run.id))}
+    for candidate in found:
+        for stored in candidate.results.values():
+            manifest = stored.manifest
+            for each in manifest.quality:
+                key = (manifest.attempt, manifest.stage, each.suite)
+                if each.outcome in _PASSED and each.suite != BUILT_IN and key not in known:
+                    known.add(key)
+                    session.add(_row(run, manifest, each))
+    session.flush()
+
+
+def _row(run: RunRow, manifest: Manifest, result: GateResult) -> QualityCheckRow:
+    return QualityCheckRow(
+        dataflow=run.dataflow,
+        run=run.id,
+        epoch=run.epoch,
+        stage=manifest.stage,
+        subtask=manifest.subtask,
+        attempt=manifest.attempt,
+        by_attempt=manifest.attempt,
+        suite=result.suite,
+        fingerprint=result.fingerprint,
+        why=Why.REBUILT.value,
+        policy=Policy.FAIL.value,
+        outcome=result.outcome.value,
+        digest=str(manifest.digest),
+        rows=manifest.rows,
+        results=[],
+        blamed=[],
+        seconds=0.0,
+        checked_at=datetime.fromisoformat(manifest.created_at),
+    )
+
+
+def restore_pin(session: Session, run: RunRow, restored: Iterable[Candidate], now: datetime) -> None:
+    """Enter that a run was restored, of which the ledger knows nothing: what it needs of other dataflows stays."""
+    found = list(restored)
+    if run.dag_id == NO_DAG:
+        run.closed_at = run.closed_at or now
+    if not found or last_restore(session, run.dataflow, run.epoch) is not None:
+        return
+    manifests = [stored.manifest for each in found for stored in each.results.values()]
+    enter_pins(session, run.dataflow, run.epoch, manifests, now)
+
+
+def enter_pins(session: Session, dataflow: str, epoch: str, restored: Collection[Manifest], now: datetime) -> None:
+    """Enter that an epoch was restored with these manifests, as the store tells."""
+    for origin in origins_of(dataflow, restored) or [dataflow]:
+        session.add(
+            RestoreRow(
+                dataflow=dataflow,
+                epoch=epoch,
+                lineage=max(each.lineage for each in restored),
+                origin=origin,
+                number=0,
+                source="what the store tells",
+                mode=SAME if origin == dataflow else FORK,
+                left_out=[],
+                restored_at=now,
+            )
+        )
+    session.flush()

@@ -1,0 +1,280 @@
+"""Building the ledger again from what the store holds: `weir ledger rebuild`.
+
+Invariant: no attempt that began before can commit afterwards, and what is current afterwards is valid. What only the
+lost ledger knew is said, never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from weir.coordination.services import Services
+from weir.errors import Conflict, Misconfigured
+from weir.execution.run_state import AttemptState, RunState
+from weir.formats.run_record import RunRecord
+from weir.ledger.database.tables import AttemptRow, DataflowRow, RunRow
+from weir.ledger.runs import ensure_dataflow, run_by_id, runs_of, topology_of
+from weir.ledger.snapshot import run_state
+from weir.rebuild.checkpoints import (
+    enter_pins_of_all,
+    kept_numbers,
+    restore_checkpoints,
+    restore_numbers,
+    restore_savepoints,
+    stored_checkpoints,
+    stored_savepoints,
+)
+from weir.rebuild.ledger import (
+    quarantined_attempts,
+    raise_lineage,
+    restore_attempts,
+    restore_checks,
+    restore_pin,
+    restore_publications,
+    restore_quarantine,
+    restore_results,
+    restore_run,
+    restore_slices,
+    stop_everything,
+)
+from weir.rebuild.rules import Candidate, candidates, choose, restored_over, without
+from weir.store.catalogue import EpochCatalogue, catalogue, stored_dataflows
+from weir.store.errors import NotFound
+from weir.store.store import MARKER
+from weir.topology.regions import PartitionId, RegionId, Topology
+
+UNKNOWN = (
+    "What the store does not tell: failures and what is left of their budgets, past failovers, clears that Airflow was "
+    "still owed, and attempts that wrote nothing. Results that had become stale are left out, so they count as missing."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RebuiltRun:
+    """A run as it stands now: how many regions have valid results, which have none, how many versions are published."""
+
+    run: str
+    dag_id: str
+    run_id: str
+    valid: int
+    missing: tuple[RegionId, ...]
+    published: int
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """A dataflow whose ledger was built again; `notes` are about epochs that were left out."""
+
+    dataflow: str
+    lineage: int
+    runs: tuple[RebuiltRun, ...]
+    notes: tuple[str, ...]
+
+
+def rebuild(services: Services, dataflow: str | None = None) -> tuple[Rebuilt, ...]:
+    """Build the ledger of one dataflow, or of all, again.
+
+    Raises Misconfigured where there is no store or no such dataflow, Retryable where the store does not answer, and
+    Conflict if tasks committed meanwhile.
+    """
+    store_id = _present_store(services)
+    with services.ledger.transaction() as session:
+        known = {row.name for row in session.scalars(select(DataflowRow))}
+    names = sorted(known | set(stored_dataflows(services.store)))
+    if dataflow is not None and dataflow not in names:
+        raise Misconfigured(
+            f"neither the ledger nor the store {services.store.url} knows a dataflow {dataflow}; they know "
+            f"{', '.join(names) or 'none'}"
+        )
+    forks = enter_pins_of_all(services, store_id)
+    wanted = [dataflow] if dataflow else names
+    unknown = {origin: found - {*wanted} for origin, found in forks.items()}
+    return tuple(_with_forks(_dataflow(services, store_id, name), unknown.get(name, ())) for name in wanted)
+
+
+def _with_forks(built: Rebuilt, forks: Iterable[str]) -> Rebuilt:
+    """Tell of forks that the ledger does not know yet."""
+    notes = (
+        f"{fork} began with files of {built.dataflow}, which stay for it: `weir ledger rebuild {fork}` takes it in"
+        for fork in sorted(forks)
+    )
+    return replace(built, notes=(*built.notes, *notes))
+
+
+def _present_store(services: Services) -> str:
+    """The id of the store, which must be there: an empty folder may be a disk that is not mounted."""
+    try:
+        services.store.size(MARKER)
+    except NotFound as error:
+        raise Misconfigured(
+            f"the store {services.store.url} has no marker {MARKER}: mount the disk that holds the results, or correct "
+            "WEIR_STORE; without results there is nothing to build a ledger from"
+        ) from error
+    return services.store_id()
+
+
+def _dataflow(services: Services, store_id: str, name: str) -> Rebuilt:
+    with services.ledger.transaction(name) as session:
+        ensure_dataflow(session, name, store_id)
+        lineage = stop_everything(session, name, services.now())
+    found = catalogue(services.store, name)
+    checkpoints, savepoints = stored_checkpoints(services, name), stored_savepoints(services, name)
+    numbers = kept_numbers(services, name)
+    with services.ledger.transaction(name) as session:
+        _require_quiet(session, name, lineage)
+        seen = max((each.manifest.lineage for epoch in found for each in epoch.stored), default=0)
+        seen = max([seen, *(each.lineage for each in checkpoints.values() if not isinstance(each, str))])
+        raise_lineage(session, name, seen)
+        records, notes = _records(session, name, found)
+        taken: dict[PartitionId, str | None] = {}
+        in_order = sorted(records, key=lambda pair: pair[0].epoch)
+        runs = tuple(_run(session, services, record, epoch, taken) for record, epoch in in_order)
+        notes += restore_checkpoints(session, name, checkpoints, services.now())
+        notes += restore_savepoints(session, name, savepoints)
+        restore_numbers(session, name, numbers, services.now())
+        return Rebuilt(name, session.get_one(DataflowRow, name).lineage, runs, notes)
+
+
+def _require_quiet(session: Session, dataflow: str, lineage: int) -> None:
+    query = (
+        select(AttemptRow.id)
+        .join(RunRow, RunRow.id == AttemptRow.run)
+        .where(
+            RunRow.dataflow == dataflow,
+            AttemptRow.lineage >= lineage,
+            AttemptRow.state == AttemptState.COMMITTED.value,
+        )
+        .limit(1)
+    )
+    committed = session.scalar(query)
+    if committed is not None:
+        raise Conflict(
+            f"{committed} of dataflow {dataflow} committed while the ledger was built again: pause its DAG in Airflow, "
+            "and type the command again"
+        )
+
+
+def _records(
+    session: Session, dataflow: str, found: tuple[EpochCatalogue, ...]
+) -> tuple[list[tuple[RunRecord, EpochCatalogue]], tuple[str, ...]]:
+    """The runs that are known, by the store or else by the ledger, and what is said of epochs without one."""
+    known = {row.epoch: row for row in runs_of(session, dataflow)}
+    pairs, notes = [], []
+    for epoch in found:
+        record = epoch.record or (_record_of(known[epoch.epoch]) if epoch.epoch in known else None)
+        if record is not None:
+            pairs.append((record, epoch))
+            continue
+        notes.append(
+            f"epoch {epoch.epoch} has {len(epoch.stored)} result(s) but no record of its run: they are left alone, and "
+            "its DagRun computes anew when it is cleared"
+        )
+    stored = {epoch.epoch for epoch in found}
+    pairs += [
+        (_record_of(row), EpochCatalogue(row.epoch, None, (), (), ()))
+        for row in known.values()
+        if row.epoch not in stored
+    ]
+    return pairs, tuple(notes)
+
+
+def _record_of(row: RunRow) -> RunRecord:
+    return RunRecord(
+        row.id,
+        row.dataflow,
+        row.epoch,
+        (_iso(row.interval_start), _iso(row.interval_end)),
+        row.dag_id,
+        row.run_id,
+        row.task_prefix,
+        row.parameters,
+        row.pinned,
+        row.predecessor,
+        _iso(row.created_at),
+    )
+
+
+def _iso(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat()
+
+
+def _run(
+    session: Session, services: Services, record: RunRecord, epoch: EpochCatalogue, taken: dict[PartitionId, str | None]
+) -> RebuiltRun:
+    """Enter a run; `taken` are the digests of earlier runs' results, and this run's are added."""
+    row, now = restore_run(session, record), services.now()
+    if record.pinned is None:
+        restore_results(session, row.id, (), now)
+        restore_publications(session, row, epoch.pointers)
+        note = f"it is to be pinned anew: clear the whole run {row.run_id} in Airflow"
+        return RebuiltRun(row.id, row.dag_id, row.run_id, 0, (), len(epoch.pointers), (*epoch.notes, note))
+    topology = topology_of(record.pinned)
+    found = candidates(topology, epoch.stored)
+    quarantined = [each for each in found if each.is_quarantined]
+    refused = {*record.abandoned, *quarantined_attempts(session, row.id), *(each.attempt for each in quarantined)}
+    chosen = choose(topology, row.id, found, refused, taken)
+    over = restored_over(found, chosen, refused)
+    current = [*(without(each, over.get(region)) for region, each in chosen.items()), *over.values()]
+    taken |= {replace(partition, run=row.id): None for candidate in found for partition in candidate.results}
+    taken |= {
+        replace(partition, run=row.id): str(stored.manifest.digest)
+        for candidate in current
+        for partition, stored in candidate.results.items()
+    }
+    # Those of a DagRun that was deleted have the tries of the one in its place: they are out of the way for good.
+    own = [each for each in found if each.attempt not in record.abandoned]
+    notes = [*epoch.notes, *restore_attempts(session, row, topology, own, chosen)]
+    restore_results(session, row.id, current, now)
+    restore_quarantine(session, row.id, (each for each in quarantined if each in own), now)
+    restore_checks(session, row, own)
+    restore_pin(session, row, over.values(), now)
+    told = [each for each in found if each.attempt not in refused or each in quarantined]
+    notes += _restore_slices(session, row.id, topology, told, now)
+    restore_publications(session, row, epoch.pointers)
+    session.flush()
+    return _standing(session, row, topology, epoch, notes)
+
+
+def _restore_slices(session: Session, run: str, topology: Topology, found: list[Candidate], now: datetime) -> list[str]:
+    sources = [stage for stage in topology.dataflow.stages if stage.resolve is not None]
+    return [
+        f"what all subtasks of source {stage.name} read is not known: it will be resolved anew"
+        for stage in sources
+        if not restore_slices(session, run, stage.name, stage.parallelism, _of(topology, stage.name, found), now)
+    ]
+
+
+def _of(topology: Topology, stage: str, found: list[Candidate]) -> list[Candidate]:
+    region = topology.logical_region_of(stage).name
+    return [each for each in found if each.region.name == region]
+
+
+def _standing(session: Session, row: RunRow, topology: Topology, epoch: EpochCatalogue, notes: list[str]) -> RebuiltRun:
+    state = run_state(session, run_by_id(session, row.id), topology)
+    writing = [region for region in topology.region_ids() if topology.outputs(region)]
+    missing = tuple(region for region in writing if not all(state.is_valid(each) for each in topology.outputs(region)))
+    visible = {pointer.sink: pointer for pointer in sorted(epoch.pointers, key=lambda pointer: pointer.version)}
+    outdated = [
+        f"what is published of {sink} is not what its present result holds"
+        for sink, pointer in visible.items()
+        if sink in topology.sinks
+        and _digests(state, sink) != {part.subtask: part.digest for part in pointer.partitions}
+    ]
+    if missing or outdated or len(visible) < len(topology.sinks):
+        outdated.append(
+            f"clear weir_close of run {row.run_id} in Airflow, unless the run is at work: it has what is missing "
+            "computed, and publishes"
+        )
+    valid = len(writing) - len(missing)
+    return RebuiltRun(row.id, row.dag_id, row.run_id, valid, missing, len(epoch.pointers), (*notes, *outdated))
+
+
+def _digests(state: RunState, sink: str) -> dict[int, str]:
+    """The present results of a sink, by subtask."""
+    return {each.subtask: result.digest for each, result in state.results.items() if each.stage == sink}

@@ -1,0 +1,94 @@
+"""Moving a run to the present dataflow: `weir run adopt`.
+
+Invariant: one transaction, after which nothing of the old topology counts: no result, no slice, no repair; and no
+attempt that began before it can commit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from weir.coordination.run_records import write_record
+from weir.coordination.services import Services
+from weir.execution.run_state import AttemptState
+from weir.ledger.attempts import LIVE, end
+from weir.ledger.clears import clears_of_run
+from weir.ledger.database.tables import AttemptRow, RunRow
+from weir.ledger.leases import drop_leases
+from weir.ledger.results import supersede_all
+from weir.ledger.runs import forget_pin, forget_slices, named_run
+
+MOVED = "the run was moved to the present dataflow"
+UNFINISHED = (*LIVE, AttemptState.RETRYING.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """What was taken out of use: results, attempts that had not ended, and clears that were still owed."""
+
+    run: str
+    dag_id: str
+    run_id: str
+    results: int
+    fenced: tuple[str, ...]
+    owed: int
+
+    def __str__(self) -> str:
+        """What happened and what to do next."""
+        fenced = f" ({', '.join(self.fenced)})" if self.fenced else ""
+        return (
+            f"Run {self.run} is free of its record: {self.results} result(s) superseded, {len(self.fenced)} attempt(s) "
+            f"fenced{fenced}, {self.owed} owed clear(s) dropped. What was published stays until the run closes again.\n"
+            f"Next: clear the whole run {self.run_id} of DAG {self.dag_id} in Airflow. Its first task that begins pins "
+            "it to the dataflow that the DAG file declares then."
+        )
+
+
+def adopt(services: Services, name: str) -> Adoption:
+    """Free the run `name` (DATAFLOW@EPOCH, or Airflow's run id) of its record.
+
+    Raises Misconfigured for a run that is not known, or a run id that several dataflows share.
+    """
+    with services.ledger.transaction() as session:
+        found = named_run(session, name)
+    services.store_id()
+    with services.ledger.transaction(found.dataflow) as session:
+        return free_run(session, services, session.get_one(RunRow, found.id), MOVED)
+
+
+def free_run(session: Session, services: Services, row: RunRow, reason: str) -> Adoption:
+    """Let nothing of a run count any more, and whoever begins next pin it; `reason` is kept with each result."""
+    now = services.now()
+    fenced = _fence(session, row.id, now)
+    results = supersede_all(session, row.id, reason, now)
+    forget_slices(session, row.id)
+    owed = _void_clears(session, row.id, f"not needed: {reason}", now)
+    forget_pin(session, row.id)
+    row.closed_at = None
+    session.flush()
+    write_record(services, session, row)
+    return Adoption(row.id, row.dag_id, row.run_id, results, fenced, owed)
+
+
+def _fence(session: Session, run: str, now: datetime) -> tuple[str, ...]:
+    query = select(AttemptRow).where(AttemptRow.run == run, AttemptRow.state.in_(UNFINISHED)).order_by(AttemptRow.id)
+    rows = list(session.scalars(query))
+    for row in rows:
+        end(row, AttemptState.FENCED, now)
+        drop_leases(session, row.id)
+    return tuple(row.id for row in rows)
+
+
+def _void_clears(session: Session, run: str, outcome: str, now: datetime) -> int:
+    """Let no clear count as a repair; answers how many were still owed."""
+    rows = clears_of_run(session, run)
+    still_owed = [row for row in rows if row.settled_at is None]
+    for row in still_owed:
+        row.settled_at, row.outcome = now, outcome
+    for row in rows:
+        row.is_void = True
+    return len(still_owed)

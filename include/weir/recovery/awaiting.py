@@ -1,0 +1,184 @@
+"""Whether somebody really is at work on what an attempt awaits.
+
+Invariant: nobody waits for ever. What the ledger believes to be at work and Airflow calls finished is work that came
+to nothing: marked success by hand, or killed for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from weir.coordination.airflow import MISSING, ClearAnswer, Clearer, ClearItem
+from weir.coordination.registered import Registered
+from weir.coordination.services import Services
+from weir.coordination.values import Awaiting
+from weir.errors import Misconfigured
+from weir.execution.run_state import AttemptState
+from weir.ledger.attempts import LIVE, attempts_of, end
+from weir.ledger.clears import task_of
+from weir.ledger.database.tables import AttemptRow, OwedClearRow
+from weir.ledger.restores import NO_DAG
+from weir.ledger.runs import Run, run_by_id
+from weir.ledger.snapshot import run_state
+from weir.topology.regions import RegionId
+
+NOT_IN_AIRFLOW = (MISSING, "removed")
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What Airflow says of those that are awaited.
+
+    `has_changed` where the ledger was put right; `void` are regions of earlier runs that have never begun, or were
+    refused, and that Airflow calls finished.
+    """
+
+    has_changed: bool
+    void: frozenset[RegionId]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    region: RegionId
+    run: Run
+    item: ClearItem
+    is_owed: bool
+
+
+def look_at_awaited(services: Services, run: Run, regions: Iterable[RegionId], clearer: Clearer) -> Looked:
+    """Ask Airflow about regions believed to be at work, and have earlier runs started that are queued behind this one.
+
+    Raises Misconfigured for one that was skipped, failed for good or does not exist. One of an earlier run that has
+    failed is waited for: whoever mends it need not know of those behind it.
+    """
+    with services.ledger.transaction() as session:
+        asked = [_asked(session, run, region) for region in sorted(regions)]
+    _require_computed(asked)
+    answers = clearer.inspect([each.item for each in asked])
+    for each, answer in zip(asked, answers, strict=True):
+        _require_runnable(each, answer)
+    to_start = {each.run.id: each.run for each, answer in zip(asked, answers, strict=True) if _is_to_come(each, answer)}
+    for earlier in to_start.values():
+        clearer.start(earlier.dag_id, earlier.run_id)
+    finished = [(each, answer) for each, answer in zip(asked, answers, strict=True) if answer.state == "success"]
+    if not finished:
+        return Looked(has_changed=False, void=frozenset())
+    with services.ledger.transaction(run.dataflow.name) as session:
+        # Each is asked of, so that none is left out because another one was void.
+        changed = [_void(session, services, each, answer) for each, answer in finished]
+        void = frozenset(each.region for each, _ in finished if _will_not_come(session, each))
+    return Looked(any(changed), void)
+
+
+def _asked(session: Session, run: Run, region: RegionId) -> _Asked:
+    owner = run_by_id(session, region.run, run.topology) if region.run else run
+    is_owed = any(row.settled_at is None for row in _repairs(session, owner, region))
+    return _Asked(region, owner, clear_item(session, owner, region), is_owed)
+
+
+def clear_item(session: Session, run: Run, region: RegionId) -> ClearItem:
+    """The task instance of `region`, whatever its try."""
+    task_id, map_index = task_of(session, run, region)
+    return ClearItem(run.dag_id, run.run_id, task_id, map_index, None)
+
+
+def _is_to_come(asked: _Asked, answer: ClearAnswer) -> bool:
+    """Whether the run may be queued behind `max_active_runs`, of which this one holds a place."""
+    return bool(asked.region.run) and answer.state is None
+
+
+def _require_computed(asked: Iterable[_Asked]) -> None:
+    """Nobody is to wait for what no DagRun makes: a state that a dataflow has begun with."""
+    for each in asked:
+        if each.run.dag_id == NO_DAG:
+            name = each.run.dataflow.name
+            raise Misconfigured(
+                f"{each.region} is what dataflow {name} has begun with ({each.run.run_id}), and its files are gone: "
+                f"`weir restore` lets another dataflow begin with a checkpoint or savepoint that is whole"
+            )
+
+
+def _require_runnable(asked: _Asked, answer: ClearAnswer) -> None:
+    region, run = asked.region, asked.run
+    if answer.state in ("failed", "upstream_failed") and not asked.is_owed and not region.run:
+        raise Misconfigured(
+            f"{region} is awaited, but Airflow calls {answer.item.task_id} of run {run.run_id} {answer.state}: look at "
+            "its log, mend the cause, and clear it with its downstream tasks"
+        )
+    if answer.state == "skipped":
+        raise Misconfigured(
+            f"{region} was skipped in Airflow, so its result was never made: clear {answer.item.task_id} of run "
+            f"{run.run_id} (a region cannot be left out of a dataflow)"
+        )
+    if answer.state in NOT_IN_AIRFLOW and region.run:
+        raise Misconfigured(
+            f"{region} is read as the epoch before, but Airflow has no such task instance ({answer.item.task_id}, map "
+            f"index {answer.item.map_index}, in run {run.run_id}): have that interval run again (a backfill, or a "
+            f"trigger with its date), or `weir run adopt {run.id}` if its dataflow has changed; then clear this task"
+        )
+    if answer.state in NOT_IN_AIRFLOW:
+        raise Misconfigured(
+            f"run {run.id} is pinned to a dataflow with {region}, but Airflow has no such task instance any more "
+            f"({answer.item.task_id}, map index {answer.item.map_index}): the DAG has changed. "
+            f"`weir run adopt {run.id}` moves the run to the present dataflow"
+        )
+
+
+def _repairs(session: Session, run: Run, region: RegionId) -> list[OwedClearRow]:
+    query = select(OwedClearRow).where(
+        OwedClearRow.run == run.id,
+        OwedClearRow.region == region.name,
+        OwedClearRow.subtask == region.subtask,
+        ~OwedClearRow.is_void,
+    )
+    return list(session.scalars(query))
+
+
+def _will_not_come(session: Session, asked: _Asked) -> bool:
+    """Whether nobody makes it, although it has never begun, or what it made was refused."""
+    region, run = asked.region, asked.run
+    if not region.run:
+        return False
+    if not attempts_of(session, run.id, region):
+        return not _repairs(session, run, region)
+    known = run_state(session, run).region(replace(region, run=""))
+    return known.is_refused and not known.at_work
+
+
+def _void(session: Session, services: Services, asked: _Asked, answer: ClearAnswer) -> bool:
+    """Record that what is awaited will not come; false while a clear is still owed, or where the answer is too old."""
+    run, local = asked.run, replace(asked.region, run="")
+    owed = _repairs(session, run, local)
+    if any(row.settled_at is None for row in owed):
+        return False
+    attempts = attempts_of(session, run.id, local)
+    # One that has ended is no sign of it: a DagRun that is made anew counts its tries from 1 again.
+    is_newer = any(row.try_number > answer.try_number and row.state in LIVE for row in attempts)
+    if is_newer or not run_state(session, run).region(local).at_work:
+        return False  # a newer try has begun, or the work has ended, since the run was looked at
+    for row in attempts:
+        if row.state in (*LIVE, AttemptState.RETRYING.value):
+            end(
+                row,
+                AttemptState.FAILED,
+                services.now(),
+                error="Airflow calls it a success, but it has committed nothing",
+            )
+    for each in owed:
+        each.is_void, each.found_try = True, answer.try_number
+    return True
+
+
+FIRST_WAIT, LONGEST_WAIT = 5.0, 60.0
+"""Seconds between two looks at a producer that is at work."""
+
+
+def wait_for(row: AttemptRow, reason: str, registered: Registered) -> Awaiting:
+    """Write down that an attempt waits, longer each time."""
+    seconds = min(FIRST_WAIT * 2**row.waits, LONGEST_WAIT)
+    row.state, row.waits = AttemptState.WAITING.value, min(row.waits + 1, 10)
+    return Awaiting(seconds, reason, registered.interrupt)

@@ -1,0 +1,113 @@
+"""What follows from a commit for those who had read what it replaces.
+
+Invariant 7: the clears that a commit makes necessary are written in its own transaction, in whichever run they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy.orm import Session
+
+from weir.coordination.services import Services
+from weir.coordination.values import Begun
+from weir.execution.partition_state import PartitionState
+from weir.execution.run_state import CLOSE, RunState
+from weir.ledger.clears import owe_clear
+from weir.ledger.database.tables import RunRow
+from weir.ledger.reads import reads_of
+from weir.ledger.results import NewResult
+from weir.ledger.runs import Run, has_later, mark_closed, run_by_id
+from weir.ledger.snapshot import committed_attempt, newest_try, readers_in_other_runs, run_state
+from weir.recovery.rules.staleness import Replacement, clears_consumers, clears_later_epochs, reasons, stale_consumers
+from weir.topology.regions import PartitionId, RegionId, Topology
+
+_NOT_PUBLISHED = (PartitionState.LOST, PartitionState.QUARANTINED)
+"""The states of published results that are to be published anew, even if they come out as they were."""
+
+Replaced = Mapping[PartitionId, Replacement]
+
+
+def owe_clears(
+    session: Session, services: Services, begun: Begun, before: RunState, results: Sequence[NewResult]
+) -> int:
+    """Owe the clear of every finished consumer that had read something else; answers how many."""
+    replaced = {
+        each.partition: Replacement(each.partition, begun.attempt.id, each.digest, each.differs_from)
+        for each in results
+    }
+    return owe_what_follows(session, services, begun.run, begun.topology, before, replaced)
+
+
+def owe_what_follows(
+    session: Session, services: Services, run: Run, topology: Topology, before: RunState, replaced: Replaced
+) -> int:
+    """Owe the clears that follow where results of `run` are replaced, by whatever; answers how many."""
+    owed = _in_other_runs(session, services, run, topology, replaced)
+    if not clears_consumers(before.topology):
+        return owed
+    stale = stale_consumers(before, replaced)
+    closing = _why_close_again(session, run, before, replaced)
+    if closing is not None:
+        stale[CLOSE] = closing
+    for consumer, reason in stale.items():
+        # Also where one is at work: it may have been marked a success by hand. One that really runs is not cleared.
+        owe_clear(session, run, consumer, before.region(consumer).newest_try, reason, services.now())
+    return owed + len(stale)
+
+
+def _why_close_again(session: Session, run: Run, before: RunState, replaced: Replaced) -> str | None:
+    published = {each: new for each, new in replaced.items() if each.stage in before.topology.sinks}
+    committed = committed_attempt(session, run.id, CLOSE) if published else None
+    if committed is None:
+        return None
+    reads = [read for read in reads_of(session, committed.id, run.id) if read.partition in published]
+    for reason in reasons(before.topology, reads, published):
+        return reason
+    for read in reads:
+        old = before.results.get(read.partition)
+        if old is not None and old.state in _NOT_PUBLISHED and old.attempt == read.attempt:
+            return f"weir: the published files of {read.partition} were {old.state.value} and have been made again"
+    return None
+
+
+def _in_other_runs(session: Session, services: Services, run: Run, topology: Topology, replaced: Replaced) -> int:
+    """Later epochs read over `previous`: the next one begins anew, and what follows from that is its own commit's.
+
+    One that is only to be marked is stale from now on, and nothing of it is cleared: whoever needs it says so.
+    """
+    stale = stale_in_other_runs(session, run, topology, replaced)
+    owed = 0
+    for (other, region), reason in stale.items():
+        session.get_one(RunRow, other).closed_at = None
+        later = run_by_id(session, other, topology)
+        if clears_later_epochs(later.topology):
+            told = reason.replace("weir: ", f"weir: in run {run.id} ", 1)
+            owe_clear(session, later, region, newest_try(session, other, region), told, services.now())
+            owed += 1
+    return owed
+
+
+def stale_in_other_runs(
+    session: Session, run: Run, topology: Topology, replaced: Replaced
+) -> dict[tuple[str, RegionId], str]:
+    """The regions of later runs that have read something else of `run`, each with the reason."""
+    stale: dict[tuple[str, RegionId], str] = {}
+    # Not this run's topology knows: a later run may be pinned to one that reads it, and this one to one from before.
+    for stage, layout in {(each.stage, each.layout) for each in replaced} if has_later(session, run) else ():
+        for reader in readers_in_other_runs(session, run.id, stage, layout):
+            read = [each for each in reads_of(session, reader.id, run.id) if not each.partition.run]
+            for reason in reasons(topology, read, replaced):
+                stale[reader.run, RegionId(reader.region, reader.subtask)] = reason
+    return stale
+
+
+def note_whether_closed(session: Session, services: Services, run: Run, topology: Topology) -> None:
+    """Write down whether all is valid that a closed run has: what reads it later need not look at it again."""
+    session.flush()
+    is_closed = committed_attempt(session, run.id, CLOSE) is not None and _is_whole(run_state(session, run, topology))
+    mark_closed(session, run.id, services.now() if is_closed else None)
+
+
+def _is_whole(state: RunState) -> bool:
+    return all(state.is_valid(each) for region in state.region_ids() for each in state.outputs(region))

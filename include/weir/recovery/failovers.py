@@ -1,0 +1,215 @@
+"""Failovers: every decision to restart, as it was carried out, and the incidents that they belong to.
+
+Invariant: an incident is open until the first region that it cleared has committed; what fails meanwhile belongs to it.
+
+What failovers were about, and what they have cost. Invariant: it changes nothing.
+
+What regions have cost: the history that plans are priced with. Invariant: only committed attempts are history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+from sqlalchemy import func, or_, select
+from sqlalchemy.orm import Session
+
+from weir.execution.run_state import AttemptState
+from weir.ledger.database.tables import AttemptRow, FailoverRow, OwedClearRow, ResultRow, RunRow
+from weir.ledger.runs import Run
+from weir.recovery.history import NotDeterministic, findings_of
+from weir.recovery.rules.plan import Cost, Plan, StepKind, Total, total_of
+from weir.recovery.rules.staleness import USUAL_CAUSES
+from weir.topology.regions import RegionId
+
+
+class FailoverKind(Enum):
+    """What asked for a failover."""
+
+    LOSS = "loss"
+    """An attempt did not find its inputs."""
+    FAILURE = "failure"
+    """An attempt failed, and the dataflow restarts others with it."""
+    HELD_BACK = "held back"
+    """A loss whose plan a person has to carry out."""
+    BY_HAND = "by hand"
+    """A person carried a plan out."""
+    SCRUB = "scrub"
+    """Something was found bad before anybody has missed it."""
+
+
+def record_failover(
+    session: Session, run: Run, plan: Plan, now: datetime, kind: FailoverKind, row: AttemptRow | None
+) -> int:
+    """Write a plan down; answers its id. `row` is the attempt that failed, None where none did."""
+    failover = FailoverRow(
+        run=run.id,
+        attempt=row.id if row else "",
+        region=row.region if row else "",
+        subtask=row.subtask if row else 0,
+        decided_at=now,
+        cause=plan.cause,
+        plan=plan.to_json(),
+        kind=kind.value,
+        labels=row.labels if row else None,
+        incident=_open_incident(session, run.id),
+    )
+    session.add(failover)
+    session.flush()
+    return failover.id
+
+
+def _open_incident(session: Session, run: str) -> int | None:
+    newest = session.scalar(select(FailoverRow).where(FailoverRow.run == run).order_by(FailoverRow.id.desc()).limit(1))
+    if newest is None:
+        return None
+    root = newest.incident or newest.id
+    members = list(
+        session.scalars(select(FailoverRow).where(or_(FailoverRow.id == root, FailoverRow.incident == root)))
+    )
+    repaired = [step for member in members for step in _repaired(session, member)]
+    return root if repaired and not any(_has_committed(session, *each) for each in repaired) else None
+
+
+def _repaired(session: Session, failover: FailoverRow) -> list[tuple[str, str, int, int]]:
+    """The tries that a failover restarted; those that it joined if it restarted none."""
+    owed = select(OwedClearRow).where(OwedClearRow.failover == failover.id)
+    cleared = [(row.run, row.region, row.subtask, row.expected_try) for row in session.scalars(owed)]
+    if cleared:
+        return cleared
+    joined = Plan.from_json(failover.plan).of(StepKind.JOINED)
+    return [(step.region.run or failover.run, step.region.name, step.region.subtask, step.after_try) for step in joined]
+
+
+def _has_committed(session: Session, run: str, region: str, subtask: int, after_try: int) -> bool:
+    query = select(AttemptRow.id).where(
+        AttemptRow.run == run,
+        AttemptRow.region == region,
+        AttemptRow.subtask == subtask,
+        AttemptRow.try_number > after_try,
+        AttemptRow.state.in_((AttemptState.COMMITTED.value, AttemptState.ADOPTED.value)),
+    )
+    return session.scalar(query.limit(1)) is not None
+
+
+def failovers_of(session: Session, dataflow: str | None = None, epoch: str | None = None) -> list[FailoverRow]:
+    """Past decisions, oldest first."""
+    query = select(FailoverRow).join(RunRow, RunRow.id == FailoverRow.run).order_by(FailoverRow.id)
+    if dataflow is not None:
+        query = query.where(RunRow.dataflow == dataflow)
+    if epoch is not None:
+        query = query.where(RunRow.epoch == epoch)
+    return list(session.scalars(query))
+
+
+_DONE = (AttemptState.COMMITTED.value, AttemptState.ADOPTED.value)
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverStory:
+    """A failover, its plan, what was recomputed because of its clears, and what came out otherwise without a reason."""
+
+    row: FailoverRow
+    plan: Plan
+    recomputed: Total
+    findings: tuple[NotDeterministic, ...]
+
+    @property
+    def kind(self) -> FailoverKind:
+        """What asked for it; what an older Weir recorded was a loss."""
+        return FailoverKind(self.row.kind or FailoverKind.LOSS.value)
+
+    def to_json(self) -> dict[str, Any]:
+        """As `weir failovers --json` prints it (docs/plan.md)."""
+        row = self.row
+        return {
+            "id": row.id,
+            "incident": row.incident or row.id,
+            "run": row.run,
+            "kind": self.kind.value,
+            "failed": f"{row.region}[{row.subtask}]" if row.region else None,
+            "attempt": row.attempt or None,
+            "decided_at": row.decided_at.isoformat(),
+            "cause": row.cause,
+            "labels": row.labels or {},
+            "plan": self.plan.to_json(),
+            "recomputed": asdict(self.recomputed),
+            "not_deterministic": [asdict(each) for each in self.findings],
+            "usual_causes": USUAL_CAUSES if self.findings else None,
+        }
+
+
+def failover_stories(session: Session, dataflow: str | None = None, epoch: str | None = None) -> list[FailoverStory]:
+    """Past failovers, oldest first."""
+    return [_story(session, row) for row in failovers_of(session, dataflow, epoch)]
+
+
+def _story(session: Session, row: FailoverRow) -> FailoverStory:
+    clears = session.scalars(select(OwedClearRow).where(OwedClearRow.failover == row.id))
+    caused = [attempt for clear in clears for attempt in _caused_by(session, clear)]
+    costs = costs_of_attempts(session, caused)
+    recomputed = total_of(_finished(caused, costs))
+    return FailoverStory(row, Plan.from_json(row.plan), recomputed, findings_of(session, list(costs)))
+
+
+def _caused_by(session: Session, clear: OwedClearRow) -> list[AttemptRow]:
+    """The tries behind a clear, up to the one that did what it was for."""
+    query = (
+        select(AttemptRow)
+        .where(
+            AttemptRow.run == clear.run,
+            AttemptRow.region == clear.region,
+            AttemptRow.subtask == clear.subtask,
+            AttemptRow.try_number > clear.expected_try,
+        )
+        .order_by(AttemptRow.try_number)
+    )
+    found = []
+    for row in session.scalars(query):
+        found.append(row)
+        if row.state in _DONE:
+            break
+    return found
+
+
+def _finished(rows: Iterable[AttemptRow], costs: dict[str, Cost]) -> list[Cost | None]:
+    return [costs[row.id] if row.ended_at is not None else None for row in rows]
+
+
+def costs_of(session: Session, runs: Collection[str], current: str) -> dict[RegionId, Cost]:
+    """What the newest committed attempt of each region of `runs` cost; regions of the run `current` have no run."""
+    query = (
+        select(AttemptRow)
+        .where(AttemptRow.run.in_(runs), AttemptRow.state == AttemptState.COMMITTED.value)
+        .order_by(AttemptRow.try_number)
+    )
+    newest = {
+        RegionId(row.region, row.subtask, "" if row.run == current else row.run): row for row in session.scalars(query)
+    }
+    costs = costs_of_attempts(session, newest.values())
+    return {region: costs[row.id] for region, row in newest.items()}
+
+
+def costs_of_attempts(session: Session, attempts: Iterable[AttemptRow]) -> dict[str, Cost]:
+    """What attempts cost, by id: rows and bytes that they wrote, in all layouts, and seconds at work."""
+    rows = {row.id: row for row in attempts}
+    query = (
+        select(ResultRow.attempt, func.sum(ResultRow.rows), func.sum(ResultRow.bytes))
+        .where(ResultRow.run.in_({row.run for row in rows.values()}))
+        .group_by(ResultRow.attempt)
+    )
+    written = {attempt: (int(count), int(size)) for attempt, count, size in session.execute(query)}
+    return {each: Cost(*written.get(each, (0, 0)), seconds_of(row)) for each, row in rows.items()}
+
+
+def seconds_of(row: AttemptRow) -> float:
+    """How long an attempt was at work; 0 while it has not ended, and the time that it waited is left out."""
+    if row.ended_at is None:
+        return 0.0
+    if row.waits and row.metrics:
+        return round(sum(each for each in row.metrics.values() if isinstance(each, int | float)), 3)
+    return round((row.ended_at - row.began_at).total_seconds(), 3)

@@ -1,0 +1,116 @@
+"""Whether the inputs of an attempt are there: the ledger is asked first, then the store.
+
+Invariant: nothing is called lost on a doubt. A store that does not answer raises Retryable; a producer at work is
+awaited; only what is definitely gone, wrong or never made is a loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from weir.coordination.services import Services
+from weir.errors import Corrupt, Fault, Loss
+from weir.execution.partition_state import PartitionState
+from weir.execution.run_state import CLOSE, CurrentResult, RunState
+from weir.formats.manifest import Manifest
+from weir.recovery.rules.backtrack import known_loss
+from weir.store.probe import KeyGroups, PartitionRef, probe, verify_segments
+from weir.topology.regions import PartitionId, RegionId, Topology
+
+Part = tuple[Manifest, str, KeyGroups]
+"""What a reader reads of a partition: its manifest, its folder, and an inclusive range of key groups (None: all)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """The inputs of a region as the ledger knows them: to ask the store about, to wait for, or lost."""
+
+    to_probe: frozenset[PartitionId]
+    awaited: Mapping[PartitionId, frozenset[RegionId]]
+    losses: Mapping[PartitionId, Loss]
+
+
+def sort_inputs(state: RunState, region: RegionId) -> Sorted:
+    """What the ledger alone says about the inputs of `region`."""
+    to_probe, awaited, losses = set(), {}, {}
+    for partition in state.inputs_of(region):
+        loss = known_loss(state, partition, region)
+        waits_for = state.awaited_for(partition)
+        if loss is None and state.results[partition].state is PartitionState.FINISHED:
+            to_probe.add(partition)
+        elif waits_for:
+            awaited[partition] = waits_for
+        elif loss is not None:
+            losses[partition] = loss
+        else:
+            to_probe.add(partition)
+    if region == CLOSE:
+        # Of a released one it needs to know only that it was right.
+        to_probe = {each for each in to_probe if _is_worth_probing(state, each)}
+    return Sorted(frozenset(to_probe), awaited, losses)
+
+
+def _is_worth_probing(state: RunState, partition: PartitionId) -> bool:
+    """The closing task reads the sinks, and what its checkpoint names that is not released.
+
+    Of other results it asks the ledger, unless that has recorded a loss.
+    """
+    known = state.results[partition].state
+    is_of_checkpoint = partition in checkpointed(state.topology) and known is not PartitionState.RELEASED
+    return partition.stage in state.topology.sinks or is_of_checkpoint or known is PartitionState.LOST
+
+
+def checkpointed(topology: Topology) -> Set[PartitionId]:
+    """The partitions that a checkpoint of a run of this topology names: none where no stage keeps state."""
+    return topology.carried if topology.dataflow.keeps_state else frozenset()
+
+
+def reference(result: CurrentResult, run: str) -> PartitionRef:
+    """How the store is asked for a result."""
+    partition = result.partition
+    return PartitionRef(
+        partition.run or run,
+        partition.stage,
+        partition.subtask,
+        partition.layout,
+        result.attempt,
+        result.folder,
+        result.manifest_sha256,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What the store answered."""
+
+    manifests: Mapping[PartitionId, Manifest]
+    losses: Mapping[PartitionId, Loss]
+
+
+def probe_partitions(services: Services, store_id: str, state: RunState, partitions: Iterable[PartitionId]) -> Probed:
+    """Ask the store for the current results of `partitions`. Raises Retryable where it does not answer."""
+    references = {reference(state.results[each], state.run): each for each in partitions}
+    answers = probe(services.store, store_id, list(references))
+    manifests = {references[ref]: found for ref, found in answers.items() if isinstance(found, Manifest)}
+    losses = {references[ref]: found for ref, found in answers.items() if isinstance(found, Loss)}
+    return Probed(manifests, losses)
+
+
+def require_intact(services: Services, parts: Sequence[Part], faults: Set[Fault] = frozenset(Fault)) -> None:
+    """Compare parts byte for byte: page headers, for example, have no checksum of Parquet's own.
+
+    Raises Corrupt for what has one of `faults`, and Retryable where the store does not answer.
+    """
+    found = verify_segments(services.store, services.store_id(), parts)
+    broken = tuple(loss for loss in found if loss.fault in faults)
+    if broken:
+        raise Corrupt(broken)
+
+
+def losses_by_partition(losses: Iterable[Loss], current: str) -> dict[PartitionId, Loss]:
+    """Losses by the partition that they are about; partitions of the run `current` have ids without a run."""
+    return {
+        PartitionId(loss.stage, loss.subtask, loss.layout, "" if loss.run == current else loss.run): loss
+        for loss in losses
+    }

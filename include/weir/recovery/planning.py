@@ -1,0 +1,142 @@
+"""Planning in rounds: decide over the ledger, ask the store what the decision needs, decide again.
+
+Invariant 5: what fails, and who asks what would fail, decide by the same function over the same facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from sqlalchemy.orm import Session
+
+from weir.coordination.services import Services
+from weir.errors import Conflict, Fault, Loss
+from weir.execution.run_state import BeyondHorizon, RegionState, RunState
+from weir.ledger.checkpoints import what_is_kept
+from weir.ledger.runs import Run, has_later, run_by_id
+from weir.ledger.snapshot import readers_in_other_runs, run_state
+from weir.recovery.failovers import costs_of
+from weir.recovery.history import not_deterministic_regions
+from weir.recovery.inputs import probe_partitions
+from weir.recovery.rules.backtrack import known_loss
+from weir.recovery.rules.consumers import LaterReaders
+from weir.recovery.rules.decision import Failure, NeedsProbe, decide
+from weir.recovery.rules.plan import Plan
+from weir.recovery.rules.staleness import clears_later_epochs
+from weir.topology.regions import PartitionId, RegionId
+
+ROUNDS = 20
+"""How often a plan may be overtaken before the try simply comes again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A decision, the state of the run that it was taken over, and the losses that hold in it."""
+
+    state: RunState
+    failure: Failure
+    answer: Plan | NeedsProbe
+
+
+def decide_now(session: Session, run: Run, failure: Failure) -> Decided:
+    """Decide over what the ledger says at this instant, looking into as many earlier runs as the decision needs."""
+    horizon: set[str] = set()
+    while True:
+        state = _state(session, run, failure.losses, horizon)
+        losses = _still_true(state, failure.losses)
+        present = replace(failure, losses=losses, later=_later_readers(session, run))
+        try:
+            answer = decide(state, present)
+        except BeyondHorizon as beyond:
+            if beyond.run in horizon:
+                raise
+            horizon.add(beyond.run)
+            continue
+        if isinstance(answer, Plan):
+            runs = {run.id, *state.earlier}
+            answer = answer.with_costs(costs_of(session, runs, run.id))
+            answer = answer.with_findings(not_deterministic_regions(session, runs, run.id))
+            answer = _with_snapshots(session, run, answer)
+        return Decided(state, present, answer)
+
+
+def _with_snapshots(session: Session, run: Run, plan: Plan) -> Plan:
+    """Of a plan that ends at a state which is not kept any more: what can be gone on from instead."""
+    if not plan.impossible:
+        return plan
+    return replace(plan, impossible=f"{plan.impossible}. {what_is_kept(session, run.dataflow.name)}")
+
+
+def probe_for(services: Services, store_id: str, decided: Decided, wanted: NeedsProbe) -> Failure:
+    """What is asked next: with the store's answers. Raises Retryable where it does not answer."""
+    probed = probe_partitions(services, store_id, decided.state, wanted.partitions)
+    before = decided.failure
+    return replace(
+        before,
+        losses={**before.losses, **probed.losses},
+        intact=before.intact | frozenset(probed.manifests),
+    )
+
+
+def plan_by_looking(services: Services, run: Run, failure: Failure) -> tuple[Plan, Failure]:
+    """Plan without changing anything, and with what is to be asked to get the same plan again.
+
+    Raises Retryable if store or ledger do not answer, and Conflict where the run never holds still.
+    """
+    store_id = services.store_id()
+    for _ in range(ROUNDS):
+        with services.ledger.transaction() as session:
+            decided = decide_now(session, run, failure)
+        if isinstance(decided.answer, Plan):
+            return decided.answer, decided.failure
+        failure = probe_for(services, store_id, decided, decided.answer)
+    raise Conflict(f"run {run.id} changed {ROUNDS} times while it was looked at: look again when it is quieter")
+
+
+def _state(session: Session, run: Run, losses: Mapping[PartitionId, Loss], horizon: Iterable[str]) -> RunState:
+    state = run_state(session, run, include=tuple(horizon))
+    # An attempt that misses what was never made, or was refused, has seen that Airflow calls its producer finished.
+    producers = {partition: state.producer(partition) for partition in losses if partition.run in state.earlier}
+    void = (
+        region
+        for partition, region in producers.items()
+        if state.region(region).is_refused
+        or (losses[partition].fault is Fault.NEVER_COMMITTED and not state.region(region).newest_try)
+    )
+    return replace(state, void=frozenset(void))
+
+
+def _still_true(state: RunState, losses: Mapping[PartitionId, Loss]) -> dict[PartitionId, Loss]:
+    """Leave out what others have repaired meanwhile: a loss is that of one attempt."""
+    return {
+        partition: loss
+        for partition, loss in losses.items()
+        if known_loss(state, partition) is not None
+        or (partition in state.results and state.results[partition].attempt == loss.attempt)
+    }
+
+
+def _later_readers(session: Session, run: Run) -> LaterReaders:
+    """The regions of later runs whose newest commit was made of this one."""
+    found: dict[tuple[str, str], tuple[RegionState, ...]] = {}
+    states: dict[str, RunState] = {}
+    topology = run.topology
+    # Not this run's topology knows who reads it: a later run may be pinned to another one.
+    read_later = {
+        (partition.stage, partition.layout)
+        for region in (topology.region_ids() if has_later(session, run) else ())
+        for partition in topology.outputs(region)
+    }
+    for stage, layout in read_later:
+        readers = []
+        for row in readers_in_other_runs(session, run.id, stage, layout):
+            region = RegionId(row.region, row.subtask)
+            if row.run not in states:
+                states[row.run] = run_state(session, run_by_id(session, row.run, topology))
+            if not clears_later_epochs(states[row.run].topology):
+                continue  # it becomes stale, and stays as it is
+            readers.append(replace(states[row.run].region(region), region=replace(region, run=row.run)))
+        if readers:
+            found[stage, layout] = tuple(readers)
+    return found

@@ -1,0 +1,157 @@
+"""What a person asks of a run: what would run again now, or if something failed or were gone; and to carry that out.
+
+Invariant: looking changes nothing; what is carried out is what was shown, or nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from weir.coordination.airflow import Clearer, ClearItem
+from weir.coordination.services import Services
+from weir.errors import Conflict, Fault, Loss, Misconfigured
+from weir.execution.run_state import CLOSE, RunState
+from weir.ledger.clears import owe_clear, task_of
+from weir.ledger.results import record_losses
+from weir.ledger.runs import Run, named_run, run_by_id
+from weir.ledger.snapshot import run_state
+from weir.recovery.applying import carry_out
+from weir.recovery.failovers import FailoverKind
+from weir.recovery.inputs import losses_by_partition
+from weir.recovery.planning import decide_now, plan_by_looking
+from weir.recovery.rules.backtrack import Occasion
+from weir.recovery.rules.decision import Failure
+from weir.recovery.rules.plan import Plan, StepKind
+from weir.topology.regions import RegionId
+
+_AS_IF = "as if it were gone"
+_NAME = re.compile(r"^(?P<name>[^\[\]]+)(\[(?P<index>\d+)\])?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A run as a person names it; a task to fail (None: what the run misses), and partitions to be thought gone."""
+
+    run: str
+    fail: str | None = None
+    lost: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The plan of a run, and what is to be asked to get it again."""
+
+    run: Run
+    plan: Plan
+    failure: Failure
+
+
+def ask(services: Services, question: Question) -> Answer:
+    """Plan. Raises Misconfigured for names that the run does not know, and Retryable or Conflict as planning does."""
+    with services.ledger.transaction() as session:
+        run = run_by_id(session, named_run(session, question.run).id)
+        state = run_state(session, run)
+    failed = None if question.fail is None else _region(run, question.fail)
+    losses = losses_by_partition((each for text in question.lost for each in _gone(state, text)), run.id)
+    asked = Failure(
+        failed,
+        losses,
+        occasion=Occasion.QUESTION,
+        cause=_cause(failed, question.lost),
+        largest=services.recovery.largest_plan,
+    )
+    plan, failure = plan_by_looking(services, run, asked)
+    return Answer(run, plan, failure)
+
+
+def _cause(failed: RegionId | None, lost: tuple[str, ...]) -> str:
+    said = ["what the run misses" if failed is None else f"{failed} fails"]
+    return ", and ".join([*said, *(f"{each} is gone" for each in lost)])
+
+
+def _region(run: Run, text: str) -> RegionId:
+    """The region of TASK or TASK[INDEX]; a stage's name will do for that of its region."""
+    found = _NAME.match(text)
+    name = (found["name"] if found else text).removeprefix(run.task_prefix)
+    if name == CLOSE.name:
+        return CLOSE
+    known = {stage: region for region in run.topology.regions for stage in (region.name, *region.stages)}
+    if name not in known:
+        raise Misconfigured(
+            f"run {run.id} has no task {text}; it has {', '.join(each.name for each in run.topology.regions)} and "
+            f"{CLOSE.name}"
+        )
+    region, index = known[name], found["index"] if found else None
+    if index is None and region.parallelism > 1:
+        raise Misconfigured(f"{region.name} has {region.parallelism} subtasks: say which, {name}[0] for example")
+    asked = RegionId(region.name, int(index or 0))
+    if not run.topology.knows(asked):
+        raise Misconfigured(f"{region.name} has the subtasks 0 to {region.parallelism - 1}, not {index}")
+    return asked
+
+
+def _gone(state: RunState, text: str) -> list[Loss]:
+    """The results of STAGE[SUBTASK], or of all subtasks of STAGE, in all layouts."""
+    found = _NAME.match(text)
+    stage = found["name"] if found else text
+    index = int(found["index"]) if found and found["index"] else None
+    known = [
+        partition
+        for region in state.region_ids()
+        for partition in state.outputs(region)
+        if partition.stage == stage and index in (None, partition.subtask)
+    ]
+    if not known:
+        written = sorted({each.stage for region in state.region_ids() for each in state.outputs(region)})
+        raise Misconfigured(
+            f"run {state.run} writes no {text}; it writes {', '.join(written)}: say --lost 'STAGE[SUBTASK]'"
+        )
+    missing = [each for each in known if each not in state.results]
+    if missing:
+        raise Misconfigured(f"{missing[0]} cannot be lost: run {state.run} has not made it so far")
+    return [
+        Loss(state.run, each.stage, each.subtask, each.layout, state.results[each].attempt, Fault.MISSING, _AS_IF)
+        for each in known
+    ]
+
+
+def carry_out_by_hand(services: Services, answer: Answer, kind: FailoverKind = FailoverKind.BY_HAND) -> int:
+    """Owe the clears of a plan; answers how many. Raises Conflict if the run is not as it was when it was planned."""
+    run = answer.run
+    with services.ledger.transaction(run.dataflow.name) as session:
+        record_losses(session, _found(answer.failure), services.now())
+        plan = decide_now(session, run, answer.failure).answer
+        if not isinstance(plan, Plan) or not plan.does_the_same(answer.plan):
+            raise Conflict(f"run {run.id} has changed since it was planned, and nothing was done: `weir plan {run.id}`")
+        if plan.impossible:
+            raise Misconfigured(f"nothing of run {run.id} was restarted, since it would not help: {plan.impossible}")
+        if not plan.of(StepKind.RERUN):
+            return 0
+        carry_out(session, services, run, plan, kind)
+    return len(plan.of(StepKind.RERUN))
+
+
+def _found(failure: Failure) -> list[Loss]:
+    """What the store was found to miss, not what a person imagines."""
+    return [each for each in failure.losses.values() if each.detail != _AS_IF]
+
+
+def owe_what_has_been_given_up(services: Services, run: Run, clearer: Clearer) -> int:
+    """Owe the clear of what Airflow gave up because something before it had failed; answers how many that are.
+
+    Raises Retryable or Misconfigured as the clearer does.
+    """
+    with services.ledger.transaction() as session:
+        regions = [*run.topology.region_ids(), CLOSE]
+        tasks = [task_of(session, run, each) for each in regions]
+    items = [ClearItem(run.dag_id, run.run_id, task_id, map_index, None) for task_id, map_index in tasks]
+    given_up = [
+        (region, answer.try_number)
+        for region, answer in zip(regions, clearer.inspect(items), strict=True)
+        if answer.state == "upstream_failed"
+    ]
+    with services.ledger.transaction(run.dataflow.name) as session:
+        for region, found_try in given_up:
+            owe_clear(session, run, region, found_try, "weir: what it waits for runs again", services.now())
+    return len(given_up)

@@ -1,0 +1,1 @@
+"""The decision which regions run again, and why; no I/O."""

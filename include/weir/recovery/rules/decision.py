@@ -1,0 +1,283 @@
+"""What a failure restarts: the whole decision, before anything is done.
+
+Invariant 5: what is decided, printed, recorded and carried out is one object; it is decided in rounds without I/O, and
+each round either ends in the plan or names what the store is to be asked about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Set
+from dataclasses import dataclass, field
+
+from weir.dataflow.dataflow import FailoverStrategy
+from weir.errors import Fault, Loss
+from weir.execution.partition_state import PartitionState
+from weir.execution.run_state import CLOSE, AttemptState, CurrentResult, RegionState, RunState
+from weir.recovery.rules.backtrack import Backtracked, Lost, Occasion, backtrack
+from weir.recovery.rules.consumers import Affected, LaterReaders, Readers, affected
+from weir.recovery.rules.plan import SHOWN, Plan, Step, StepKind
+from weir.recovery.rules.staleness import clears_consumers
+from weir.topology.regions import PartitionId, RegionId
+
+SMALLEST_HELD_BACK = 4
+"""A plan of fewer regions is carried out, whatever their share of the run."""
+
+_REFUSED = "nobody is at work on it now: its rows were refused, and it is waited for until a person has it made again"
+_FINISHED = (AttemptState.COMMITTED, AttemptState.ADOPTED)
+_OF_A_PROBE = (Fault.MISSING, Fault.DAMAGED)
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsProbe:
+    """The decision depends on whether these partitions are there."""
+
+    partitions: frozenset[PartitionId]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What a decision is asked for: the region that failed (None: a person asks what the run misses), and why.
+
+    `intact` are partitions known to be there; `largest` is the share of the run's regions that losses of one probe may
+    restart without a person's word (1: all). `unpublished` says what is wrong with what the run has published, although
+    its results are right.
+    """
+
+    failed: RegionId | None
+    losses: Mapping[PartitionId, Loss]
+    intact: Set[PartitionId] = frozenset()
+    occasion: Occasion = Occasion.LOSS
+    cause: str = ""
+    largest: float = 1.0
+    later: LaterReaders = field(default_factory=dict)
+    unpublished: str = ""
+
+
+@dataclass(slots=True)
+class _Found:
+    """What is known by now. `possible` are producers of what is lost, and is needed only if a reader runs again."""
+
+    back: Backtracked
+    rerun: dict[RegionId, str]
+    behind: Affected
+    possible: dict[RegionId, Lost] = field(default_factory=dict)
+    missing: dict[RegionId, Lost] = field(default_factory=dict)
+    """By region that may run again: a state that it needs, and that is not kept any more."""
+
+
+def decide(state: RunState, failure: Failure) -> Plan | NeedsProbe:
+    """Decide what becomes of each region. Raises BeyondHorizon, and Misconfigured as RunState does."""
+    readers = Readers(state, failure.later)
+    found = _closure(state, failure, readers)
+    if isinstance(found, NeedsProbe):
+        return found
+    steps = tuple(_step(state, readers, found, each) for each in _regions(state, found) if each != failure.failed)
+    dataflow = state.topology.dataflow
+    return Plan(
+        failure.failed,
+        failure.cause or "; ".join(str(loss) for loss in failure.losses.values()),
+        steps,
+        state.run,
+        dataflow.failover.value,
+        dataflow.consumers.value,
+        _held_back(state, failure, found),
+        impossible=_impossible(found.back.kept_no_more.values()),
+    )
+
+
+def _impossible(missed: Collection[Lost]) -> str:
+    """Why a plan cannot be carried out; empty if it can."""
+    if not missed:
+        return ""
+    shown = "; ".join(str(each) for each in list(missed)[:SHOWN])
+    return (
+        f"{shown}. A state that was released is not made again, since that would take all epochs since the first; nor "
+        "is one that was restored and is not as it was; nor is one that a dataflow has begun with"
+    )
+
+
+def _closure(state: RunState, failure: Failure, readers: Readers) -> _Found | NeedsProbe:
+    """Back to producers and forward to consumers, until nothing is added: what restarts reads its inputs again."""
+    also: set[RegionId] = set()
+    possible: dict[RegionId, Lost] = {}
+    while True:
+        back = _walked_back(state, failure, also)
+        # An attempt that failed otherwise has nobody to ask the store for it; what is gone, its consumers will tell.
+        if back.unknown and failure.occasion is not Occasion.FAILURE:
+            return NeedsProbe(frozenset(back.unknown))
+        rerun = _certain(state, failure, back)
+        restarted = rerun.keys() | {each for each in (failure.failed,) if each not in (None, CLOSE)}
+        behind = (
+            affected(state, restarted, readers, possible.keys()) if clears_consumers(state.topology) else Affected()
+        )
+        rerun |= {
+            each: f"{producer} runs again, and what reads it always restarts with it"
+            for each, producer in behind.always.items()
+            if each != failure.failed
+        }
+        more = {each for each in rerun.keys() - back.causes.keys() - also if readers.is_known(each)}
+        if more:
+            also |= more
+            continue
+        perhaps = _perhaps(state, failure, behind, readers)
+        if perhaps.unknown and failure.occasion is Occasion.QUESTION:
+            return NeedsProbe(frozenset(perhaps.unknown))
+        new = perhaps.causes.keys() - rerun.keys() - back.causes.keys() - possible.keys() - {failure.failed}
+        new = {each for each in new if not state.is_coming(each)}
+        if not new:
+            missing = {each.reader: each for each in perhaps.kept_no_more.values() if each.reader is not None}
+            return _Found(back, rerun, behind, possible, missing)
+        possible |= {each: perhaps.causes[each] for each in new}
+
+
+def _walked_back(state: RunState, failure: Failure, also: Set[RegionId]) -> Backtracked:
+    first: list[RegionId | None] = [*also]
+    if failure.occasion is not Occasion.FAILURE:
+        first.append(failure.failed)
+    told = failure.failed if failure.occasion is Occasion.LOSS else None
+    return backtrack(state, first, failure.losses, failure.intact, failure.occasion, told, also)
+
+
+def _perhaps(state: RunState, failure: Failure, behind: Affected, readers: Readers) -> Backtracked:
+    """What those miss that may run again: a person is told of what is not known, too."""
+    first = [each for each in behind.maybe if readers.is_known(each)]
+    return backtrack(state, first, failure.losses, failure.intact, Occasion.QUESTION)
+
+
+def _certain(state: RunState, failure: Failure, found: Backtracked) -> dict[RegionId, str]:
+    """What runs again whatever anybody commits, with the reason."""
+    rerun = {
+        region: str(lost)
+        for region, lost in found.causes.items()
+        if region != failure.failed and not state.is_coming(region)
+    }
+    if failure.failed is None and failure.occasion is Occasion.QUESTION:
+        known = [state.region(each) for each in (*state.region_ids(), CLOSE)]
+        rerun |= {each.region: _given_up(each) for each in known if _has_failed(each)}
+    is_full = state.topology.dataflow.failover is FailoverStrategy.FULL and (failure.failed is not None or found.causes)
+    for region in state.region_ids() if is_full else ():
+        if state.region(region).newest_state in _FINISHED and not state.region(region).at_work:
+            rerun.setdefault(region, "failover is full: all that has begun runs again")
+    if failure.failed is not None:
+        rerun.pop(failure.failed, None)
+    return rerun | _close_again(state, failure, found)
+
+
+def _close_again(state: RunState, failure: Failure, found: Backtracked) -> dict[RegionId, str]:
+    """The closing task runs again where published files are gone, or are not what was published."""
+    has_closed = state.region(CLOSE).newest_state in _FINISHED and not state.region(CLOSE).at_work
+    if failure.failed == CLOSE or not has_closed or not clears_consumers(state.topology):
+        return {}
+    gone = [
+        lost.loss
+        for lost in found.causes.values()
+        if lost.loss.stage in state.topology.sinks and lost.loss.run == state.run and _is_of_a_probe(state, lost.loss)
+    ]
+    if failure.unpublished or not gone:
+        return {CLOSE: failure.unpublished} if failure.unpublished else {}
+    return {CLOSE: f"the published files of {gone[0].stage}[{gone[0].subtask}] are gone"}
+
+
+def _is_of_a_probe(state: RunState, loss: Loss) -> bool:
+    """Whether somebody has looked at the files themselves: what is in quarantine is not what was published."""
+    result = _result(state, loss)
+    return loss.fault in _OF_A_PROBE or (result is not None and result.state is PartitionState.QUARANTINED)
+
+
+def _has_failed(known: RegionState) -> bool:
+    return known.newest_state is AttemptState.FAILED and not known.at_work
+
+
+def _given_up(known: RegionState) -> str:
+    return f"try {known.newest_try} has failed for good"
+
+
+def _regions(state: RunState, found: _Found) -> tuple[RegionId, ...]:
+    """All regions of the run, and of others those that something becomes of; the closing task if it has begun."""
+    own = state.region_ids()
+    closing = (CLOSE,) if state.region(CLOSE).newest_try else ()
+    named = (*found.rerun, *found.back.causes, *found.back.suspended, *found.behind.maybe, *found.possible)
+    others = {each for each in named if each.run}
+    earlier = sorted(each for each in others if each.run < state.run)
+    return (*earlier, *own, *closing, *sorted(others - set(earlier)))
+
+
+def _step(state: RunState, readers: Readers, found: _Found, region: RegionId) -> Step:
+    known = readers.state_of(region)
+    if region in found.rerun:
+        return Step(StepKind.RERUN, region, known.newest_try, found.rerun[region])
+    if region in found.back.causes:
+        waits = "" if known.at_work or not known.is_refused else f"; {_REFUSED}"
+        return Step(StepKind.JOINED, region, known.newest_try, f"{found.back.causes[region]}{waits}")
+    if known.at_work:
+        reason = "it is at work; what it commits is compared with what was read"
+        return Step(StepKind.JOINED, region, known.newest_try, reason)
+    is_stale = region in found.back.suspended or _is_stale(state, readers, region)
+    reasons, depends_on = _conditions(found, region)
+    if depends_on:
+        kind = StepKind.SUSPENDED if is_stale else StepKind.IF_CHANGED
+        missing = f", but could not: {_impossible([found.missing[region]])}" if region in found.missing else ""
+        return Step(kind, region, known.newest_try, "; or ".join(reasons) + missing, depends_on)
+    return Step(StepKind.SPARED, region, known.newest_try, _why_spared(state, known, is_stale=is_stale))
+
+
+def _conditions(found: _Found, region: RegionId) -> tuple[list[str], tuple[RegionId, ...]]:
+    """What would make a region run again, in words, and the regions that it depends on."""
+    changing: tuple[RegionId, ...] = ()
+    if region in found.behind.maybe:
+        changing = found.behind.depends_on(region)
+    elif region in found.back.suspended:
+        changing = tuple(sorted(found.back.suspended[region]))
+    reasons = [f"if the digest of {_named(changing)} changes"] if changing else []
+    lost = found.possible.get(region)
+    if lost is None or lost.reader is None:
+        return reasons, changing
+    return [*reasons, f"if {lost.reader} runs again, which misses {lost.loss}"], (*changing, lost.reader)
+
+
+def _is_stale(state: RunState, readers: Readers, region: RegionId) -> bool:
+    return any(each in state.results and not state.is_valid(each) for each in readers.outputs(region))
+
+
+def _named(regions: tuple[RegionId, ...]) -> str:
+    return str(regions[0]) if len(regions) == 1 else f"{', '.join(map(str, regions[:-1]))} or {regions[-1]}"
+
+
+def _why_spared(state: RunState, known: RegionState, *, is_stale: bool) -> str:
+    if not known.newest_try:
+        return "it has not begun"
+    if known.newest_state is AttemptState.FAILED:
+        return _given_up(known)
+    if is_stale:
+        return "its result is stale: whoever misses it says so, the closing task at the latest"
+    if not clears_consumers(state.topology):
+        return "failover is individual: Weir clears nothing by itself"
+    return "nothing it reads is made again"
+
+
+def _held_back(state: RunState, failure: Failure, found: _Found) -> str:
+    """Why a person is to be asked first; empty if nobody is."""
+    missed = [lost.loss for region, lost in found.back.causes.items() if region in found.rerun]
+    if missed and not clears_consumers(state.topology):
+        return "failover is individual: Weir clears nothing by itself"
+    lost = sum(loss.fault in _OF_A_PROBE and not _was_released(state, loss) for loss in missed)
+    # Of this run and those that have lost something: earlier ones that are whole say nothing of a store.
+    runs = {"", *(region.run for region in found.back.causes if region in found.rerun)}
+    regions = sum(len(state.region_ids(each)) for each in runs)
+    is_few = lost < SMALLEST_HELD_BACK or lost <= failure.largest * regions
+    if is_few or failure.largest >= 1 or state.topology.dataflow.failover is FailoverStrategy.FULL:
+        return ""
+    return (
+        f"the results of {lost} of {regions} regions are lost at once, more than the share of {failure.largest:g} that "
+        "[weir] largest_plan lets restart without a word: is it the right store, and all of it?"
+    )
+
+
+def _was_released(state: RunState, loss: Loss) -> bool:
+    result = _result(state, loss)
+    return result is not None and result.state is PartitionState.RELEASED
+
+
+def _result(state: RunState, loss: Loss) -> CurrentResult | None:
+    run = "" if loss.run == state.run else loss.run
+    return state.results.get(PartitionId(loss.stage, loss.subtask, loss.layout, run))

@@ -1,0 +1,263 @@
+"""A recovery plan: one list of steps, which is printed, recorded and carried out.
+
+Invariant 5: every region that must run again is a step; one that need not is in it only as "if X changes" or "spared".
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+from typing import Any
+
+from weir.errors import Misconfigured
+from weir.topology.regions import RegionId
+
+VERSION = 2
+"""Written; versions 1 and 2 are read."""
+
+SHOWN = 10
+"""How many regions a step names that it depends on, and a sentence that re-run."""
+
+
+class StepKind(Enum):
+    """What becomes of a region."""
+
+    RERUN = "rerun"
+    """It is cleared with the decision."""
+    JOINED = "joined"
+    """It is at work, or a clear of it is on its way: it is waited for, and what it commits is compared anyway.
+
+    One of an earlier run is waited for, too, where it has yet to begin, or a person is to mend refused rows.
+    """
+    IF_CHANGED = "if_changed"
+    """It is valid, and is cleared if what it read comes out otherwise."""
+    SUSPENDED = "suspended"
+    """Something is made again that its inputs were made from: it becomes valid again with them, or is cleared."""
+    SPARED = "spared"
+
+    def __str__(self) -> str:
+        return _SAID[self]
+
+
+_SAID = {
+    StepKind.RERUN: "will re-run",
+    StepKind.JOINED: "is at work already",
+    StepKind.IF_CHANGED: "will re-run if its input changes",
+    StepKind.SUSPENDED: "is suspended, and will re-run if its input changes",
+    StepKind.SPARED: "spared",
+}
+
+_OF_VERSION_1 = {
+    "will re-run": StepKind.RERUN,
+    "is under repair already": StepKind.JOINED,
+    "will re-run if its input changes": StepKind.IF_CHANGED,
+    "spared": StepKind.SPARED,
+}
+
+_TOTALS = {
+    "rerun": (StepKind.RERUN,),
+    "joined": (StepKind.JOINED,),
+    "if_changed": (StepKind.IF_CHANGED, StepKind.SUSPENDED),
+    "spared": (StepKind.SPARED,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What the last committed attempt of a region wrote, and how long it was at work."""
+
+    rows: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """What some regions cost together; `unknown` of the `regions` have no history."""
+
+    regions: int
+    rows: int
+    bytes: int
+    seconds: float
+    unknown: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One region and what becomes of it; `after_try` is the try that a clear of it must find.
+
+    `depends_on` are regions that it reads, and whose change would make it run again (the first ones). `cost` is None
+    where it has no history.
+    """
+
+    kind: StepKind
+    region: RegionId
+    after_try: int
+    reason: str
+    depends_on: tuple[RegionId, ...] = ()
+    cost: Cost | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The answer to one failure. `failed` is retried by Airflow itself and needs no clear; None if nothing failed.
+
+    `held_back` says why Weir does not carry it out by itself; empty if it does. `impossible` says why nobody can: it
+    would need a state that is not kept any more; empty if it can be carried out. Of `not_deterministic` regions equal
+    inputs have given unequal results before.
+    """
+
+    failed: RegionId | None
+    cause: str
+    steps: tuple[Step, ...]
+    run: str = ""
+    strategy: str = "region"
+    consumers: str = "if_changed"
+    held_back: str = ""
+    failed_cost: Cost | None = None
+    not_deterministic: tuple[RegionId, ...] = ()
+    impossible: str = ""
+
+    def of(self, kind: StepKind) -> tuple[Step, ...]:
+        """The steps of one kind, in topological order."""
+        return tuple(step for step in self.steps if step.kind is kind)
+
+    def with_costs(self, history: Mapping[RegionId, Cost]) -> Plan:
+        """The same plan, with what each region costs."""
+        steps = tuple(replace(step, cost=history.get(step.region)) for step in self.steps)
+        return replace(self, steps=steps, failed_cost=history.get(self.failed) if self.failed else None)
+
+    def with_findings(self, not_deterministic: Iterable[RegionId]) -> Plan:
+        """The same plan, saying which of those that come out anew may come out otherwise without a reason."""
+        anew = {step.region for step in self.steps if step.kind in (StepKind.RERUN, StepKind.JOINED)} | {self.failed}
+        return replace(self, not_deterministic=tuple(sorted(each for each in not_deterministic if each in anew)))
+
+    def total(self, *kinds: StepKind) -> Total:
+        """What the steps of some kinds cost together; `failed` is none of them."""
+        return total_of(step.cost for step in self.steps if step.kind in kinds)
+
+    def full_restart(self) -> Total:
+        """What it would cost to run all again that has begun, what failed included."""
+        begun = [step.cost for step in self.steps if step.after_try and not step.region.run]
+        return total_of([*begun, self.failed_cost] if self.failed else begun)
+
+    def does_the_same(self, other: Plan) -> bool:
+        """Whether both clear the same tries, for whatever reasons."""
+        return _clears(self) == _clears(other)
+
+    def summary(self) -> str:
+        """One sentence for a log or a note."""
+        if self.impossible:
+            return f"nothing can be re-run: {self.impossible}"
+        counts = Counter(step.kind for step in self.steps)
+        rerun = [str(step.region) for step in self.of(StepKind.RERUN)]
+        more = f" and {len(rerun) - SHOWN} more" if len(rerun) > SHOWN else ""
+        named = ", ".join(rerun[:SHOWN]) or "nothing"
+        joined = f", {counts[StepKind.JOINED]} at work already" if counts[StepKind.JOINED] else ""
+        return f"re-running {named}{more}{joined}; {counts[StepKind.SPARED]} region(s) spared"
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as the ledger records it and `weir plan --json` prints it (docs/plan.md)."""
+        return {
+            "version": VERSION,
+            "run": self.run,
+            "strategy": self.strategy,
+            "consumers": self.consumers,
+            "failed": None if self.failed is None else str(self.failed),
+            "failed_cost": _cost_to_json(self.failed_cost),
+            "cause": self.cause,
+            "held_back": self.held_back,
+            "impossible": self.impossible,
+            "not_deterministic": [str(each) for each in self.not_deterministic],
+            "steps": [_step_to_json(step, self.run) for step in self.steps],
+            "totals": {name: asdict(self.total(*kinds)) for name, kinds in _TOTALS.items()}
+            | {"full_restart": asdict(self.full_restart())},
+        }
+
+    @staticmethod
+    def from_json(found: Mapping[str, Any]) -> Plan:
+        """Read what `to_json` wrote, now or before. Raises Misconfigured for a version that is not known."""
+        if found.get("version") not in (1, VERSION):
+            raise Misconfigured(
+                f"the plan is of version {found.get('version')!r}, expected 1 or {VERSION}: read it with the Weir "
+                "that wrote it, or a newer one"
+            )
+        failed, run = found["failed"], found.get("run", "")
+        return Plan(
+            None if failed is None else _region(failed, ""),
+            found["cause"],
+            tuple(_step_from_json(step, run) for step in found["steps"]),
+            run,
+            found.get("strategy", "region"),
+            found.get("consumers", "if_changed"),
+            found.get("held_back", ""),
+            _cost_from_json(found.get("failed_cost")),
+            tuple(_full_region(each) for each in found.get("not_deterministic", ())),
+            found.get("impossible", ""),
+        )
+
+
+def _clears(plan: Plan) -> dict[RegionId, int]:
+    return {step.region: step.after_try for step in plan.of(StepKind.RERUN)}
+
+
+def total_of(costs: Iterable[Cost | None]) -> Total:
+    """What some regions cost together; None is one without history."""
+    listed = list(costs)
+    known = [each for each in listed if each is not None]
+    return Total(
+        len(listed),
+        sum(each.rows for each in known),
+        sum(each.bytes for each in known),
+        round(sum((each.seconds for each in known), 0.0), 3),
+        len(listed) - len(known),
+    )
+
+
+def _step_to_json(step: Step, run: str) -> dict[str, Any]:
+    return {
+        "kind": step.kind.value,
+        "region": _name(step.region),
+        "run": step.region.run or run,
+        "after_try": step.after_try,
+        "reason": step.reason,
+        "depends_on": [str(each) for each in step.depends_on],
+        "cost": _cost_to_json(step.cost),
+    }
+
+
+def _step_from_json(found: Mapping[str, Any], run: str) -> Step:
+    kind = _OF_VERSION_1.get(found["kind"]) or StepKind(found["kind"])
+    of = found.get("run", run)
+    return Step(
+        kind,
+        _region(found["region"], "" if of == run else of),
+        found["after_try"],
+        found["reason"],
+        tuple(_full_region(each) for each in found.get("depends_on", ())),
+        _cost_from_json(found.get("cost")),
+    )
+
+
+def _name(region: RegionId) -> str:
+    return f"{region.name}[{region.subtask}]"
+
+
+def _full_region(text: str) -> RegionId:
+    name, _, run = text.partition(" of ")
+    return _region(name, run)
+
+
+def _region(text: str, run: str) -> RegionId:
+    name, _, rest = text.rpartition("[")
+    return RegionId(name, int(rest.rstrip("]")), run)
+
+
+def _cost_to_json(cost: Cost | None) -> dict[str, Any] | None:
+    return None if cost is None else asdict(cost)
+
+
+def _cost_from_json(found: Mapping[str, Any] | None) -> Cost | None:
+    return None if found is None else Cost(found["rows"], found["bytes"], found["seconds"])

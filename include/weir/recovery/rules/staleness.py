@@ -1,0 +1,101 @@
+"""Who is to run again because a commit replaced what they had read.
+
+Invariant 3: after the clears that follow from it, no finished consumer is left that read other content than is current.
+Those behind a stale consumer are suspended: they become valid again with it, or are cleared by its own commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from weir.dataflow.dataflow import Consumers, FailoverStrategy
+from weir.dataflow.state import OnReprocess
+from weir.execution.run_state import ReadResult, ReadSet, RunState
+from weir.formats.manifest import digest_version
+from weir.topology.regions import PartitionId, RegionId, Topology
+
+USUAL_CAUSES = (
+    "current_timestamp, rand, uuid or monotonically_increasing_id; row_number, limit or first over rows whose order is "
+    "not total; sums of floating-point numbers; reads of services or files outside of Weir"
+)
+"""What makes equal inputs give unequal results."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """What a commit puts in the place of a result; `differs_from` is set where equal inputs gave something else."""
+
+    partition: PartitionId
+    attempt: str
+    digest: str
+    differs_from: str | None = None
+
+
+def restarts_consumers(topology: Topology, stage: str) -> bool:
+    """Whether consumers of `stage` restart with it, whatever its digest (Flink's rule)."""
+    dataflow = topology.dataflow
+    return dataflow.consumers is Consumers.ALWAYS or not dataflow.stage(stage).deterministic
+
+
+def clears_consumers(topology: Topology) -> bool:
+    """Whether Weir clears consumers at all."""
+    return topology.dataflow.failover is not FailoverStrategy.INDIVIDUAL
+
+
+def clears_later_epochs(topology: Topology) -> bool:
+    """Whether Weir clears what a run of this topology has read of an earlier epoch that came out otherwise."""
+    return clears_consumers(topology) and topology.dataflow.on_reprocess is OnReprocess.CASCADE
+
+
+def stale_consumers(state: RunState, replaced: Mapping[PartitionId, Replacement]) -> dict[RegionId, str]:
+    """The finished consumers, in the run of `state`, that a commit makes run again, each with the reason.
+
+    `state` is the run before the commit.
+    """
+    answers: dict[int, str | None] = {}
+    found: dict[RegionId, str] = {}
+    for consumer in {region: None for partition in replaced for region in state.consumers(partition)}:
+        output = next(iter(state.outputs(consumer)), None)
+        result = None if output is None else state.results.get(output)
+        for reads in result.reads if result is not None else ():
+            if id(reads) not in answers:
+                answers[id(reads)] = _first_reason(state.topology, reads, replaced)
+            reason = answers[id(reads)]
+            if reason is not None and result is not None:
+                found.setdefault(consumer, f"{reason}; try {result.try_number} read another one")
+    return found
+
+
+def _first_reason(topology: Topology, reads: ReadSet, replaced: Mapping[PartitionId, Replacement]) -> str | None:
+    return next(iter(reasons(topology, reads.members, replaced)), None)
+
+
+def reasons(
+    topology: Topology, reads: Iterable[ReadResult], replaced: Mapping[PartitionId, Replacement]
+) -> Iterable[str]:
+    """Why what was read is not what a commit has put in its place."""
+    for read in reads:
+        new = replaced.get(read.partition)
+        if new is not None and (reason := _reason(topology, read, new)) is not None:
+            yield reason
+
+
+def _reason(topology: Topology, read: ReadResult, new: Replacement) -> str | None:
+    if digest_version(read.digest) != digest_version(new.digest):
+        return f"weir: another version of Weir has digested {new.partition}: nobody knows whether it has changed"
+    if read.digest != new.digest:
+        return f"weir: {new.partition} has changed{not_deterministic(new)}"
+    if restarts_consumers(topology, new.partition.stage) and read.attempt != new.attempt:
+        return f"weir: {new.partition} was made again, and what reads it always restarts with it"
+    return None
+
+
+def not_deterministic(new: Replacement) -> str:
+    """What is said of a result that is unlike an earlier one which was made from the same."""
+    if new.differs_from is None:
+        return ""
+    return (
+        f" (not deterministic: {new.differs_from} was made from equal inputs by equal code. Usual causes: "
+        f"{USUAL_CAUSES}; a stage that is meant to be so is declared with deterministic=False)"
+    )

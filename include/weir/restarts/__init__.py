@@ -1,0 +1,1 @@
+"""Whether and when a failed task runs again: restart strategies, limits and budgets; no I/O."""

@@ -1,0 +1,108 @@
+"""The answer to the newest failure of a task: by the limits of failures, then by the restart strategy.
+
+Invariant: a limit holds whatever the strategy says, and counts as one what the strategy merges into one.
+
+How often a task may fail for reasons that are not its own.
+
+Invariant: a failure counts against the restart strategy or against one of these budgets, never against both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any
+
+from weir.errors import Misconfigured
+from weir.execution.failure_class import FailureClass
+from weir.restarts.options import PER_RUN, PER_TASK, whole_number
+from weir.restarts.strategy import RestartStrategy, seeded_jitter
+
+
+class Refusal(Enum):
+    """What allows no other try."""
+
+    STRATEGY = "strategy"
+    LIMIT = "limit"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Whether a task runs again, after how many ms, and why (not); `delay_ms` is the strategy's also if it refuses.
+
+    `failures` are those of the task that count, this one among them.
+    """
+
+    delay_ms: int
+    reason: str
+    failures: int
+    refusal: Refusal | None = None
+
+
+def answer(
+    strategy: RestartStrategy, task: str, own: Sequence[int], of_run: Callable[[], tuple[str, Sequence[int]]]
+) -> Answer:
+    """Answer the newest of the failures of a task (times in ms, ascending; at least one).
+
+    `task` names it across runs: it is the seed of its jitter, so that tasks that fail together do not come back
+    together. `of_run` tells the run's name and the failures of all its tasks; asked only if there is a limit of them.
+    """
+    decisions = list(strategy.decisions(own, seeded_jitter(task)))
+    newest, limits = decisions[-1], strategy.limits
+    count = sum(decision.new_attempt for decision in decisions)
+    if limits.per_task is not None and count > limits.per_task:
+        reason = f"{PER_TASK} is {limits.per_task}, and the task has failed {_times(count)} since a person's last clear"
+        return Answer(newest.backoff_ms, reason, count, Refusal.LIMIT)
+    if limits.per_run is not None:
+        run, times = of_run()
+        total = sum(decision.new_attempt for decision in strategy.decisions(times, seeded_jitter(run)))
+        if total > limits.per_run:
+            reason = f"{PER_RUN} is {limits.per_run}, and run {run} has had {total} since a person's last clear"
+            return Answer(newest.backoff_ms, reason, count, Refusal.LIMIT)
+    return Answer(newest.backoff_ms, str(strategy), count, None if newest.can_restart else Refusal.STRATEGY)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+OPTION_PREFIX = "maximum_"
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """How many failures of each kind a task may have; one more is final. Options have these names, after `maximum_`.
+
+    What counts is what has happened since the task last committed or a person cleared it.
+    """
+
+    backtracks: int = 20
+    conflicts: int = 20
+    engine_losses: int = 30
+    environment_failures: int = 30
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if getattr(self, field.name) < 0:
+                raise Misconfigured(f"{OPTION_PREFIX}{field.name} is {getattr(self, field.name)}, expected 0 or more")
+
+    @staticmethod
+    def from_options(options: Mapping[str, Any]) -> Budgets:
+        """Read `maximum_backtracks` and so on; others are passed over. Raises Misconfigured."""
+        return Budgets(
+            **{
+                name: whole_number(OPTION_PREFIX + name, options[OPTION_PREFIX + name])
+                for name in (field.name for field in fields(Budgets))
+                if OPTION_PREFIX + name in options
+            }
+        )
+
+    def limit_of(self, failure: FailureClass) -> int | None:
+        """The budget of a class of failures; None for those that the restart strategy decides about."""
+        return {
+            FailureClass.BACKTRACK: self.backtracks,
+            FailureClass.CONFLICT: self.conflicts,
+            FailureClass.ENGINE: self.engine_losses,
+            FailureClass.ENVIRONMENT: self.environment_failures,
+        }.get(failure)

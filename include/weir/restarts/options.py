@@ -1,0 +1,167 @@
+"""The settings of restart strategies, under Flink 2.3's keys, and the limits of failures under FLIP-1's.
+
+Invariant: a setting of these keys that cannot be understood is refused, never ignored.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from weir.errors import Misconfigured
+
+PREFIX = "restart-strategy."
+TYPE = "restart-strategy.type"
+OLD_TYPE = "restart-strategy"
+PER_TASK = "maximum-per-task-failures"
+PER_RUN = "maximum-total-task-failures"
+_SPELLINGS = {
+    "none": "none",
+    "off": "none",
+    "disable": "none",
+    "fixed-delay": "fixed-delay",
+    "fixeddelay": "fixed-delay",
+    "failure-rate": "failure-rate",
+    "failurerate": "failure-rate",
+    "exponential-delay": "exponential-delay",
+    "exponentialdelay": "exponential-delay",
+}
+
+_UNITS_MS = {
+    "ns": 1e-6,
+    "us": 1e-3,
+    "ms": 1,
+    "s": 1_000,
+    "sec": 1_000,
+    "second": 1_000,
+    "m": 60_000,
+    "min": 60_000,
+    "minute": 60_000,
+    "h": 3_600_000,
+    "hour": 3_600_000,
+    "d": 86_400_000,
+    "day": 86_400_000,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RestartOptions:
+    """What options say: the strategy's name (None where no type is given), its fields (times in ms), and the limits."""
+
+    kind: str | None
+    settings: Mapping[str, Any]
+    per_task: int | None
+    per_run: int | None
+
+
+def parse_options(options: Mapping[str, Any]) -> RestartOptions:
+    """Read options under Flink's keys, or under these with underscores, as environment variables have them.
+
+    Where both spellings are given, that with underscores holds: it may be an environment's. Options that are not about
+    restarts are passed over. Raises Misconfigured.
+    """
+    given = _canonical(options)
+    kind = _kind(given)
+    if kind is None:
+        _refuse_without_type(given)
+    prefix = f"{PREFIX}{kind or 'exponential-delay'}."
+    settings = {
+        field: read(prefix + key, given[prefix + key])
+        for key, (field, read) in _OPTIONS.get(kind or "exponential-delay", {}).items()
+        if prefix + key in given
+    }
+    limits = {name: whole_number(name, given[PREFIX + name]) for name in (PER_TASK, PER_RUN) if PREFIX + name in given}
+    return RestartOptions(kind, settings, limits.get(PER_TASK), limits.get(PER_RUN))
+
+
+def _kind(given: Mapping[str, Any]) -> str | None:
+    written = given.get(TYPE, given.get(OLD_TYPE))
+    if written is None:
+        return None
+    kind = _SPELLINGS.get(str(written).strip().lower())
+    if kind is None:
+        hint = close_to(written, _SPELLINGS)
+        raise Misconfigured(f"{TYPE} is {written!r}: write none, fixed-delay, failure-rate or exponential-delay{hint}")
+    return kind
+
+
+def _refuse_without_type(given: Mapping[str, Any]) -> None:
+    for key in given:
+        kind = key.removeprefix(PREFIX).partition(".")[0]
+        if kind in _OPTIONS and kind != "exponential-delay":
+            raise Misconfigured(f"{key} is given, but no {TYPE}: write {TYPE} = {kind} too")
+
+
+def _canonical(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are about restarts, under Flink's own names."""
+    known = [TYPE, OLD_TYPE, PREFIX + PER_TASK, PREFIX + PER_RUN]
+    known += [f"{PREFIX}{kind}.{key}" for kind, keys in _OPTIONS.items() for key in keys]
+    by_spelling = {squeezed(name): name for name in known}
+    by_spelling |= {squeezed(name): PREFIX + name for name in (PER_TASK, PER_RUN)}
+    found: dict[str, Any] = {}
+    for key in sorted(options, key=lambda key: key == squeezed(key)):
+        name = by_spelling.get(squeezed(key))
+        if name is not None:
+            found[name] = options[key]
+        elif squeezed(key).startswith(squeezed(OLD_TYPE)):
+            raise Misconfigured(f"there is no option {key!r}{close_to(key, known)}")
+    return found
+
+
+def squeezed(key: str) -> str:
+    """A key as an environment variable can have it: in small letters, with underscores for dots and dashes."""
+    return re.sub("[.-]", "_", key.strip().lower())
+
+
+def _milliseconds(option: str, value: Any) -> int:
+    if isinstance(value, timedelta):
+        return value // timedelta(milliseconds=1)
+    match = re.fullmatch(r"\s*(\d+)\s*([a-zA-Z]*)\s*", str(value))
+    unit = match[2].lower() if match else ""
+    factor = _UNITS_MS.get(unit or "ms", _UNITS_MS.get(unit.removesuffix("s"))) if match else None
+    if match is None or factor is None:
+        raise Misconfigured(f'{option} must be a time like "10 s" or "1 min", not {value!r}')
+    return int(int(match[1]) * factor)
+
+
+def whole_number(option: str, value: Any) -> int:
+    """Read a whole number. Raises Misconfigured."""
+    try:
+        return int(str(value))
+    except ValueError:
+        raise Misconfigured(f"{option} must be a whole number, not {value!r}") from None
+
+
+def _number(option: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise Misconfigured(f"{option} must be a number, not {value!r}") from None
+
+
+def close_to(written: object, known: Any) -> str:
+    """A hint at what may have been meant, for the end of a message; empty if nothing is close."""
+    close = difflib.get_close_matches(str(written), list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+_OPTIONS: dict[str, dict[str, tuple[str, Callable[[str, Any], Any]]]] = {
+    "fixed-delay": {"attempts": ("attempts", whole_number), "delay": ("delay_ms", _milliseconds)},
+    "failure-rate": {
+        "max-failures-per-interval": ("max_failures", whole_number),
+        "failure-rate-interval": ("interval_ms", _milliseconds),
+        "delay": ("delay_ms", _milliseconds),
+    },
+    "exponential-delay": {
+        "initial-backoff": ("initial_backoff_ms", _milliseconds),
+        "max-backoff": ("max_backoff_ms", _milliseconds),
+        "backoff-multiplier": ("multiplier", _number),
+        "reset-backoff-threshold": ("reset_threshold_ms", _milliseconds),
+        "jitter-factor": ("jitter_factor", _number),
+        "attempts-before-reset-backoff": ("attempts_before_reset", whole_number),
+    },
+}

@@ -1,0 +1,265 @@
+"""Whether and when a failed task runs again. Invariant: a decision depends on the recorded failure times alone.
+
+The arithmetic is Flink 2.3's (the RestartBackoffTimeStrategy classes, FLIP-364). There a strategy is an object that is
+told of failures; here it is a value, and a decision is a fold over the times of all failures so far, so that the retry
+policy and a begin in another process come to the same answer. The limits of failures are FLIP-1's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from weir.errors import Internal, Misconfigured
+from weir.restarts.options import PER_RUN, PER_TASK, parse_options
+
+Jitter = Callable[[int, int], int]
+"""Given the time of a failure and an offset o, both in ms, return a whole number in [-o, o]; always the same one."""
+
+UNLIMITED = 2**31 - 1
+"""Flink's default for the attempts of exponential-delay."""
+
+DEFAULT_FAILURES = 3
+"""How many failures of a task are recovered from where nobody has chosen a strategy."""
+
+_LONG_AGO = -(2**31)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The answer to one failure; `new_attempt` is false where it fell into the back-off of an earlier one."""
+
+    can_restart: bool
+    backoff_ms: int
+    new_attempt: bool
+
+
+def seeded_jitter(seed: str) -> Jitter:
+    """Return a jitter that is spread evenly over seeds and failures, and repeats itself for the same two."""
+
+    def jitter(failed_at: int, offset: int) -> int:
+        digest = hashlib.sha256(f"{seed}\n{failed_at}".encode()).digest()
+        return int.from_bytes(digest[:8], "big") % (2 * offset + 1) - offset
+
+    return jitter
+
+
+@dataclass(frozen=True, slots=True)
+class FailureLimits:
+    """How many failures of one task, and of all tasks of a run, are recovered from, whatever the strategy says.
+
+    The failure after that is final. None is for what nobody has said: there is no limit.
+    """
+
+    per_task: int | None = None
+    per_run: int | None = None
+
+    def __post_init__(self) -> None:
+        for option, value in ((PER_TASK, self.per_task), (PER_RUN, self.per_run)):
+            if value is not None:
+                _at_least("every restart strategy", option, value, 0)
+
+    def filled_from(self, other: FailureLimits) -> FailureLimits:
+        """These limits, and those of `other` where these say nothing."""
+        return FailureLimits(
+            other.per_task if self.per_task is None else self.per_task,
+            other.per_run if self.per_run is None else self.per_run,
+        )
+
+
+NO_LIMITS = FailureLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class RestartStrategy(ABC):
+    """A rule that answers failures: `none`, `fixed-delay`, `failure-rate` or `exponential-delay`."""
+
+    limits: FailureLimits = field(default=NO_LIMITS, kw_only=True)
+    """What `decisions` leaves to the caller, who knows the whole run."""
+
+    name: ClassVar[str]
+    """Flink's name of the strategy."""
+
+    def __str__(self) -> str:
+        return f"restart strategy {self.name}"
+
+    @abstractmethod
+    def decisions(self, failures: Sequence[int], jitter: Jitter) -> Iterator[Decision]:
+        """Answer each of the failures, whose times are in ms and ascend."""
+
+    def decide(self, failures: Sequence[int], jitter: Jitter | None = None) -> Decision:
+        """Answer the newest of the failures (times in ms, ascending; at least one)."""
+        if not failures:
+            raise Internal("a restart is decided only after a failure: record the failure first")
+        *_, newest = self.decisions(failures, jitter or seeded_jitter(""))
+        return newest
+
+    @staticmethod
+    def default() -> RestartStrategy:
+        """Return Weir's default: exponential-delay, and at most 3 failures of a task (Flink's has no limit)."""
+        return RestartChoice().resolved()
+
+    @staticmethod
+    def from_options(options: Mapping[str, Any]) -> RestartStrategy:
+        """Build the strategy that options like `{"restart-strategy.type": "fixed-delay", ...}` describe.
+
+        Times are timedeltas or texts like "10 s" (without a unit: ms, as in Flink). Without a type it is the default,
+        altered by the exponential-delay options given. Raises Misconfigured for what it does not know.
+        """
+        return RestartChoice.from_options(options).resolved()
+
+    @staticmethod
+    def from_retries(retries: int, retry_delay: timedelta) -> RestartStrategy:
+        """Build the strategy that Airflow's `retries` and `retry_delay` mean: fixed-delay, and never more than that."""
+        return FixedDelay(retries, retry_delay // timedelta(milliseconds=1), limits=FailureLimits(per_task=retries))
+
+
+@dataclass(frozen=True, slots=True)
+class NoRestart(RestartStrategy):
+    """Every failure is final."""
+
+    name: ClassVar[str] = "none"
+
+    def decisions(self, failures: Sequence[int], jitter: Jitter) -> Iterator[Decision]:  # noqa: ARG002 - no jitter here
+        """Refuse each failure."""
+        return (Decision(can_restart=False, backoff_ms=0, new_attempt=True) for _ in failures)
+
+
+@dataclass(frozen=True, slots=True)
+class FixedDelay(RestartStrategy):
+    """At most `attempts` restarts, each after the same delay."""
+
+    attempts: int = 1
+    delay_ms: int = 1_000
+    name: ClassVar[str] = "fixed-delay"
+
+    def __post_init__(self) -> None:
+        _at_least(self.name, "attempts", self.attempts, 0)
+        _at_least(self.name, "delay", self.delay_ms, 0)
+
+    def decisions(self, failures: Sequence[int], jitter: Jitter) -> Iterator[Decision]:  # noqa: ARG002 - no jitter here
+        """Count the failures."""
+        for count, _ in enumerate(failures, 1):
+            yield Decision(count <= self.attempts, self.delay_ms, new_attempt=True)
+
+
+@dataclass(frozen=True, slots=True)
+class FailureRate(RestartStrategy):
+    """At most `max_failures` within any interval (FLINK-20752: that many are allowed, one more is not)."""
+
+    max_failures: int = 1
+    interval_ms: int = 60_000
+    delay_ms: int = 1_000
+    name: ClassVar[str] = "failure-rate"
+
+    def __post_init__(self) -> None:
+        _at_least(self.name, "max-failures-per-interval", self.max_failures, 1)
+        _at_least(self.name, "failure-rate-interval", self.interval_ms, 1)
+        _at_least(self.name, "delay", self.delay_ms, 0)
+
+    def decisions(self, failures: Sequence[int], jitter: Jitter) -> Iterator[Decision]:  # noqa: ARG002 - no jitter here
+        """Look back from each failure over as many as are allowed."""
+        for place, failed_at in enumerate(failures):
+            earliest = place - self.max_failures
+            allowed = earliest < 0 or failed_at - failures[earliest] > self.interval_ms
+            yield Decision(allowed, self.delay_ms, new_attempt=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ExponentialDelay(RestartStrategy):
+    """Delays that grow while failures keep coming; failures during one back-off count as one attempt.
+
+    After `reset_threshold_ms` without failure, counted from the planned restart, the delay is the initial one again.
+    """
+
+    initial_backoff_ms: int = 1_000
+    max_backoff_ms: int = 60_000
+    multiplier: float = 1.5
+    reset_threshold_ms: int = 3_600_000
+    jitter_factor: float = 0.1
+    attempts_before_reset: int = UNLIMITED
+    name: ClassVar[str] = "exponential-delay"
+
+    def __post_init__(self) -> None:
+        _at_least(self.name, "initial-backoff", self.initial_backoff_ms, 1)
+        _at_least(self.name, "max-backoff", self.max_backoff_ms, self.initial_backoff_ms)
+        _at_least(self.name, "reset-backoff-threshold", self.reset_threshold_ms, 1)
+        _at_least(self.name, "attempts-before-reset-backoff", self.attempts_before_reset, 1)
+        if not self.multiplier > 1:
+            raise Misconfigured(f"{self.name}: backoff-multiplier must be above 1, not {self.multiplier}")
+        if not 0 <= self.jitter_factor <= 1:
+            raise Misconfigured(f"{self.name}: jitter-factor must be from 0 to 1, not {self.jitter_factor}")
+
+    def decisions(self, failures: Sequence[int], jitter: Jitter) -> Iterator[Decision]:
+        """Walk through the failures with the time of the next planned restart in hand."""
+        attempt, next_restart = 0, _LONG_AGO
+        for failed_at in failures:
+            new = failed_at > next_restart
+            if new:
+                if failed_at - next_restart >= self.reset_threshold_ms:
+                    attempt = 0
+                next_restart = failed_at + self._backoff(attempt, failed_at, jitter)
+                attempt += 1
+            yield Decision(attempt <= self.attempts_before_reset, max(0, next_restart - failed_at), new)
+
+    def _backoff(self, attempt: int, failed_at: int, jitter: Jitter) -> int:
+        try:
+            planned = int(self.initial_backoff_ms * self.multiplier**attempt)
+        except OverflowError:
+            return self.max_backoff_ms
+        offset = int(planned * self.jitter_factor)
+        jittered = planned + (jitter(failed_at, offset) if offset else 0)
+        return max(self.initial_backoff_ms, min(jittered, self.max_backoff_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class RestartChoice:
+    """What one place (a DAG, or a deployment) says of restarts; `strategy` is None if it says nothing of that.
+
+    `fallback` are the limits that hold unless some place gives others.
+    """
+
+    strategy: RestartStrategy | None = None
+    limits: FailureLimits = NO_LIMITS
+    fallback: FailureLimits = NO_LIMITS
+
+    @staticmethod
+    def of(strategy: RestartStrategy | None) -> RestartChoice:
+        """The choice of a strategy as it is, or of nothing."""
+        return RestartChoice() if strategy is None else RestartChoice(strategy, strategy.limits)
+
+    @staticmethod
+    def from_options(options: Mapping[str, Any]) -> RestartChoice:
+        """Read options under Flink's keys, as `RestartStrategy.from_options`. Raises Misconfigured."""
+        found = parse_options(options)
+        limits = FailureLimits(found.per_task, found.per_run)
+        if found.kind is None and not found.settings:
+            return RestartChoice(limits=limits)
+        by_name: dict[str, Callable[..., RestartStrategy]] = {
+            strategy.name: strategy for strategy in (NoRestart, FixedDelay, FailureRate, ExponentialDelay)
+        }
+        strategy = by_name[found.kind or ExponentialDelay.name](**found.settings)
+        is_bounded = found.kind is not None or "attempts_before_reset" in found.settings
+        return RestartChoice(strategy, limits, NO_LIMITS if is_bounded else FailureLimits(per_task=DEFAULT_FAILURES))
+
+    def resolved(self, *others: RestartChoice) -> RestartStrategy:
+        """The strategy of this choice, else of the first of `others` that has one, else the default.
+
+        As in Flink, a strategy is taken whole from one place; each of the limits is looked up by itself.
+        """
+        default = RestartChoice(ExponentialDelay(), fallback=FailureLimits(per_task=DEFAULT_FAILURES))
+        choices = (self, *others, default)
+        strategy, fallback = next((each.strategy, each.fallback) for each in choices if each.strategy is not None)
+        limits = NO_LIMITS
+        for each in choices:
+            limits = limits.filled_from(each.limits)
+        return replace(strategy, limits=limits.filled_from(fallback))
+
+
+def _at_least(strategy: str, option: str, value: int, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise Misconfigured(f"{strategy}: {option} must be a whole number of at least {least}, not {value!r}")

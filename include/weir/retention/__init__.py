@@ -1,0 +1,1 @@
+"""What may be deleted, and deleting it; free space."""

@@ -1,0 +1,237 @@
+"""Expiring runs: manifests, records and history of old runs go, and of those that were deleted in Airflow.
+
+Invariant: what is published stays, with all that it is made of; the run itself and its current results stay in the
+ledger, released. Who clears such a run in Airflow has all of it made again. Invariant 7: the ledger says first that the
+run is expired; its folder is swept behind that, as often as it takes.
+
+Expiring a run in the ledger: its history goes, and what later decisions rest on stays.
+
+Invariant: of each partition the current result stays, with the attempt that made it and what that had read, so that
+validity and predecessors hold; of each region the newest attempt, so that no older one can come back.
+
+Runs that were deleted in Airflow.
+
+Invariant: a run is taken for deleted only if Airflow says so and still knows its DAG; whoever begins in it, or an
+Airflow that knows it again, proves the contrary.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from weir.coordination.airflow import Clearer
+from weir.coordination.services import Services
+from weir.errors import WeirError
+from weir.execution.partition_state import PartitionState
+from weir.execution.run_state import AttemptState
+from weir.ledger.attempts import LIVE
+from weir.ledger.checkpoints import retained_of_run
+from weir.ledger.database.tables import (
+    AttemptRow,
+    ConsumptionRow,
+    FailoverRow,
+    LeaseRow,
+    OwedClearRow,
+    PublicationRow,
+    ReadSetRow,
+    ResultEventRow,
+    ResultRow,
+    RunRow,
+)
+from weir.ledger.leases import leased
+from weir.ledger.restores import NO_DAG
+from weir.ledger.results import move
+from weir.quality.ledger import forget_checks
+from weir.retention.ledger import stored_results
+from weir.retention.release import delete_released, release
+from weir.retention.sweep_ledger import attempts_at_work, is_expired, runs_to_sweep
+from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
+from weir.retention.unknown_folders import remove_pages
+from weir.settings import LifeSettings
+
+
+def expire_runs(services: Services, dataflow: str, settings: LifeSettings, report: SweepReport) -> None:
+    """Expire the runs of a dataflow that are old enough, or not in Airflow any more. Raises Retryable."""
+    with services.ledger.transaction() as session:
+        due = runs_to_expire(session, dataflow, settings, services.now())
+    for run, reason in due:
+        if report.is_dry:
+            report.expired.append(Kept(run, 0, reason))
+            continue
+        release(services, dataflow, [run], is_pressed=True)
+        for each in delete_released(services, dataflow, [run]):
+            report.deleted.append(Swept(Garbage.RELEASED, each.folder, each.bytes, each.reason))
+        expired = _expire(services, dataflow, run, settings, reason)
+        report.expired += expired
+        if expired:
+            remove_pages(services, run, report)
+
+
+def _expire(services: Services, dataflow: str, run: str, settings: LifeSettings, reason: str) -> list[Kept]:
+    now = services.now()
+    with services.ledger.transaction(dataflow) as session:
+        row = session.get_one(RunRow, run)
+        is_due = any(run == each for each, _ in runs_to_expire(session, dataflow, settings, now))
+        if not is_due or is_expired(session, row) or attempts_at_work(session, row, settings, now):
+            return []
+        if why_not_yet(session, run, now) is not None:
+            return []
+        expire(session, run, reason, now)
+    return [Kept(run, 0, reason)]
+
+
+_GONE = (PartitionState.RELEASED.value, PartitionState.SUPERSEDED.value)
+
+
+def runs_to_expire(session: Session, dataflow: str, settings: LifeSettings, now: datetime) -> list[tuple[str, str]]:
+    """Runs whose manifests and records nobody needs any more, oldest epoch first, and why."""
+    query = (
+        select(RunRow, func.max(AttemptRow.began_at), func.max(AttemptRow.ended_at))
+        .outerjoin(AttemptRow, AttemptRow.run == RunRow.id)
+        .where(RunRow.dataflow == dataflow)
+        .group_by(RunRow.id)
+        .order_by(RunRow.epoch)
+    )
+    found = []
+    for row, began, ended in session.execute(query):
+        is_done = row.expired_at is not None and (began is None or began <= row.expired_at)
+        last = max(each for each in (row.created_at, began, ended) if each is not None)
+        why = None if is_done else _why(row, last, settings, now)
+        if why is not None:
+            found.append((row.id, why))
+    return found
+
+
+def _why(row: RunRow, last: datetime, settings: LifeSettings, now: datetime) -> str | None:
+    if row.deleted_at is not None and row.deleted_at + settings.orphan_age <= now:
+        return "Airflow has no such run any more"
+    if _is_past(last, settings.expire_runs, now):
+        return "nothing has happened in it for as long as runs are kept"
+    return None
+
+
+def _is_past(at: datetime, limit: timedelta | None, now: datetime) -> bool:
+    return limit is not None and at + limit <= now
+
+
+def why_not_yet(session: Session, run: str, now: datetime) -> str | None:
+    """Why a run cannot expire now, although it is old: something of it is needed, or at work."""
+    published = _published(session, run)
+    stored = [row for row in stored_results(session, run) if row.folder not in published]
+    if session.get_one(RunRow, run).pinned is None:
+        readers = leased(session, [row.id for row in stored], now)
+        stored = [row for row in stored if row.is_current or row.id in readers]
+    if stored:
+        return f"{len(stored)} of its results are still needed"
+    if retained_of_run(session, run) is not None:
+        return "a checkpoint of it is retained"
+    pending = select(ResultRow.id).where(
+        ResultRow.run == run, ResultRow.state == PartitionState.RELEASED.value, ResultRow.deleted_at.is_(None)
+    )
+    return "released results are not deleted yet" if session.scalar(pending.limit(1)) is not None else None
+
+
+def expire(session: Session, run: str, reason: str, now: datetime) -> None:
+    """Write down that a run is expired, and forget its history."""
+    row = session.get_one(RunRow, run)
+    published = _published(session, run)
+    for result in stored_results(session, run):
+        if result.folder not in published:  # of a run that was freed of its record: nobody is to read these
+            move(session, result, PartitionState.RELEASED, reason, now)
+    session.flush()
+    _forget_results(session, run, now)
+    _forget_attempts(session, run)
+    _forget_failovers(session, run)
+    forget_checks(session, run)
+    row.expired_at = now
+
+
+def _published(session: Session, run: str) -> set[str]:
+    query = select(PublicationRow.folders).where(PublicationRow.run == run, PublicationRow.expired_at.is_(None))
+    return {str(folder) for folders in session.scalars(query) for folder in folders or ()}
+
+
+def _forget_results(session: Session, run: str, now: datetime) -> None:
+    rows = list(
+        session.scalars(
+            select(ResultRow).where(ResultRow.run == run, ResultRow.is_current.is_(False), ResultRow.state.in_(_GONE))
+        )
+    )
+    read = leased(session, [row.id for row in rows], now)
+    numbers = [row.id for row in rows if row.id not in read]
+    for table, column in ((ResultEventRow, ResultEventRow.result), (LeaseRow, LeaseRow.result)):
+        session.execute(delete(table).where(column.in_(numbers)))
+    session.execute(delete(ResultRow).where(ResultRow.id.in_(numbers)))
+
+
+def _forget_attempts(session: Session, run: str) -> None:
+    rows = list(session.scalars(select(AttemptRow).where(AttemptRow.run == run).order_by(AttemptRow.try_number)))
+    needed = set(session.scalars(select(ResultRow.attempt).where(ResultRow.run == run)))
+    needed |= {row.id for row in rows if row.state in LIVE}
+    needed |= set({(row.region, row.subtask): row.id for row in rows}.values())
+    committed = [row for row in rows if row.state == AttemptState.COMMITTED.value]
+    needed |= set({(row.region, row.subtask): row.id for row in committed}.values())
+    gone = [row.id for row in rows if row.id not in needed]
+    sets = set(session.scalars(select(ConsumptionRow.read_set).where(ConsumptionRow.attempt.in_(gone))))
+    session.execute(delete(ConsumptionRow).where(ConsumptionRow.attempt.in_(gone)))
+    still = set(session.scalars(select(ConsumptionRow.read_set).where(ConsumptionRow.read_set.in_(sets))))
+    session.execute(delete(ReadSetRow).where(ReadSetRow.id.in_(sets - still)))
+    session.execute(delete(AttemptRow).where(AttemptRow.id.in_(gone)))
+
+
+def _forget_failovers(session: Session, run: str) -> None:
+    """Clears that are settled and that newer tries have followed, and failovers that no clear belongs to."""
+    newest: dict[tuple[str, int], int] = {}
+    query = select(AttemptRow.region, AttemptRow.subtask, AttemptRow.try_number).where(AttemptRow.run == run)
+    for region, subtask, number in session.execute(query):
+        newest[region, subtask] = max(number, newest.get((region, subtask), number))
+    clears = list(session.scalars(select(OwedClearRow).where(OwedClearRow.run == run)))
+    settled = [
+        row.id
+        for row in clears
+        if row.settled_at is not None
+        and max(row.expected_try, row.found_try or 0) < newest.get((row.region, row.subtask), 0)
+    ]
+    session.execute(delete(OwedClearRow).where(OwedClearRow.id.in_(settled)))
+    owing = select(OwedClearRow.failover).where(OwedClearRow.failover.is_not(None))
+    session.execute(delete(FailoverRow).where(FailoverRow.run == run, FailoverRow.id.not_in(owing)))
+
+
+def note_deleted_runs(services: Services, clearer: Clearer, dataflow: str, since: datetime | None) -> list[str]:
+    """Write down which runs Airflow has no more, and say so; it is asked for each that is not expired.
+
+    With `since`, for those only in which something has happened since then.
+    """
+    is_airflows = (RunRow.dataflow == dataflow) & (RunRow.dag_id != NO_DAG)
+    query = select(RunRow).where(is_airflows, RunRow.expired_at.is_(None)).order_by(RunRow.epoch)
+    with services.ledger.transaction() as session:
+        asked = set(runs_to_sweep(session, dataflow, since))
+        runs = [row for row in session.scalars(query) if row.id in asked]
+    found: dict[str, bool] = {}
+    try:
+        for row in runs:
+            answer = clearer.exists(row.dag_id, row.run_id)
+            if answer is not None and answer is (row.deleted_at is not None):
+                found[row.id] = answer
+    except WeirError as error:
+        return [f"Airflow was not asked which runs of {dataflow} it has no more: {error}"]
+    return _note(services, dataflow, {row.id: row for row in runs}, found)
+
+
+def _note(services: Services, dataflow: str, seen: dict[str, RunRow], found: dict[str, bool]) -> list[str]:
+    if not found:
+        return []
+    said = []
+    with services.ledger.transaction(dataflow) as session:
+        for run, is_there in found.items():
+            row = session.get_one(RunRow, run)
+            if (row.dag_id, row.run_id) != (seen[run].dag_id, seen[run].run_id):
+                continue  # another DagRun has taken its epoch over meanwhile
+            row.deleted_at = None if is_there else services.now()
+            row.released_at = None  # what was to stay may go
+            what = "is there again" if is_there else "was deleted: what is left of its results goes after orphan_age"
+            said.append(f"DagRun {row.run_id} of DAG {row.dag_id} ({run}) {what}")
+    return said

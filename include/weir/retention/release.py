@@ -1,0 +1,238 @@
+"""Releasing results that nobody needs any more, and deleting their bytes (DESIGN 7).
+
+Invariant 4: a result is marked released in one transaction that sees its leases, publications and consumers; only then
+are its bytes deleted. Invariant 7: deleting may stop at any step, and whoever comes by goes on.
+
+What is deleted of a released result are its data files. Its manifest stays, and beside it a note says that it was
+released: so that a ledger that is built again does not take it for lost.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import bindparam, select
+from sqlalchemy.orm import Session
+
+from weir.coordination.services import Services
+from weir.errors import DiskFull
+from weir.execution.partition_state import PartitionState
+from weir.formats.manifest import RELEASED_NOTE
+from weir.formats.paths import MANIFEST
+from weir.ledger.database.tables import ResultRow, RunRow
+from weir.ledger.results import move
+from weir.ledger.runs import dataflow_of, newest_dataflow_settings, run_by_id
+from weir.retention.ledger import is_all_kept, run_life, runs_to_release, unpinned_verdicts
+from weir.retention.release_rules import Verdict, release_verdicts
+from weir.state.files_in_use import has_kept_state, live_state_files, may_be_keyed_state
+from weir.store.errors import AlreadyExists, NotFound
+from weir.store.worker_threads import in_parallel
+
+_RELEASED = select(ResultRow.id).where(
+    ResultRow.folder == bindparam("folder"),
+    ResultRow.run == bindparam("run"),
+    ResultRow.state == PartitionState.RELEASED.value,
+)
+
+_RECENT = timedelta(days=1)
+"""For how long it is seen to that what was released, and is in use, is noted to be released."""
+
+_KEPT_FILES = frozenset({MANIFEST, RELEASED_NOTE})
+
+
+@dataclass(frozen=True, slots=True)
+class ResultLife:
+    """What has become of one stored result of a run, or would: released or kept, and why. `bytes` are its data."""
+
+    run: str
+    stage: str
+    subtask: int
+    layout: str
+    attempt: str
+    bytes: int
+    is_released: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """A result whose data files were deleted: how many bytes these had by the ledger, and why it was released."""
+
+    run: str
+    stage: str
+    subtask: int
+    layout: str
+    attempt: str
+    folder: str
+    bytes: int
+    reason: str
+
+
+def release(
+    services: Services,
+    dataflow: str,
+    runs: Iterable[str] | None = None,
+    *,
+    is_pressed: bool = False,
+    is_dry: bool = False,
+) -> tuple[ResultLife, ...]:
+    """Mark released what nobody needs, in `runs` or in all that may have any; answers what became of each result.
+
+    `is_pressed`: room is needed, so that policies keep nothing. A dry one marks nothing. Of `runs` that are named, as
+    behind each commit, nothing is answered where a policy keeps all. Raises Retryable.
+    """
+    if runs is not None:
+        wanted, is_brief = list(runs), not (is_pressed or is_dry)
+    else:
+        with services.ledger.transaction() as session:
+            wanted, is_brief = runs_to_release(session, dataflow), False
+    asked = (_release_run(services, run, is_pressed=is_pressed, is_dry=is_dry, is_brief=is_brief) for run in wanted)
+    return tuple(each for verdicts in asked for each in verdicts)
+
+
+def _release_run(services: Services, run: str, *, is_pressed: bool, is_dry: bool, is_brief: bool) -> list[ResultLife]:
+    now = services.now()
+    with services.ledger.transaction(None if is_dry else dataflow_of(run)) as session:
+        row = session.get(RunRow, run)
+        settings = newest_dataflow_settings(session, dataflow_of(run), services.life)
+        if row is None or (is_brief and is_all_kept(session, row, settings, now)):
+            return []
+        if row.pinned is None:
+            verdicts = unpinned_verdicts(session, run, now)
+        else:
+            life = run_life(session, run_by_id(session, run), settings, now)
+            verdicts = release_verdicts(life, settings, now, is_pressed=is_pressed)
+        if not is_dry:
+            _mark(session, services, row, verdicts)
+    return [_told(run, each) for each in verdicts]
+
+
+def _mark(session: Session, services: Services, row: RunRow, verdicts: Iterable[Verdict]) -> None:
+    is_all = row.closed_at is not None
+    for verdict in verdicts:
+        if verdict.is_released:
+            result = session.get_one(ResultRow, verdict.stored.result)
+            move(session, result, PartitionState.RELEASED, verdict.reason, services.now())
+        else:
+            is_all = is_all and verdict.is_lasting
+    if is_all:
+        row.released_at = services.now()
+
+
+def _told(run: str, verdict: Verdict) -> ResultLife:
+    stored = verdict.stored
+    return ResultLife(
+        run,
+        stored.partition.stage,
+        stored.partition.subtask,
+        stored.partition.layout,
+        stored.attempt,
+        stored.bytes,
+        verdict.is_released,
+        verdict.reason,
+    )
+
+
+def delete_released(services: Services, dataflow: str, runs: Iterable[str] | None = None) -> tuple[Deleted, ...]:
+    """Delete the data files of results that are marked released and not deleted yet. Raises Retryable.
+
+    Keyed state stays as long as anybody uses a file of it: later epochs name it, whatever became of its own.
+    """
+    services.store_id()  # an unmounted disk looks as if all were deleted already
+    with services.ledger.transaction() as session:
+        rows = _pending(session, dataflow, runs)
+        pending = [_deleted(row) for row, _ in rows]
+        has_state = any(may_be_keyed_state(*each) for each in rows) and has_kept_state(session, dataflow)
+        recent = _released_since(session, pending, services.now() - _RECENT) if has_state else frozenset()
+    if has_state:
+        # Asked when they are released, not before: what is not in use by now never will be.
+        in_use = {path.rpartition("/")[0] for path in live_state_files(services, dataflow)}
+        noted = [each for each in pending if each.folder in in_use & recent]
+        in_parallel(lambda each: _is_noted(services, each), noted, services.store.workers)
+        pending = [each for each in pending if each.folder not in in_use]
+    in_parallel(lambda each: _delete_data(services, each), pending, services.store.workers)
+    if pending:
+        services.store_id()  # or it was unmounted meanwhile
+        with services.ledger.transaction(dataflow) as session:
+            for each in pending:
+                _note_deleted(session, services, each)
+    return tuple(pending)
+
+
+def _released_since(session: Session, pending: Iterable[Deleted], since: datetime) -> frozenset[str]:
+    """The folders of those that were released since then: a note may have to be written there."""
+    folders = [each.folder for each in pending]
+    query = select(ResultRow.folder).where(ResultRow.folder.in_(folders), ResultRow.state_at >= since)
+    return frozenset(session.scalars(query))
+
+
+def _pending(
+    session: Session, dataflow: str, runs: Iterable[str] | None
+) -> list[tuple[ResultRow, Mapping[str, Any] | None]]:
+    """Results that are marked released and not deleted yet, each with the form that its run is pinned to."""
+    query = (
+        select(ResultRow, RunRow.pinned)
+        .join(RunRow, RunRow.id == ResultRow.run)
+        .where(
+            RunRow.dataflow == dataflow,
+            ResultRow.state == PartitionState.RELEASED.value,
+            ResultRow.deleted_at.is_(None),
+        )
+        .order_by(ResultRow.id)
+    )
+    if runs is not None:
+        query = query.where(ResultRow.run.in_(list(runs)))
+    return [(row, pinned) for row, pinned in session.execute(query)]
+
+
+def _deleted(row: ResultRow) -> Deleted:
+    return Deleted(row.run, row.stage, row.subtask, row.layout, row.attempt, row.folder, row.bytes, row.state_reason)
+
+
+def _delete_data(services: Services, deleted: Deleted) -> None:
+    """Delete what is beside the manifest; the note goes first, and tells whoever comes by what was begun.
+
+    Where the disk has no room for the note it is made by deleting: that must work just then. Should it end before the
+    note is written, and the ledger be lost as well, then one that is built again calls the result lost, not released.
+    """
+    if not _is_released(services, deleted):
+        return  # the ledger was built again meanwhile
+    is_noted = _is_noted(services, deleted)
+    try:
+        names = [name for name, _ in services.store.list(deleted.folder) if name not in _KEPT_FILES]
+    except NotFound:
+        return
+    for name in names:
+        services.store.delete(f"{deleted.folder}/{name}")
+    if not is_noted:
+        _write_note(services, deleted)
+
+
+def _is_released(services: Services, deleted: Deleted) -> bool:
+    with services.ledger.transaction() as session:
+        return bool(session.scalar(_RELEASED, {"folder": deleted.folder, "run": deleted.run}))
+
+
+def _is_noted(services: Services, deleted: Deleted) -> bool:
+    try:
+        _write_note(services, deleted)
+    except DiskFull:
+        return False
+    return True
+
+
+def _write_note(services: Services, deleted: Deleted) -> None:
+    note = {"released_at": services.now().isoformat(), **asdict(deleted)}
+    with suppress(AlreadyExists):
+        services.store.create(f"{deleted.folder}/{RELEASED_NOTE}", json.dumps(note, indent=1, sort_keys=True).encode())
+
+
+def _note_deleted(session: Session, services: Services, deleted: Deleted) -> None:
+    result = session.scalar(_RELEASED, {"folder": deleted.folder, "run": deleted.run})
+    if result is not None:
+        session.get_one(ResultRow, result).deleted_at = services.now()

@@ -1,0 +1,222 @@
+"""What the ledger remembers of results: who made them, who read them, and what has become of them.
+
+Invariant: it changes nothing, and leaves out nothing that is recorded.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from weir.execution.partition_state import Chapter, PartitionState
+from weir.execution.run_state import CLOSE, AttemptState
+from weir.ledger.database.tables import (
+    AttemptRow,
+    ConsumptionRow,
+    LeaseRow,
+    PublicationRow,
+    ReadSetRow,
+    ResultEventRow,
+    ResultRow,
+    RunRow,
+)
+from weir.ledger.leases import clock
+from weir.ledger.results import committed_chapter
+from weir.ledger.runs import run_by_id, topology_of
+from weir.ledger.snapshot import run_state
+from weir.state.compactions import compaction_rows
+
+_AT_WORK = (AttemptState.RUNNING.value, AttemptState.WAITING.value)
+_WITHOUT_RESULTS = (AttemptState.RETRYING.value, AttemptState.FAILED.value, AttemptState.FENCED.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A committed attempt that was made from a result."""
+
+    run: str
+    region: str
+    subtask: int
+    attempt: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResultMemory:
+    """One result partition of one attempt: `is_valid` is asked only of the current one.
+
+    `readers` are those who read it now, under a lease; `published` the versions that it is a part of.
+    """
+
+    row: ResultRow
+    attempt: AttemptRow
+    is_valid: bool | None
+    consumers: tuple[Consumer, ...]
+    readers: tuple[str, ...]
+    published: tuple[str, ...]
+    story: tuple[Chapter, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """What an attempt without results writes, or has left behind: writing, or abandoned."""
+
+    attempt: AttemptRow
+    state: PartitionState
+
+
+@dataclass(frozen=True, slots=True)
+class StageMemory:
+    """The results of a stage in a run, by subtask, layout and attempt; and the attempts that have made none.
+
+    `compacted` are the bytes that compactions of them have written, if it is a state.
+    """
+
+    stage: str
+    results: tuple[ResultMemory, ...]
+    unfinished: tuple[Unfinished, ...]
+    compacted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunMemory:
+    """A run, and what it has made of each stage, producers first."""
+
+    run: RunRow
+    stages: tuple[StageMemory, ...]
+
+
+def run_memory(session: Session, run: RunRow, stage: str | None, now: datetime) -> RunMemory:
+    """All that is known of the results of a run, or of one stage of it; `now` is the machine's clock."""
+    query = select(ResultRow).where(ResultRow.run == run.id)
+    rows = list(session.scalars(query if stage is None else query.where(ResultRow.stage == stage)))
+    attempts = {row.id: row for row in session.scalars(select(AttemptRow).where(AttemptRow.run == run.id))}
+    known = _Known(session, run, now)
+    results: dict[str, list[ResultMemory]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: (row.subtask, row.layout, row.id)):
+        results[row.stage].append(known.memory(row, attempts[row.attempt]))
+    regions = _regions(run, attempts.values(), rows)
+    unfinished = _unfinished(attempts.values(), {row.attempt for row in rows} if stage is None else _made(session, run))
+    order = list(dict.fromkeys([*regions, *results]))
+    compacted: dict[str, int] = defaultdict(int)
+    for made in compaction_rows(session, run.id):
+        compacted[made.state] += made.written_bytes
+    return RunMemory(
+        run,
+        tuple(
+            StageMemory(
+                each,
+                tuple(results[each]),
+                tuple(one for one in unfinished if one.attempt.region == regions.get(each)),
+                compacted[each],
+            )
+            for each in order
+            if stage in (None, each)
+        ),
+    )
+
+
+def _made(session: Session, run: RunRow) -> set[str]:
+    return set(session.scalars(select(ResultRow.attempt).where(ResultRow.run == run.id)))
+
+
+def _regions(run: RunRow, attempts: Iterable[AttemptRow], rows: Iterable[ResultRow]) -> dict[str, str]:
+    """The region that writes each stage, producers first; of one that is not pinned, as far as anybody has written."""
+    if run.pinned is not None:
+        topology = topology_of(run.pinned)
+        return {each.stage: region.name for region in topology.region_ids() for each in topology.outputs(region)}
+    of = {each.id: each.region for each in attempts}
+    return {row.stage: of[row.attempt] for row in sorted(rows, key=lambda row: row.id)}
+
+
+def _unfinished(attempts: Iterable[AttemptRow], made: Collection[str]) -> list[Unfinished]:
+    """Attempts that have begun to write, as far as anybody knows, and have not committed."""
+    found = []
+    for each in sorted(attempts, key=lambda row: (row.subtask, row.began_at)):
+        if each.id in made or each.region == CLOSE.name:
+            continue
+        if each.state in _AT_WORK:
+            found.append(Unfinished(each, PartitionState.WRITING))
+        elif each.state in _WITHOUT_RESULTS:
+            found.append(Unfinished(each, PartitionState.ABANDONED))
+    return found
+
+
+class _Known:
+    """What is asked once of all results of a run."""
+
+    def __init__(self, session: Session, run: RunRow, now: datetime) -> None:
+        state = None if run.pinned is None else run_state(session, run_by_id(session, run.id))
+        current = () if state is None else state.results.values()
+        self._valid = {each.result: state.is_valid(each.partition) for each in current if state is not None}
+        self._readers = _readers(session, run.id, now)
+        self._consumers = _consumers(session, run.id)
+        self._versions = _versions(session, run.id)
+        self._events = _events(session, run.id)
+
+    def memory(self, row: ResultRow, attempt: AttemptRow) -> ResultMemory:
+        later = self._events[row.id]
+        written = Chapter(PartitionState.WRITING, attempt.began_at, f"by try {attempt.try_number} of {attempt.region}")
+        return ResultMemory(
+            row,
+            attempt,
+            self._valid.get(row.id) if row.is_current else None,
+            tuple(self._consumers[row.stage, row.layout, row.subtask, row.attempt]),
+            tuple(self._readers[row.id]),
+            tuple(self._versions[row.folder]),
+            (written, *committed_chapter(attempt, later), *later),
+        )
+
+
+def _readers(session: Session, run: str, now: datetime) -> dict[int, list[str]]:
+    query = (
+        select(LeaseRow)
+        .join(ResultRow, ResultRow.id == LeaseRow.result)
+        .where(ResultRow.run == run, LeaseRow.expires_at > clock(session, now))
+    )
+    found: dict[int, list[str]] = defaultdict(list)
+    for row in session.scalars(query.order_by(LeaseRow.id)):
+        found[row.result].append(row.holder)
+    return found
+
+
+def _consumers(session: Session, run: str) -> dict[tuple[str, str, int, str], list[Consumer]]:
+    """Who has read what of a run: by stage, layout, subtask and attempt. Also readers of other runs."""
+    query = (
+        select(ConsumptionRow, ReadSetRow, AttemptRow)
+        .join(ReadSetRow, ReadSetRow.id == ConsumptionRow.read_set)
+        .join(AttemptRow, AttemptRow.id == ConsumptionRow.attempt)
+        .where(ConsumptionRow.run == run)
+        .order_by(AttemptRow.began_at, AttemptRow.id)
+    )
+    found: dict[tuple[str, str, int, str], list[Consumer]] = defaultdict(list)
+    for read, read_set, by in session.execute(query):
+        consumer = Consumer(by.run, by.region, by.subtask, by.id)
+        for subtask, attempt, _digest in read_set.members:
+            known = found[read.stage, read.layout, int(subtask), str(attempt)]
+            if consumer not in known:
+                known.append(consumer)
+    return found
+
+
+def _versions(session: Session, run: str) -> dict[str, list[str]]:
+    """The published versions that each folder is a part of."""
+    query = select(PublicationRow).where(PublicationRow.run == run, PublicationRow.published_at.is_not(None))
+    found: dict[str, list[str]] = defaultdict(list)
+    for row in session.scalars(query.order_by(PublicationRow.id)):
+        removed = " (removed)" if row.expired_at is not None else ""
+        for folder in row.folders or ():
+            found[folder].append(f"{row.sink} v{row.version}{removed}")
+    return found
+
+
+def _events(session: Session, run: str) -> dict[int, list[Chapter]]:
+    query = select(ResultEventRow).join(ResultRow, ResultRow.id == ResultEventRow.result).where(ResultRow.run == run)
+    found: dict[int, list[Chapter]] = defaultdict(list)
+    for row in session.scalars(query.order_by(ResultEventRow.id)):
+        found[row.result].append(Chapter(PartitionState(row.state), row.at, row.reason))
+    return found

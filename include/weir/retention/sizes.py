@@ -1,0 +1,213 @@
+"""How many bytes results have, and how many those that are being written are likely to have.
+
+Invariant: it changes nothing. Counted are committed results whose bytes are there by the ledger, and what compactions
+have written. A file of keyed state counts once, with whoever wrote it, until all that was written with it has gone.
+What attempts at work have written, copies, records, manifests, what dead attempts have left, and what was compacted
+before the ledger was built again have no rows, and are not counted.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import bindparam, case, func, or_, select
+from sqlalchemy.orm import Session
+
+from weir.errors import Fault, Misconfigured
+from weir.execution.partition_state import PartitionState
+from weir.execution.run_state import CLOSE, AttemptState
+from weir.ledger.database.tables import AttemptRow, CompactionRow, DataflowRow, ResultRow, RunRow
+from weir.ledger.runs import topology_of
+from weir.topology.regions import PartitionId, RegionId, Topology
+
+LATEST = 3
+"""Of so many results of a partition the smallest and the largest are taken for what the next one will be."""
+
+_RUNS = 20
+"""In how many of the newest runs these are looked for: more than are usually at work at once."""
+
+_RELEASED = PartitionState.RELEASED.value
+
+
+# Built once: to build a statement costs more than to carry it out.
+_AT_REST = or_(
+    ResultRow.state.in_((PartitionState.FINISHED.value, PartitionState.QUARANTINED.value)),
+    (ResultRow.state == _RELEASED) & ResultRow.deleted_at.is_(None),
+    (ResultRow.state == PartitionState.LOST.value) & (ResultRow.fault == Fault.DAMAGED.value),
+)
+
+_NEWEST = (
+    select(RunRow.id).where(RunRow.dataflow == bindparam("dataflow")).order_by(RunRow.created_at.desc()).limit(_RUNS)
+)
+
+_SIZES = (
+    select(ResultRow.stage, ResultRow.subtask, ResultRow.layout, ResultRow.bytes)
+    .where(
+        ResultRow.run.in_(bindparam("runs", expanding=True)),
+        ResultRow.is_current,
+        ResultRow.stage.in_(bindparam("stages", expanding=True)),
+        ResultRow.subtask.in_(bindparam("subtasks", expanding=True)),
+    )
+    .order_by(ResultRow.id.desc())
+)
+
+_RUNNING = (
+    select(AttemptRow.id, AttemptRow.began_at, AttemptRow.region, AttemptRow.subtask, RunRow.dataflow, RunRow.id)
+    .join(RunRow, RunRow.id == AttemptRow.run)
+    .where(
+        RunRow.closed_at.is_(None),
+        RunRow.deleted_at.is_(None),
+        RunRow.pinned.is_not(None),
+        AttemptRow.try_number > 0,
+        AttemptRow.region != CLOSE.name,
+        AttemptRow.state == AttemptState.RUNNING.value,
+        AttemptRow.id != bindparam("asking"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Likely:
+    """How many bytes are likely to be written, by what was written lately; 0 where nothing ever was."""
+
+    least: int = 0
+    most: int = 0
+
+    def __add__(self, other: Likely) -> Likely:
+        return Likely(self.least + other.least, self.most + other.most)
+
+
+@dataclass(frozen=True, slots=True)
+class AtWork:
+    """An attempt that is running, what it is likely to write, and whether it had begun before the one that asks."""
+
+    dataflow: str
+    attempt: str
+    likely: Likely
+    is_earlier: bool
+
+
+def dataflows(session: Session) -> list[str]:
+    """The names of all dataflows."""
+    return list(session.scalars(select(DataflowRow.name).order_by(DataflowRow.name)))
+
+
+def bytes_at_rest(session: Session, dataflow: str | None = None) -> int:
+    """The bytes of the results and compactions of a dataflow, or of all, that are there by the ledger."""
+    results = select(func.sum(ResultRow.bytes)).where(_AT_REST)
+    compacted = select(func.sum(CompactionRow.written_bytes))
+    if dataflow is not None:
+        results = results.join(RunRow, RunRow.id == ResultRow.run).where(RunRow.dataflow == dataflow)
+        compacted = compacted.where(CompactionRow.dataflow == dataflow)
+    return int(session.scalar(results) or 0) + int(session.scalar(compacted) or 0)
+
+
+def kept_for_good(session: Session, names: Collection[str]) -> dict[str, int]:
+    """The bytes, by dataflow, of runs in which nothing is left to release: all that is there is published."""
+    query = (
+        select(RunRow.dataflow, func.sum(ResultRow.bytes))
+        .join(RunRow, RunRow.id == ResultRow.run)
+        .where(RunRow.dataflow.in_(names), RunRow.released_at.is_not(None), _AT_REST, ResultRow.state != _RELEASED)
+        .group_by(RunRow.dataflow)
+    )
+    return {name: int(found) for name, found in session.execute(query).tuples()}
+
+
+def shared_state(session: Session, names: Collection[str]) -> dict[str, int]:
+    """The bytes, by dataflow, of state that is there although its results are released, and of compactions."""
+    released = (
+        select(RunRow.dataflow, func.sum(ResultRow.bytes))
+        .join(RunRow, RunRow.id == ResultRow.run)
+        .where(RunRow.dataflow.in_(names), ResultRow.state == _RELEASED, ResultRow.deleted_at.is_(None))
+        .group_by(RunRow.dataflow)
+    )
+    compacted = (
+        select(CompactionRow.dataflow, func.sum(CompactionRow.written_bytes))
+        .where(CompactionRow.dataflow.in_(names))
+        .group_by(CompactionRow.dataflow)
+    )
+    found: dict[str, int] = defaultdict(int)
+    for query in (released, compacted):
+        for name, size in session.execute(query).tuples():
+            found[name] += int(size)
+    return dict(found)
+
+
+def runs_by_age(session: Session, names: Collection[str]) -> list[tuple[str, str]]:
+    """The runs in which something may have to be released, with their dataflows: closed ones first, oldest first."""
+    is_open = case((RunRow.closed_at.is_(None), 1), else_=0)
+    query = (
+        select(RunRow.dataflow, RunRow.id)
+        .where(RunRow.dataflow.in_(names), RunRow.pinned.is_not(None), RunRow.released_at.is_(None))
+        .order_by(is_open, func.coalesce(RunRow.closed_at, RunRow.created_at), RunRow.id)
+    )
+    return [(name, run) for name, run in session.execute(query).tuples()]
+
+
+def likely_sizes(session: Session, dataflow: str, partitions: Iterable[PartitionId]) -> dict[PartitionId, Likely]:
+    """What partitions are likely to have, by their latest results in any run of the dataflow."""
+    wanted = set(partitions)
+    if not wanted:
+        return {}
+    connection = session.connection()
+    rows = connection.execute(
+        _SIZES,
+        {
+            "runs": list(connection.execute(_NEWEST, {"dataflow": dataflow}).scalars()),
+            "stages": sorted({each.stage for each in wanted}),
+            "subtasks": sorted({each.subtask for each in wanted}),
+        },
+    )
+    found: dict[PartitionId, list[int]] = defaultdict(list)
+    for stage, subtask, layout, size in rows.tuples():
+        found[PartitionId(stage, subtask, layout)].append(size)
+    latest = {each: found[each][:LATEST] for each in wanted if each in found}
+    return {each: Likely(min(sizes), max(sizes)) for each, sizes in latest.items()}
+
+
+def at_work(session: Session, asking: str) -> list[AtWork]:
+    """The attempts of all dataflows that are running in open runs, but not `asking`, an attempt's id, itself."""
+    own = session.get(AttemptRow, asking)
+    rows = session.connection().execute(_RUNNING, {"asking": asking}).tuples().all()
+    outputs = _outputs(session, {(row[5], RegionId(row[2], row[3])) for row in rows})
+    wanted: dict[str, set[PartitionId]] = defaultdict(set)
+    for _, _, region, subtask, dataflow, run in rows:
+        wanted[dataflow].update(outputs[run, RegionId(region, subtask)])
+    sizes = {dataflow: likely_sizes(session, dataflow, partitions) for dataflow, partitions in wanted.items()}
+    return [
+        AtWork(
+            dataflow,
+            attempt,
+            total_of(sizes[dataflow], outputs[run, RegionId(region, subtask)]),
+            own is None or (began_at, attempt) < (own.began_at, own.id),
+        )
+        for attempt, began_at, region, subtask, dataflow, run in rows
+    ]
+
+
+def total_of(sizes: Mapping[PartitionId, Likely], partitions: Iterable[PartitionId]) -> Likely:
+    """The sum of what is known of partitions."""
+    return sum((sizes[each] for each in partitions if each in sizes), Likely())
+
+
+def _outputs(
+    session: Session, regions: Collection[tuple[str, RegionId]]
+) -> dict[tuple[str, RegionId], tuple[PartitionId, ...]]:
+    topologies = {run: _topology(session, run) for run in {run for run, _ in regions}}
+    found: dict[tuple[str, RegionId], tuple[PartitionId, ...]] = {}
+    for run, region in regions:
+        topology = topologies[run]
+        is_known = topology is not None and topology.knows(region)
+        found[run, region] = topology.outputs(region) if topology is not None and is_known else ()
+    return found
+
+
+def _topology(session: Session, run: str) -> Topology | None:
+    """None where the run's record is that of a newer Weir: what its attempts write is not known then."""
+    pinned = session.get_one(RunRow, run).pinned
+    try:
+        return None if pinned is None else topology_of(pinned)
+    except Misconfigured:
+        return None

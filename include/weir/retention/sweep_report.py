@@ -1,0 +1,123 @@
+"""What a sweep says it has done: what was deleted, what is kept and why, and where ledger and store disagree.
+
+Invariant: every byte that was looked at is in one of these lists.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any
+
+from weir.retention.release import ResultLife
+from weir.units import told_size
+
+
+class Garbage(Enum):
+    """What it was that went."""
+
+    RELEASED = "released result"
+    ABANDONED = "left by an attempt"
+    SUPERSEDED = "superseded result"
+    COPY = "copy of a cached stage"
+    STRAY = "file that no manifest names"
+    POINTER = "pointer to a version"
+    EXPIRED = "expired run"
+    CHECKPOINT = "checkpoint that is not retained"
+    PAGE = "page about a check"
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """A folder or file that was deleted, or would be."""
+
+    kind: Garbage
+    path: str
+    bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A folder or file that stays, and why."""
+
+    path: str
+    bytes: int
+    reason: str
+
+
+@dataclass(slots=True)
+class SweepReport:
+    """A sweep of one dataflow or of all.
+
+    `to_release` are results that a dry sweep would release; `expired` runs whose manifests and records go, too;
+    `missing` finished results whose files are not there; `unknown` what the ledger does not know, and nobody deletes.
+    """
+
+    is_dry: bool = False
+    is_full: bool = False
+    runs: int = 0
+    deleted: list[Swept] = field(default_factory=list)
+    kept: list[Kept] = field(default_factory=list)
+    to_release: list[ResultLife] = field(default_factory=list)
+    expired: list[Kept] = field(default_factory=list)
+    missing: list[Kept] = field(default_factory=list)
+    unknown: list[Kept] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def deleted_bytes(self) -> int:
+        """How many bytes went, or would go; those of results that would be released, too."""
+        return sum(each.bytes for each in self.deleted) + sum(each.bytes for each in self.to_release)
+
+    def kept_by_reason(self) -> list[tuple[str, int, int]]:
+        """What is kept: reason, how many folders or files, and their bytes; the most bytes first."""
+        return _by_reason((each.reason, each.bytes) for each in self.kept)
+
+    def to_release_by_reason(self) -> list[tuple[str, int, int]]:
+        """The results that would be released: why, how many, and their bytes; the most bytes first."""
+        return _by_reason((each.reason, each.bytes) for each in self.to_release)
+
+    def deleted_by_kind(self) -> list[tuple[str, int, int]]:
+        """What went: its kind, how many, and their bytes; the most bytes first."""
+        return _by_reason((each.kind.value, each.bytes) for each in self.deleted)
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, for programs."""
+        return {
+            "is_dry": self.is_dry,
+            "is_full": self.is_full,
+            "runs": self.runs,
+            "deleted_bytes": self.deleted_bytes,
+            "deleted": [{**asdict(each), "kind": each.kind.value} for each in self.deleted],
+            "kept": [asdict(each) for each in self.kept],
+            "to_release": [asdict(each) for each in self.to_release],
+            "expired": [asdict(each) for each in self.expired],
+            "missing": [asdict(each) for each in self.missing],
+            "unknown": [asdict(each) for each in self.unknown],
+            "notes": self.notes,
+        }
+
+    def __str__(self) -> str:
+        """One line."""
+        said = "would be deleted" if self.is_dry else "deleted"
+        to_release = sum(each.bytes for each in self.to_release)
+        parts = [f"{len(self.to_release)} x result to release, {told_size(to_release)}"] if self.to_release else []
+        parts += [f"{count} x {kind}, {told_size(size)}" for kind, count, size in self.deleted_by_kind()]
+        what = f"{self.runs} run(s) swept; {said}: {'; '.join(parts) or 'nothing'}"
+        kept = sum(each.bytes for each in self.kept)
+        more = [f"{len(self.expired)} run(s) {'would expire' if self.is_dry else 'expired'}"] if self.expired else []
+        more += [f"{len(self.missing)} finished result(s) miss files"] if self.missing else []
+        more += [f"{len(self.unknown)} thing(s) that the ledger does not know"] if self.unknown else []
+        return "; ".join([what, f"kept: {told_size(kept)}", *more, *self.notes])
+
+
+def _by_reason(found: Iterable[tuple[str, int]]) -> list[tuple[str, int, int]]:
+    counts: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for reason, size in found:
+        counts[reason] += 1
+        sizes[reason] += size
+    return [(reason, counts[reason], sizes[reason]) for reason in sorted(counts, key=lambda each: (-sizes[each], each))]

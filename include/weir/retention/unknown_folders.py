@@ -1,0 +1,170 @@
+"""Folders of the store that the ledger does not know.
+
+Invariant: whatever has a run's record, a manifest or a pointer is told and never deleted: perhaps it is the ledger that
+was lost. Only what nobody could read any more goes, once it is old.
+
+Pages about checks leave the store with the records of their run.
+
+Invariant: the ledger has forgotten the checks first; what it never knew is told, and never deleted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from datetime import timedelta
+from typing import Final
+
+from sqlalchemy import select
+
+from weir.coordination.services import Services
+from weir.formats.manifest import COPY_NAME
+from weir.formats.paths import MANIFEST, PAGES, RUN_RECORD, run_pages
+from weir.ledger.database.tables import DataflowRow, RunRow
+from weir.ledger.runs import dataflow_of, epoch_of_run, run_key
+from weir.quality.pages import list_pages
+from weir.retention.orphan_rules import TEMPORARY
+from weir.retention.sweep_ledger import is_expired
+from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
+from weir.retention.sweep_run import SINKS, RunSweep, sweep_checkpoints
+from weir.snapshots.scratch import DRILLS, dead_places
+from weir.store.errors import NotFound
+from weir.store.store import MARKER
+from weir.store.walk import FoundFile, files_below, folders_in
+
+_READABLE: Final = frozenset({MANIFEST, RUN_RECORD, COPY_NAME})
+_DOCTOR: Final = re.compile(r"\.weir-doctor-[0-9a-f]{32}")
+
+
+def sweep_strangers(services: Services, dataflow: str, of_runs: RunSweep, report: SweepReport) -> None:
+    """Look at the epochs of a dataflow that no run of the ledger has. Raises Retryable."""
+    store = services.store
+    epochs = [each for each in folders_in(services.store, dataflow) if not each.startswith("_")]  # those are not epochs
+    sinks = folders_in(services.store, f"{SINKS}/{dataflow}")
+    published = {sink: folders_in(services.store, f"{SINKS}/{dataflow}/{sink}") for sink in sinks}
+    loose = [each for each in _files(services, dataflow) if each[0].count("/") == 1]
+    with services.ledger.transaction() as session:
+        known = set(session.scalars(select(RunRow.epoch).where(RunRow.dataflow == dataflow)))
+    rebuild = f"the ledger knows no run of this epoch: `weir ledger rebuild {dataflow}` takes in what is whole"
+    for epoch in epochs:
+        if epoch not in known:
+            _sweep_epoch(of_runs, report, f"{dataflow}/{epoch}", files_below(store, [f"{dataflow}/{epoch}"]), rebuild)
+    for sink, found in published.items():
+        for epoch in (each for each in found if each not in known):
+            path = f"{SINKS}/{dataflow}/{sink}/{epoch}"
+            report.unknown.append(Kept(path, _bytes(files_below(store, [path])), rebuild))
+    sweep_checkpoints(services, dataflow, of_runs, report)
+    of_runs.remove_temporary((path, size) for path, size in loose if _is_temporary(path))
+    report.unknown += [Kept(path, size, "not a file of Weir's") for path, size in loose if not _is_temporary(path)]
+
+
+def _sweep_epoch(of_runs: RunSweep, report: SweepReport, path: str, files: tuple[FoundFile, ...], reason: str) -> None:
+    if any(each.path.rpartition("/")[2] in _READABLE for each in files):
+        report.unknown.append(Kept(path, _bytes(files), reason))
+        return
+    for each in files:
+        of_runs.remove_file(each.path, each.bytes, "it is of a run that nobody knows, and no result")
+
+
+def tell_unknown_dataflows(services: Services, report: SweepReport, floor: timedelta) -> None:
+    """Tell which folders of the store are of no dataflow of the ledger. Raises Retryable."""
+    found = folders_in(services.store, "")
+    with services.ledger.transaction() as session:
+        known = set(session.scalars(select(DataflowRow.name)))
+    for name in found:
+        if name in known or name == "lost+found":
+            continue
+        files = files_below(services.store, [name])
+        if _DOCTOR.fullmatch(name):
+            _remove(services, report, floor, files, "left by a `weir doctor` that was killed")
+        elif name == DRILLS:
+            left = files_below(services.store, dead_places(services))
+            _remove(services, report, floor, left, "left by a drill that was killed")
+        elif name == SINKS:
+            _tell_unknown_sinks(services, report, known)
+        elif name == PAGES:
+            tell_unknown_pages(services, report, known)
+        else:
+            why = f"the ledger knows no dataflow {name}: `weir ledger rebuild {name}` takes in what is whole"
+            report.unknown.append(Kept(name, _bytes(files), why))
+    report.unknown += [
+        Kept(path, size, "not a file of Weir's") for path, size in _files(services, "") if path != MARKER
+    ]
+
+
+def _tell_unknown_sinks(services: Services, report: SweepReport, known: Iterable[str]) -> None:
+    for name in sorted(set(folders_in(services.store, SINKS)) - set(known)):
+        path = f"{SINKS}/{name}"
+        why = f"published by a dataflow that the ledger does not know: `weir ledger rebuild {name}`"
+        report.unknown.append(Kept(path, _bytes(files_below(services.store, [path])), why))
+
+
+def _remove(
+    services: Services, report: SweepReport, floor: timedelta, files: tuple[FoundFile, ...], reason: str
+) -> None:
+    of_nobody = RunSweep(services, services.life, report, floor)
+    for each in files:
+        of_nobody.remove_file(each.path, each.bytes, reason)
+
+
+def _files(services: Services, path: str) -> list[tuple[str, int]]:
+    prefix = f"{path}/" if path else ""
+    try:
+        return [(f"{prefix}{name}", size) for name, size in services.store.entries(path) if size is not None]
+    except NotFound:
+        return []
+
+
+def _is_temporary(path: str) -> bool:
+    return TEMPORARY.fullmatch(path.rpartition("/")[2]) is not None
+
+
+def _bytes(files: Iterable[FoundFile]) -> int:
+    return sum(each.bytes for each in files)
+
+
+def remove_pages(services: Services, run: str, report: SweepReport) -> None:
+    """Remove the pages about a run that is expired. Raises Retryable."""
+    folder = run_pages(dataflow_of(run), epoch_of_run(run))
+    found = files_below(services.store, [folder])
+    if not found:
+        return
+    if not report.is_dry:
+        services.store.delete_folder(folder)
+        list_pages(services, dataflow_of(run))
+    report.deleted.append(Swept(Garbage.PAGE, folder, _bytes_of_pages(found), "its run is expired"))
+
+
+def sweep_pages(services: Services, dataflow: str, of_runs: RunSweep, report: SweepReport) -> None:
+    """Look at all pages of a dataflow: a process may have died between ledger and store. Raises Retryable."""
+    for epoch in folders_in(services.store, f"{PAGES}/{dataflow}"):
+        run, folder = run_key(dataflow, epoch), run_pages(dataflow, epoch)
+        with services.ledger.transaction() as session:
+            row = session.get(RunRow, run)
+            is_gone = row is not None and is_expired(session, row)
+        found = files_below(services.store, [folder])
+        if is_gone:
+            remove_pages(services, run, report)
+        elif row is None:
+            report.unknown.append(
+                Kept(folder, _bytes_of_pages(found), "pages about a run that the ledger does not know")
+            )
+        else:
+            report.kept.append(Kept(folder, _bytes_of_pages(found), "pages about checks of a run"))
+            of_runs.remove_temporary((each.path, each.bytes) for each in found if _is_temporary_page(each))
+
+
+def tell_unknown_pages(services: Services, report: SweepReport, known: Collection[str]) -> None:
+    """Tell of pages of dataflows that the ledger does not know. Raises Retryable."""
+    for name in sorted(set(folders_in(services.store, PAGES)) - set(known)):
+        found = files_below(services.store, [f"{PAGES}/{name}"])
+        why = "pages about checks of a dataflow that the ledger does not know"
+        report.unknown.append(Kept(f"{PAGES}/{name}", _bytes_of_pages(found), why))
+
+
+def _is_temporary_page(found: FoundFile) -> bool:
+    return TEMPORARY.fullmatch(found.path.rpartition("/")[2]) is not None
+
+
+def _bytes_of_pages(files: Collection[FoundFile]) -> int:
+    return sum(each.bytes for each in files)

@@ -1,0 +1,134 @@
+"""Expiring versions of what was published: replaced ones, and those that are older than they are kept.
+
+Invariant 6: the pointer goes first, then the ledger says so, and only then may the results go that it named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from weir.coordination.services import Services
+from weir.ledger.database.tables import PublicationRow, RunRow
+from weir.ledger.runs import newest_dataflow_settings
+from weir.retention.ledger import last_event
+from weir.retention.sweep_report import Garbage, Swept
+from weir.retention.version_rules import Version, expired
+from weir.settings import LifeSettings
+from weir.store.errors import NotFound
+
+
+@dataclass(frozen=True, slots=True)
+class _Expired:
+    publication: int
+    run: str
+    pointer: str
+    is_complete: bool
+    reason: str
+
+
+def expire_versions(
+    services: Services, dataflow: str, runs: Iterable[str] | None = None, *, is_dry: bool = False
+) -> list[Swept]:
+    """Delete the pointers to versions that nobody needs, of `runs` or of all; answers which. Raises Retryable."""
+    wanted = None if runs is None else set(runs)
+    with services.ledger.transaction() as session:
+        found = _expired(session, services, dataflow, wanted)
+    if is_dry or not found:
+        return _told([each for each in found if each.is_complete], _sizes(services, found))
+    gone: list[Swept] = []
+    for run in sorted({each.run for each in found}):
+        gone += _expire_of(services, dataflow, run)
+    return gone
+
+
+def _expire_of(services: Services, dataflow: str, run: str) -> list[Swept]:
+    """Delete the pointers of a run in the very transaction that says so: no closing task relies on them meanwhile."""
+    services.store_id()
+    with services.ledger.transaction(dataflow) as session:
+        found = _expired(session, services, dataflow, {run})
+        sizes = _sizes(services, found)
+        # A pointer that is there although nobody has said so is what readers see: that it was published is now known.
+        published = [each for each in found if not each.is_complete and sizes[each.publication] is not None]
+        going = [each for each in found if each not in published]
+        for each in going:
+            services.store.delete(each.pointer)
+        services.store_id()  # of a disk that is not mounted all are gone
+        _note(session, services.now(), going, published)
+    return _told(going, sizes)
+
+
+def _sizes(services: Services, found: Iterable[_Expired]) -> dict[int, int | None]:
+    return {each.publication: _size(services, each) for each in found}
+
+
+def _told(going: Iterable[_Expired], sizes: Mapping[int, int | None]) -> list[Swept]:
+    return [
+        Swept(Garbage.POINTER, each.pointer, size, each.reason)
+        for each in going
+        if (size := sizes[each.publication]) is not None
+    ]
+
+
+def _expired(session: Session, services: Services, dataflow: str, runs: set[str] | None) -> list[_Expired]:
+    settings = newest_dataflow_settings(session, dataflow, services.life)
+    rows = [row for row in _in_question(session, services, dataflow, settings) if runs is None or row.run in runs]
+    return [
+        each
+        for (run, _), group in groupby(rows, key=lambda row: (row.run, row.sink))
+        for each in _of_sink(session, services, session.get_one(RunRow, run), list(group), settings)
+    ]
+
+
+def _in_question(session: Session, services: Services, dataflow: str, settings: LifeSettings) -> list[PublicationRow]:
+    """All versions of those runs of which one may go: most runs have one version of each sink, for good."""
+    live = (RunRow.dataflow == dataflow) & PublicationRow.expired_at.is_(None)
+    runs = select(PublicationRow.run).join(RunRow, RunRow.id == PublicationRow.run).where(live)
+    several = runs.group_by(PublicationRow.run, PublicationRow.sink).having(func.count() > 1)
+    wanted = PublicationRow.run.in_(several) | PublicationRow.run.in_(runs.where(PublicationRow.published_at.is_(None)))
+    if settings.keep_published is not None:
+        old = runs.where(PublicationRow.published_at <= services.now() - settings.keep_published)
+        wanted = wanted | PublicationRow.run.in_(old)
+    query = select(PublicationRow).join(RunRow, RunRow.id == PublicationRow.run).where(live, wanted)
+    return list(session.scalars(query.order_by(PublicationRow.run, PublicationRow.sink, PublicationRow.version)))
+
+
+def _of_sink(
+    session: Session, services: Services, run: RunRow, rows: list[PublicationRow], settings: LifeSettings
+) -> list[_Expired]:
+    now = services.now()
+    why = expired(
+        [Version(row.version, row.published_at) for row in rows],
+        last_event(session, run),
+        now,
+        keep=settings.keep_published,
+        keep_failed=settings.keep_failed,
+        is_deleted=run.deleted_at is not None and run.deleted_at + settings.orphan_age <= now,
+    )
+    return [
+        _Expired(row.id, row.run, row.pointer, row.published_at is not None, why[row.version])
+        for row in rows
+        if row.version in why
+    ]
+
+
+def _size(services: Services, expired: _Expired) -> int | None:
+    try:
+        return services.store.size(expired.pointer)
+    except NotFound:
+        return None
+
+
+def _note(session: Session, now: datetime, going: Iterable[_Expired], published: Iterable[_Expired]) -> None:
+    for each in going:
+        row = session.get_one(PublicationRow, each.publication)
+        row.expired_at = row.expired_at or now
+        session.get_one(RunRow, each.run).released_at = None
+    for each in published:
+        row = session.get_one(PublicationRow, each.publication)
+        row.published_at = row.published_at or now

@@ -1,0 +1,1 @@
+"""Savepoints, restores and forks."""

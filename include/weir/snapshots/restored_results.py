@@ -1,0 +1,240 @@
+"""What a restore puts in the place of results: state as a checkpoint or savepoint has it, by attempts of nobody's.
+
+Invariant: these attempts have tries below 1, so that every task's own comes after them, and no try of a task is ever
+taken for one of them. What they are given was made from nothing that could change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, replace
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from weir.coordination.services import Services
+from weir.execution.run_state import AttemptState
+from weir.formats.checkpoint import Checkpoint, KeyedSnapshot, ResultInFlight, StatePartition
+from weir.formats.codec import manifest_from_json, manifest_to_json
+from weir.formats.manifest import DataFile, Manifest, StateContent, parsed_digest
+from weir.formats.paths import MANIFEST
+from weir.formats.savepoint import FileCopy, Place, copies_of, moved
+from weir.ledger.attempts import Origin, nobodys_attempt
+from weir.ledger.database.tables import AttemptRow, RunRow
+from weir.ledger.results import NewResult, replace_results
+from weir.ledger.runs import run_key
+from weir.snapshots.savepoint import NotThere, copy_files
+from weir.snapshots.source import Source
+from weir.topology.regions import PartitionId, RegionId, Topology
+
+CODE = "restored"
+"""What a restored result has for the fingerprint of the code that made it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredPartition:
+    """A result partition to be: its manifest lacks lineage and try, which are known when it is committed."""
+
+    partition: PartitionId
+    region: RegionId
+    folder: str
+    manifest: Manifest
+    copies: tuple[FileCopy, ...]
+
+    @property
+    def digest(self) -> str:
+        """What its rows are, as text."""
+        return str(self.manifest.digest)
+
+
+def restored_partitions(
+    services: Services, source: Source, target: str, topology: Topology, wanted: Set[PartitionId]
+) -> tuple[RestoredPartition, ...]:
+    """What a checkpoint or savepoint has of the `wanted` partitions, as results of dataflow `target` at its epoch.
+
+    Nothing is written yet. The files of a savepoint, and results in flight, are to be copied; those of a checkpoint are
+    named where they are.
+    """
+    making = _Making(services, source, target, topology)
+    checkpoint = source.checkpoint
+    keyed = [(_keyed_id(state, part), state, part) for state in checkpoint.states for part in state.partitions]
+    in_flight = [(PartitionId(each.stage, each.subtask, each.layout), each) for each in checkpoint.results]
+    return (
+        *(making.keyed(partition, state, part) for partition, state, part in keyed if partition in wanted),
+        *(making.in_flight(partition, each) for partition, each in in_flight if partition in wanted),
+    )
+
+
+def is_restored(manifest: Manifest) -> bool:
+    """Whether a result was restored, and not made by a task."""
+    return manifest.try_number < 1
+
+
+def partitions_in(checkpoint: Checkpoint) -> dict[PartitionId, str]:
+    """The partitions that a checkpoint has, with their digests."""
+    return {partition: part.digest for partition, part in _parts(checkpoint)}
+
+
+def makers_in(checkpoint: Checkpoint) -> dict[PartitionId, str]:
+    """The partitions that a checkpoint has, with the attempts that committed them."""
+    return {partition: part.attempt for partition, part in _parts(checkpoint)}
+
+
+def _parts(checkpoint: Checkpoint) -> Iterator[tuple[PartitionId, StatePartition | ResultInFlight]]:
+    yield from ((_keyed_id(state, part), part) for state in checkpoint.states for part in state.partitions)
+    yield from ((PartitionId(each.stage, each.subtask, each.layout), each) for each in checkpoint.results)
+
+
+def _keyed_id(state: KeyedSnapshot, part: StatePartition) -> PartitionId:
+    return PartitionId(state.state.name, part.subtask, state.layout.id)
+
+
+class _Making:
+    def __init__(self, services: Services, source: Source, target: str, topology: Topology) -> None:
+        self._services, self._source, self._target, self._topology = services, source, target, topology
+        self._epoch = source.checkpoint.epoch
+        self._attempts: dict[RegionId, str] = {}
+        self._places: dict[str, Place] = {}
+
+    def keyed(self, partition: PartitionId, state: KeyedSnapshot, part: StatePartition) -> RestoredPartition:
+        """A partition of keyed state."""
+        layout = state.layout
+        region, attempt, folder = self._where(partition)
+        copies = self._own_copies(part, folder) if self._source.is_savepoint else {}
+        manifest = Manifest(
+            dataflow=self._target,
+            epoch=self._epoch,
+            run=run_key(self._target, self._epoch),
+            stage=partition.stage,
+            subtask=partition.subtask,
+            layout=partition.layout,
+            attempt=attempt,
+            try_number=0,
+            lineage=0,
+            keys=layout.keys,
+            max_parallelism=layout.max_parallelism,
+            spark_schema=state.spark_schema,
+            digest=parsed_digest(part.digest),
+            files=tuple(copies),
+            inputs=(),
+            code=CODE,
+            session={},
+            parameters={},
+            created_at=self._services.now().isoformat(),
+            state=StateContent(tuple(moved(file, self._places) for file in part.files), part.tallies, 0),
+        )
+        return RestoredPartition(partition, region, folder, manifest, tuple(copies.values()))
+
+    def in_flight(self, partition: PartitionId, result: ResultInFlight) -> RestoredPartition:
+        """A partition that the next epoch reads as it is."""
+        region, attempt, folder = self._where(partition)
+        source = self._source.folder
+        manifest = replace(
+            self._manifest_of(result),
+            dataflow=self._target,
+            run=run_key(self._target, self._epoch),
+            attempt=attempt,
+            inputs=(),
+            source=None,
+            created_at=self._services.now().isoformat(),
+        )
+        copies = copies_of(result, source.at(result.folder), folder)[1:]  # the manifest is written anew
+        return RestoredPartition(partition, region, folder, manifest, tuple(copies))
+
+    def _manifest_of(self, result: ResultInFlight) -> Manifest:
+        folder = self._source.folder
+        path = folder.at(f"{result.folder}/{MANIFEST}")
+        data = folder.store.read(path)
+        if hashlib.sha256(data).hexdigest() != result.manifest_sha256:
+            raise NotThere(f"{folder.store.url}/{path} is damaged: its SHA-256 is not {result.manifest_sha256}")
+        return manifest_from_json(data)
+
+    def _own_copies(self, part: StatePartition, folder: str) -> dict[DataFile, FileCopy]:
+        """The files that no partition before has copied: one that several share is copied once."""
+        found = {}
+        for file in part.files:
+            if file.path not in self._places:
+                self._places[file.path] = Place(folder, file.file.name)
+                at = self._source.folder.at(file.path)
+                found[file.file] = FileCopy(at, f"{folder}/{file.file.name}", file.file.bytes, file.file.sha256)
+        return found
+
+    def _where(self, partition: PartitionId) -> tuple[RegionId, str, str]:
+        region = self._topology.producer(partition)
+        if region not in self._attempts:
+            self._attempts[region] = self._services.attempt_id(0)
+        attempt = self._attempts[region]
+        folder = f"{self._target}/{self._epoch}/{partition.stage}/{partition.layout}/{partition.subtask}/{attempt}"
+        return region, attempt, folder
+
+
+def copy_restored(services: Services, source: Source, restored: Iterable[RestoredPartition]) -> int:
+    """Copy the data files of restored results to where they will be read; answers the bytes. Raises Misconfigured."""
+    copies = [copy for each in restored for copy in each.copies]
+    return copy_files(source.folder.store, services.store, copies)
+
+
+def discard_restored(services: Services, restored: Iterable[RestoredPartition]) -> None:
+    """Remove what was written for results that come to nothing."""
+    for each in restored:
+        services.store.delete(f"{each.folder}/{MANIFEST}")
+        services.store.delete_folder(each.folder)
+
+
+def commit_restored(
+    session: Session, services: Services, row: RunRow, restored: Iterable[RestoredPartition], lineage: int
+) -> list[NewResult]:
+    """Make restored results the current ones of a run; their manifests are in the store before the ledger says so."""
+    by_region: dict[RegionId, list[RestoredPartition]] = {}
+    for each in restored:
+        by_region.setdefault(each.region, []).append(each)
+    results = []
+    indexes = _indexes(session, row, by_region)
+    for region, parts in sorted(by_region.items()):
+        attempt, number = parts[0].manifest.attempt, _next_number(session, row.id, region)
+        now, state = services.now(), AttemptState.COMMITTED
+        session.add(
+            nobodys_attempt(row, region, attempt, indexes[region], number, lineage, now, state, Origin.RESTORED)
+        )
+        session.flush()
+        new = [_write(services, each, number, lineage) for each in parts]
+        replace_results(session, row.id, attempt, new, services.now())
+        results += new
+    return results
+
+
+def _indexes(
+    session: Session, row: RunRow, by_region: Mapping[RegionId, list[RestoredPartition]]
+) -> dict[RegionId, int]:
+    """The map indexes by which the run's own attempts of these regions are known, if it has any."""
+    found = {}
+    for region in by_region:
+        query = select(AttemptRow.map_index).where(
+            AttemptRow.run == row.id, AttemptRow.region == region.name, AttemptRow.subtask == region.subtask
+        )
+        known = session.scalar(query.order_by(AttemptRow.try_number.desc()).limit(1))
+        found[region] = -1 if known is None else known
+    return found
+
+
+def _next_number(session: Session, run: str, region: RegionId) -> int:
+    query = select(func.min(AttemptRow.try_number)).where(
+        AttemptRow.run == run, AttemptRow.region == region.name, AttemptRow.subtask == region.subtask
+    )
+    least = session.scalar(query)
+    return min(1 if least is None else least, 1) - 1
+
+
+def _write(services: Services, restored: RestoredPartition, number: int, lineage: int) -> NewResult:
+    manifest = replace(restored.manifest, try_number=number, lineage=lineage)
+    data = manifest_to_json(manifest)
+    services.store.create(f"{restored.folder}/{MANIFEST}", data)
+    return NewResult(
+        restored.partition,
+        restored.folder,
+        hashlib.sha256(data).hexdigest(),
+        restored.digest,
+        manifest.rows,
+        manifest.bytes,
+    )

@@ -1,0 +1,158 @@
+"""Completing the checkpoint of a run: number, manifest, ledger (DESIGN 8).
+
+Invariant 7: each step may be the last. A number that was taken is completed by whoever finds the same content to be
+checkpointed, and else given up; a manifest is made exclusively, so that a number is never that of two contents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+
+from sqlalchemy.orm import Session
+
+from weir.coordination.registered import Gathered, Registered, require_newest
+from weir.coordination.services import Services
+from weir.errors import Conflict
+from weir.execution.run_state import CLOSE, CurrentResult, RunState
+from weir.formats.checkpoint import Checkpoint
+from weir.formats.codec import checkpoint_to_json
+from weir.formats.manifest import Manifest
+from weir.formats.paths import checkpoint_path
+from weir.ledger.checkpoints import (
+    abandon,
+    checkpoint_row,
+    complete,
+    enter_checkpoint,
+    next_number,
+    pending_checkpoints,
+    retained_of_run,
+)
+from weir.ledger.database.tables import CheckpointRow
+from weir.ledger.runs import Run
+from weir.ledger.snapshot import run_state
+from weir.recovery.inputs import checkpointed
+from weir.state.checkpoint_content import checkpoint_of, files_retained, fingerprint, read_checkpoint
+from weir.state.checkpoint_order import is_complete
+from weir.state.compactions import compacted_files, present_compactions
+from weir.state.files_in_use import unpin
+from weir.store.errors import AlreadyExists
+from weir.topology.regions import PartitionId
+
+Guard = Callable[[Session], None]
+"""Raises where whoever completes the checkpoint may not do so any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What is to be checkpointed: the current results, by partition, and their manifests."""
+
+    run: Run
+    attempt: str
+    results: Mapping[PartitionId, CurrentResult]
+    manifests: Mapping[PartitionId, Manifest]
+
+
+def checkpoint_run(services: Services, registered: Registered, gathered: Gathered) -> int | None:
+    """Complete the checkpoint of the run that is being closed.
+
+    Answers its number; None if there is nothing to checkpoint, or a retained checkpoint has it. Raises Conflict if the
+    content has changed meanwhile, Fenced, or Retryable.
+    """
+    run, attempt = registered.run, registered.attempt.id
+
+    def guard(session: Session) -> None:
+        require_newest(session, run, CLOSE, attempt)
+
+    draft = draft_of(run, attempt, gathered.state, gathered.manifests)
+    return None if draft is None else complete_checkpoint(services, draft, guard)
+
+
+def draft_of(run: Run, attempt: str, state: RunState, manifests: Mapping[PartitionId, Manifest]) -> Draft | None:
+    """What is to be checkpointed of a run; None where it keeps no state, or what it kept is released."""
+    named = checkpointed(run.topology)
+    if not named or not named <= manifests.keys():
+        return None
+    return Draft(run, attempt, {each: state.results[each] for each in named}, manifests)
+
+
+def complete_checkpoint(services: Services, draft: Draft, guard: Guard) -> int | None:
+    """Take a number, write the manifest, and write down that it is there."""
+    now = services.now()
+    before = files_retained(services, draft.run.dataflow.name).keys()
+    compactions = present_compactions(services, {each.attempt for each in draft.manifests.values() if each.state})
+    files_of = partial(compacted_files, compactions=compactions)
+    checkpoint = checkpoint_of(draft.run, draft.attempt, draft.results, draft.manifests, files_of, before, now)
+    number = _take_number(services, draft, checkpoint, guard)
+    if number is None:
+        return None
+    checkpoint = replace(checkpoint, number=number)
+    _create(services, checkpoint)
+    services.store_id()  # or it was written under a mount point whose disk is gone
+    with services.ledger.transaction(checkpoint.dataflow) as session:
+        guard(session)
+        _require_same(session, draft)
+        complete(session, checkpoint.dataflow, number, services.now())
+        unpin(services, session, checkpoint)
+    return number
+
+
+def _take_number(services: Services, draft: Draft, checkpoint: Checkpoint, guard: Guard) -> int | None:
+    content, run = fingerprint(checkpoint), draft.run
+    with services.ledger.transaction(run.dataflow.name) as session:
+        guard(session)
+        _require_same(session, draft)
+        _require_order(session, run)
+        retained = retained_of_run(session, run.id)
+        if retained is not None and retained.content == content:
+            return None
+        pending = _pending(session, run, content)
+        if pending is not None:
+            pending.attempt = draft.attempt
+            return pending.number
+        number = next_number(session, run.dataflow.name)
+        enter_checkpoint(session, replace(checkpoint, number=number), content, services.now())
+        return number
+
+
+def _require_order(session: Session, run: Run) -> None:
+    if run.predecessor_run is not None and not is_complete(session, run.predecessor_run):
+        raise Conflict(f"run {run.predecessor_run} of the epoch before is not closed any more: {run.id} waits for it")
+
+
+def _pending(session: Session, run: Run, content: str) -> CheckpointRow | None:
+    """The number that somebody took for the same content; those for another content are given up."""
+    found = None
+    for row in pending_checkpoints(session, run.dataflow.name):
+        if row.run == run.id and row.content == content:
+            found = row
+        elif row.run == run.id:
+            abandon(row)
+    return found
+
+
+def _require_same(session: Session, draft: Draft) -> None:
+    """Check that what is to be checkpointed is still current. Raises Conflict."""
+    present = run_state(session, draft.run, draft.run.topology)
+    for partition, result in draft.results.items():
+        current = present.results.get(partition)
+        if current is None or current.attempt != result.attempt or not present.is_valid(partition):
+            raise Conflict(f"{partition} has been made again while it was to be checkpointed: begin anew")
+
+
+def _create(services: Services, checkpoint: Checkpoint) -> None:
+    path = checkpoint_path(checkpoint.dataflow, checkpoint.number)
+    with suppress(AlreadyExists):
+        services.store.create(path, checkpoint_to_json(checkpoint))
+        return
+    # Its own write had gone through before its answer was lost, or that of an earlier try before it was killed.
+    found = read_checkpoint(services.store, checkpoint.dataflow, checkpoint.number)
+    if found is not None and fingerprint(found) == fingerprint(checkpoint):
+        return
+    with services.ledger.transaction(checkpoint.dataflow) as session:
+        row = checkpoint_row(session, checkpoint.dataflow, checkpoint.number)
+        if row is not None:
+            abandon(row)
+    raise Conflict(f"{path} is there, of another content: checkpoint {checkpoint.number} is given up, and made anew")

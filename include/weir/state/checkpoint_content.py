@@ -1,0 +1,154 @@
+"""What a checkpoint of a run consists of: all that the next epoch goes on from.
+
+Invariant: equal content has an equal fingerprint: the same files of keyed state, the same results in flight, with the
+same digests. Who committed them does not count.
+
+Reading checkpoints from the store. Invariant: one that is not as it was written is as good as gone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Set
+from datetime import datetime
+
+from weir.coordination.services import Services
+from weir.dataflow.state import State, StateKind
+from weir.errors import Misconfigured
+from weir.execution.run_state import CurrentResult
+from weir.formats.checkpoint import Checkpoint, KeyedSnapshot, ResultInFlight, SnapshotKind, StatePartition
+from weir.formats.codec import checkpoint_from_json
+from weir.formats.manifest import Manifest, StateFile
+from weir.formats.paths import checkpoint_path
+from weir.ledger.checkpoints import retained_checkpoints
+from weir.ledger.runs import Run
+from weir.store.errors import NotFound
+from weir.store.store import Store
+from weir.topology.key_groups import key_group_range
+from weir.topology.regions import PartitionId, Topology
+
+FilesOf = Callable[[Manifest], tuple[StateFile, ...]]
+"""The files of a partition of keyed state: those of its manifest, or what they were compacted to."""
+
+
+def keyed_states(topology: Topology) -> dict[str, tuple[State, str]]:
+    """The keyed states of a dataflow by name, each with the stage that keeps it."""
+    return {
+        state.name: (state, stage.name)
+        for stage in topology.dataflow.stages
+        for state in stage.states
+        if state.kind is StateKind.KEYED
+    }
+
+
+def checkpoint_of(
+    run: Run,
+    attempt: str,
+    results: Mapping[PartitionId, CurrentResult],
+    manifests: Mapping[PartitionId, Manifest],
+    files_of: FilesOf,
+    before: Set[str],
+    now: datetime,
+) -> Checkpoint:
+    """The checkpoint of a run, without its number; `before` are the files that retained ones name."""
+    keyed = keyed_states(run.topology)
+    carried = sorted(run.topology.carried)
+    states = tuple(
+        _keyed(run, *keyed[name], [manifests[each] for each in carried if each.stage == name], files_of)
+        for name in sorted(keyed)
+    )
+    in_flight = tuple(_in_flight(results[each], manifests[each]) for each in carried if each.stage not in keyed)
+    named = _files(states, in_flight)
+    new = {path: size for path, size in named.items() if path not in before}
+    return Checkpoint(
+        dataflow=run.dataflow.name,
+        number=0,
+        kind=SnapshotKind.CHECKPOINT,
+        epoch=run.epoch,
+        run=run.id,
+        lineage=run.lineage,
+        attempt=attempt,
+        states=states,
+        results=in_flight,
+        pinned=run.dataflow.to_json(),
+        triggered_at=now.isoformat(),
+        completed_at=now.isoformat(),
+        full_bytes=sum(named.values()),
+        incremental_bytes=sum(new.values()),
+        new_files=len(new),
+        shared_files=len(named) - len(new),
+    )
+
+
+def _keyed(run: Run, state: State, stage: str, parts: Iterable[Manifest], files_of: FilesOf) -> KeyedSnapshot:
+    found = sorted(parts, key=lambda each: each.subtask)
+    parallelism = run.dataflow.stage(state.name).parallelism
+    partitions = tuple(
+        StatePartition(
+            each.subtask,
+            key_group_range(each.max_parallelism, parallelism, each.subtask),
+            each.attempt,
+            str(each.digest),
+            each.rows,
+            () if each.state is None else each.state.tallies,
+            files_of(each),
+        )
+        for each in found
+    )
+    return KeyedSnapshot(state, stage, found[0].max_parallelism, found[0].spark_schema, partitions)
+
+
+def _in_flight(result: CurrentResult, manifest: Manifest) -> ResultInFlight:
+    return ResultInFlight(
+        manifest.stage,
+        manifest.subtask,
+        manifest.layout,
+        manifest.attempt,
+        result.folder,
+        result.manifest_sha256,
+        str(manifest.digest),
+        manifest.files,
+    )
+
+
+def files_named(checkpoint: Checkpoint) -> dict[str, int]:
+    """All data files that a checkpoint names, with their sizes."""
+    return _files(checkpoint.states, checkpoint.results)
+
+
+def _files(states: Iterable[KeyedSnapshot], results: Iterable[ResultInFlight]) -> dict[str, int]:
+    of_state = {file.path: file.file.bytes for state in states for part in state.partitions for file in part.files}
+    return of_state | {f"{each.folder}/{file.name}": file.bytes for each in results for file in each.files}
+
+
+def fingerprint(checkpoint: Checkpoint) -> str:
+    """The fingerprint of all that a checkpoint consists of."""
+    states = [
+        [state.state.name, state.max_parallelism, [_part(part) for part in state.partitions]]
+        for state in checkpoint.states
+    ]
+    results = [[each.stage, each.subtask, each.layout, each.folder, each.digest] for each in checkpoint.results]
+    said = json.dumps([checkpoint.run, states, results], sort_keys=True)
+    return hashlib.sha256(said.encode()).hexdigest()
+
+
+def _part(part: StatePartition) -> list[object]:
+    files = [[file.path, file.epoch, *file.key_groups] for file in part.files]
+    return [part.subtask, *part.key_groups, part.digest, files]
+
+
+def read_checkpoint(store: Store, dataflow: str, number: int) -> Checkpoint | None:
+    """A checkpoint, by its number; None where its manifest is gone or cannot be read. Raises Retryable."""
+    try:
+        return checkpoint_from_json(store.read(checkpoint_path(dataflow, number)))
+    except (NotFound, Misconfigured):
+        return None
+
+
+def files_retained(services: Services, dataflow: str) -> dict[str, int]:
+    """The data files that retained checkpoints name, with their sizes; savepoints have files of their own."""
+    with services.ledger.transaction() as session:
+        numbers = [row.number for row in retained_checkpoints(session, dataflow) if not row.folder]
+    found = (read_checkpoint(services.store, dataflow, number) for number in numbers)
+    return {path: size for each in found if each is not None for path, size in files_named(each).items()}

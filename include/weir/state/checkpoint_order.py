@@ -1,0 +1,84 @@
+"""Checkpoints complete in the order of epochs.
+
+Invariant: a completed checkpoint never names a file of an epoch whose own is not complete: the closing task waits for
+the run of the epoch before. Nobody waits for ever: what nobody is at work on is said, with what to do.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from weir.coordination.airflow import Clearer
+from weir.coordination.registered import Registered, require_newest
+from weir.coordination.services import Services
+from weir.coordination.values import Awaiting
+from weir.errors import Misconfigured
+from weir.execution.run_state import CLOSE, AttemptState
+from weir.ledger.attempts import LIVE, newest_attempts
+from weir.ledger.database.tables import OwedClearRow, RestoreRow, RunRow
+from weir.ledger.runs import Run, dataflow_of, run_by_id, topology_of
+from weir.recovery.awaiting import NOT_IN_AIRFLOW, clear_item, wait_for
+
+_AT_WORK = (*LIVE, AttemptState.RETRYING.value)
+
+_OVER = ("success", "skipped", *NOT_IN_AIRFLOW)
+"""What Airflow calls a task instance that will not run by itself; one that has failed is for somebody to mend."""
+
+
+def await_predecessor(services: Services, registered: Registered, clearer: Clearer) -> Awaiting | None:
+    """Wait until the run of the epoch before is closed; None where it is. Raises Misconfigured or Retryable."""
+    run, before = registered.run, registered.run.predecessor_run
+    if before is None or not run.dataflow.keeps_state:
+        return None
+    with services.ledger.transaction() as session:
+        if is_complete(session, before):
+            return None
+        earlier = run_by_id(session, before, registered.topology)
+    _look_at(services, earlier, clearer)
+    with services.ledger.transaction(run.dataflow.name) as session:
+        if is_complete(session, before):
+            return None
+        row = require_newest(session, run, CLOSE, registered.attempt.id)
+        said = f"checkpoints complete in the order of epochs: waiting until run {before} is closed"
+        return wait_for(row, said, registered)
+
+
+def is_complete(session: Session, run: str) -> bool:
+    """Whether the checkpoint of the run that this one goes on from is complete, or needs not to be."""
+    row = session.get(RunRow, run)
+    if row is None or row.closed_at is not None or row.expired_at is not None:
+        return True
+    if row.pinned is not None and not topology_of(row.pinned).dataflow.keeps_state:
+        return True
+    restored = select(RestoreRow.id).where(RestoreRow.dataflow == row.dataflow, RestoreRow.epoch == row.epoch)
+    return session.scalar(restored.limit(1)) is not None
+
+
+def _look_at(services: Services, earlier: Run, clearer: Clearer) -> None:
+    """Have the run before started if it is queued behind this one, and see that it will be closed."""
+    with services.ledger.transaction() as session:
+        item = clear_item(session, earlier, CLOSE)
+    (answer,) = clearer.inspect([item])
+    if answer.state is None:
+        clearer.start(earlier.dag_id, earlier.run_id)
+    if answer.state in _OVER:
+        with services.ledger.transaction() as session:
+            _require_at_work(session, earlier.id, str(answer.state))
+
+
+def _require_at_work(session: Session, run: str, said: str) -> None:
+    row = session.get_one(RunRow, run)
+    query = select(RunRow.id).where(RunRow.dataflow == dataflow_of(run), RunRow.epoch <= row.epoch)
+    up_to = list(session.scalars(query))
+    owed = select(OwedClearRow.id).where(OwedClearRow.run.in_(up_to), OwedClearRow.settled_at.is_(None))
+    # Of each region the newest try: an earlier one stays as it ended.
+    tries = (newest for each in up_to for newest in newest_attempts(session, each).values())
+    at_work = any(each[-1].state in _AT_WORK for each in tries)
+    is_idle = not at_work and session.scalar(owed.limit(1)) is None
+    if is_idle and not is_complete(session, run):
+        raise Misconfigured(
+            f"checkpoints complete in the order of epochs, but run {run} of the epoch before is not closed, and nobody "
+            f"is at work on it (Airflow calls its weir_close {said}): `weir plan {run}` says what it lacks. Clear that "
+            f"and weir_close of {row.run_id} (or have that interval run again); then clear this task"
+        )

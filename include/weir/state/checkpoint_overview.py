@@ -1,0 +1,128 @@
+"""What is told of checkpoints. Invariant: it changes nothing; what only a manifest knows is told while there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from weir.coordination.services import Services
+from weir.errors import Misconfigured
+from weir.formats.checkpoint import Checkpoint
+from weir.ledger.checkpoints import CheckpointStatus, checkpoints_of
+from weir.ledger.database.tables import CheckpointRow, DataflowRow, ResultRow
+from weir.state.checkpoint_content import read_checkpoint
+from weir.state.compaction_rules import Amplification, amplification
+from weir.state.compactions import compaction_rows
+from weir.state.file_rules import runs_to_merge
+
+SUBSUMED, DROPPED = "subsumed", "dropped"
+"""How a completed one is called that is not retained any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointOverview:
+    """A checkpoint or savepoint. Sizes are in bytes; `duration` in seconds, None where it is not complete.
+
+    `amplification` is told of checkpoints that are retained.
+    """
+
+    dataflow: str
+    number: int
+    kind: str
+    epoch: str
+    status: str
+    triggered_at: datetime
+    duration: float | None
+    full_bytes: int
+    incremental_bytes: int
+    new_files: int
+    shared_files: int
+    subsumed_by: int | None
+    folder: str
+    amplification: Amplification | None
+
+    @property
+    def files(self) -> int:
+        """How many files it names."""
+        return self.new_files + self.shared_files
+
+    def to_json(self) -> dict[str, Any]:
+        """As --json prints it."""
+        return {**asdict(self), "files": self.files, "triggered_at": self.triggered_at.isoformat()}
+
+
+def checkpoint_overview(services: Services, dataflow: str | None = None) -> list[CheckpointOverview]:
+    """All checkpoints and savepoints of a dataflow, or of all, by number.
+
+    Raises Misconfigured for a dataflow that is not known, and Retryable.
+    """
+    with services.ledger.transaction() as session:
+        known = list(session.scalars(select(DataflowRow.name).order_by(DataflowRow.name)))
+        if dataflow is not None and dataflow not in known:
+            raise Misconfigured(f"the ledger knows no dataflow {dataflow}; it knows {', '.join(known) or 'none'}")
+        rows = [row for name in known if dataflow in (None, name) for row in checkpoints_of(session, name)]
+        written = {(row.dataflow, row.number): _written(session, row) for row in rows if _is_there(row)}
+    return [_told(services, row, written) for row in rows]
+
+
+def _is_there(row: CheckpointRow) -> bool:
+    is_complete = row.status == CheckpointStatus.COMPLETED.value and row.subsumed_at is None
+    return is_complete and row.deleted_at is None and not row.folder
+
+
+def _written(session: Session, row: CheckpointRow) -> tuple[int, int]:
+    """The bytes that the epoch has written of states itself, and those that compactions of it have."""
+    compactions = compaction_rows(session, row.run)
+    states = {each.state for each in compactions}
+    query = select(func.coalesce(func.sum(ResultRow.bytes), 0)).where(
+        ResultRow.run == row.run, ResultRow.is_current, ResultRow.stage.in_(states)
+    )
+    return int(session.scalar(query) or 0), sum(each.written_bytes for each in compactions)
+
+
+def _told(
+    services: Services, row: CheckpointRow, written: dict[tuple[str, int], tuple[int, int]]
+) -> CheckpointOverview:
+    found = read_checkpoint(services.store, row.dataflow, row.number) if _is_there(row) else None
+    done = None if row.completed_at is None else (row.completed_at - row.triggered_at).total_seconds()
+    return CheckpointOverview(
+        row.dataflow,
+        row.number,
+        row.kind,
+        row.epoch,
+        _status(row),
+        row.triggered_at,
+        done,
+        row.full_bytes,
+        row.incremental_bytes,
+        row.new_files,
+        row.shared_files,
+        row.subsumed_by,
+        row.folder,
+        None if found is None else _amplification(found, *written[row.dataflow, row.number]),
+    )
+
+
+def _status(row: CheckpointRow) -> str:
+    if row.status == CheckpointStatus.COMPLETED.value and row.subsumed_at is not None:
+        return SUBSUMED
+    is_dropped = row.status == CheckpointStatus.COMPLETED.value and row.deleted_at is not None
+    return DROPPED if is_dropped else row.status
+
+
+def _amplification(checkpoint: Checkpoint, changed: int, compacted: int) -> Amplification:
+    """Of all states together; a read merges the runs of one partition only."""
+    parts = [part for state in checkpoint.states for part in state.partitions]
+    together = amplification(
+        (file for part in parts for file in part.files), sum(part.rows for part in parts), changed, compacted
+    )
+    return Amplification(_most(runs_to_merge(part.files) for part in parts), together.writing, together.space)
+
+
+def _most(numbers: Iterable[int]) -> int:
+    return max(numbers, default=0)

@@ -1,0 +1,273 @@
+"""An Airflow without Airflow: task instances with states, tries and clears, run one by one in this process.
+
+Invariant: states, tries and `max_tries` move as Airflow 3.3.2 moves them (a clear raises `max_tries`, nothing else
+does; a try number grows when a task instance is scheduled; a reschedule keeps it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+
+from weir.attempts.coordinator import Coordinator
+from weir.coordination.airflow import MISSING, ClearAnswer, ClearItem
+from weir.coordination.services import Services
+from weir.coordination.values import Action, BeginRequest, TaskKey
+from weir.dataflow import Dataflow
+from weir.errors import Retryable
+from weir.ledger.runs import PreviousRun
+from weir.restarts.strategy import RestartStrategy
+from weir.testing.fakes.dag import FakeDag, FakeTask, interval_of
+from weir.testing.fakes.engine import FakeEngine
+from weir.testing.fakes.task_ports import (
+    FailedForGood,
+    FakeTaskEngine,
+    FakeTaskPorts,
+    Rescheduled,
+    TaskCoordinator,
+    answer_failure,
+    run_task,
+)
+from weir.topology.regions import RETRY_DELAY, Topology, region_compacted
+
+FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed"})
+
+
+class Killed(BaseException):
+    """Raised by a test in the middle of an attempt: the process is gone, and nobody handles it."""
+
+
+class FakeAirflow:
+    """The DagRuns of one dataflow. `during` is called in the middle of each computation."""
+
+    def __init__(self, services: Services, engine: FakeEngine, flow: Dataflow) -> None:
+        self.services, self.engine, self.flow = services, engine, flow
+        self.coordinator = Coordinator(services)
+        self.strategy: RestartStrategy = RestartStrategy.default()
+        self.tasks: dict[TaskKey, FakeTask] = {}
+        self.clear_numbers: dict[str, int] = {}
+        self.queued: set[str] = set()
+        self.deleted = 0
+        self.during: Callable[[TaskKey], None] = lambda _key: None
+        self.after_commit: Callable[[TaskKey], None] = lambda _key: None
+        self.collects = True
+        """Whether what nobody needs is released behind each commit."""
+        self.reachable = True
+        self.time = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def now(self) -> datetime:
+        """The fake clock; it moves by a second a try, and on when everybody waits."""
+        return self.time
+
+    def dag_run(self, day: int = 1, *, is_queued: bool = False, kind: str = "scheduled") -> str:
+        """Start the DagRun of a day in January 2013, or have it wait behind others; answers its run id."""
+        run_id = f"{kind}__2013-01-{day:02d}"
+        self._verify_integrity(run_id)
+        if is_queued:
+            self.queued.add(run_id)
+        return run_id
+
+    def delete(self, run_id: str) -> None:
+        """Delete a DagRun; one that is made anew, also under the same id, counts its tries from 1."""
+        self.tasks = {key: task for key, task in self.tasks.items() if key.run_id != run_id}
+        self.clear_numbers.pop(run_id, None)
+        self.deleted += 1
+
+    def start(self, dag_id: str, run_id: str) -> str:  # noqa: ARG002 - there is one DAG
+        """Set a queued run running."""
+        if not any(key.run_id == run_id for key in self.tasks):
+            return MISSING
+        found = "queued" if run_id in self.queued else "running"
+        self.queued.discard(run_id)
+        return found
+
+    def exists(self, dag_id: str, run_id: str) -> bool | None:  # noqa: ARG002 - there is one DAG
+        """Whether there is such a DagRun; nobody knows while Airflow cannot be reached."""
+        return any(key.run_id == run_id for key in self.tasks) if self.reachable else None
+
+    def deploy(self, flow: Dataflow) -> None:
+        """Change the DAG file. Runs at work follow at once, finished ones when something of them is cleared."""
+        self.flow = flow
+        unfinished = {key.run_id for key, task in self.tasks.items() if task.state not in FINISHED | {"removed"}}
+        for run_id in unfinished:
+            self._verify_integrity(run_id)
+
+    def _verify_integrity(self, run_id: str) -> None:
+        """Add task instances that the DAG has and the run has not, remove those it has no more, restore others."""
+        dag = FakeDag(self.flow)
+        mine = [task for key, task in self.tasks.items() if key.run_id == run_id]
+        for task in mine:
+            if not dag.has(task.key):
+                task.state = "removed"
+            elif task.state == "removed":
+                task.state = None
+            task.upstream = dag.upstream.get(task.key.task_id, task.upstream)
+            task.pipeline = dag.pipeline.get(task.key.task_id, frozenset())
+        for key in dag.instances(run_id, {task.key.task_id for task in mine}):
+            self.tasks.setdefault(key, dag.new_task(key))
+
+    def run_until_quiet(self, most: int = 500) -> None:
+        """Run whatever may run until nothing may; raises AssertionError if that never comes."""
+        for _ in range(most):
+            ready = self._ready()
+            if ready is None:
+                return
+            self.time = max(self.time, ready.not_before or self.time)
+            self.step(ready)
+        raise AssertionError(f"no end after {most} tries: {self.states()}")
+
+    def states(self) -> dict[str, str | None]:
+        """The states by readable name."""
+        return {f"{key.run_id}/{key.task_id}[{key.map_index}]": task.state for key, task in self.tasks.items()}
+
+    def task(self, run_id: str, task_id: str, map_index: int = -1) -> FakeTask:
+        """One task instance."""
+        return self.tasks[TaskKey("dag", run_id, task_id, map_index)]
+
+    def executed(self, run_id: str) -> dict[str, int]:
+        """How many tries of each task instance were executed."""
+        return {
+            f"{key.task_id}[{max(key.map_index, 0)}]": len(task.runs)
+            for key, task in self.tasks.items()
+            if key.run_id == run_id
+        }
+
+    def _ready(self) -> FakeTask | None:
+        runnable = [
+            task
+            for task in self.tasks.values()
+            if (task.state in (None, "up_for_retry", "up_for_reschedule"))
+            and task.key.run_id not in self.queued
+            and self._upstream_done(task)
+        ]
+        return min(runnable, key=lambda task: task.not_before or self.time, default=None)
+
+    def _upstream_done(self, task: FakeTask) -> bool:
+        return all(other.state in ("success", "removed") for key, other in self.tasks.items() if task.waits_for(key))
+
+    def step(self, task: FakeTask) -> None:
+        """Run one try of one task instance, as the operator and the retry policy do."""
+        if task.state != "up_for_reschedule":
+            task.try_number += 1
+        task.state, task.not_before = "running", None
+        task.runs.append(task.try_number)
+        self.time += timedelta(seconds=1)
+        request, ports = self.request(task), FakeTaskPorts(self, TaskCoordinator(self, task.key))
+        engine = FakeTaskEngine(self.services.store, lambda job: self.engine.run(job, lambda: self.during(task.key)))
+        try:
+            run_task(ports, engine, self.flow.name, request)
+        except Killed:
+            self._retry(task, 0)
+        except Exception as error:  # noqa: BLE001 - as Airflow does
+            self._raised(task, ports, request, error)
+        else:
+            if task.state == "running":
+                task.state = "success"
+
+    def _raised(self, task: FakeTask, ports: FakeTaskPorts, request: BeginRequest, error: Exception) -> None:
+        if task.state != "running":
+            return  # cleared meanwhile
+        if isinstance(error, Rescheduled):
+            task.state = "up_for_reschedule"
+            task.not_before = self.time + timedelta(seconds=error.awaiting.seconds)
+            task.waits_on = error.awaiting.reason
+        elif isinstance(error, FailedForGood):
+            task.fail(str(error))
+        elif region_compacted(task.key.task_id) is not None:
+            self._retry(task, RETRY_DELAY.total_seconds())
+            task.notes.append(f"not compacted: {error}")
+        else:
+            decision = answer_failure(ports, self.flow.name, request, error, self.strategy)
+            if task.state != "running":
+                return
+            if decision.action is Action.FAIL:
+                task.fail(decision.reason)
+            else:
+                self._retry(task, decision.delay_seconds)
+
+    def request(self, task: FakeTask) -> BeginRequest:
+        """What a task's process tells the coordinator."""
+        return BeginRequest(
+            task.key,
+            task.try_number,
+            task.max_tries,
+            f"ti-{self.deleted}-{task.try_number}",
+            self.flow,
+            "",
+            interval_of(task.key.run_id),
+            "sc://nowhere",
+            clear_number=self.clear_numbers.get(task.key.run_id, 0),
+            parameters=self.flow.parameters,
+            previous=self._previous(task.key.run_id) if Topology(self.flow).reads_previous else None,
+            restart=self.strategy,
+            is_backfill=task.key.run_id.startswith("backfill__"),
+        )
+
+    def _previous(self, run_id: str) -> PreviousRun | None:
+        earlier = max((key.run_id for key in self.tasks if key.run_id < run_id), default=None)
+        if earlier is None:
+            return None
+        are_backfill = all(each.startswith("backfill__") for each in (run_id, earlier))
+        return PreviousRun("dag", earlier, interval_of(earlier), are_backfill and earlier in self.queued)
+
+    def _retry(self, task: FakeTask, seconds: float) -> None:
+        if task.state == "running" and task.try_number <= task.max_tries:
+            task.state, task.not_before = "up_for_retry", self.time + timedelta(seconds=seconds)
+        elif task.state == "running":
+            task.state = "failed"
+
+    # A person, and Weir's hand
+
+    def clear_by_hand(self, run_id: str, task_id: str, map_index: int = -1) -> None:
+        """Clear one task instance without its downstream, as a person does in the UI."""
+        self._clear(self.task(run_id, task_id, map_index))
+
+    def clear_run_by_hand(self, run_id: str) -> None:
+        """Clear all task instances of a run."""
+        for task in [task for key, task in self.tasks.items() if key.run_id == run_id]:
+            self._clear(task)
+
+    def _clear(self, task: FakeTask) -> None:
+        """As a person does: the run counts it, and the task instance only if it is not running."""
+        self.clear_numbers[task.key.run_id] = self.clear_numbers.get(task.key.run_id, 0) + 1
+        self._reset(task)
+
+    def _reset(self, task: FakeTask) -> None:
+        if task.state != "running":
+            task.max_tries = task.try_number + task.retries
+        task.state, task.not_before = None, None
+        self._verify_integrity(task.key.run_id)
+
+    def clear(self, wanted: Sequence[ClearItem], note: str) -> list[ClearAnswer]:
+        """Compare, then clear. Raises Retryable while Airflow cannot be reached."""
+        self._require_reachable()
+        answers = []
+        for item, answer in zip(wanted, self.inspect(wanted), strict=True):
+            task = self.tasks.get(TaskKey(item.dag_id, item.run_id, item.task_id, item.map_index))
+            matches = item.expected_try in (None, answer.try_number)
+            if task is None or not matches or task.state not in FINISHED - {"skipped"}:
+                answers.append(answer)
+                continue
+            self._reset(task)
+            task.notes.append(note)
+            answers.append(ClearAnswer(item, answer.state, answer.try_number, cleared=True))
+        return answers
+
+    def annotate(self, key: TaskKey, note: str) -> None:
+        """Keep the note, also where Airflow would replace an earlier one. Raises Retryable."""
+        self._require_reachable()
+        if key in self.tasks:
+            self.tasks[key].notes.append(note)
+
+    def _require_reachable(self) -> None:
+        if not self.reachable:
+            raise Retryable("Airflow cannot be reached")
+
+    def inspect(self, wanted: Iterable[ClearItem]) -> list[ClearAnswer]:
+        """Answer the states."""
+        found = []
+        for item in wanted:
+            task = self.tasks.get(TaskKey(item.dag_id, item.run_id, item.task_id, item.map_index))
+            state, number = (MISSING, 0) if task is None else (task.state, task.try_number)
+            found.append(ClearAnswer(item, state, number, cleared=False))
+        return found

@@ -1,0 +1,96 @@
+"""The fake Airflow's DAG and its task instances: which there are, and what each waits for.
+
+Invariant: both are as Weir's DAG has them: one task a region, mapped over its subtasks, in a mapped group where regions
+read each other index by index; and one for each region that keeps state in runs, which nobody waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from weir.coordination.values import TaskKey
+from weir.dataflow import Dataflow
+from weir.execution.run_state import CLOSE
+from weir.topology import regions as compaction_tasks
+from weir.topology.regions import Topology, compacted_regions, compaction_task, region_compacted
+
+RETRIES = 999
+
+
+def interval_of(run_id: str) -> tuple[datetime, datetime]:
+    """The data interval of a DagRun: the day that its id ends with."""
+    day = datetime.strptime(run_id[-10:], "%Y-%m-%d").replace(tzinfo=UTC)
+    return day, day + timedelta(days=1)
+
+
+@dataclass(slots=True)
+class FakeTask:
+    """A task instance. `runs` are the tries that were really executed, `waits_on` is what it last said to wait for.
+
+    It waits for all instances of the tasks in `upstream`, but of those in its `pipeline` for that of its own index.
+    """
+
+    key: TaskKey
+    upstream: frozenset[str]
+    pipeline: frozenset[str] = frozenset()
+    state: str | None = None
+    try_number: int = 0
+    retries: int = RETRIES
+    max_tries: int = -1
+    not_before: datetime | None = None
+    runs: list[int] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    waits_on: str = ""
+
+    def __post_init__(self) -> None:
+        if self.max_tries < 0:
+            self.max_tries = self.retries
+
+    def fail(self, reason: str) -> None:
+        """Fail, for a reason that its log tells."""
+        self.state = "failed"
+        self.notes.append(reason)
+
+    def waits_for(self, other: TaskKey) -> bool:
+        """Whether it may run only when `other` has succeeded."""
+        if other.run_id != self.key.run_id or other.task_id not in self.upstream:
+            return False
+        return other.task_id not in self.pipeline or other.map_index == self.key.map_index
+
+
+class FakeDag:
+    """The tasks of a dataflow: which each waits for, and with which others it is in a mapped group."""
+
+    def __init__(self, flow: Dataflow) -> None:
+        topology = Topology(flow)
+        self._indexes = {region.name: (region.map_index(0), region.parallelism) for region in topology.regions}
+        self._indexes[CLOSE.name] = (-1, 1)
+        self.upstream = {
+            region.name: frozenset(each.name for each in topology.upstream(region.name)) for region in topology.regions
+        }
+        self.upstream[CLOSE.name] = frozenset(each.name for each in topology.leaves)
+        for region in compacted_regions(topology):
+            self._indexes[compaction_task(region.name)] = (-1, 1)
+            self.upstream[compaction_task(region.name)] = frozenset({region.name})
+        pipelines = [frozenset(region.name for region in pipeline) for pipeline in topology.pipelines]
+        self.pipeline = {region: regions for regions in pipelines for region in regions}
+
+    def has(self, key: TaskKey) -> bool:
+        """Whether the instance is one of this DAG's: an unmapped task takes those that once were mapped for its own."""
+        first, count = self._indexes.get(key.task_id, (-1, 0))
+        return count > 0 and (first == -1 or 0 <= key.map_index < count)
+
+    def instances(self, run_id: str, known: Set[str]) -> Iterator[TaskKey]:
+        """All instances of a run; of unmapped tasks only those that it does not know in any form yet."""
+        for name, (first, count) in self._indexes.items():
+            if first == -1 and name in known:
+                continue
+            yield from (TaskKey("dag", run_id, name, index) for index in range(first, first + count))
+
+    def new_task(self, key: TaskKey) -> FakeTask:
+        """An instance that has never run."""
+        retries = RETRIES if region_compacted(key.task_id) is None else compaction_tasks.RETRIES
+        pipeline = self.pipeline.get(key.task_id, frozenset())
+        return FakeTask(key, self.upstream[key.task_id], pipeline, retries=retries)

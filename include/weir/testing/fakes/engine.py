@@ -1,0 +1,328 @@
+"""An engine without Spark: it writes results that depend on their inputs and on nothing else.
+
+Invariant: equal inputs, equal functions and equal worlds give equal digests, as deterministic stages do. Copies are
+written, read and resumed from as the real job does.
+
+How the fake engine checks rows. Invariant: what is asked is answered, and what has passed is not checked again.
+
+Lists and broadcast state as the fake engine keeps them: a hash, then the elements as JSON, then zeroes.
+
+Invariant: each epoch adds one element to each subtask's list; broadcast state depends on the epochs and the world only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from weir.dataflow.quality import Policy
+from weir.dataflow.stage import ResolveContext
+from weir.dataflow.state import StateKind
+from weir.dataflow.state_schema import fields_of_ddl, spark_json
+from weir.errors import Internal
+from weir.formats.checks import BUILT_IN, CheckReport, CheckToRun, ExpectationResult, Why
+from weir.formats.codec import manifest_from_json, stage_copy_from_json, stage_copy_to_json
+from weir.formats.manifest import COPY_NAME, ContentDigest, DataFile, Segment, StageCopy, StateTally
+from weir.formats.region_job import (
+    CopyToWrite,
+    InputToRead,
+    OutputReport,
+    OutputToWrite,
+    RegionJob,
+    RegionReport,
+    RestoredToCheck,
+    StageToRun,
+    StateReport,
+)
+from weir.formats.suite import Severity
+from weir.state.operator_state import own
+from weir.store.errors import NotFound
+from weir.store.store import Store
+from weir.topology.partitions import PLAIN
+
+TAIL = 16
+"""Bytes at the end of a fake file that stand for indexes and footer."""
+
+SCHEMA = json.dumps({"type": "struct", "fields": [{"name": "k", "type": "long", "nullable": True, "metadata": {}}]})
+
+
+class FakeEngine:
+    """Computes a region: the content of a stage is a hash of its name, its inputs' contents and its world.
+
+    `world` maps a stage to anything that its content depends on besides its inputs; change it to change the content.
+    What it has under `schema of <stage>` is the fingerprint of the stage's columns, and under `<state> in <epoch>` all
+    that the content of a keyed state depends on in that epoch.
+    """
+
+    def __init__(self, store: Store, world: Mapping[str, Any], code: str = "code") -> None:
+        self._store = store
+        self._world = world
+        self.code = code
+        self.computed: list[str] = []
+        """Each stage that was computed, in order; one that was read from a copy is not among them."""
+        self.padding: dict[str, int] = {}
+        """By stage, how many bytes its results have besides their content."""
+        self.violated: dict[str, Collection[str]] = {}
+        """By stage, the types of expectations that its rows violate; of what was restored under `restored <stage>`."""
+
+    def run(self, job: RegionJob, during: Callable[[], None] = lambda: None) -> RegionReport:
+        """Read all inputs, write all copies, call `during`, then write all outputs."""
+        if job.merges:
+            return self._merged(job, during)
+        found = restored_reports(job, self.violated)
+        if any(each.violated for each in found):
+            return RegionReport(job.attempt, (), self.code, {}, {}, checks=found)
+        resumed = {each.name for each in job.stages if each.resume is not None and each.resume.code == self.code}
+        needed = _needed(job, resumed)
+        contents: dict[str, str] = {}
+        for stage in job.stages:
+            if stage.name in needed:
+                contents[stage.name] = (
+                    self._resumed(stage) if stage.name in resumed else self._computed(stage, contents)
+                )
+                if stage.copy is not None and stage.name not in resumed:
+                    self._copy(job, stage, stage.copy, contents[stage.name])
+        during()
+        for stage in job.stages:
+            self._read_copy(stage, resumed, needed)
+        outputs = tuple(
+            self._state(job, stage, output, contents)
+            if stage.keeps_state_of and output.layout.keys
+            else self._write(stage, output, *self._of_stage(job, stage, contents))
+            for stage in job.stages
+            for output in stage.outputs
+        )
+        behind = tuple(each.name for each in job.stages if each.name in resumed & needed)
+        checks = (*found, *stage_reports(job, outputs, contents, self.violated))
+        return RegionReport(job.attempt, outputs, self.code, {}, {"compute": 0.0}, behind, checks)
+
+    def _computed(self, stage: StageToRun, contents: Mapping[str, str]) -> str:
+        self.computed.append(stage.name)
+        return self._content(stage, contents)
+
+    def _resumed(self, stage: StageToRun) -> str:
+        (file,) = stage.resume.files if stage.resume is not None else ()
+        return self._store.read(self._path(file))[:64].decode()
+
+    def _read_copy(self, stage: StageToRun, resumed: Set[str], needed: Set[str]) -> None:
+        """What follows a copy reads it; Spark's lazily, so that it may be gone by then."""
+        copy = stage.resume if stage.name in resumed else stage.copy
+        if copy is None or stage.name not in needed:
+            return
+        described = stage_copy_from_json(self._store.read(f"{copy.folder}/{COPY_NAME}"))
+        for file in described.files:
+            if self._store.size(f"{copy.folder}/{file.name}") != file.bytes:
+                raise OSError(f"{copy.folder}/{file.name} is truncated")
+
+    def _copy(self, job: RegionJob, stage: StageToRun, copy: CopyToWrite, content: str) -> None:
+        written = self._write(stage, OutputToWrite(PLAIN, copy.folder, copy.spark_folder), content)
+        described = StageCopy(
+            job.dataflow,
+            job.epoch,
+            job.region,
+            stage.name,
+            stage.subtask,
+            job.attempt,
+            copy.made_from,
+            self.code,
+            {},
+            written.spark_schema,
+            written.digest,
+            written.files,
+            tuple({part.attempt for each in job.stages for read in each.inputs for part in read.partitions}),
+            tuple(each.copy.folder for each in _before(job, stage) if each.copy is not None),
+        )
+        self._store.create(f"{copy.folder}/{COPY_NAME}", stage_copy_to_json(described))
+
+    def _state(
+        self, job: RegionJob, stage: StageToRun, output: OutputToWrite, contents: Mapping[str, str]
+    ) -> OutputReport:
+        """Each epoch adds a file to those that it goes on from, and a row that says what all of them are."""
+        keeper = next(each for each in job.stages if each.name == stage.keeps_state_of)
+        read = next(each.state for each in keeper.inputs if each.argument == stage.name)
+        if read is None:
+            raise Internal(f"the state {stage.name} was given no description")
+        before = [self._read(file.path) for file in read.files]
+        own = self._world.get(f"{stage.name} in {job.epoch}", [contents[stage.name], before[-1:]])
+        content = hashlib.sha256(json.dumps(own).encode()).hexdigest()
+        written = self._write(stage, output, content)
+        tally = StateTally(read.updated, 1, written.digest.xor, 0, 0)
+        schema = spark_json(fields_of_ddl(read.state.schema))
+        return replace(written, spark_schema=schema, state=StateReport((tally,), 1, read.is_full))
+
+    def _merged(self, job: RegionJob, during: Callable[[], None]) -> RegionReport:
+        """What a run of a state is follows from its newest file."""
+        newest = [[self._read(file.path) for file in merge.state.files][-1] for merge in job.merges]
+        during()
+        outputs = tuple(
+            self._write_of(merge.stage, OutputToWrite(merge.layout, merge.folder, merge.spark_folder), content)
+            for merge, content in zip(job.merges, newest, strict=True)
+        )
+        return RegionReport(job.attempt, outputs, self.code, {}, {})
+
+    def _of_stage(self, job: RegionJob, stage: StageToRun, contents: Mapping[str, str]) -> tuple[str, bytes]:
+        """A plain result's content, and what its file has besides."""
+        if not stage.keeps_state_of:
+            return contents[stage.name], b""
+        return next_operator_state(job, stage, contents, self._world, lambda file: self._store.read(self._path(file)))
+
+    def _content(self, stage: StageToRun, contents: Mapping[str, str]) -> str:
+        read = [contents[name] for name in stage.pipelined.values()]
+        read += [self._read(file) for each in stage.inputs for file in _files(each)]
+        own = "" if stage.function == "" else json.dumps([stage.name, stage.subtask, self._world.get(stage.name)])
+        return hashlib.sha256(json.dumps([own, sorted(read)]).encode()).hexdigest()
+
+    def _path(self, spark_path: str) -> str:
+        return spark_path.removeprefix(self._store.spark_url("").rstrip("/") + "/")
+
+    def _read(self, spark_path: str) -> str:
+        path = self._path(spark_path)
+        data = self._store.read(path)
+        with suppress(NotFound):  # what a compaction has written has none
+            manifest = manifest_from_json(self._store.read(path.rpartition("/")[0] + "/manifest.json"))
+            if len(data) != manifest.files[0].bytes:
+                raise OSError(f"{path} is truncated")
+        return data[:64].decode()
+
+    def _write(self, stage: StageToRun, output: OutputToWrite, content: str, more: bytes = b"") -> OutputReport:
+        written = self._write_of(stage.name, output, content, more)
+        return replace(written, digest=replace(written.digest, rule=stage.digest.fingerprint))
+
+    def _write_of(self, stage: str, output: OutputToWrite, content: str, more: bytes = b"") -> OutputReport:
+        data = content.encode() + more + b"\0" * (self.padding.get(stage, 0) + TAIL)
+        self._store.create(f"{output.folder}/part-0.bin", data)
+        body, tail = data[:-TAIL], data[-TAIL:]
+        segments = (
+            Segment(0, len(body), hashlib.sha256(body).hexdigest()),
+            Segment(len(body), TAIL, hashlib.sha256(tail).hexdigest(), is_tail=True),
+        )
+        file = DataFile("part-0.bin", 1, len(data), hashlib.sha256(data).hexdigest(), segments)
+        schema = str(self._world.get(f"schema of {stage}", "k:bigint"))
+        digest = ContentDigest(schema, 1, int(content[:15], 16), 0, 0)
+        return OutputReport(stage, output.layout, output.folder, SCHEMA, digest, (file,))
+
+
+def _files(read: InputToRead) -> list[str]:
+    """What an input's content follows from: of keyed state its newest file, whoever has written how many."""
+    if read.state is not None and read.layout.keys:
+        return [file.path for file in read.state.files[-1:]]
+    return [file for part in read.partitions for file in part.files]
+
+
+def _before(job: RegionJob, stage: StageToRun) -> list[StageToRun]:
+    return [each for each in job.stages[: job.stages.index(stage)] if each.copy is not None]
+
+
+def _needed(job: RegionJob, resumed: Set[str]) -> set[str]:
+    """The stages that results come from, up to those that are read from copies, and what is checked."""
+    needed: set[str] = set()
+    for stage in reversed(job.stages):
+        is_read = any(
+            stage.name in each.pipelined.values()
+            for each in job.stages
+            if each.name in needed and each.name not in resumed
+        )
+        if stage.outputs or stage.checks or is_read:
+            needed.add(stage.name)
+    return needed
+
+
+def slices_by_day(context: ResolveContext) -> list[str]:
+    """Resolve a source: each subtask reads its part of the interval's first day."""
+    return [f"{context.interval[0]:%Y-%m-%d}/{subtask}" for subtask in range(context.parallelism)]
+
+
+BUILT_IN_TYPES = ("weir_digest_as_recorded", "weir_rows_as_recorded", "weir_schema_as_recorded")
+Violated = Mapping[str, Collection[str]]
+
+
+def stage_reports(
+    job: RegionJob, outputs: Iterable[OutputReport], contents: Mapping[str, str], violated: Violated
+) -> tuple[CheckReport, ...]:
+    """What is found in what was written; rows that are not written have their content for a digest."""
+    digests = {each.stage: str(each.digest) for each in outputs}
+    return tuple(
+        _report(stage.name, stage.subtask, digests.get(stage.name) or contents[stage.name], check, violated)
+        for stage in job.stages
+        for check in stage.checks
+    )
+
+
+def _report(
+    stage: str, subtask: int, digest: str, check: CheckToRun, violated: Violated, name: str | None = None
+) -> CheckReport:
+    is_same = digest in check.passed
+    found = () if is_same else tuple(_results(check, violated.get(name or stage, ())))
+    suite = check.suite
+    return CheckReport(
+        stage, subtask, suite.name, suite.fingerprint, check.policy, check.why, digest, 1, found, 0.0, is_same
+    )
+
+
+def _results(check: CheckToRun, violated: Collection[str]) -> Iterator[ExpectationResult]:
+    for each in check.suite.expectations:
+        is_met = each.type not in violated
+        count = None if is_met else 1
+        yield ExpectationResult(
+            each.type, each.kwargs, each.severity, is_met, None, 1, count, ("bad",)[:count], each.blames
+        )
+
+
+def restored_reports(job: RegionJob, violated: Violated) -> tuple[CheckReport, ...]:
+    """What is found in inputs that were restored, and in what is only to be checked."""
+    inputs = [(stage, read) for stage in job.stages for read in stage.inputs]
+    asked = [(read.argument, each, Why.RESTORED) for _, read in inputs for each in read.restored]
+    asked += [("", each, job.why) for each in job.to_check]
+    return tuple(report for each in asked for report in _of_restored(*each, violated))
+
+
+def _of_restored(argument: str, restored: RestoredToCheck, why: Why, violated: Violated) -> Iterator[CheckReport]:
+    """First what is built in, then the suites."""
+    stage, subtask, name = restored.stage, restored.subtask, f"restored {restored.stage}"
+    found = tuple(
+        ExpectationResult(each, {}, Severity.FAIL, each not in violated.get(name, ())) for each in BUILT_IN_TYPES
+    )
+    built_in = CheckReport(stage, subtask, BUILT_IN, "", Policy.FAIL, why, restored.digest, 1, found, 0.0)
+    suites = [_report(stage, subtask, restored.digest, check, violated, name) for check in restored.checks]
+    for report in (built_in, *suites):
+        yield replace(report, argument=argument, run=restored.run, layout=restored.layout.id, attempt=restored.attempt)
+
+
+def next_operator_state(
+    job: RegionJob,
+    stage: StageToRun,
+    contents: Mapping[str, str],
+    world: Mapping[str, Any],
+    read: Callable[[str], bytes],
+) -> tuple[str, bytes]:
+    """What a state that is not keyed becomes: the content's hash, and its elements as bytes.
+
+    An element of a list is the epoch, the subtask that added it, and the content of the stage that keeps it. What
+    `world` has for a broadcast state is part of its content; for "name[1]", in subtask 1 only, as in a wrong stage.
+    """
+    keeper = next(each for each in job.stages if each.name == stage.keeps_state_of)
+    given = next(each for each in keeper.inputs if each.argument == stage.name)
+    if given.state is None:
+        raise Internal(f"the state {stage.name} was given no description")
+    lists = [
+        [element for file in part.files for element in elements_of(read(file))]
+        for part in sorted(given.partitions, key=lambda each: each.subtask)
+    ]
+    if given.state.state.kind is StateKind.BROADCAST:
+        of_all = world.get(stage.name)
+        elements = [*(lists[0] if lists else []), job.epoch, str(world.get(f"{stage.name}[{stage.subtask}]", of_all))]
+    else:
+        mine = f"{job.epoch}/{stage.subtask}/{contents[keeper.name][:6]}"
+        elements = [*own(lists, stage.parallelism, stage.subtask), mine]
+    data = json.dumps(elements).encode()
+    return hashlib.sha256(data).hexdigest(), data
+
+
+def elements_of(data: bytes) -> list[str]:
+    """The elements in a file of such a state."""
+    elements: list[str] = json.loads(data[64:].rstrip(b"\0"))
+    return elements

@@ -1,0 +1,91 @@
+"""Region jobs as the coordinator describes them, for tests of what runs them. Invariant: no folder is used twice."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from weir.formats.codec import stage_copy_from_json
+from weir.formats.manifest import COPY, COPY_NAME
+from weir.formats.region_job import (
+    CopyToRead,
+    CopyToWrite,
+    InputToRead,
+    OutputReport,
+    OutputToWrite,
+    PartitionToRead,
+    RegionJob,
+    StageToRun,
+)
+from weir.topology.partitions import PLAIN, Layout
+
+if TYPE_CHECKING:
+    from weir.store.store import Store
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """Builds what a task would ask for, of results in one store."""
+
+    store: Store
+
+    def output(self, stage: str, layout: Layout = PLAIN, *, subtask: int = 0) -> OutputToWrite:
+        """A result partition to write."""
+        folder = f"flow/20130101T000000Z/{stage}/{layout.id}/{subtask}/t0001-{uuid.uuid4().hex[:12]}"
+        return OutputToWrite(layout, folder, self.store.spark_url(folder))
+
+    def stage(self, name: str, function: str, *outputs: OutputToWrite, **more: object) -> StageToRun:
+        """A stage without inputs, unless `more` says otherwise."""
+        given = {"is_source": False, "subtask": 0, "parallelism": 1, "pipelined": {}, "inputs": (), **more}
+        return StageToRun(name=name, function=function, outputs=outputs, **given)  # type: ignore[arg-type]
+
+    def region(self, *stages: StageToRun, **more: object) -> RegionJob:
+        """A job of these stages, of an attempt of its own."""
+        attempt = f"t0001-{uuid.uuid4().hex[:12]}"
+        given = {
+            "attempt": attempt,
+            "dataflow": "flow",
+            "epoch": "20130101T000000Z",
+            "interval": ("2013-01-01T00:00:00+00:00", "2013-01-02T00:00:00+00:00"),
+            "region": "-".join(stage.name for stage in stages)[:60],
+            "subtask": 0,
+            "store": self.store.url,
+            "report": f"flow/20130101T000000Z/_regions/r/0/{attempt}/report.json",
+            "parameters": {},
+            **more,
+        }
+        return RegionJob(stages=stages, **given)  # type: ignore[arg-type]
+
+    def read(self, argument: str, *reports: OutputReport, key_groups: tuple[int, int] | None = None) -> InputToRead:
+        """An input: what these reports tell of."""
+        partitions = tuple(
+            PartitionToRead(each.stage, subtask, self.files(each), each.folder.rpartition("/")[2])
+            for subtask, each in enumerate(reports)
+        )
+        first = reports[0]
+        return InputToRead(argument, first.layout, first.spark_schema, partitions, key_groups)
+
+    def copy(self, stage: str, made_from: str = "from this") -> CopyToWrite:
+        """Where to copy a stage."""
+        folder = f"flow/20130101T000000Z/{stage}/{COPY}/0/t0001-{uuid.uuid4().hex[:12]}"
+        return CopyToWrite(folder, self.store.spark_url(folder), made_from)
+
+    def resume(self, copy: CopyToWrite) -> CopyToRead:
+        """A copy that was written, as the coordinator offers it to a later attempt."""
+        found = stage_copy_from_json(self.store.read(f"{copy.folder}/{COPY_NAME}"))
+        files = tuple(f"{copy.spark_folder}/{file.name}" for file in found.files)
+        return CopyToRead(
+            found.attempt,
+            copy.folder,
+            files,
+            found.spark_schema,
+            found.code,
+            found.session,
+            found.inputs,
+            found.copies,
+        )
+
+    def files(self, report: OutputReport) -> tuple[str, ...]:
+        """The files of a result, as Spark spells their paths."""
+        return tuple(self.store.spark_url(f"{report.folder}/{file.name}") for file in report.files)

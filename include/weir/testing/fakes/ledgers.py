@@ -1,0 +1,38 @@
+"""Ledgers and folders that tests make by the hundred. Invariant: each is new, and gone when its test is over."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from weir.ledger.ledger import Ledger
+
+_IN_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux keeps a file system in memory; used only if it is there
+
+
+def new_ledger(path: Path) -> Ledger:
+    """Open a new SQLite ledger at `path`; migrated once a process, then copied."""
+    path.write_bytes(_empty_ledger())
+    return Ledger.open(f"sqlite:///{path}")
+
+
+@cache
+def _empty_ledger() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ledger.db"
+        Ledger.open(f"sqlite:///{path}").close()
+        return path.read_bytes()
+
+
+@contextmanager
+def fast_folder() -> Iterator[Path]:
+    """Give an empty folder in memory, where the system has such: each commit and each file is flushed to disk."""
+    folder = Path(tempfile.mkdtemp(prefix="weir-", dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,79 @@
+"""A keyed state over epochs without a coordinator: what jobs would be told of it, and what they have reported.
+
+Invariant: each epoch goes on from what the one before has left, by the same pure rules as in a run.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from weir.formats.manifest import StateContent, StateFile, StateTally
+from weir.formats.region_job import OutputReport, OutputToWrite, StateFileToRead, StateToRead
+from weir.state.file_rules import epoch_seconds, share_of, visible
+from weir.topology.key_groups import key_group_range
+from weir.topology.partitions import Layout
+from weir.units import time_from_text
+
+if TYPE_CHECKING:
+    from weir.dataflow.state import State
+    from weir.store.store import Store
+
+
+KeyGroups = tuple[int, int]
+
+
+@dataclass
+class StateChain:
+    """The partitions of one state, by their key groups, as the newest epoch has left them."""
+
+    store: Store
+    state: State
+    max_parallelism: int = 128
+    partitions: dict[KeyGroups, StateContent] = field(default_factory=dict)
+
+    def key_groups(self, parallelism: int) -> list[KeyGroups]:
+        """The ranges of the subtasks."""
+        return [key_group_range(self.max_parallelism, parallelism, subtask) for subtask in range(parallelism)]
+
+    def read(self, epoch: str, key_groups: KeyGroups | None = None) -> StateToRead:
+        """What a subtask with these key groups is told in an epoch."""
+        mine, until = key_groups or (0, self.max_parallelism - 1), self.expired_until(epoch)
+        files = tuple(
+            StateFileToRead(
+                self.store.spark_url(each.path), each.epoch, each.key_groups, each.file.rows, each.file.bytes
+            )
+            for each in self.share(epoch, mine)
+        )
+        tallies: tuple[StateTally, ...] | None = ()
+        if self.partitions:
+            tallies = visible(self.partitions[mine].tallies, until) if mine in self.partitions else None
+        updated = 0 if until is None else epoch_seconds(epoch)
+        return StateToRead(self.state, files, tallies, updated, until, self.state.is_full)
+
+    def share(self, epoch: str, key_groups: KeyGroups) -> tuple[StateFile, ...]:
+        """The files of these key groups."""
+        files = [file for content in self.partitions.values() for file in content.files]
+        return share_of(files, key_groups, self.expired_until(epoch))
+
+    def output(self, epoch: str) -> OutputToWrite:
+        """A partition to write."""
+        layout = Layout(self.state.keys, self.max_parallelism)
+        folder = f"flow/{epoch}/{self.state.name}/{layout.id}/0/t0001-{uuid.uuid4().hex[:12]}"
+        return OutputToWrite(layout, folder, self.store.spark_url(folder))
+
+    def go_on(self, epoch: str, reports: dict[KeyGroups, OutputReport]) -> None:
+        """Take what the subtasks of an epoch have written for the state that the next one goes on from."""
+        self.partitions = {mine: self._content(epoch, mine, report) for mine, report in reports.items()}
+
+    def expired_until(self, epoch: str) -> int | None:
+        """The newest update that has expired in an epoch."""
+        time = None if self.state.ttl is None else time_from_text("ttl", self.state.ttl)
+        return None if time is None else epoch_seconds(epoch) - int(time.total_seconds())
+
+    def _content(self, epoch: str, mine: KeyGroups, report: OutputReport) -> StateContent:
+        assert report.state is not None  # noqa: S101  # the report of a state
+        written = tuple(StateFile(report.folder, file, epoch, mine) for file in report.files)
+        kept = () if report.state.is_whole else self.share(epoch, mine)
+        return StateContent((*kept, *written), report.state.tallies, report.state.changed)

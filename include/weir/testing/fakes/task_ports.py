@@ -1,0 +1,144 @@
+"""What a task of the fake Airflow supplies to the drivers of `weir.attempts`.
+
+Invariant: the drivers are those of the plugin; nothing here says in which order a task takes its steps, or what follows
+from an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from weir.attempts.attempt import run_attempt
+from weir.attempts.closing import run_close
+from weir.attempts.compacting import run_compaction
+from weir.attempts.coordinator import Coordinator
+from weir.attempts.failing import FailedTry, book_failure, decide_failure
+from weir.attempts.ports import Log, TaskEngine, TaskPorts
+from weir.coordination.airflow import Clearer
+from weir.coordination.values import (
+    Adopted,
+    Awaiting,
+    BeginRequest,
+    Begun,
+    Committed,
+    Exhausted,
+    FailureDecision,
+    NotInRecord,
+    SparkWork,
+    TaskKey,
+)
+from weir.execution.labels import Enriched
+from weir.execution.run_state import CLOSE
+from weir.formats.codec import region_report_to_json
+from weir.formats.region_job import RegionJob, RegionReport
+from weir.ledger.runs import epoch_of
+from weir.restarts.strategy import RestartStrategy
+from weir.retention.release import Deleted
+from weir.state.compaction import CompactionRequest
+from weir.store.store import Store
+from weir.topology.regions import region_compacted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from weir.testing.fakes.airflow import FakeAirflow
+
+
+class Rescheduled(Exception):
+    """The task is to run again, as the same try, when it has waited."""
+
+    def __init__(self, awaiting: Awaiting) -> None:
+        self.awaiting = awaiting
+        super().__init__(awaiting.reason)
+
+
+class FailedForGood(Exception):
+    """The task instance fails, and no retry policy is asked."""
+
+
+class FakeTaskPorts:
+    """One process of a task instance; `lines` is its log."""
+
+    def __init__(self, airflow: FakeAirflow, coordinator: Coordinator) -> None:
+        self.airflow = airflow
+        self.coordinator = coordinator
+        self.lines: list[str] = []
+
+    def wait(self, awaiting: Awaiting) -> None:
+        """Raise Rescheduled: no process of the fake ever sleeps."""
+        raise Rescheduled(awaiting)
+
+    def fail(self, reason: str) -> NoReturn:
+        """Raise FailedForGood."""
+        raise FailedForGood(reason)
+
+    def log(self, message: str) -> None:
+        """Keep a line."""
+        self.lines.append(message)
+
+
+class TaskCoordinator(Coordinator):
+    """The coordinator of `airflow`, for one task: a test may look at each commit, and do without releases."""
+
+    def __init__(self, airflow: FakeAirflow, key: TaskKey) -> None:
+        super().__init__(airflow.services)
+        self._airflow, self._key = airflow, key
+
+    def begin(self, request: BeginRequest, clearer: Clearer) -> Begun | Adopted | Awaiting | Exhausted | NotInRecord:
+        """Begin, as a test may have it."""
+        return self._airflow.coordinator.begin(request, clearer)
+
+    def commit(self, begun: Begun, report: RegionReport, clearer: Clearer) -> Committed:
+        """Commit, as a test may have it, then call `after_commit`."""
+        committed = self._airflow.coordinator.commit(begun, report, clearer)
+        self._airflow.after_commit(self._key)
+        return committed
+
+    def release(self, dataflow: str, runs: Iterable[str] | None = None) -> tuple[Deleted, ...]:
+        """Release, unless `collects` is false."""
+        return super().release(dataflow, runs) if self._airflow.collects else ()
+
+
+class FakeTaskEngine:
+    """An engine of this process, whose reports are written into the store as a Spark job writes them."""
+
+    def __init__(self, store: Store, compute: Callable[[RegionJob], RegionReport]) -> None:
+        self._store, self._compute = store, compute
+
+    def prepare(self) -> None:
+        """Do nothing: no module of a user's is imported."""
+
+    def interrupt(self, work: SparkWork) -> None:
+        """Do nothing: an earlier attempt that still computes is fenced."""
+
+    def connect(self) -> None:
+        """Do nothing."""
+
+    def run(self, job: RegionJob, session_id: str, log: Log) -> None:
+        """Compute, and write the report."""
+        del session_id, log
+        self._store.create(job.report, region_report_to_json(self._compute(job)))
+
+
+def run_task(task: TaskPorts, engine: TaskEngine, dataflow: str, request: BeginRequest) -> dict[str, Any]:
+    """Run one try, as the operator of its task does."""
+    region = region_compacted(request.key.task_id)
+    if region is not None:
+        wanted = CompactionRequest(dataflow, epoch_of(request.interval[0]), request.key.run_id, region)
+        return run_compaction(task, engine, wanted)
+    if request.key.task_id == CLOSE.name:
+        return run_close(task, dataflow, lambda: request, lambda _asked, _versions: None)
+    return run_attempt(task, engine, dataflow, lambda: request, lambda _attempt: None)
+
+
+def answer_failure(
+    task: TaskPorts, dataflow: str, request: BeginRequest, error: BaseException, strategy: RestartStrategy
+) -> FailureDecision:
+    """Answer a failed try, as the retry policy does, without a policy and functions of the user's own."""
+    failed = FailedTry(dataflow, request.key, request.try_number, error, strategy)
+    return decide_failure(
+        error,
+        request.max_tries - request.try_number,
+        lambda: book_failure(task, failed, lambda decision: (decision, ""), lambda _labels: Enriched({}, ())),
+    )

@@ -1,0 +1,75 @@
+"""Which dataflow each run is pinned to, and which run it goes on from.
+
+Invariant: a region or a result is named with its run; what a run reads of the one before is named with that one.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+
+from weir.execution.run_state import CLOSE
+from weir.ledger.runs import run_key, topology_of
+from weir.testing.simulator.invariants.sight import Partition
+from weir.topology.regions import PartitionId, RegionId, Topology
+
+Where = tuple[str, RegionId]
+"""A run and its region."""
+
+
+class Epochs:
+    """The runs of one simulation; `newest` is the dataflow that a run is pinned to which begins now."""
+
+    def __init__(self, connection: sqlite3.Connection, topology: Topology) -> None:
+        self.newest, self.is_rescaled = topology, False
+        self._connection = connection
+
+    def deploy(self, topology: Topology) -> None:
+        """Runs that begin from now on are pinned to another one."""
+        self.newest, self.is_rescaled = topology, True
+
+    def topology_of(self, run: str) -> Topology:
+        """What a run is pinned to."""
+        if not self.is_rescaled:
+            return self.newest
+        row = self._connection.execute("SELECT pinned FROM run WHERE id = ?", (run,)).fetchone()
+        pinned = None if row is None or row[0] is None else json.loads(row[0])
+        return self.newest if not pinned else topology_of(pinned)
+
+    def previous_of(self, run: str) -> str | None:
+        """The run that it goes on from."""
+        if not self.newest.reads_previous:
+            return None
+        row = self._connection.execute("SELECT dataflow, predecessor FROM run WHERE id = ?", (run,)).fetchone()
+        return None if row is None or row[1] is None else run_key(*row)
+
+    def inputs_of(self, where: Where) -> Iterator[Partition]:
+        """What a region needs, of its own run and the one before; the closing task needs all of its own."""
+        run, region = where
+        topology = self.topology_of(run)
+        if region == CLOSE:
+            yield from (Partition(run, each) for one in topology.region_ids() for each in topology.outputs(one))
+            return
+        for read in topology.inputs(region):
+            yield from (Partition(run, each) for each in read.partitions)
+        yield from self.previous_inputs(where)
+
+    def previous_inputs(self, where: Where) -> Iterator[Partition]:
+        """What a region needs of the run before."""
+        run, region = where
+        if region == CLOSE:
+            return
+        before = self.previous_of(run)
+        for read in () if before is None else self.topology_of(run).previous_inputs(region):
+            yield from self.partitions_of(before or "", read.producer, read.layout.id)
+
+    def partitions_of(self, run: str, stage: str, layout: str) -> list[Partition]:
+        """The partitions of a stage in a run."""
+        topology = self.topology_of(run)
+        found: tuple[PartitionId, ...] = topology.partitions_of(stage, layout) if topology.writes(stage, layout) else ()
+        return [Partition(run, each) for each in found]
+
+    def producer(self, partition: Partition) -> Where:
+        """Who writes a partition."""
+        return partition.run, self.topology_of(partition.run).producer(partition.id)

@@ -1,0 +1,114 @@
+"""Names of regions and result partitions. Invariant: they sort by name and subtask, and say nothing of parallelism.
+
+How the rows of a result are laid out in its files. Invariant: equal layouts have equal ids, and only they do.
+
+What a region reads. Invariant: whoever reads an input needs to know nothing of exchanges.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalRegion:
+    """Stages (in topological order) that run as one task: a mapped one where `parallelism` is above 1."""
+
+    name: str
+    stages: tuple[str, ...]
+    parallelism: int
+
+    def ids(self) -> tuple[RegionId, ...]:
+        """Return the region's instances, one a subtask."""
+        return tuple(RegionId(self.name, subtask) for subtask in range(self.parallelism))
+
+    def map_index(self, subtask: int) -> int:
+        """Return Airflow's map index of a subtask: -1 where the task is not mapped."""
+        return -1 if self.parallelism == 1 else subtask
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RegionId:
+    """One unit of recovery: subtask i of each stage of a logical region.
+
+    `run` is empty for the run that is spoken of, else the id of an earlier one.
+    """
+
+    name: str
+    subtask: int
+    run: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}[{self.subtask}]" + (f" of {self.run}" if self.run else "")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PartitionId:
+    """The result of one subtask of a stage in one layout, whatever the attempt.
+
+    `run` is empty for the run that is spoken of, else the id of an earlier one.
+    """
+
+    stage: str
+    subtask: int
+    layout: str
+    run: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.stage}[{self.subtask}] ({self.layout})" + (f" of {self.run}" if self.run else "")
+
+
+KEY_GROUP_COLUMN = "_weir_key_group"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`plain`, or sorted by the key group of `keys` among `max_parallelism` groups."""
+
+    keys: tuple[str, ...] = ()
+    max_parallelism: int = 0
+
+    @property
+    def id(self) -> str:
+        """A name that is safe in paths and never looks like a Hive partition (`a=b`)."""
+        if not self.keys:
+            return "plain"
+        readable = "-".join(re.sub(r"[^A-Za-z0-9_]", "_", key) for key in self.keys)[:60]
+        exact = hashlib.sha256(repr(self.keys).encode()).hexdigest()[:6]
+        return f"by-{readable}-{self.max_parallelism}-{exact}"
+
+
+PLAIN = Layout()
+
+
+@dataclass(frozen=True, slots=True)
+class InputPartitions:
+    """What one blocking input of a region reads; `key_groups` is the inclusive range to keep (None: all rows).
+
+    `schema` is what it was declared to be, as Spark DDL (empty: nothing was declared).
+    """
+
+    argument: str
+    stage: str
+    producer: str
+    layout: Layout
+    partitions: tuple[PartitionId, ...]
+    key_groups: tuple[int, int] | None
+    schema: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PreviousInput:
+    """What one `previous` input of a region reads of the run before: all partitions that run has of the producer.
+
+    `schema` is what it reads where there is no such run, as Spark DDL.
+    """
+
+    argument: str
+    stage: str
+    producer: str
+    layout: Layout
+    key_groups: tuple[int, int] | None
+    schema: str

@@ -1,0 +1,147 @@
+"""Upkeep: what is done every few minutes, or every hour, for all dataflows of the ledger.
+
+Invariant: what fails for one run or dataflow hinders no other, and is told when all others are done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from sqlalchemy import select
+
+from weir.coordination.airflow import Clearer
+from weir.coordination.services import Services
+from weir.errors import Internal, Misconfigured, Retryable
+from weir.integrity.scrub import scrub_dataflow
+from weir.ledger.database.tables import DataflowRow
+from weir.ledger.housekeeping import is_due, note_done
+from weir.ledger.leases import drop_expired
+from weir.retention.checkpoints import keep_checkpoints
+from weir.retention.ledger import runs_to_release
+from weir.retention.release import Deleted, delete_released, release
+from weir.retention.sweep import sweep
+from weir.retention.sweep_report import SweepReport
+from weir.retention.unknown_folders import tell_unknown_dataflows
+from weir.retention.versions import expire_versions
+from weir.units import told_size
+
+FULL_SWEEP = timedelta(days=1)
+"""How often every folder of the store is looked at, and not only those of recent runs."""
+
+_FULL_SWEEP = "full sweep"
+_STORE = "the store"
+
+_KINDS = (Retryable, Misconfigured)
+"""Kinds of error that say whether somebody has to do something."""
+
+
+@dataclass(slots=True)
+class Upkept:
+    """What a job of upkeep says of each dataflow, and where it has failed: by dataflow, or by run."""
+
+    done: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, Exception] = field(default_factory=dict)
+
+    @contextmanager
+    def trying(self, where: str) -> Iterator[None]:
+        """Write down what fails at `where`, whatever it is, and go on."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - the others have their turn, then it is raised
+            self.failed.setdefault(where, error)
+
+    def lines(self) -> list[str]:
+        """One line for each dataflow, then one for each failure."""
+        failed = [f"{where}: failed, {type(error).__name__}: {error}" for where, error in self.failed.items()]
+        return [*(f"{dataflow}: {said}" for dataflow, said in self.done.items()), *failed]
+
+    def require_whole(self) -> None:
+        """Raise what has failed: as one of its kind if all are of one, or Internal; the first is its cause."""
+        if not self.failed:
+            return
+        errors = list(self.failed.values())
+        told = "; ".join(f"{where}: {type(error).__name__}: {error}" for where, error in self.failed.items())
+        kind = next((each for each in _KINDS if all(isinstance(error, each) for error in errors)), Internal)
+        raise kind(f"Upkeep failed in {len(errors)} place(s), all else was done: {told}") from errors[0]
+
+
+def release_everywhere(services: Services) -> Upkept:
+    """Release what nobody needs any more, of all dataflows, and delete it; forget the leases that have ended."""
+    kept = Upkept()
+    for dataflow in _dataflows(services):
+        with kept.trying(dataflow):
+            kept.done[dataflow] = _release(services, dataflow, kept)
+    return kept
+
+
+def _release(services: Services, dataflow: str, kept: Upkept) -> str:
+    with services.ledger.transaction(dataflow) as session:
+        drop_expired(session, services.now())
+        runs = runs_to_release(session, dataflow)
+    with kept.trying(dataflow):
+        expire_versions(services, dataflow)
+    checkpoints = ""
+    with kept.trying(dataflow):
+        checkpoints = str(keep_checkpoints(services, dataflow, is_thorough=True))
+    for run in runs:
+        with kept.trying(run):
+            release(services, dataflow, [run])
+    told = _told(delete_released(services, dataflow))
+    return f"{told}; {checkpoints}" if checkpoints else told
+
+
+def _told(deleted: tuple[Deleted, ...]) -> str:
+    if not deleted:
+        return "nothing to delete"
+    size = told_size(sum(each.bytes for each in deleted))
+    return f"{len(deleted)} result(s) deleted that nobody needs any more: {size}"
+
+
+def sweep_everywhere(services: Services, clearer: Clearer) -> Upkept:
+    """Remove what dead attempts, deleted DagRuns and expired runs left: of recent runs, and once a day of all."""
+    kept = Upkept()
+    is_daily = False
+    for dataflow in _dataflows(services):
+        with kept.trying(dataflow):
+            began = services.now()
+            is_full = _is_full_due(services, dataflow)
+            kept.done[dataflow] = str(sweep(services, dataflow, is_full=is_full, clearer=clearer))
+            if is_full:
+                is_daily = True
+                with services.ledger.transaction(dataflow) as session:
+                    note_done(session, _FULL_SWEEP, dataflow, began)
+    if is_daily:
+        with kept.trying(_STORE):
+            kept.done[_STORE] = _of_nobody(services)
+    return kept
+
+
+def _of_nobody(services: Services) -> str:
+    """What is beside the folders of dataflows that the ledger knows: told, for nobody deletes it."""
+    report = SweepReport(is_full=True)
+    tell_unknown_dataflows(services, report, services.life.orphan_age)
+    return (
+        "; ".join(f"{each.path}, {told_size(each.bytes)}: {each.reason}" for each in report.unknown) or "all is known"
+    )
+
+
+def _is_full_due(services: Services, dataflow: str) -> bool:
+    with services.ledger.transaction() as session:
+        return is_due(session, _FULL_SWEEP, dataflow, FULL_SWEEP, services.now())
+
+
+def scrub_everywhere(services: Services, clearer: Clearer) -> Upkept:
+    """Read a share of all stored bytes again, of all dataflows; have made again what is bad and needed."""
+    kept = Upkept()
+    for dataflow in _dataflows(services):
+        with kept.trying(dataflow):
+            kept.done[dataflow] = str(scrub_dataflow(services, clearer, dataflow))
+    return kept
+
+
+def _dataflows(services: Services) -> list[str]:
+    with services.ledger.transaction() as session:
+        return list(session.scalars(select(DataflowRow.name).order_by(DataflowRow.name)))

@@ -1,0 +1,1 @@
+"""A running dataflow under random faults, compared with what it should have come to."""

@@ -1,0 +1,226 @@
+"""`weir chaos`: a dataflow under faults at random times, and a comparison with what it should have come to.
+
+Invariant: it says that all is well only if every published row was compared with two other computations of it, and the
+ledger is sound. Whatever ends it, nothing that it started is running then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from rich.markup import escape
+
+from weir.errors import Misconfigured, Retryable, WeirError
+from weir_dev.chaos.data_faults import ChangeInput
+from weir_dev.chaos.field import CALM, DAG, FIRST_DAY, Field
+from weir_dev.chaos.plan import Blow, blows
+from weir_dev.chaos.report import Struck, costs, print_costs, print_verdicts
+from weir_dev.chaos.verdict import broken_invariants, unsettled, verdict_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from weir.cli.progress import Progress
+    from weir_dev.chaos.faults import Fault, Strike
+
+
+FIRST_DAYS: Final = 3
+
+MOST_DAYS: Final = 6
+"""When there are so many runs, work is found by changing the input of one."""
+
+BUSY_RUNS: Final = 2
+
+DWELL_MILLISECONDS: Final = 40
+"""How long Spark dwells on each row of a stage, so that faults find it at work: two seconds a task."""
+
+POLL_SECONDS: Final = 0.25
+LOOK_SECONDS: Final = 3.0
+START_SECONDS: Final = 240.0
+
+SETTLE_SECONDS: Final = 600.0
+"""Upkeep, which carries out what nobody else comes by to do, runs every three minutes."""
+
+CALM_SECONDS: Final = 600.0
+
+SHOWN: Final = 12
+"""How many reasons are told."""
+
+TARGET_SECONDS: Final = 10.0
+"""How long a fault waits for something to strike."""
+
+
+def first_settings() -> dict[str, object]:
+    """The control file at the beginning."""
+    return {
+        "dags": {DAG: {}, CALM: {}},
+        "last_day": (FIRST_DAY + timedelta(days=FIRST_DAYS - 1)).isoformat(),
+        "milliseconds_a_row": DWELL_MILLISECONDS,
+        # A task is killed more often here than the default strategy forgives.
+        "restart": {
+            "restart-strategy.type": "fixed-delay",
+            "restart-strategy.fixed-delay.attempts": 1000,
+            "restart-strategy.fixed-delay.delay": "1 s",
+        },
+    }
+
+
+@dataclasses.dataclass
+class Chaos:
+    """One chaos run on a stack that is up."""
+
+    field: Field
+    console: Console
+    progress: Progress
+    seed: int
+    minutes: float
+    faults: Sequence[Fault]
+    _struck: list[Struck] = dataclasses.field(default_factory=list)
+    _open: list[tuple[str, Strike]] = dataclasses.field(default_factory=list)
+    _looked_at: float = 0.0
+
+    def run(self) -> bool:
+        """Let the dataflow run, strike, wait until it is green, compare; whether all is as it should be."""
+        self._begin()
+        try:
+            with self.progress.phase(f"striking for {self.minutes:g} minutes, seed {self.seed}"):
+                self._strike_all()
+        finally:
+            self._mend()
+        with self.progress.phase("waiting until all runs are green"):
+            settled = self._await_green(DAG, SETTLE_SECONDS)
+        broken = [] if settled else [f"not green {SETTLE_SECONDS:.0f} s after the last fault: {self._why(DAG)}"]
+        with self.progress.phase("running the same days without faults"):
+            self.field.change(milliseconds_a_row=0)
+            self.field.api.unpause(CALM)
+            if not self._await_green(CALM, CALM_SECONDS):
+                broken.append(f"the run without faults is not green: {self._why(CALM)}")
+        print_costs(self.console, self._struck, costs(self.field.ledger, DAG, self._struck))
+        days = [verdict_of(self.field, day) for day in self.field.days()]
+        return print_verdicts(self.console, days, [*broken, *broken_invariants(self.field)])
+
+    def _begin(self) -> None:
+        with self.progress.phase(f"starting the first runs of {DAG}"):
+            for _ in _patiently(f"the DAGs {DAG} and {CALM} to appear"):
+                errors = self.field.api.import_errors()
+                if errors:
+                    raise Misconfigured(f"Airflow cannot import a DAG file: {errors[0]}")
+                if self.field.api.has_dag(DAG) and self.field.api.has_dag(CALM):
+                    break
+            self.field.api.unpause(DAG)
+            # From the beginning there is something to lose, and somebody at work.
+            for _ in _patiently("the first run to be green"):
+                if any(run.state == "success" for run in self.field.dag_runs()):
+                    break
+                self.progress.say("the first run is on its way")
+
+    def _strike_all(self) -> None:
+        end = time.monotonic() + 60 * self.minutes
+        sequence = blows(self.seed, self.faults)
+        blow = next(sequence)
+        due = time.monotonic() + blow.after
+        while (now := time.monotonic()) < end:
+            self._carry_on()
+            if now >= due and (self._strikes(blow) or now >= due + TARGET_SECONDS):
+                blow = next(sequence)
+                due = time.monotonic() + blow.after
+            if now >= self._looked_at + LOOK_SECONDS:
+                self._looked_at = now
+                self._keep_busy(blow)
+            time.sleep(POLL_SECONDS)
+
+    def _strikes(self, blow: Blow) -> bool:
+        at = datetime.now(UTC)
+        try:
+            strike = blow.fault.strike(self.field, blow.chance)
+        except WeirError:
+            return False  # what another fault has broken keeps this one from finding anything
+        if strike is None:
+            return False
+        self._struck.append(Struck(blow.fault.name, at))
+        self._open.append((blow.fault.name, strike))
+        self.console.print(
+            f"[dim]{self.progress.elapsed():4.0f} s[/]  {at:%H:%M:%S}  "
+            f"[bold red]fault {len(self._struck)}[/] {blow.fault.name}: {escape(strike.what)}",
+            soft_wrap=True,
+        )
+        return True
+
+    def _carry_on(self) -> None:
+        self._open = [(name, strike) for name, strike in self._open if not strike.is_over()]
+
+    def _keep_busy(self, blow: Blow) -> None:
+        """Tell how it goes, and see to it that some runs are at work."""
+        runs = self.field.dag_runs()
+        if not runs:
+            self.progress.say("Airflow does not answer")
+            return
+        unfinished = [run for run in runs if run.state != "success"]
+        under = f"; not over yet: {', '.join(name for name, _ in self._open)}" if self._open else ""
+        self.progress.say(
+            f"{len(self._struck)} faults; {len(runs) - len(unfinished)} of {len(runs)} runs are green{under}"
+        )
+        if len(unfinished) >= BUSY_RUNS or len(runs) < len(self.field.days()):
+            return
+        if len(runs) < MOST_DAYS:
+            self.field.change(last_day=(self.field.days()[-1] + timedelta(days=1)).isoformat())
+            return
+        try:
+            work = ChangeInput().strike(self.field, blow.chance)
+        except WeirError:
+            return
+        if work is not None:
+            self._open.append(("work", work))
+
+    def _mend(self) -> None:
+        for _, strike in self._open:
+            strike.mend()
+
+    def _await_green(self, dag: str, seconds: float) -> bool:
+        """Wait until nothing is missing, twice in a row; false when time is up."""
+        deadline, looks = time.monotonic() + seconds, 0
+        while time.monotonic() < deadline:
+            self._carry_on()
+            missing = self._missing(dag)
+            looks = 0 if missing or self._open else looks + 1
+            if looks == 2:
+                return True
+            self.progress.say(_first([*(f"{name} is not over" for name, _ in self._open), *missing]))
+            time.sleep(1.0)
+        return False
+
+    def _missing(self, dag: str) -> list[str]:
+        try:
+            return unsettled(self.field, dag, self.field.days())
+        except WeirError as error:
+            return [str(error)]
+
+    def _why(self, dag: str) -> str:
+        return "; ".join([*(f"{name} is not over" for name, _ in self._open), *self._missing(dag)][:SHOWN])
+
+
+def write_control(control: Path) -> None:
+    """Put the control file where the stack's DAG file will look for it."""
+    control.parent.mkdir(parents=True, exist_ok=True)
+    control.write_text(json.dumps(first_settings()))
+
+
+def _first(reasons: list[str]) -> str:
+    if not reasons:
+        return "green; looking once more"
+    return f"{reasons[0]}{f' and {len(reasons) - 1} more' if len(reasons) > 1 else ''}"
+
+
+def _patiently(what: str) -> Iterator[None]:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        yield
+        time.sleep(POLL_SECONDS)
+    raise Retryable(f"waited {START_SECONDS:.0f} s for {what}: this machine may be too slow or too busy")

@@ -1,0 +1,209 @@
+"""Faults of data, and what people do: results lost or damaged, tasks cleared, an input that changes.
+
+Invariant: whatever damages a result also has it read again, as a person who looks at it would.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from weir.execution.partition_state import PartitionState
+from weir.execution.run_state import CLOSE
+from weir.formats.codec import manifest_from_json
+from weir.formats.paths import MANIFEST
+from weir_dev.chaos.faults import Strike
+from weir_dev.chaos.field import Task, day_of
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from weir.execution.run_state import CurrentResult
+    from weir_dev.chaos.field import Field, RunView
+
+
+NOTE = "cleared by weir chaos"
+
+
+class Harm(Enum):
+    """What is done to a result."""
+
+    LOST = "lost"
+    CUT = "cut"
+    BIT = "bit"
+    MANIFEST = "manifest"
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A current result is lost or damaged, and whoever reads it is cleared."""
+
+    kind: Harm
+
+    @property
+    def name(self) -> str:
+        """What `--faults` calls it."""
+        return self.kind.value
+
+    def strike(self, field: Field, chance: Random) -> Strike | None:
+        """Strike one current result of any run."""
+        found = [
+            (run, result) for run in field.runs() for result in run.results if result.state is PartitionState.FINISHED
+        ]
+        if not found:
+            return None
+        run, result = chance.choice(found)
+        done = harm(Path(field.stack.store_url.removeprefix("file://")) / result.folder, self.kind, chance)
+        if done is None:
+            return None  # another fault or another attempt was faster
+        readers = _readers(run, result)
+        label = f"{result.partition.stage}[{result.partition.subtask}] of {day_of(run.epoch)}"
+        names = ", ".join(str(task.name).partition(" ")[0] for task in readers)
+        return Strike(f"{label}: {done}; cleared: {names}", lambda: field.deliver(readers, NOTE))
+
+
+@dataclass(frozen=True, slots=True)
+class DamageState:
+    """A file of keyed state is lost or cut short, whichever epoch wrote it, and whoever goes on from it is cleared."""
+
+    name: str = "state"
+
+    def strike(self, field: Field, chance: Random) -> Strike | None:
+        """Strike one file of a current state of any run; nothing where no dataflow keeps any."""
+        runs = field.runs()
+        found = [
+            (at, result)
+            for at, run in enumerate(runs)
+            for result in run.results
+            if result.state is PartitionState.FINISHED and result.partition.stage in run.state.topology.states
+        ]
+        if not found:
+            return None
+        at, result = chance.choice(found)
+        done = harm_state(Path(field.stack.store_url.removeprefix("file://")), result.folder, chance)
+        if done is None:
+            return None
+        state = f"{result.partition.stage}[{result.partition.subtask}]"
+        readers = [task for run in runs[at : at + 2] for task in _keepers(run, result.partition.stage)]
+        names = ", ".join(sorted({str(task.name).partition(" ")[0] for task in readers}))
+        label = f"{state} of {day_of(runs[at].epoch)}: {done}; cleared: {names}"
+        return Strike(label, lambda: field.deliver(readers, NOTE))
+
+
+@dataclass(frozen=True, slots=True)
+class ClearFinished:
+    """A person clears a task instance that has finished."""
+
+    name: str = "clear-finished"
+
+    def strike(self, field: Field, chance: Random) -> Strike | None:
+        """Strike one that has a current result."""
+        running = {work.task for work in field.at_work()}
+        found = [
+            run.tasks[run.state.topology.producer(result.partition)] for run in field.runs() for result in run.results
+        ]
+        return _cleared(field, [task for task in found if task not in running], chance)
+
+
+@dataclass(frozen=True, slots=True)
+class ClearRunning:
+    """A person clears a task instance that is running."""
+
+    name: str = "clear-running"
+
+    def strike(self, field: Field, chance: Random) -> Strike | None:
+        """Strike one."""
+        return _cleared(field, [work.task for work in field.at_work()], chance)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeInput:
+    """What a source reads changes, and a person clears the source."""
+
+    name: str = "input"
+
+    def strike(self, field: Field, chance: Random) -> Strike | None:
+        """Strike the input of one run."""
+        runs = field.runs()
+        if not runs:
+            return None
+        run = chance.choice(runs)
+        add, count = chance.randrange(1000), chance.randrange(60, 140)
+        field.change_epoch(run.epoch, add=add, count=count)
+        sources = [task for region, task in sorted(run.tasks.items()) if region.name == "numbers"]
+        what = f"the input of {day_of(run.epoch)} is {add} .. {add + count - 1} now; cleared: numbers"
+        return Strike(what, lambda: field.deliver(sources, NOTE))
+
+
+def _cleared(field: Field, tasks: list[Task], chance: Random) -> Strike | None:
+    if not tasks:
+        return None
+    task = chance.choice(tasks)
+    clears = [task]
+    return Strike(f"{task.name} cleared by hand", lambda: field.deliver(clears, NOTE))
+
+
+def _readers(run: RunView, result: CurrentResult) -> list[Task]:
+    """Everybody who reads the result: one alone might not read the bytes that are damaged."""
+    topology = run.state.topology
+    readers = [run.tasks[region] for region in topology.consumers(result.partition)]
+    if result.partition.stage in topology.sinks:
+        readers.append(_closing_task(run))
+    return readers
+
+
+def _keepers(run: RunView, state: str) -> list[Task]:
+    """Those who keep a state in a run: they go on from that of the epoch before."""
+    topology = run.state.topology
+    if state not in topology.states:
+        return []
+    return [run.tasks[region] for region in topology.logical_region_of(state).ids()]
+
+
+def _closing_task(run: RunView) -> Task:
+    prefix = next(iter(run.tasks.values())).task_id.removesuffix(next(iter(run.tasks)).name)
+    return Task(run.run_id, f"{prefix}{CLOSE.name}", -1, f"{CLOSE.name} of {day_of(run.epoch)}")
+
+
+def harm_state(store: Path, folder: str, chance: Random) -> str | None:
+    """Damage a file that a state in a folder of the store consists of, perhaps of an earlier attempt; what was done."""
+    try:
+        state = manifest_from_json((store / folder / MANIFEST).read_bytes()).state
+        file = chance.choice(() if state is None else state.files)
+        path, kind = store / file.path, chance.choice([Harm.LOST, Harm.CUT])
+        if kind is Harm.CUT:
+            os.truncate(path, chance.randrange(path.stat().st_size))
+            return f"the file that {file.epoch} wrote is cut short"
+        path.unlink()
+    except (OSError, IndexError, ValueError):  # it was gone, or nothing has changed so far
+        return None
+    return f"the file that {file.epoch} wrote is lost"
+
+
+def harm(folder: Path, kind: Harm, chance: Random) -> str | None:
+    """Damage the result in a folder; what was done, or None if there was nothing to do it to."""
+    try:
+        if kind is Harm.LOST:
+            shutil.rmtree(folder)
+            return "folder lost"
+        if kind is Harm.MANIFEST:
+            (folder / "manifest.json").unlink()
+            return "manifest lost"
+        file = chance.choice(sorted(folder.glob("*.parquet")))
+        with file.open("r+b") as data:
+            size = file.stat().st_size
+            if kind is Harm.CUT:
+                data.truncate(chance.randrange(size))
+                return "file cut short"
+            at, bit = chance.randrange(size), chance.randrange(8)
+            data.seek(at)
+            byte = data.read(1)[0]
+            data.seek(at)
+            data.write(bytes([byte ^ (1 << bit)]))
+            return f"bit {bit} of byte {at} of {size} flipped"
+    except (OSError, IndexError, ValueError):  # it was gone, or nothing of it was left
+        return None

@@ -1,0 +1,118 @@
+"""What a chaos run prints at its end. Invariant: it shows what the ledger says, and counts nothing twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+from rich.table import Table
+
+from weir.execution.run_state import CLOSE, AttemptState
+from weir.ledger.attempts import newest_attempts
+from weir.ledger.runs import runs_of
+from weir.topology.regions import RegionId
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from rich.console import Console
+
+    from weir.ledger.database.tables import AttemptRow
+    from weir.ledger.ledger import Ledger
+    from weir_dev.chaos.verdict import DayVerdict
+
+
+@dataclass(frozen=True, slots=True)
+class Struck:
+    """A fault that struck, and when."""
+
+    fault: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What happened from one fault until the next: tries that were not the first of their region, and why.
+
+    `spared` are the regions that had a result and did not run again.
+    """
+
+    again: Counter[str]
+    reasons: Counter[str]
+    spared: int
+
+
+def costs(ledger: Ledger, dataflow: str, struck: Sequence[Struck]) -> list[Cost]:
+    """What followed each fault, in their order."""
+    with ledger.transaction() as session:
+        attempts = {
+            (run.id, region): rows
+            for run in runs_of(session, dataflow)
+            for region, rows in newest_attempts(session, run.id).items()
+            if region != CLOSE
+        }
+    ends: list[datetime | None] = [*(one.at for one in struck[1:]), None]
+    return [_cost(attempts, one.at, end) for one, end in zip(struck, ends, strict=True)]
+
+
+def _cost(attempts: dict[tuple[str, RegionId], list[AttemptRow]], start: datetime, end: datetime | None) -> Cost:
+    again, reasons, spared = Counter[str](), Counter[str](), 0
+    for (_, region), rows in attempts.items():
+        in_time = [
+            number for number, row in enumerate(rows) if start <= row.began_at and (end is None or row.began_at < end)
+        ]
+        tries = [number for number in in_time if number > 0]
+        if tries:
+            again[region.name] += len(tries)
+            reasons.update(rows[number - 1].failure or rows[number].origin for number in tries)
+        had_result = any(
+            row.state == AttemptState.COMMITTED.value and row.ended_at is not None and row.ended_at < start
+            for row in rows
+        )
+        spared += had_result and not tries
+    return Cost(again, reasons, spared)
+
+
+def print_costs(console: Console, struck: Sequence[Struck], found: Sequence[Cost]) -> None:
+    """The closing table, by kind of fault."""
+    table = Table(
+        *("fault", "struck", "ran again", "because", "spared"),
+        title="What each fault cost, counted until the next one struck",
+        title_justify="left",
+        title_style="bold",
+    )
+    for column in table.columns:
+        column.overflow = "fold"
+    for fault in sorted({one.fault for one in struck}):
+        mine = [cost for one, cost in zip(struck, found, strict=True) if one.fault == fault]
+        again, reasons = Counter[str](), Counter[str]()
+        for cost in mine:
+            again.update(cost.again)
+            reasons.update(cost.reasons)
+        spared = sum(cost.spared for cost in mine)
+        table.add_row(fault, str(len(mine)), _counted(again), _counted(reasons), f"{spared} results")
+    console.print()
+    console.print(table)
+
+
+def print_verdicts(console: Console, days: Sequence[DayVerdict], broken: Sequence[str]) -> bool:
+    """Each published day against what it must be, and the ledger; whether all is as it should be."""
+    for each in days:
+        if not each.differences:
+            console.print(
+                f"[green]equal[/] {each.day}: {each.rows} rows, compared with a run without faults and plain Python"
+            )
+        for difference in each.differences:
+            console.print(f"[bold red]DIFFERENT[/] {each.day}, {escape(difference)}", soft_wrap=True)
+    for what in broken:
+        console.print(f"[bold red]BROKEN[/] {escape(what)}", soft_wrap=True)
+    if not broken:
+        console.print("[green]sound[/] ledger and store: everything valid and there, nothing owed, nothing left over")
+    return not broken and all(not each.differences for each in days)
+
+
+def _counted(counter: Counter[str]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counter.most_common()) or "nothing"

@@ -1,0 +1,1 @@
+"""The verbs of the launcher that only a checkout has."""

@@ -1,0 +1,177 @@
+"""`weir chaos` at a person's hand. Invariant: the stack, the database and every frozen process end with the command."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.console import Console
+
+from weir.cli.progress import Progress, exits_on_signals
+from weir.errors import Misconfigured
+from weir_dev.commands.stack import EXIT_WRONG
+from weir_dev.project import project_root, state_folder
+from weir_dev.stack.stack import Stack
+from weir_dev.stack.state import StackRequest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from weir_dev.servers.postgres import PostgresServer
+
+
+HEARTBEAT_TIMEOUT: Final = 15
+"""Seconds; with the local stack's own 30 every orphan and zombie would cost half a minute."""
+
+
+def chaos(
+    minutes: Annotated[float, typer.Option(min=0.1, help="How long faults strike.")] = 3.0,
+    seed: Annotated[int | None, typer.Option(help="Gives the same sequence of faults again.")] = None,
+    spark_workers: Annotated[int, typer.Option(min=0, help="Compute on a standalone cluster of so many.")] = 0,
+    postgres: Annotated[bool, typer.Option("--postgres", help="Airflow and ledger on PostgreSQL.")] = False,  # noqa: FBT002 - Typer's way
+    faults: Annotated[str, typer.Option(help="Only these kinds, separated by commas.")] = "",
+) -> None:
+    """Let faults strike a running dataflow at random times, and compare what it publishes with a run without them."""
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    shape = _Shape(minutes, secrets.randbelow(1_000_000) if seed is None else seed, spark_workers, faults)
+    with exits_on_signals(), ExitStack() as ends:
+        is_right = _run(console, ends, shape, wants_postgres=postgres)
+    raise typer.Exit(0 if is_right else EXIT_WRONG)
+
+
+class _Database:
+    """PostgreSQL for Airflow and the ledger, from when it is opened."""
+
+    def open(self, ends: ExitStack, folder: Path) -> None:
+        """Start it; when it ends, the ledger stays in the folder."""
+        from weir_dev.servers.postgres import running_postgres  # noqa: PLC0415  a package of the group `dev`
+
+        self._server: PostgresServer = ends.enter_context(running_postgres(folder / "postgres"))
+        ends.callback(_keep_ledger, self._server.url("weir"), folder / "ledger.db")
+
+    def environment(self) -> dict[str, str]:
+        """What has a stack use it."""
+        return {
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self._server.url("airflow"),
+            "WEIR_LEDGER": self._server.url("weir"),
+        }
+
+    def stop(self) -> None:
+        """Stop it at once."""
+        self._server.stop()
+
+    def start(self) -> None:
+        """Start it again."""
+        self._server.start()
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What was asked for."""
+
+    minutes: float
+    seed: int
+    spark_workers: int
+    faults: str
+
+
+def _run(console: Console, ends: ExitStack, shape: _Shape, *, wants_postgres: bool) -> bool:
+    from weir_dev.chaos.chaos import Chaos, write_control  # noqa: PLC0415  imports the ledger and pyarrow
+    from weir_dev.chaos.field import Field  # noqa: PLC0415
+    from weir_dev.chaos.plan import chosen, known_faults  # noqa: PLC0415
+
+    folder = state_folder() / "chaos"
+    control = folder / "control" / "ladder.json"
+    progress = Progress(console)
+    database = _Database() if wants_postgres else None
+    names = [name.strip() for name in shape.faults.split(",") if name.strip()]
+    faults = chosen(known_faults(HEARTBEAT_TIMEOUT, shape.spark_workers, database), names)
+    _clear(folder)
+    write_control(control)
+    console.print(
+        f"Seed [bold]{shape.seed}[/], {shape.minutes:g} minutes of: {', '.join(fault.name for fault in faults)}",
+        soft_wrap=True,
+    )
+    if database is not None:
+        database.open(ends, folder)
+    stack = Stack(
+        _request(folder, control, shape.spark_workers, database), lambda state: progress.say(state.describe())
+    )
+    ends.callback(_stop, progress, stack)
+    with progress.phase("starting Airflow and Spark"):
+        stack.start()
+    field = Field(stack, control)
+    ends.callback(field.close)
+    is_right = Chaos(field, console, progress, shape.seed, shape.minutes, faults).run()
+    _tell(console, stack, shape, is_right=is_right)
+    return is_right
+
+
+def _tell(console: Console, stack: Stack, shape: _Shape, *, is_right: bool) -> None:
+    if is_right:
+        console.print(f"\n[bold green]Unharmed[/]: seed {shape.seed} changed nothing of what is published.")
+    else:
+        console.print(
+            f"\n[bold red]Seed {shape.seed} has found a bug.[/] Please report it with what is in these folders."
+        )
+    kept = {"logs": stack.logs, "tasks' logs": stack.task_logs, "store": stack.folder / "store"}
+    for name, path in {**kept, "ledger": stack.folder / "ledger.db"}.items():
+        console.print(f"[bold]{name:>12}[/]  {path}", soft_wrap=True, highlight=False)
+
+
+def _clear(folder: Path) -> None:
+    """End what a run that was killed has left, and begin with an empty folder."""
+    left = Stack(_request(folder, folder, 0, None))
+    if left.is_running():
+        raise Misconfigured(f"another chaos run is going on, at {left.url}: wait until it ends")
+    left.stop()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _request(folder: Path, control: Path, spark_workers: int, database: _Database | None) -> StackRequest:
+    root = project_root()
+    flows = root / "tests" / "flows"
+    if not flows.is_dir():
+        raise Misconfigured(
+            f"weir chaos runs the dataflow of {flows}, which is not there: use a whole checkout of Weir"
+        )
+    return StackRequest.owned_by_this_process(
+        folder=folder,
+        dags=(root / "dags", flows / "dags"),
+        plugins=root / "plugins",
+        cache=state_folder() / "cache",
+        spark_workers=spark_workers,
+        environment={
+            "WEIR_LADDER": str(control),
+            "PYTHONPATH": str(flows),
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": str(HEARTBEAT_TIMEOUT),
+            **({} if database is None else database.environment()),
+        },
+    )
+
+
+def _keep_ledger(url: str, path: Path) -> None:
+    """Copy the ledger out of a database that ends with the command."""
+    from sqlalchemy import create_engine, select  # noqa: PLC0415  slow to import
+
+    from weir.ledger.database.tables import Table  # noqa: PLC0415
+    from weir.ledger.ledger import Ledger  # noqa: PLC0415
+
+    copied = f"sqlite:///{path}"
+    for each in (url, copied):
+        Ledger.open(each).close()
+    with create_engine(url).connect() as source, create_engine(copied).begin() as target:
+        for table in Table.metadata.sorted_tables:
+            rows = [dict(row) for row in source.execute(select(table)).mappings()]
+            if rows:
+                target.execute(table.insert(), rows)
+
+
+def _stop(progress: Progress, stack: Stack) -> None:
+    with progress.phase("stopping Airflow and Spark"):
+        stack.stop()

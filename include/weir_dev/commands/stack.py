@@ -1,0 +1,130 @@
+"""`weir up`, `weir down`, `weir status`, `weir demo`: the local stack at a person's hand."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from weir.cli.progress import Progress, exits_on_signals
+from weir_dev.ports import LOOPBACK
+from weir_dev.project import project_root, state_folder
+from weir_dev.stack.airflow_environment import API, SPARK_UI
+from weir_dev.stack.credentials import PERSON
+from weir_dev.stack.keeper import NAME as KEEPER
+from weir_dev.stack.spark_cluster import MASTER, MASTER_UI, master_url
+from weir_dev.stack.stack import Stack
+from weir_dev.stack.state import Phase, StackRequest, StackState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+EXIT_WRONG = 1
+
+EXIT_DOWN = 3
+"""What `status` answers when there is nothing to show, as service managers do."""
+
+
+def up(
+    spark_workers: Annotated[
+        int, typer.Option(min=0, max=8, help="compute on a standalone Spark cluster of so many workers")
+    ] = 0,
+) -> None:
+    """Start Airflow and Spark in the background, and say how to log in."""
+    console = Console()
+    progress = Progress(console)
+    stack = stack_of_this_checkout(lambda state: progress.say(state.describe()), spark_workers)
+    if stack.is_running():
+        console.print("The stack is running already.")
+    else:
+        with exits_on_signals(), progress.phase("starting Airflow and Spark"):
+            stack.start()
+    _print_access(console, stack)
+
+
+def down() -> None:
+    """Stop what `weir up` has started; runs, results and the ledger stay."""
+    console = Console()
+    stack = stack_of_this_checkout()
+    was_running = stack.is_running()
+    with Progress(console).phase("stopping Airflow and Spark"):
+        stack.stop()
+    if not was_running:
+        console.print("The stack was not running.")
+
+
+def status() -> None:
+    """Show the components of the stack."""
+    console = Console()
+    stack = stack_of_this_checkout()
+    state = stack.state
+    if not stack.is_running():
+        console.print("The stack is not running; ./weir up starts it.")
+        if state.phase is Phase.FAILED:
+            console.print(f"The last start failed: {state.message}", markup=False)
+        left = [f"{one.name} ({one.pid})" for one in state.processes if one.is_alive()]
+        if left:
+            console.print(
+                f"Left behind by a keeper that was killed: {', '.join(left)}; ./weir down ends them.", soft_wrap=True
+            )
+        raise typer.Exit(EXIT_DOWN)
+    console.print(f"The stack is {state.phase.value}. {state.message}".rstrip())
+    console.print(_components(state))
+    _print_access(console, stack)
+
+
+def demo() -> None:
+    """Run two days of real data, lose a result, and watch it heal; about two minutes."""
+    from weir_dev.demo.demo import run_demo  # noqa: PLC0415  imports pyarrow
+
+    with exits_on_signals():
+        is_right = run_demo(Console(width=None if sys.stdout.isatty() else 120))
+    raise typer.Exit(0 if is_right else EXIT_WRONG)
+
+
+def stack_of_this_checkout(on_change: Callable[[StackState], None] | None = None, spark_workers: int = 0) -> Stack:
+    """The stack of this checkout, running or not. Raises Misconfigured if Weir is installed without one."""
+    root = project_root()
+    request = StackRequest(
+        folder=state_folder(),
+        dags=(root / "dags",),
+        plugins=root / "plugins",
+        cache=state_folder() / "cache",
+        spark_workers=spark_workers,
+        preferred_ports={API: 8080, SPARK_UI: 4040, MASTER: 7077, MASTER_UI: 8081},
+    )
+    return Stack(request, on_change)
+
+
+def _components(state: StackState) -> Table:
+    table = Table("component", "pid", "state", "started again")
+    for one in state.processes:
+        word = "running" if one.name in {*state.ready, KEEPER} else "starting"
+        word = word if one.is_alive() else "[red]dead[/]"
+        table.add_row(one.name, str(one.pid), word, str(max(0, state.starts.get(one.name, 1) - 1)))
+    return table
+
+
+def _print_access(console: Console, stack: Stack) -> None:
+    lines = {
+        "Airflow": stack.url,
+        "log in as": f"{PERSON}, password {stack.credentials.person_password}",
+        "Spark": f"{stack.spark_url}, its UI at http://{LOOPBACK}:{stack.state.ports[SPARK_UI]}",
+        **_cluster(stack.state),
+        "results": stack.store_url,
+        "ledger": stack.ledger_url,
+        "logs": f"{stack.logs}, of tasks {stack.task_logs}",
+        "stop": "./weir down",
+    }
+    for name, value in lines.items():
+        console.print(f"[bold]{name:>10}[/]  {value}", soft_wrap=True, highlight=False)
+
+
+def _cluster(state: StackState) -> dict[str, str]:
+    if state.process(MASTER) is None:
+        return {}
+    return {"cluster": f"{master_url(state.ports)}, its UI at http://{LOOPBACK}:{state.ports[MASTER_UI]}"}

@@ -1,0 +1,1 @@
+"""The demo: a result is lost, and heals."""

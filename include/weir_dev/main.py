@@ -1,0 +1,33 @@
+"""The launcher's command line: the verbs of the product, and those that only a checkout has."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from weir.cli.main import app
+from weir_dev.commands import chaos, stack
+from weir_dev.project import project_root
+
+app.command()(stack.demo)
+app.command()(stack.up)
+app.command()(stack.down)
+app.command()(stack.status)
+app.command()(chaos.chaos)
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    add_help_option=False,
+)
+def test(context: typer.Context) -> None:
+    """Run the tests; whatever follows is for pytest."""
+    os.chdir(project_root())
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "pytest", *context.args])  # noqa: S606  no shell is wanted
+
+
+if __name__ == "__main__":
+    app()

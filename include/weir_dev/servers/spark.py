@@ -1,0 +1,73 @@
+"""A Spark Connect server for tests: that of the local stack, on free ports. Invariant: nothing of it is left behind."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from weir.java import find_java
+from weir_dev.ports import choose_ports
+from weir_dev.stack.processes import ProcessRecord, send, stop
+from weir_dev.stack.spark_server import SparkServer
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from weir_dev.stack.program import Program
+
+
+_START_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class TestServer:
+    """A server that runs: the URL for its clients, that of Spark's own pages, and its process."""
+
+    __test__ = False
+
+    url: str
+    ui_url: str
+    leader: ProcessRecord
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the server's process."""
+        send(self.leader, number)
+
+
+@contextmanager
+def running_server(folder: Path, cores: int = 2, *, collects_every: str = "10s") -> Iterator[TestServer]:
+    """Start a server that writes below `folder` only, and stop it and all that it started.
+
+    So often as `collects_every` says it collects all garbage, and with it the checkpoints that nobody reads any more.
+    Raises AssertionError with the end of its log if it does not start.
+    """
+    ports = choose_ports(["connect", "ui"], {})
+    environment = {**os.environ, **find_java(folder / "java", os.environ).environment(os.environ)}
+    settings = {"spark.cleaner.periodicGC.interval": collects_every}
+    server = SparkServer(
+        folder / "spark", folder / "spark.log", ports["connect"], ports["ui"], cores, environment, settings=settings
+    )
+    program = server.program()
+    leader = program.start()
+    try:
+        await_ready(program, leader)
+        yield TestServer(f"sc://127.0.0.1:{server.port}", f"http://127.0.0.1:{server.ui_port}", leader)
+    finally:
+        left = stop([leader], program.grace_seconds)
+    if left:
+        raise AssertionError(f"processes of the Spark server are left: {left}")
+
+
+def await_ready(program: Program, leader: ProcessRecord) -> None:
+    """Return when a program that was just started is ready; raises AssertionError with the end of its log."""
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline and leader.is_alive():
+        if program.is_ready():
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{program.name} did not start:\n{program.log.read_text()[-3000:]}")

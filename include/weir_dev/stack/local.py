@@ -1,0 +1,35 @@
+"""The local stack as the commands of the product see it. Invariant: nothing is started, and no secret is created."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from weir.cli.commands.doctor import Subject
+from weir.environment import API_VARIABLE, SPARK_VARIABLE
+from weir_dev.commands.stack import stack_of_this_checkout
+from weir_dev.ports import LOOPBACK
+from weir_dev.project import state_folder
+from weir_dev.stack import doctor_subject
+from weir_dev.stack.airflow_environment import API, SPARK, ledger_url, store_url
+from weir_dev.stack.credentials import SERVICE, load_or_create
+from weir_dev.stack.state import Phase, read_state
+
+
+def local_environment() -> dict[str, str]:
+    """Return where the local stack keeps ledger and store and, while it is up, how Airflow and Spark are reached."""
+    folder = state_folder()
+    found = {"WEIR_STORE": store_url(folder), "WEIR_LEDGER": ledger_url(folder)}
+    state = read_state(folder)
+    if state.phase is not Phase.UP:
+        return found
+    if API in state.ports:
+        password = quote(load_or_create(folder).service_password, safe="")
+        found[API_VARIABLE] = f"http://{SERVICE}:{password}@{LOOPBACK}:{state.ports[API]}"
+    if SPARK in state.ports:
+        found[SPARK_VARIABLE] = f"sc://{LOOPBACK}:{state.ports[SPARK]}"
+    return found
+
+
+def subject_of_doctor() -> Subject:
+    """Return the local stack as `weir doctor` examines it. Raises Misconfigured without a checkout."""
+    return doctor_subject.local_stack(stack_of_this_checkout())

@@ -1,0 +1,125 @@
+"""Processes that the local stack started, known by pid and start time.
+
+Invariant: no signal ever goes to a process that is not the recorded one or of its session.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+STRAGGLERS_SECONDS = 10.0
+"""How long killed processes may take to disappear."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRecord:
+    """The leader of a session that was made for it. `mark` tells it from a later process of the same pid."""
+
+    name: str
+    pid: int
+    mark: str
+
+    def is_alive(self) -> bool:
+        """Whether this very process still runs."""
+        return start_mark(self.pid) == self.mark
+
+
+def record(name: str, pid: int) -> ProcessRecord:
+    """Describe a process that was just started."""
+    return ProcessRecord(name, pid, start_mark(pid) or "gone")
+
+
+def start_mark(pid: int) -> str | None:
+    """When a process started, in a form that a changed clock does not change; None if it is gone or a zombie."""
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        stat = Path(f"/proc/{pid}/stat")
+        if not stat.exists():
+            return f"{process.create_time():.2f}"
+        ticks = stat.read_text().rpartition(")")[2].split()[19]
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}:{ticks}"
+    except (psutil.Error, OSError):
+        return None
+
+
+def session_members(leader: ProcessRecord) -> list[ProcessRecord]:
+    """All that live in the leader's session, also if the leader is gone, and all descendants of the leader.
+
+    A pid is not given away while a session has it as its id. So if another process has the leader's pid now, nothing
+    of the leader's session is left.
+    """
+    now = start_mark(leader.pid)
+    if now is not None and now != leader.mark:
+        return []
+    found = {pid for pid in psutil.pids() if _session_of(pid) == leader.pid}
+    if now is not None:
+        with suppress(psutil.Error):
+            found.update(child.pid for child in psutil.Process(leader.pid).children(recursive=True))
+    found.discard(leader.pid)
+    return [member for member in (record(leader.name, pid) for pid in sorted(found)) if member.is_alive()]
+
+
+def stop(leaders: Sequence[ProcessRecord], grace_seconds: float) -> list[ProcessRecord]:
+    """SIGTERM to each leader alone, then SIGKILL to what is left of their sessions; return what even that left.
+
+    A SIGTERM to all of a session would wedge Airflow's scheduler: its workers wait for each other.
+    """
+    members = {member for leader in leaders for member in session_members(leader)}
+    for leader in leaders:
+        send(leader, signal.SIGTERM)
+    _wait_gone(leaders, grace_seconds)
+    deadline = time.monotonic() + STRAGGLERS_SECONDS
+    while True:
+        members.update(member for leader in leaders for member in session_members(leader))
+        left = [one for one in (*leaders, *members) if one.is_alive()]
+        if not left or time.monotonic() > deadline:
+            return left
+        for one in left:
+            send(one, signal.SIGKILL)
+        _wait_gone(left, 0.5)
+
+
+def send(one: ProcessRecord, number: signal.Signals) -> None:
+    """Send a signal if this very process still runs."""
+    if one.is_alive():
+        with suppress(ProcessLookupError):
+            os.kill(one.pid, number)
+
+
+def _wait_gone(these: Iterable[ProcessRecord], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    waiting = list(these)
+    while time.monotonic() < deadline:
+        _reap(waiting)
+        waiting = [one for one in waiting if one.is_alive()]
+        if not waiting:
+            return
+        time.sleep(0.05)
+
+
+def _reap(these: Iterable[ProcessRecord]) -> None:
+    """Take the exit status of our own children, so that they do not stay behind as zombies."""
+    for one in these:
+        with suppress(ChildProcessError):
+            os.waitpid(one.pid, os.WNOHANG)
+
+
+def _session_of(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return None

@@ -1,0 +1,120 @@
+"""A Spark Connect server as a process of its own, on the loopback interface.
+
+Invariant: everything it writes is under its folder, and a server that is started again has the port of the one before.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from weir_dev.ports import LOOPBACK, accepts_connections
+from weir_dev.stack.program import Program
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+NAME = "spark"
+_MAIN_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
+
+
+@dataclass(frozen=True, slots=True)
+class SparkServer:
+    """How to start the server. `environment` must hold JAVA_HOME.
+
+    `master` is where its executors are, with `settings` for them; without one they are threads of the server.
+    """
+
+    folder: Path
+    log: Path
+    port: int
+    ui_port: int
+    cores: int
+    environment: Mapping[str, str]
+    master: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def program(self) -> Program:
+        """The server for the keeper to start, watch and start again."""
+        return Program(
+            name=NAME,
+            command=self.command(),
+            environment=self._environment(),
+            folder=self.folder,
+            log=self.log,
+            grace_seconds=8.0,
+            prepare=self._prepare,
+            is_ready=lambda: accepts_grpc(self.port),
+        )
+
+    def command(self) -> tuple[str, ...]:
+        """`spark-submit` with every setting; it becomes the server's JVM, with the same pid."""
+        settings = {
+            "spark.connect.grpc.binding.address": LOOPBACK,
+            "spark.connect.grpc.binding.port": str(self.port),
+            "spark.driver.host": LOOPBACK,
+            "spark.driver.bindAddress": LOOPBACK,
+            "spark.ui.port": str(self.ui_port),
+            "spark.local.dir": str(self.folder / "tmp"),
+            "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
+            "spark.sql.shuffle.partitions": str(2 * self.cores),
+            "spark.log.level": "WARN",
+            # What a write to a full disk has left open holds its room, deleted or not, until the JVM collects it.
+            "spark.cleaner.periodicGC.interval": "1min",
+            **self.settings,
+        }
+        options = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
+        temporary = f'"-Djava.io.tmpdir={self.folder / "tmp"}"'  # Spark splits this as a shell would
+        return (
+            str(spark_home() / "bin" / "spark-submit"),
+            *("--class", _MAIN_CLASS),
+            *("--master", self.master or f"local[{self.cores}]"),
+            *("--name", "weir"),
+            *("--driver-memory", "2g"),
+            *("--driver-java-options", temporary),
+            *options,
+            "spark-internal",
+        )
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            **self.environment,
+            "SPARK_HOME": str(spark_home()),
+            "SPARK_LOCAL_IP": LOOPBACK,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+        }
+
+    def _prepare(self) -> None:
+        """A server that was killed has left its files behind."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        (self.folder / "tmp").mkdir(parents=True)
+        (self.folder / "warehouse").mkdir()
+
+
+def spark_home() -> Path:
+    """The folder of pyspark, found without importing it."""
+    found = importlib.util.find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError("pyspark is not installed")
+    return Path(found.origin).parent
+
+
+def accepts_grpc(port: int, timeout_seconds: float = 1.0) -> bool:
+    """Whether a gRPC server answers on this port."""
+    if not accepts_connections(port):
+        return False
+    import grpc  # noqa: PLC0415  takes half a second, and `weir status` never needs it
+
+    options = [("grpc.enable_http_proxy", 0)]
+    with grpc.insecure_channel(f"{LOOPBACK}:{port}", options=options) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=timeout_seconds)
+        except grpc.FutureTimeoutError:
+            return False
+    return True

@@ -1,0 +1,205 @@
+"""A local stack: Airflow's components and a Spark Connect server, for a person, the demo and the tests.
+
+Invariant: who starts a stack as a context gets it whole, and leaves nothing running, whatever ends the context.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING, Self
+
+from weir.errors import Misconfigured, Retryable, WeirError
+from weir_dev.files import tail
+from weir_dev.ports import LOOPBACK
+from weir_dev.stack.airflow_environment import API, SPARK, airflow_home, base_environment, ledger_url, store_url
+from weir_dev.stack.credentials import Credentials, load_or_create
+from weir_dev.stack.keeper import EXIT_BUSY, EXIT_FAILED, take_lock
+from weir_dev.stack.keeper import NAME as KEEPER
+from weir_dev.stack.processes import record, send, stop
+from weir_dev.stack.state import Phase, StackRequest, StackState, read_state, write_state
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from types import TracebackType
+
+
+STOP_SECONDS = 40.0
+"""A keeper needs 13 seconds for what it ends gently, and then kills."""
+
+LOCK_SECONDS = 5.0
+"""How long the lock of a keeper that is gone may be held by what it was about to start."""
+
+
+class Stack:
+    """One stack, which lives in the state folder of its request. As a context it is started and stopped."""
+
+    def __init__(self, request: StackRequest, on_change: Callable[[StackState], None] | None = None) -> None:
+        self.request = request
+        self.folder = request.folder
+        self._on_change = on_change or (lambda _: None)
+
+    def __enter__(self) -> Self:
+        """Start, bound to the life of this process."""
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop."""
+        self.stop()
+
+    @property
+    def state(self) -> StackState:
+        """The keeper's record, as it is now."""
+        return read_state(self.folder)
+
+    @property
+    def url(self) -> str:
+        """Airflow's UI and API."""
+        return f"http://{LOOPBACK}:{self.state.ports[API]}"
+
+    @property
+    def spark_url(self) -> str:
+        """The Spark Connect server."""
+        return f"sc://{LOOPBACK}:{self.state.ports[SPARK]}"
+
+    @property
+    def store_url(self) -> str:
+        """Where results are."""
+        return self.request.environment.get("WEIR_STORE", store_url(self.folder))
+
+    @property
+    def ledger_url(self) -> str:
+        """Where the ledger is."""
+        return self.request.environment.get("WEIR_LEDGER", ledger_url(self.folder))
+
+    @property
+    def logs(self) -> Path:
+        """The folder of the components' logs."""
+        return self.folder / "logs"
+
+    @property
+    def task_logs(self) -> Path:
+        """The folder of the tasks' logs."""
+        return airflow_home(self.folder) / "logs"
+
+    @property
+    def credentials(self) -> Credentials:
+        """The passwords of the stack's accounts."""
+        return load_or_create(self.folder)
+
+    def is_running(self) -> bool:
+        """Whether its keeper runs."""
+        keeper = self.state.process(KEEPER)
+        return keeper is not None and keeper.is_alive()
+
+    def start(self) -> None:
+        """Start everything, and return when it is ready.
+
+        Raises Misconfigured if it runs already or a component cannot start (with the end of its log),
+        Retryable if one takes too long.
+        """
+        if self.is_running():
+            raise Misconfigured(f"the stack in {self.folder} runs already, at {self.url}: ./weir down ends it")
+        from weir.ledger.ledger import Ledger  # noqa: PLC0415  SQLAlchemy is slow to import, and only needed here
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        Ledger.open(self.ledger_url).close()  # says clearly, and now, what a task could only say in its log
+        keeper = self._start_keeper()
+        try:
+            self._await_ready(keeper)
+        except BaseException:
+            self._stop_keeper(keeper)
+            raise
+
+    def stop(self) -> None:
+        """End everything that this stack started, also what a keeper that was killed has left."""
+        state = self.state
+        keeper = state.process(KEEPER)
+        if keeper is not None and keeper.is_alive():
+            send(keeper, signal.SIGTERM)
+            _await_end(keeper.is_alive, STOP_SECONDS)
+        self._end_leftovers()
+
+    def _start_keeper(self) -> subprocess.Popen[bytes]:
+        self.logs.mkdir(parents=True, exist_ok=True)
+        with (self.logs / f"{KEEPER}.log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "weir_dev.stack.keeper", self.request.to_json()],
+                env=base_environment(os.environ),
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _await_ready(self, keeper: subprocess.Popen[bytes]) -> None:
+        """The keeper itself gives up on a component that takes too long."""
+        seen = None
+        while True:
+            ended = keeper.poll()
+            state = self.state
+            owner = state.process(KEEPER)
+            if ended is not None:
+                raise self._failure(ended, state)
+            if owner is not None and owner.pid == keeper.pid and state != seen:
+                seen = state
+                self._on_change(state)
+                if state.phase is Phase.UP:
+                    return
+            time.sleep(0.1)
+
+    def _failure(self, status: int, state: StackState) -> WeirError:
+        if status == EXIT_BUSY:
+            return Retryable(f"another process is starting or stopping the stack in {self.folder}: try again")
+        if status == EXIT_FAILED:
+            return Misconfigured(f"the stack did not start: {state.message}")
+        if status == 0:
+            return Misconfigured("the stack was stopped while it was starting")
+        log = self.logs / f"{KEEPER}.log"
+        return Misconfigured(f"the stack's keeper ended with status {status}. The end of {log}:\n{tail(log)}")
+
+    def _stop_keeper(self, keeper: subprocess.Popen[bytes]) -> None:
+        with suppress(ProcessLookupError):
+            keeper.terminate()
+        _await_end(lambda: keeper.poll() is None, STOP_SECONDS)
+        if keeper.poll() is None:
+            stop([record(KEEPER, keeper.pid)], grace_seconds=0.0)
+        self._end_leftovers()
+
+    def _end_leftovers(self) -> None:
+        lock = take_lock(self.folder)
+        if lock is None and self.is_running():
+            stop([one for one in self.state.processes if one.name == KEEPER], grace_seconds=0.0)
+        if lock is None:
+            lock = self._await_lock()
+        if lock is None:
+            raise Retryable(f"another process is starting or stopping the stack in {self.folder}: try again")
+        with lock:
+            state = self.state
+            left = stop(state.processes, grace_seconds=5.0)
+            if state.phase is not Phase.FAILED or left:
+                write_state(self.folder, StackState(processes=tuple(left), ports=state.ports))
+        if left:
+            raise Retryable(f"these processes do not end: {', '.join(f'{one.name} {one.pid}' for one in left)}")
+
+    def _await_lock(self) -> IO[str] | None:
+        """A keeper that was killed while it started a program leaves the lock to that for a moment."""
+        deadline = time.monotonic() + LOCK_SECONDS
+        while (lock := take_lock(self.folder)) is None and not self.is_running() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return lock
+
+
+def _await_end(goes_on: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while goes_on() and time.monotonic() < deadline:
+        time.sleep(0.05)

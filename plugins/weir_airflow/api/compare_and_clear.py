@@ -1,0 +1,176 @@
+"""Compare and clear, in one transaction of Airflow's own database.
+
+Invariant: a task instance is cleared only while its run is locked, it has finished, and its try is the expected one;
+so of several that ask at once, one clears and the others are told what they found.
+Imported where Airflow's database may be used: in the api-server, and in process under `dag.test()`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from airflow.models.dag import DagModel
+from airflow.models.dagrun import DagRun
+from airflow.models.log import Log
+from airflow.models.taskinstance import TaskInstance, clear_task_instances
+from airflow.utils.state import DagRunState, State, TaskInstanceState
+from sqlalchemy import select, tuple_, update
+from sqlalchemy.orm import Session
+
+from weir.coordination.airflow import MISSING, ClearAnswer, ClearItem
+
+CLEARABLE: Final = frozenset({TaskInstanceState.SUCCESS, TaskInstanceState.FAILED, TaskInstanceState.UPSTREAM_FAILED})
+"""Finished states whose task instance would compute when it runs again; a skipped one would skip again."""
+
+NOTE_LENGTH: Final = 1000
+"""Airflow's limit of a task instance's note."""
+
+_ITEMS_A_QUERY: Final = 300
+_Key = tuple[str, str, int]
+
+
+def compare_and_clear(
+    session: Session,
+    dag_id: str,
+    wanted: Sequence[ClearItem],
+    note: str,
+    *,
+    user_id: str | None = None,
+    user_name: str = "weir",
+    dry_run: bool = False,
+) -> list[ClearAnswer]:
+    """Clear what has finished and has the expected try; answer for each item, in order.
+
+    A finished run is set running, not queued: queued it would wait behind `max_active_runs` for runs that wait for it.
+    An active run keeps its state. With `dry_run` nothing is locked or changed and `cleared` says what would be.
+    """
+    if not dry_run:
+        _lock_runs(session, dag_id, {item.run_id for item in wanted})
+    found = _task_instances(session, dag_id, wanted, is_locked=not dry_run)
+    answers = [_answer(item, found.get(_key(item))) for item in wanted]
+    if dry_run:
+        return answers
+    chosen = {_key(answer.item): answer for answer in answers if answer.cleared}
+    _clear(session, [found[key] for key in chosen])
+    for key, answer in chosen.items():
+        _record(session, found[key], answer, note, user_id=user_id, user_name=user_name)
+    session.flush()
+    return answers
+
+
+def start_queued(session: Session, dag_id: str, run_id: str, *, user_name: str = "weir") -> str:
+    """Set a queued run running, whatever `max_active_runs` says; answer the state found, or `missing`.
+
+    A run that waits for this one would hold its place among the active runs for ever. It would wait for ever, too, for
+    one that is finished although something of it has been cleared: without row locks (SQLite), a scheduler that had
+    just looked at that run calls it finished over the clear.
+    """
+    _lock_runs(session, dag_id, {run_id})
+    query = select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
+    dag_run = session.scalar(query.with_for_update(of=DagRun).execution_options(populate_existing=True))
+    if dag_run is None:
+        return MISSING
+    found = str(dag_run.state)
+    if dag_run.state == DagRunState.QUEUED or _is_stranded(session, dag_run):
+        dag_run.state = DagRunState.RUNNING
+        dag_run.start_date = datetime.now(UTC)
+        session.add(Log(event="weir_start", owner=user_name, dag_id=dag_id, run_id=run_id))
+        session.flush()
+    return found
+
+
+def has_run(session: Session, dag_id: str, run_id: str) -> bool | None:
+    """Whether there is such a run; None where the DAG is not known, either."""
+    if session.scalar(select(DagRun.id).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)) is not None:
+        return True
+    return None if session.get(DagModel, dag_id) is None else False
+
+
+def _is_stranded(session: Session, dag_run: DagRun) -> bool:
+    cleared = select(TaskInstance.id).where(
+        TaskInstance.dag_id == dag_run.dag_id, TaskInstance.run_id == dag_run.run_id, TaskInstance.state.is_(None)
+    )
+    return dag_run.state in State.finished_dr_states and session.scalar(cleared.limit(1)) is not None
+
+
+def annotate(session: Session, item: ClearItem, note: str) -> None:
+    """Set a task instance's note; one that Airflow does not know has none."""
+    found = _task_instances(session, item.dag_id, [item], is_locked=False).get(_key(item))
+    if found is not None:
+        _write_note(found, note[:NOTE_LENGTH], None)
+
+
+def _lock_runs(session: Session, dag_id: str, run_ids: Iterable[str]) -> None:
+    """Take each run's row by an update that changes nothing, in one order for everybody.
+
+    SQLite knows no `FOR UPDATE`: only a write makes it lock before it reads, and a transaction that read first could
+    not write any more once another one has committed.
+    """
+    for run_id in sorted(run_ids):
+        session.execute(
+            update(DagRun)
+            .where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
+            .values(clear_number=DagRun.clear_number, updated_at=DagRun.updated_at)
+            .execution_options(synchronize_session=False)
+        )
+
+
+def _task_instances(
+    session: Session, dag_id: str, wanted: Sequence[ClearItem], *, is_locked: bool
+) -> Mapping[_Key, TaskInstance]:
+    keys = sorted({_key(item) for item in wanted})
+    found: dict[_Key, TaskInstance] = {}
+    for start in range(0, len(keys), _ITEMS_A_QUERY):
+        chunk = keys[start : start + _ITEMS_A_QUERY]
+        query = (
+            select(TaskInstance)
+            .where(
+                TaskInstance.dag_id == dag_id,
+                tuple_(TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index).in_(chunk),
+            )
+            .order_by(TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index)
+            .execution_options(populate_existing=True)
+        )
+        rows = session.scalars(query.with_for_update(of=TaskInstance) if is_locked else query)
+        found.update(((row.run_id, row.task_id, row.map_index), row) for row in rows)
+    return found
+
+
+def _answer(item: ClearItem, found: TaskInstance | None) -> ClearAnswer:
+    if found is None:
+        return ClearAnswer(item, MISSING, 0, cleared=False)
+    has_expected_try = item.expected_try is None or item.expected_try == found.try_number
+    state = None if found.state is None else str(found.state)
+    return ClearAnswer(item, state, found.try_number, cleared=found.state in CLEARABLE and has_expected_try)
+
+
+def _clear(session: Session, chosen: Sequence[TaskInstance]) -> None:
+    finished = [ti for ti in chosen if ti.dag_run.state in State.finished_dr_states]
+    active = [ti for ti in chosen if ti.dag_run.state not in State.finished_dr_states]
+    clear_task_instances(finished, session, dag_run_state=DagRunState.RUNNING)
+    # Resetting an active run would move its `queued_at` and with it the deadlines that are counted from there.
+    clear_task_instances(active, session, dag_run_state=False)
+
+
+def _record(
+    session: Session, cleared: TaskInstance, answer: ClearAnswer, note: str, *, user_id: str | None, user_name: str
+) -> None:
+    if note:
+        _write_note(cleared, note[:NOTE_LENGTH], user_id)
+    extra = {"note": note, "state": answer.state, "try_number": answer.try_number}
+    session.add(Log(event="weir_clear", task_instance=cleared, owner=user_name, extra=json.dumps(extra)))
+
+
+def _write_note(ti: TaskInstance, note: str, user_id: str | None) -> None:
+    if ti.task_instance_note is None:
+        ti.note = (note, user_id)
+        return
+    ti.task_instance_note.content = note
+    ti.task_instance_note.user_id = user_id
+
+
+def _key(item: ClearItem) -> _Key:
+    return (item.run_id, item.task_id, item.map_index)

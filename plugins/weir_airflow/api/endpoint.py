@@ -1,0 +1,123 @@
+"""The endpoint at /weir: it compares and clears, and serves what checks have found (weir_airflow.api.quality).
+
+Invariant: every verb that clears is guarded like Airflow's own clear: by the permission to edit task instances of the
+DAG in its path. It knows nothing of the ledger.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.common.db.common import SessionDep
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
+from fastapi import Depends, FastAPI, HTTPException, status
+from pydantic import BaseModel, ConfigDict, StringConstraints
+
+from weir.coordination.airflow import ClearAnswer, ClearItem
+from weir_airflow.api.compare_and_clear import compare_and_clear, start_queued
+from weir_airflow.api.quality import router as quality_router
+
+app = FastAPI(title="Weir", description="Compares and clears task instances, for Weir's recovery.")
+
+
+app.include_router(quality_router)
+
+
+_MAY_CLEAR: Final = [Depends(requires_access_dag(method="PUT", access_entity=DagAccessEntity.TASK_INSTANCE))]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Item(_Body):
+    """A task instance; `expected_try` None means whatever its try."""
+
+    task_id: str
+    map_index: int = -1
+    run_id: str | None = None
+    expected_try: int | None = None
+
+
+class ClearBody(_Body):
+    """`run_id` holds for the items that name none; `dry_run` answers and changes nothing."""
+
+    items: list[Item]
+    run_id: str | None = None
+    note: Annotated[str, StringConstraints(max_length=1000)] = ""
+    dry_run: bool = False
+
+
+class Answer(BaseModel):
+    """What was found; `state` is null for a task instance without a state, "missing" for an unknown one."""
+
+    run_id: str
+    task_id: str
+    map_index: int
+    state: str | None
+    try_number: int
+    cleared: bool
+
+
+class ClearAnswers(BaseModel):
+    """One answer for each item, in order."""
+
+    items: list[Answer]
+
+
+class StartBody(_Body):
+    """The run that is queued behind `max_active_runs`."""
+
+    run_id: str
+
+
+class StartAnswer(BaseModel):
+    """The state that the run was found in; `started` if it was queued and runs now."""
+
+    run_id: str
+    state: str
+    started: bool
+
+
+@app.post("/dags/{dag_id}/clear", dependencies=_MAY_CLEAR)
+def clear(dag_id: str, body: ClearBody, session: SessionDep, user: GetUserDep) -> ClearAnswers:
+    """Clear the task instances that have finished and have the expected try."""
+    wanted = [_item(dag_id, body.run_id, item) for item in body.items]
+    answers = compare_and_clear(
+        session,
+        dag_id,
+        wanted,
+        body.note,
+        user_id=user.get_id(),
+        user_name=user.get_name(),
+        dry_run=body.dry_run,
+    )
+    return ClearAnswers(items=[_answer(answer) for answer in answers])
+
+
+@app.post("/dags/{dag_id}/start", dependencies=_MAY_CLEAR)
+def start(dag_id: str, body: StartBody, session: SessionDep, user: GetUserDep) -> StartAnswer:
+    """Set a queued run running."""
+    state = start_queued(session, dag_id, body.run_id, user_name=user.get_name())
+    return StartAnswer(run_id=body.run_id, state=state, started=state == "queued")
+
+
+def _item(dag_id: str, default_run_id: str | None, item: Item) -> ClearItem:
+    run_id = item.run_id or default_run_id
+    if run_id is None:
+        message = f"Item {item.task_id}[{item.map_index}] names no run: give run_id in the item or in the body."
+        raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, message)
+    return ClearItem(dag_id, run_id, item.task_id, item.map_index, item.expected_try)
+
+
+def _answer(answer: ClearAnswer) -> Answer:
+    item = answer.item
+    return Answer(
+        run_id=item.run_id,
+        task_id=item.task_id,
+        map_index=item.map_index,
+        state=answer.state,
+        try_number=answer.try_number,
+        cleared=answer.cleared,
+    )

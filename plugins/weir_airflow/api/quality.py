@@ -1,0 +1,140 @@
+"""Pages about checks, served to whoever may read the task instances of the DAG.
+
+Invariant: an address names a check by its number, never a file: the ledger says which page belongs to it, and whether
+its run is of the DAG in the address. What comes out of the store may do nothing in a browser but be read.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.core_api.security import requires_access_dag
+from fastapi import APIRouter, Depends, Query, status
+from fastapi.responses import HTMLResponse
+
+from weir.errors import Misconfigured, WeirError
+from weir.formats.paths import PAGES
+from weir.ledger.ledger import Ledger
+from weir.quality.ledger import check_of_dag, checks_of_task, may_have_page, newest_checks_of_dag
+from weir.quality.pages import checks_table, html_page
+from weir.store.errors import NotFound
+from weir.store.store import Store
+from weir_airflow.connections.connections import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from weir.ledger.database.tables import QualityCheckRow
+    from weir.settings import Settings
+
+
+router = APIRouter()
+log = logging.getLogger(__name__)
+_MAY_READ: Final = [Depends(requires_access_dag(method="GET", access_entity=DagAccessEntity.TASK_INSTANCE))]
+_HARMLESS: Final = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+_FROM_STORE: Final = {
+    **_HARMLESS,
+    "Content-Security-Policy": f"{_HARMLESS['Content-Security-Policy']}; sandbox",
+}
+
+LISTED = 200
+"""How many checks of a DAG are listed."""
+
+_LATER = (
+    "<p>Without a link there is no page yet. The DAG weir_upkeep makes it within minutes (is it unpaused?), and "
+    "<code>weir quality docs</code> at once. Rows whose digest has passed before are not checked again, and get "
+    "none.</p>"
+)
+
+
+@router.get("/dags/{dag_id}/quality", dependencies=_MAY_READ)
+def checks(
+    dag_id: str,
+    run_id: Annotated[str | None, Query()] = None,
+    task_id: Annotated[str | None, Query()] = None,
+    map_index: Annotated[int, Query()] = -1,
+) -> HTMLResponse:
+    """List what was checked: by the tries of one task instance, or lately in all runs of the DAG."""
+    try:
+        with _ledger() as (_, ledger), ledger.transaction() as session:
+            if run_id is None or task_id is None:
+                return _listed(f"Data quality of {dag_id}", newest_checks_of_dag(session, dag_id, LISTED))
+            name = task_id if map_index < 0 else f"{task_id}[{map_index}]"
+            found = checks_of_task(session, dag_id, run_id, task_id, map_index)
+            return _listed(f"Data quality of {name} in {run_id}", found)
+    except WeirError as error:
+        return _unknown(error)
+
+
+@router.get("/dags/{dag_id}/quality/{check}", dependencies=_MAY_READ)
+def page(dag_id: str, check: int) -> HTMLResponse:
+    """Show the page about a check of a run of this DAG."""
+    try:
+        with _ledger() as (found, ledger):
+            with ledger.transaction() as session:
+                row = check_of_dag(session, dag_id, check)
+            if row is None:
+                return _said(f"The ledger knows no check {check} of this DAG", status.HTTP_404_NOT_FOUND)
+            if row.page is None:
+                return _listed("There is no page yet", [row])
+            return _stored(Store.open(found.store, found.store_options), row.page)
+    except WeirError as error:
+        return _unknown(error)
+
+
+def _stored(store: Store, path: str) -> HTMLResponse:
+    parts = path.split("/")
+    if parts[0] != PAGES or ".." in parts or not path.endswith(".html"):
+        return _said("The ledger names something that is no page", status.HTTP_404_NOT_FOUND)
+    try:
+        return HTMLResponse(store.read(path), headers=_FROM_STORE)
+    except NotFound:
+        return _said("The page is gone: its run has expired, or somebody deleted it", status.HTTP_404_NOT_FOUND)
+
+
+def _listed(title: str, rows: Sequence[QualityCheckRow]) -> HTMLResponse:
+    if not rows:
+        return HTMLResponse(html_page(title, "<p>Nothing was checked here, or not yet.</p>"), headers=_HARMLESS)
+    links = {row.id: f"quality/{row.id}" for row in rows if row.page is not None}
+    is_owed = any(row.page is None and may_have_page(row) for row in rows)
+    body = checks_table(rows, links) + (_LATER if is_owed else "")
+    return HTMLResponse(html_page(title, body), headers=_HARMLESS)
+
+
+def _said(title: str, code: int) -> HTMLResponse:
+    return HTMLResponse(html_page(title, ""), status_code=code, headers=_HARMLESS)
+
+
+def _unknown(error: WeirError) -> HTMLResponse:
+    """The API server may not know where ledger and store are. Where they are is not for every reader."""
+    log.warning("Checks of data quality cannot be shown: %s", error)
+    title = "The API server of Airflow cannot read Weir's ledger and store"
+    body = (
+        f"<p>{type(error).__name__}. It needs the same settings as the workers (WEIR_LEDGER and WEIR_STORE, or the "
+        "connections weir_ledger and weir_store); its log says more. <code>weir quality</code> tells the same where "
+        "they are known.</p>"
+    )
+    return HTMLResponse(html_page(title, body), status_code=status.HTTP_503_SERVICE_UNAVAILABLE, headers=_HARMLESS)
+
+
+@contextmanager
+def _ledger() -> Iterator[tuple[Settings, Any]]:
+    found = settings()
+    path = found.ledger.removeprefix("sqlite:///")
+    if path != found.ledger and not Path(path).exists():
+        raise Misconfigured(f"there is no ledger {path}: to look makes none")
+    ledger = Ledger.open(found.ledger)
+    try:
+        yield found, ledger
+    finally:
+        ledger.close()

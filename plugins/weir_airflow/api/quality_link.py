@@ -1,0 +1,57 @@
+"""The button "Data quality" of a task whose rows are checked.
+
+Invariant: it is made without ledger and store, by whoever ends the task: where it leads is known before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote, urlencode
+
+from airflow.sdk import BaseOperatorLink
+
+from weir.dataflow.state import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from airflow.sdk import BaseOperator
+    from airflow.sdk.types import TaskInstanceKey
+
+    from weir.dataflow import Stage
+
+
+URL_PREFIX: Final = "/weir"
+"""Where Airflow's API serves the plugin."""
+
+
+class QualityLink(BaseOperatorLink):  # type: ignore[misc]  # Airflow's classes are not followed
+    """Leads to what the checks of a task instance have found, and to the pages about them."""
+
+    @property
+    def name(self) -> str:
+        """What the button says."""
+        return "Data quality"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002  # Airflow's
+        """The address for one task instance."""
+        return quality_address(ti_key.dag_id, ti_key.run_id, ti_key.task_id, ti_key.map_index)
+
+
+def quality_address(dag_id: str, run_id: str, task_id: str, map_index: int | None) -> str:
+    """Where the API server says what was found."""
+    from airflow.sdk.configuration import conf  # noqa: PLC0415  configuration is read when it is used
+
+    base = str(conf.get("api", "base_url", fallback="") or "").rstrip("/")
+    index = -1 if map_index is None else map_index
+    asked = urlencode({"run_id": run_id, "task_id": task_id, "map_index": index})
+    return f"{base}{URL_PREFIX}/dags/{quote(dag_id, safe='')}/quality?{asked}"
+
+
+def links_of(stages: Iterable[Stage]) -> tuple[QualityLink, ...]:
+    """The buttons of a task: one, where rows or a state of its region are checked."""
+    return (QualityLink(),) if any(_has_checks(stage) for stage in stages) else ()
+
+
+def _has_checks(stage: Stage) -> bool:
+    return bool(stage.gates) or any(isinstance(state, State) and state.grows for state in stage.states)

@@ -1,0 +1,1 @@
+"""Weir's settings and Airflow's connections."""

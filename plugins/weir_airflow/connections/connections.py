@@ -1,0 +1,132 @@
+"""Weir's settings and Airflow connections, as a task finds them.
+
+Invariant: a missing one is named, with how to set it; one that Airflow could not look up is never taken for missing.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk import Connection
+from airflow.sdk.exceptions import (
+    AirflowNotFoundException,
+    AirflowRuntimeError,
+    AirflowSecretsBackendAccessDenied,
+    ErrorType,
+)
+
+from weir.errors import Misconfigured, Retryable
+from weir.settings import LEDGER_CONNECTION, STORE_CONNECTION, Settings, StoreConnection, read_settings
+from weir_airflow.connections.ledger import ledger_url
+from weir_airflow.connections.store import hide, store_connection
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+_VARIABLE: Final = "AIRFLOW__WEIR__"
+_API_EXAMPLE = '\'{"conn_type": "http", "host": "http://airflow:8080", "login": "weir", "password": "..."}\''
+_SPARK_EXAMPLE = '\'{"conn_type": "spark_connect", "host": "spark", "port": 15002}\''
+
+
+class AirflowConnections:
+    """The connections `weir_store` and `weir_ledger`; both may be missing."""
+
+    def store(self) -> StoreConnection | None:
+        """Look up where the store is, and how to get in."""
+        found = _look_up(STORE_CONNECTION)
+        return None if found is None else store_connection(found)
+
+    def ledger(self) -> str | None:
+        """Look up where the ledger is."""
+        found = _look_up(LEDGER_CONNECTION)
+        return None if found is None else ledger_url(found)
+
+
+def settings(environ: Mapping[str, str] | None = None) -> Settings:
+    """Weir's settings: the environment, the section [weir] of Airflow's configuration, then Airflow's connections.
+
+    The store's options are hidden in Airflow's logs from here on.
+    """
+    from airflow.sdk.configuration import conf  # noqa: PLC0415  configuration is read when it is used
+
+    found = read_settings(
+        environ, lambda key: conf.get("weir", key, fallback=None), AirflowConnections(), section(conf, os.environ)
+    )
+    hide(found.store_options)
+    return found
+
+
+def section(conf: Any, environ: Mapping[str, str]) -> dict[str, str]:
+    """All that Airflow's configuration `conf` says in the section [weir].
+
+    Not by its `getsection`, which answers nothing where only environment variables speak of the section.
+    """
+    keys = set(conf.options("weir")) if conf.has_section("weir") else set()
+    keys |= {name.removeprefix(_VARIABLE).lower() for name in environ if name.startswith(_VARIABLE)}
+    found = {key: conf.get("weir", key, fallback=None) for key in keys}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def api_connection(found: Settings) -> Connection:
+    """The connection by which a task asks Airflow to clear task instances."""
+    return _connection(
+        found.api_conn_id,
+        "Weir needs it to clear the producers of lost results. Use an account that may edit task instances of Weir's "
+        f"DAGs. For example AIRFLOW_CONN_{found.api_conn_id.upper()}={_API_EXAMPLE}",
+    )
+
+
+def spark_connection(found: Settings, conn_id: str | None = None) -> Connection:
+    """The connection to the engine that computes the regions: the one of this id, or that of the settings."""
+    wanted = conn_id or found.spark_conn_id
+    return _connection(
+        wanted,
+        f"Weir needs it to compute. For example AIRFLOW_CONN_{wanted.upper()}={_SPARK_EXAMPLE}, or a connection of the "
+        "type 'spark' for spark-submit",
+    )
+
+
+def _connection(conn_id: str, advice: str) -> Connection:
+    found = _look_up(conn_id)
+    if found is None:
+        raise Misconfigured(f"Airflow has no connection {conn_id!r}. {advice}")
+    return found
+
+
+def _look_up(conn_id: str) -> Connection | None:
+    """A connection, or None if it is definitely not defined."""
+    try:
+        connection: Connection = Connection.get(conn_id)
+    except AirflowNotFoundException:
+        _make_sure_that_airflow_answered(conn_id)
+        return None
+    except AirflowSecretsBackendAccessDenied as error:
+        raise Misconfigured(
+            f"Airflow does not let this task use the connection {conn_id!r} ({error}): give its team the right to, or "
+            "set what it says in the environment of every worker"
+        ) from error
+    except AirflowRuntimeError as error:
+        raise _no_answer(conn_id, error) from error
+    return connection
+
+
+def _make_sure_that_airflow_answered(conn_id: str) -> None:
+    """Ask again, directly: Airflow's chain of secrets backends (3.3.2) takes an error of its API for "not defined"."""
+    from airflow.sdk.execution_time import task_runner  # noqa: PLC0415  only a task has it loaded
+    from airflow.sdk.execution_time.comms import ErrorResponse, GetConnection  # noqa: PLC0415
+
+    supervisor = getattr(task_runner, "SUPERVISOR_COMMS", None)
+    if supervisor is None:
+        return
+    try:
+        answer = supervisor.send(GetConnection(conn_id=conn_id))
+    except AirflowRuntimeError as error:
+        raise _no_answer(conn_id, error) from error
+    if not isinstance(answer, ErrorResponse) or answer.error is not ErrorType.CONNECTION_NOT_FOUND:
+        raise _no_answer(conn_id, type(answer).__name__)
+
+
+def _no_answer(conn_id: str, found: object) -> Retryable:
+    return Retryable(f"Airflow did not answer when asked for the connection {conn_id!r}: {found}")

@@ -1,0 +1,56 @@
+"""From an Airflow connection to the ledger's URL. Invariant: no error shows the password."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from weir.errors import Misconfigured
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+
+_EXAMPLE = '\'{"conn_type": "postgres", "host": "db", "login": "weir", "password": "...", "schema": "weir"}\''
+
+
+def ledger_url(connection: Connection) -> str:
+    """The SQLAlchemy URL of a connection of type `postgres`; its extra, such as `sslmode`, goes to libpq.
+
+    Raises Misconfigured for another type, or one without a host or a database.
+    """
+    from sqlalchemy.engine import URL  # noqa: PLC0415  it is slow to import, and most ledgers are set by their URL
+
+    where = f"the Airflow connection {connection.conn_id}"
+    if connection.conn_type != "postgres":
+        raise Misconfigured(
+            f"{where} has the type {connection.conn_type!r}, expected 'postgres'. For example "
+            f"AIRFLOW_CONN_{connection.conn_id.upper()}={_EXAMPLE}; for SQLite set WEIR_LEDGER=sqlite:////path/ledger.db"
+        )
+    if not connection.host or not connection.schema:
+        missing = "host" if not connection.host else "schema (the name of the database)"
+        raise Misconfigured(f"{where} has no {missing}. For example {_EXAMPLE}")
+    url = URL.create(
+        "postgresql+psycopg2",
+        username=connection.login or None,
+        password=connection.password or None,
+        host=connection.host,
+        port=connection.port,
+        database=connection.schema,
+        query=extra_of(connection),
+    )
+    return url.render_as_string(hide_password=False)
+
+
+def extra_of(connection: Connection) -> dict[str, str]:
+    """Read the extra as texts for libpq. Raises Misconfigured if it is no JSON object of plain values."""
+    try:
+        extra = json.loads(connection.extra or "{}")
+    except ValueError:
+        extra = None
+    if not isinstance(extra, dict) or any(isinstance(value, dict | list) for value in extra.values()):
+        raise Misconfigured(
+            f"the extra of the Airflow connection {connection.conn_id} is not a JSON object of plain values, which are "
+            'the parameters of libpq, such as {"sslmode": "require"}'
+        )
+    return {key: str(value) for key, value in extra.items() if value is not None}

@@ -1,0 +1,1 @@
+"""Declaring a dataflow as an Airflow DAG."""

@@ -1,0 +1,149 @@
+"""What Airflow's UI says about a dataflow and its tasks. Invariant: it is made of the declaration alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from weir.dataflow import Consumers, ExchangeKind, FailoverStrategy, OnReprocess, StateKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from weir.dataflow import Dataflow, Exchange, Stage, State
+    from weir.topology.regions import LogicalRegion, Topology
+
+
+_HEALING: Final = {
+    FailoverStrategy.REGION: "A lost or damaged result heals itself: its producers run again, and consumers {again}.",
+    FailoverStrategy.FULL: "After any failure that restarts something, all regions that have begun run again.",
+    FailoverStrategy.INDIVIDUAL: (
+        "A failed task is retried by itself and nothing else runs again by itself: where an input is lost, the task "
+        "fails and names what to clear; `weir plan RUN --apply` carries it out."
+    ),
+}
+
+_AGAIN: Final = {
+    Consumers.IF_CHANGED: "only if the content has changed",
+    Consumers.ALWAYS: "whenever what they read is made again",
+}
+
+_BY_HAND: Final = "Clear a single task to compute it anew; its downstream tasks need not be cleared with it."
+_IN_ORDER: Final = (
+    "Each run goes on from the state of the one before it: runs are computed in the order of their intervals, and none "
+    "is put in between later. When a run is made again and its state comes out otherwise, {later}"
+)
+
+_LATER: Final = {
+    OnReprocess.CASCADE: "later ones run again, in order, as far as their state changes.",
+    OnReprocess.MARK: "later ones are stale until somebody needs them: `weir plan RUN --apply` makes one again.",
+}
+
+_STATE_KINDS: Final = {
+    StateKind.SPLIT: "a list whose elements are divided among its subtasks",
+    StateKind.UNION: "a list that each subtask is given whole",
+    StateKind.BROADCAST: "the same rows in every subtask",
+}
+
+_KINDS: Final = {
+    ExchangeKind.PIPELINED: "pipelined",
+    ExchangeKind.BLOCKING: "blocking",
+    ExchangeKind.CACHED: "cached",
+    ExchangeKind.PREVIOUS: "previous epoch",
+}
+
+_INDEX_BY_INDEX: Final = (
+    "These regions read each other index by index: subtask i of each goes on and recovers by itself, whatever becomes "
+    "of the others. What is outside of the group waits for all of them."
+)
+
+
+def exchange_label(exchanges: Iterable[Exchange]) -> str:
+    """The text at an edge of the graph: how the rows cross it."""
+    return "; ".join(dict.fromkeys(describe_exchange(exchange) for exchange in exchanges))
+
+
+def describe_exchange(exchange: Exchange) -> str:
+    """`blocking by origin, hour`, `blocking, index by index`, `cached within an attempt`, `previous epoch by id`..."""
+    kind = _KINDS[exchange.kind]
+    if exchange.keys:
+        return f"{kind} by {', '.join(exchange.keys)}"
+    if exchange.pointwise:
+        return f"{kind}, index by index"
+    if not exchange.durable:
+        return f"{kind} within an attempt"
+    return f"{kind}, broadcast" if exchange.broadcast else kind
+
+
+def pipeline_tooltip(pipeline: Iterable[LogicalRegion]) -> str:
+    """What Airflow shows of an independent pipeline: its regions, and what it means to be in one."""
+    return f"{', '.join(region.name for region in pipeline)}. {_INDEX_BY_INDEX}"
+
+
+def region_doc(topology: Topology, flow: Dataflow, region: LogicalRegion) -> str:
+    """Markdown: the region's stages in order, the function of each, what it reads and how it is written."""
+    subtasks = "one task instance" if region.parallelism == 1 else f"{region.parallelism} subtasks"
+    rows = [_stage_row(topology, region, flow.stage(name)) for name in region.stages]
+    return "\n".join(
+        [
+            f"### Region `{region.name}`",
+            "",
+            f"One Spark plan and one unit of recovery, {subtasks}.",
+            "",
+            "| Stage | Function | Reads | Written as |",
+            "|---|---|---|---|",
+            *rows,
+        ]
+    )
+
+
+def dataflow_doc(topology: Topology, flow: Dataflow) -> str:
+    """Markdown: the regions and sinks of the dataflow, and what to do by hand when something goes wrong."""
+    regions = [f"- `{region.name}`: {', '.join(region.stages)}" for region in topology.regions]
+    regions += [
+        f"- index by index: {', '.join(f'`{region.name}`' for region in pipeline)}" for pipeline in topology.pipelines
+    ]
+    sinks = ", ".join(f"`{name}`" for name in topology.sinks) or "nothing"
+    return "\n".join(
+        [
+            f"### Dataflow `{flow.name}`",
+            "",
+            f"Run by Weir: each task is a region, each run an epoch. It publishes {sinks}.",
+            "",
+            *regions,
+            *_states(flow),
+            "",
+            _healing(flow),
+        ]
+    )
+
+
+def _states(flow: Dataflow) -> list[str]:
+    """What the dataflow keeps from run to run, and what that means for whoever clears or backfills."""
+    kept = [f"- `{stage.name}` keeps {describe_state(state)}" for stage in flow.stages for state in stage.states]
+    return ["", *kept, "", _IN_ORDER.format(later=_LATER[flow.on_reprocess])] if kept else []
+
+
+def describe_state(state: State) -> str:
+    """`history` by tailnum, `rates` in every subtask..."""
+    if state.kind is not StateKind.KEYED:
+        return f"`{state.name}`, {_STATE_KINDS[state.kind]}"
+    lives = f", each row for {state.ttl} since its last update" if state.ttl else ""
+    return f"`{state.name}` by {', '.join(state.keys)}{lives}"
+
+
+def _healing(flow: Dataflow) -> str:
+    by_itself = _HEALING[flow.failover].format(again=_AGAIN[flow.consumers])
+    return by_itself if flow.failover is FailoverStrategy.INDIVIDUAL else f"{by_itself} {_BY_HAND}"
+
+
+def _stage_row(topology: Topology, region: LogicalRegion, stage: Stage) -> str:
+    reads = "<br>".join(
+        f"`{exchange.stage}` as `{argument}`, {describe_exchange(exchange)}"
+        for argument, exchange in stage.exchanges.items()
+    )
+    written = [f"`{layout.id}`" for layout in topology.layouts_of(stage.name)]
+    if stage.name in topology.copies_of(region.name):
+        written.append("a copy that a retry resumes from")
+    layouts = "<br>".join(written)
+    function = f"`{stage.function}`" if stage.function else f"*{stage.kind.value}*"
+    return f"| `{stage.name}` | {function} | {reads or '-'} | {layouts or '(not written)'} |"

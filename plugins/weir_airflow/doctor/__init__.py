@@ -1,0 +1,1 @@
+"""Airflow's part of `weir doctor`."""

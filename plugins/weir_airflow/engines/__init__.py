@@ -1,0 +1,1 @@
+"""Where regions are computed: Spark Connect or spark-submit."""

@@ -1,0 +1,134 @@
+"""Where regions are computed, by the type of the Airflow connection.
+
+Invariant: this is the one seam for other engines, and the one place that knows the Spark side.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+from urllib.parse import quote
+
+from weir.errors import Misconfigured
+from weir_airflow.engines.spark_submit import SUBMITTED, SubmitEngine, master_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from airflow.sdk import Connection
+
+    from weir.coordination.values import SparkWork
+    from weir.doctor.examination import Check
+    from weir.formats.region_job import RegionJob
+    from weir.store.store import Store
+    from weir_spark.transport.connect import ConnectEngine
+
+
+SPARK_CONNECT: Final = "spark_connect"
+_CONNECT_SCHEME: Final = "sc://"
+
+
+class Engine(Protocol):
+    """Runs region jobs. The job's report is in the store when `run` returns."""
+
+    def run(self, job: RegionJob, session_id: str, on_progress: Callable[[str], None]) -> None:
+        """Compute the job in the session of that id. Raises Retryable, Misconfigured, Fenced, or the user's error."""
+        ...
+
+    def interrupt(self, work: SparkWork) -> None:
+        """Stop an earlier attempt's work, from any process; work that is not there is fine."""
+        ...
+
+    def stop(self) -> None:
+        """Stop what `run` is doing, from another thread."""
+        ...
+
+
+def engine_for(connection: Connection, store: Store, options: Mapping[str, Any]) -> Engine:
+    """The engine of a connection; `options` are those of the store's file system."""
+    return engine_at(engine_address(connection), connection, store, options)
+
+
+def engine_at(address: str, connection: Connection, store: Store, options: Mapping[str, Any]) -> Engine:
+    """The engine at an address that the ledger recorded, with the account of the connection where it has one.
+
+    An earlier attempt may have used another type of connection than the present one.
+    """
+    from weir_spark.transport.archive import write_bundle  # noqa: PLC0415  imports pyspark: not in DAG files
+    from weir_spark.transport.connect import ConnectEngine  # noqa: PLC0415
+
+    if address.startswith(_CONNECT_SCHEME):
+        return _ConnectServer(ConnectEngine(_url(connection, address), options))
+    return SubmitEngine(connection, store, options, lambda folder, job: write_bundle(folder, job).paths)
+
+
+def connect_checks(area: str, connection: Connection, store: Store | None) -> list[Check]:
+    """What `weir doctor` asks of the connection's Spark Connect server. Raises Misconfigured."""
+    from weir_spark.transport.doctor import ConnectExam  # noqa: PLC0415  imports pyspark: not in DAG files
+
+    found: list[Check] = ConnectExam(area, _url(connection, engine_address(connection)), store).checks()
+    return found
+
+
+def is_of_kind(connection: Connection, address: str) -> bool:
+    """Whether a connection is of the kind that leads to such an address."""
+    leads_to_server: bool = connection.conn_type == SPARK_CONNECT
+    return address.startswith(_CONNECT_SCHEME) is leads_to_server
+
+
+def prepare_imports() -> None:
+    """Before a user's module is imported, by a source's resolver say: its UDFs are to be those of Spark Connect.
+
+    Also where regions are submitted: this process has no Spark of its own to make others with.
+    """
+    from weir_spark.region.context import prepare_for_connect  # noqa: PLC0415  not in DAG files
+
+    prepare_for_connect()
+
+
+def engine_address(connection: Connection) -> str:
+    """Where the connection leads, without its account: this goes into the ledger. Raises Misconfigured."""
+    if connection.conn_type in SUBMITTED:
+        return f"spark-submit:{master_of(connection)}"
+    if connection.conn_type != SPARK_CONNECT:
+        raise Misconfigured(
+            f"The Airflow connection {connection.conn_id!r} has the type {connection.conn_type!r}; Weir computes by "
+            f"{SPARK_CONNECT!r} (host and port of a Connect server) or by 'spark' (a master for spark-submit). Give it "
+            "one of these types"
+        )
+    if not connection.host:
+        raise Misconfigured(
+            f"The Airflow connection {connection.conn_id!r} has no host: set it to the Connect server's"
+        )
+    host = connection.host.removeprefix(_CONNECT_SCHEME).rstrip("/")
+    return f"{_CONNECT_SCHEME}{host}:{connection.port}" if connection.port else f"{_CONNECT_SCHEME}{host}"
+
+
+class _ConnectServer:
+    """Regions on a Spark Connect server, where a session of its own per attempt is what there is to interrupt."""
+
+    def __init__(self, engine: ConnectEngine) -> None:
+        self._engine = engine
+        self.url = engine.url
+
+    def run(self, job: RegionJob, session_id: str, on_progress: Callable[[str], None]) -> None:
+        self._engine.run(job, session_id, on_progress)
+
+    def interrupt(self, work: SparkWork) -> None:
+        self._engine.interrupt(work.session_id)
+
+    def stop(self) -> None:
+        self._engine.stop()
+
+
+def _url(connection: Connection, address: str) -> str:
+    """The address with the parameters that the Spark provider's own hook reads: login, password, extra `use_ssl`."""
+    is_for_connect = connection.conn_type == SPARK_CONNECT
+    use_ssl = connection.extra_dejson.get("use_ssl") if is_for_connect else None
+    parameters = {
+        # A session belongs to a user: without a name in common, one worker could not interrupt another one's session.
+        "user_id": (is_for_connect and connection.login) or "weir",
+        "token": connection.password if is_for_connect else None,
+        "use_ssl": None if use_ssl is None else str(use_ssl).lower(),
+    }
+    return f"{address}/" + "".join(f";{name}={quote(value, safe='')}" for name, value in parameters.items() if value)

@@ -1,0 +1,218 @@
+"""Regions as applications of their own, started by the Spark provider's hook.
+
+Invariant: a region counts as computed when its report is in the store, whatever spark-submit says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from weir.errors import Fenced, Misconfigured
+from weir.formats.codec import region_failure_from_json
+from weir.formats.region_failure import error_of
+from weir.formats.region_job import FAILURE_NAME, JOB_NAME
+from weir.settings import STORE_OPTIONS_VARIABLE
+from weir.store.errors import NotFound
+from weir.store.stop_file import tell_to_stop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from airflow.sdk import Connection
+
+    from weir.coordination.values import SparkWork
+    from weir.formats.region_job import RegionJob
+    from weir.store.store import Store
+    from weir_airflow.engines.submission import Submission
+
+    WriteBundle = Callable[[Path, RegionJob], tuple[str, str]]
+    """Writes program and modules of a job into an empty folder; answers their paths."""
+
+
+SUBMITTED: Final = frozenset({"spark", "k8s"})
+"""Types of connections that lead to a master for spark-submit; a connection by URI has that of its scheme."""
+
+CLUSTER: Final = "cluster"
+CLIENT: Final = "client"
+_ONE_DRIVER: Final = {
+    # A second driver of one attempt would find the first one's files.
+    "spark.yarn.maxAppAttempts": "1",
+    "spark.yarn.submit.waitAppCompletion": "true",
+    "spark.kubernetes.submit.waitAppCompletion": "true",
+}
+
+_ANSWER_SECONDS: Final = 30.0
+"""How long an answer may take to show, on a file system that remembers for a while what it has not found."""
+
+
+class SubmitEngine:
+    """Runs regions by spark-submit, as a connection of the Spark provider says: master, deploy mode, queue, and so on.
+
+    `options` are those of the store's file system. They reach a driver in client mode by its environment; in cluster
+    mode they stay here, and the driver has to find its own where it runs.
+    """
+
+    def __init__(
+        self, connection: Connection, store: Store, options: Mapping[str, Any], write_bundle: WriteBundle
+    ) -> None:
+        self._connection = connection
+        self._store = store
+        self._options = options
+        self._write_bundle = write_bundle
+        self._running: tuple[Submission, str] | None = None
+        self._is_stopped = threading.Event()
+
+    def run(self, job: RegionJob, session_id: str, on_progress: Callable[[str], None]) -> None:
+        """Submit the job, wait for its end, and return if its report is there.
+
+        Raises what the job says of its failure; if it says nothing, Retryable where its driver was killed or its
+        cluster could not be reached, else SubmissionFailed with the end of what spark-submit said.
+        """
+        del session_id  # the application has an id of its own
+        with tempfile.TemporaryDirectory(prefix="weir-submit-", ignore_cleanup_errors=True) as scratch:
+            program, modules = self._write_bundle(Path(scratch), job)
+            submission = self._submission(job, modules)
+            self._running = (submission, job.folder)
+            try:
+                self._raise_if_stopped(job)
+                on_progress(f"Submitting region {job.region}[{job.subtask}] to {master_of(self._connection)}")
+                submission.run(program, self._environment(), scratch)
+            finally:
+                self._running = None
+        self._raise_if_stopped(job)
+        self._take_answer(job, submission)
+
+    def interrupt(self, work: SparkWork) -> None:
+        """Tell the driver of an earlier attempt to end, wherever it is; it looks every two seconds."""
+        tell_to_stop(self._store, work.folder)
+
+    def stop(self) -> None:
+        """End the submission and tell its driver to end; `run` then raises Fenced."""
+        self._is_stopped.set()
+        running = self._running
+        if running is None:
+            return
+        submission, folder = running
+        # Each may take its time, or hang: neither waits for the other.
+        telling = threading.Thread(target=tell_to_stop, args=(self._store, folder), daemon=True)
+        telling.start()
+        try:
+            submission.kill()
+        finally:
+            telling.join()
+
+    def _submission(self, job: RegionJob, modules: str) -> Submission:
+        from weir_airflow.engines.submission import Submission  # noqa: PLC0415  the provider's hook is slow to import
+
+        is_in_cluster = deploy_mode_of(self._connection) == CLUSTER
+        return Submission(
+            self._connection,
+            conf={**job.spark_conf, **(_ONE_DRIVER if is_in_cluster else {})},
+            py_files=modules,
+            application_args=[f"{job.store}/{job.folder}/{JOB_NAME}"],
+            name=f"weir {job.dataflow} {job.region}[{job.subtask}] {job.attempt}",
+            deploy_mode=CLUSTER if is_in_cluster else CLIENT,
+        )
+
+    def _environment(self) -> dict[str, str]:
+        """That of this process, with what spark-submit and a driver in client mode need."""
+        # What has to do with Spark Connect in this process would have the driver look for a server.
+        environment = {key: value for key, value in os.environ.items() if key != "SPARK_CONNECT_MODE_ENABLED"}
+        environment = _with_spark(environment)
+        if deploy_mode_of(self._connection) == CLUSTER:
+            environment.pop(STORE_OPTIONS_VARIABLE, None)
+            return environment
+        environment.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        if master_of(self._connection).startswith("local"):
+            environment.setdefault("PYSPARK_PYTHON", sys.executable)
+        if self._options:
+            environment[STORE_OPTIONS_VARIABLE] = json.dumps(dict(self._options))
+        return environment
+
+    def _take_answer(self, job: RegionJob, submission: Submission) -> None:
+        # Where the driver runs elsewhere, the end of spark-submit may be seen before the driver's last file.
+        patience = _ANSWER_SECONDS if submission.is_in_cluster and submission.exit_code == 0 else 0.0
+        deadline = time.monotonic() + patience
+        while True:
+            if self._has(job.report):
+                return
+            with suppress(NotFound):
+                raise error_of(region_failure_from_json(self._store.read(f"{job.folder}/{FAILURE_NAME}")))
+            if time.monotonic() >= deadline:
+                break
+            self._is_stopped.wait(1.0)
+            self._raise_if_stopped(job)
+        # Should the driver live after all, it must not go on beside the next attempt's.
+        tell_to_stop(self._store, job.folder)
+        raise submission.failure_without_answer(job.region)
+
+    def _has(self, path: str) -> bool:
+        try:
+            self._store.size(path)
+        except NotFound:
+            return False
+        return True
+
+    def _raise_if_stopped(self, job: RegionJob) -> None:
+        if self._is_stopped.is_set():
+            raise Fenced(f"region {job.region}: attempt {job.attempt} was stopped in its own process")
+
+
+def master_of(connection: Connection) -> str:
+    """The master as spark-submit is given it, spelled as the Spark provider's hook does.
+
+    Raises Misconfigured if there is none, or if it cannot run Python in the connection's deploy mode.
+    """
+    host = connection.host or ""
+    if not host:
+        raise Misconfigured(
+            f"The Airflow connection {connection.conn_id!r} has no host: set it to the master, for example "
+            "spark://master:7077, yarn, k8s://https://server:443 or local[4]"
+        )
+    is_whole = connection.conn_type == "spark" and ("://" in host or not connection.port)
+    master = host if is_whole else f"{connection.conn_type}://{host}"
+    master = f"{master}:{connection.port}" if connection.port else master
+    if deploy_mode_of(connection) == CLUSTER and master.startswith(("spark://", "local")):
+        raise Misconfigured(
+            f"The Airflow connection {connection.conn_id!r} has the deploy mode {CLUSTER!r} and the master {master}: "
+            "Spark runs Python drivers in a cluster on YARN and Kubernetes only. Set the extra `deploy-mode` to "
+            f"{CLIENT!r}"
+        )
+    return master
+
+
+def deploy_mode_of(connection: Connection) -> str:
+    """`client`, unless the connection's extra `deploy-mode` says `cluster`. Raises Misconfigured for anything else."""
+    found = connection.extra_dejson.get("deploy-mode") or CLIENT
+    if found not in {CLIENT, CLUSTER}:
+        raise Misconfigured(
+            f"The Airflow connection {connection.conn_id!r} has the extra `deploy-mode` {found!r}: set it to "
+            f"{CLIENT!r} or {CLUSTER!r}"
+        )
+    return str(found)
+
+
+def _with_spark(environment: dict[str, str]) -> dict[str, str]:
+    """An environment in which there is a spark-submit: that on PATH, or else pyspark's own behind all others."""
+    found = find_spec("pyspark")
+    path = environment.get("PATH", os.defpath)
+    program = shutil.which("spark-submit", path=path)
+    if found is None or found.origin is None:
+        return environment
+    home = Path(found.origin).parent
+    if program is None:
+        return {"SPARK_HOME": str(home), **environment, "PATH": f"{path}{os.pathsep}{home / 'bin'}"}
+    if Path(program).parent == Path(sys.executable).parent:
+        # The script that pip has put there asks whatever Python is first on PATH where Spark is.
+        return {"SPARK_HOME": str(home), **environment}
+    return environment

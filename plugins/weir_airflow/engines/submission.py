@@ -1,0 +1,137 @@
+"""One call of spark-submit, through the Spark provider's hook. Invariant: its connection is the one that was looked up.
+
+The hook itself would take a connection that Airflow could not look up for one to YARN.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.sdk.exceptions import AirflowException
+
+from weir.errors import EngineLost, Fenced, Misconfigured, Retryable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow.sdk import Connection
+
+
+_KEPT_LINES: Final = 40
+
+_KILLED: Final = frozenset({-15, -9, 137, 143})
+"""Exit codes of a JVM or a Python driver that got SIGTERM or SIGKILL."""
+
+_BY_EXIT_CODE: Final = {75: Retryable, 77: Fenced, 78: Misconfigured}
+"""What a driver that could not write its failure says in client mode."""
+
+_UNREACHABLE: Final = (
+    "All masters are unresponsive",
+    "Connection refused",
+    "Connection reset",
+    "Connection timed out",
+    "NoRouteToHostException",
+    "UnknownHostException",
+    "Master removed our application",
+    "Application has been killed",
+    "SparkContext was shut down",
+    "stopped SparkContext",
+    "killed by external signal",
+    "Container exited with a non-zero exit code 137",
+    "Container exited with a non-zero exit code 143",
+    "was preempted",
+)
+
+
+class SubmissionFailed(Exception):
+    """A job ended without a word of its own, and nobody can tell whether the environment was to blame."""
+
+
+class Submission:
+    """A job to submit; `exit_code` is that of spark-submit, None before its end or if it never began."""
+
+    def __init__(self, connection: Connection, *, deploy_mode: str, **arguments: Any) -> None:
+        self.is_in_cluster = deploy_mode == "cluster"
+        self.exit_code: int | None = None
+        try:
+            self._hook = _Hook(connection, deploy_mode=deploy_mode, **arguments)
+        except (RuntimeError, ValueError) as error:
+            raise Misconfigured(f"The Airflow connection {connection.conn_id!r} cannot be used: {error}") from error
+
+    def run(self, program: str, environment: dict[str, str], folder: str) -> None:
+        """Call spark-submit in `folder` and wait for its end, however it ends; its output goes to the task's log.
+
+        Raises Misconfigured if there is no such program.
+        """
+        try:
+            # Not `env_vars`, which the hook puts on the command line for YARN and Kubernetes.
+            self._hook.submit(program, env=environment, cwd=folder)
+        except FileNotFoundError as error:
+            raise Misconfigured(
+                f"there is no program {error.filename!r} on the worker's PATH: install pyspark or a Spark there, or "
+                "correct the connection's extra `spark-binary`"
+            ) from error
+        except AirflowException as error:
+            self._hook.kept.append(str(error).splitlines()[0])
+        finally:
+            self.exit_code = self._hook.exit_code
+
+    def kill(self) -> None:
+        """End spark-submit, and the application where the hook knows how."""
+        self._hook.on_kill()
+
+    @property
+    def tail(self) -> str:
+        """The end of what spark-submit said."""
+        return "\n".join(self._hook.kept)
+
+    def failure_without_answer(self, region: str) -> Exception:
+        """What to raise for a job that left neither report nor failure."""
+        code, tail = self.exit_code, self.tail
+        said = f"It said at last:\n{tail}"
+        kind = None if self.is_in_cluster else _BY_EXIT_CODE.get(code or 0)
+        if kind is not None:
+            return kind(f"region {region}: its driver could not write what had failed. {said}")
+        if code in _KILLED:
+            return EngineLost(
+                f"region {region}: its driver was killed (exit code {code}) and has reported nothing. {said}"
+            )
+        found = next((text for text in _UNREACHABLE if text in tail), None)
+        if found is not None:
+            return EngineLost(f"region {region}: spark-submit lost its cluster or never reached it ({found}). {said}")
+        if "ModuleNotFoundError" in tail:
+            return Misconfigured(
+                f"region {region}: its driver lacks a package. Modules of Weir and of the pipeline travel with a job; "
+                f"all others have to be installed where drivers and executors run. {said}"
+            )
+        return SubmissionFailed(
+            f"region {region}: spark-submit ended with exit code {code}, and the driver has written neither "
+            f"report.json nor failure.json into the attempt's folder. {said}"
+        )
+
+
+class _Hook(SparkSubmitHook):  # type: ignore[misc]  # Airflow's classes are not followed
+    """The provider's hook for a connection that is at hand; `kept` are the last lines of spark-submit's output."""
+
+    def __init__(self, connection: Connection, **arguments: Any) -> None:
+        self._at_hand = connection
+        self.kept: deque[str] = deque(maxlen=_KEPT_LINES)
+        super().__init__(conn_id=connection.conn_id, **arguments)
+
+    def get_connection(self, conn_id: str) -> Connection:
+        del conn_id
+        return self._at_hand
+
+    @property
+    def exit_code(self) -> int | None:
+        return None if self._submit_sp is None else self._submit_sp.poll()
+
+    def _process_spark_submit_log(self, itr: Iterator[str]) -> None:
+        super()._process_spark_submit_log(self._keeping(itr))
+
+    def _keeping(self, lines: Iterator[str]) -> Iterator[str]:
+        for line in lines:
+            self.kept.append(self._mask_cmd(line.rstrip()))
+            yield line

@@ -1,0 +1,1 @@
+"""What follows a failed try in Airflow: the retry policy, and clearing task instances."""

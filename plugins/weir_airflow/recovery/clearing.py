@@ -1,0 +1,242 @@
+"""Weir's hands in Airflow: the plugin's endpoint, public REST where the plugin is absent, the database in process.
+
+Invariant: whichever is used, nothing is cleared that is running or has another try than the expected one.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+from weir.coordination.airflow import MISSING, ClearAnswer, ClearItem
+from weir.errors import Misconfigured
+from weir_airflow.api.client import AirflowApi, path_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from airflow.sdk import Connection
+
+    from weir.attempts.ports import Airflow
+    from weir.coordination.values import TaskKey
+
+
+NOTE_LENGTH: Final = 1000
+_ITEMS_A_REQUEST: Final = 1000
+NO_ROUTE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED})
+_CLEARABLE: Final = frozenset({"success", "failed", "upstream_failed"})
+_UNFINISHED_RUNS: Final = frozenset({"queued", "running"})
+
+
+def clearer_for(connection: Connection) -> Airflow:
+    """Choose by the connection: type `weir-db` or host `db` is Airflow's database in this process (`dag.test()`)."""
+    if connection.conn_type in {"weir-db", "weir_db"} or connection.host == "db":
+        return DbClearer()
+    if connection.conn_type not in {"http", "https", "generic", None, ""}:
+        raise Misconfigured(
+            f"The Airflow connection {connection.conn_id} has the type {connection.conn_type!r}; expected `http` or "
+            "`https` with the api-server's URL as its host"
+        )
+    return EndpointClearer(AirflowApi.of(connection))
+
+
+class EndpointClearer:
+    """The plugin's endpoint; public REST for as long as the endpoint is not there."""
+
+    def __init__(self, api: AirflowApi) -> None:
+        self._api = api
+        self._rest = RestClearer(api)
+
+    def clear(self, wanted: Sequence[ClearItem], note: str) -> list[ClearAnswer]:
+        """Clear what matches, in one transaction a DAG and request."""
+        return self._ask(wanted, note, self._rest.clear, is_dry_run=False)
+
+    def inspect(self, wanted: Sequence[ClearItem]) -> list[ClearAnswer]:
+        """Answer as `clear` would, and change nothing."""
+        return self._ask(wanted, "", lambda items, _: self._rest.inspect(items), is_dry_run=True)
+
+    def start(self, dag_id: str, run_id: str) -> str:
+        """Set a queued run running. Without the plugin nothing can: the state is answered as it is."""
+        response = self._api.call("POST", path_of("weir", "dags", dag_id, "start"), {"run_id": run_id})
+        if response.status_code in NO_ROUTE:
+            return self._rest.start(dag_id, run_id)
+        return str(response.json()["state"])
+
+    def exists(self, dag_id: str, run_id: str) -> bool | None:
+        """Whether Airflow has this DagRun, by public REST."""
+        return self._rest.exists(dag_id, run_id)
+
+    def annotate(self, key: TaskKey, note: str) -> None:
+        """Set the task instance's note, by public REST."""
+        self._rest.annotate(key, note)
+
+    def _ask(
+        self,
+        wanted: Sequence[ClearItem],
+        note: str,
+        instead: Callable[[Sequence[ClearItem], str], list[ClearAnswer]],
+        *,
+        is_dry_run: bool,
+    ) -> list[ClearAnswer]:
+        answers: dict[ClearItem, ClearAnswer] = {}
+        for dag_id, items in _by_dag(wanted):
+            body = {"items": [_to_json(item) for item in items], "note": note[:NOTE_LENGTH], "dry_run": is_dry_run}
+            response = self._api.call("POST", path_of("weir", "dags", dag_id, "clear"), body)
+            if response.status_code in NO_ROUTE:
+                found = instead(items, note)
+            else:
+                rows = response.json()["items"]
+                found = [_from_json(item, row) for item, row in zip(items, rows, strict=True)]
+            answers.update((answer.item, answer) for answer in found)
+        return [answers[item] for item in wanted]
+
+
+class RestClearer:
+    """Airflow's public clear: inside active runs only, never a running task instance.
+
+    It has no expected try: between the look and the clear another caller may be faster, and then it clears twice. A
+    finished run is left alone, since REST could only queue it, behind `max_active_runs`; its clears stay owed.
+    """
+
+    def __init__(self, api: AirflowApi) -> None:
+        self._api = api
+
+    def clear(self, wanted: Sequence[ClearItem], note: str) -> list[ClearAnswer]:
+        """Look at each item, then clear those that match one by one: a conflict refuses a whole request."""
+        return [self._clear(answer, note) for answer in self.inspect(wanted)]
+
+    def inspect(self, wanted: Sequence[ClearItem]) -> list[ClearAnswer]:
+        """Answer as `clear` would, and change nothing."""
+        active = {(item.dag_id, item.run_id) for item in wanted}
+        active = {run for run in active if self._run_state(*run) in _UNFINISHED_RUNS}
+        return [self._look(item, is_active=(item.dag_id, item.run_id) in active) for item in wanted]
+
+    def start(self, dag_id: str, run_id: str) -> str:
+        """Answer the run's state: public REST cannot start a queued run."""
+        return self._run_state(dag_id, run_id)
+
+    def exists(self, dag_id: str, run_id: str) -> bool | None:
+        """Whether Airflow has this DagRun; None where it does not know the DAG, or is not what it should be."""
+        if self._run_state(dag_id, run_id) != MISSING:
+            return True
+        return False if self._api.call("GET", path_of("api", "v2", "dags", dag_id)).is_success else None
+
+    def annotate(self, key: TaskKey, note: str) -> None:
+        """Set the task instance's note."""
+        path = _ti_path(key.dag_id, key.run_id, key.task_id, key.map_index)
+        self._api.call("PATCH", path, {"note": note[:NOTE_LENGTH]}, update_mask="note")
+
+    def _run_state(self, dag_id: str, run_id: str) -> str:
+        response = self._api.call("GET", path_of("api", "v2", "dags", dag_id, "dagRuns", run_id))
+        return MISSING if response.status_code == HTTPStatus.NOT_FOUND else str(response.json()["state"])
+
+    def _look(self, item: ClearItem, *, is_active: bool) -> ClearAnswer:
+        response = self._api.call("GET", _ti_path(item.dag_id, item.run_id, item.task_id, item.map_index))
+        if response.status_code == HTTPStatus.NOT_FOUND:
+            return ClearAnswer(item, MISSING, 0, cleared=False)
+        found = response.json()
+        state, try_number = found["state"], int(found["try_number"])
+        has_expected_try = item.expected_try in {None, try_number}
+        return ClearAnswer(item, state, try_number, cleared=is_active and has_expected_try and state in _CLEARABLE)
+
+    def _clear(self, seen: ClearAnswer, note: str) -> ClearAnswer:
+        if not seen.cleared:
+            return seen
+        item = seen.item
+        body = {
+            "dag_run_id": item.run_id,
+            "task_ids": [item.task_id if item.map_index < 0 else [item.task_id, item.map_index]],
+            "dry_run": False,
+            "only_failed": False,
+            "reset_dag_runs": False,
+            "prevent_running_task": True,
+            "note": note[:NOTE_LENGTH],
+        }
+        response = self._api.call("POST", path_of("api", "v2", "dags", item.dag_id, "clearTaskInstances"), body)
+        if response.status_code == HTTPStatus.CONFLICT:
+            return ClearAnswer(item, "running", seen.try_number, cleared=False)
+        # A task instance that Airflow does not know is cleared with 200 and an empty list.
+        was_cleared = response.status_code == HTTPStatus.OK and bool(response.json()["task_instances"])
+        return ClearAnswer(item, seen.state, seen.try_number, cleared=was_cleared)
+
+
+class DbClearer:
+    """Airflow's database, in this process: under `dag.test()`, where nothing forbids it, and in tests."""
+
+    def clear(self, wanted: Sequence[ClearItem], note: str) -> list[ClearAnswer]:
+        """Clear what matches, in one transaction a DAG."""
+        return self._compare(wanted, note, is_dry_run=False)
+
+    def inspect(self, wanted: Sequence[ClearItem]) -> list[ClearAnswer]:
+        """Answer as `clear` would, and change nothing."""
+        return self._compare(wanted, "", is_dry_run=True)
+
+    def start(self, dag_id: str, run_id: str) -> str:
+        """Set a queued run running; answer the state found."""
+        from airflow.utils.session import create_session  # noqa: PLC0415  no database in a worker's task process
+
+        from weir_airflow.api.compare_and_clear import start_queued  # noqa: PLC0415
+
+        with create_session(scoped=False) as session:
+            return start_queued(session, dag_id, run_id)
+
+    def exists(self, dag_id: str, run_id: str) -> bool | None:
+        """Whether Airflow has this DagRun; None where it does not know the DAG, either."""
+        from airflow.utils.session import create_session  # noqa: PLC0415
+
+        from weir_airflow.api.compare_and_clear import has_run  # noqa: PLC0415
+
+        with create_session(scoped=False) as session:
+            return has_run(session, dag_id, run_id)
+
+    def annotate(self, key: TaskKey, note: str) -> None:
+        """Set the task instance's note."""
+        from airflow.utils.session import create_session  # noqa: PLC0415
+
+        from weir_airflow.api.compare_and_clear import annotate  # noqa: PLC0415
+
+        with create_session(scoped=False) as session:
+            annotate(session, ClearItem(key.dag_id, key.run_id, key.task_id, key.map_index, None), note)
+
+    def _compare(self, wanted: Sequence[ClearItem], note: str, *, is_dry_run: bool) -> list[ClearAnswer]:
+        from airflow.utils.session import create_session  # noqa: PLC0415
+
+        from weir_airflow.api.compare_and_clear import compare_and_clear  # noqa: PLC0415
+
+        answers: dict[ClearItem, ClearAnswer] = {}
+        for dag_id, items in _by_dag(wanted):
+            with create_session(scoped=False) as session:
+                found = compare_and_clear(session, dag_id, items, note, dry_run=is_dry_run)
+            answers.update((answer.item, answer) for answer in found)
+        return [answers[item] for item in wanted]
+
+
+def _by_dag(wanted: Sequence[ClearItem]) -> Iterator[tuple[str, list[ClearItem]]]:
+    for dag_id, group in groupby(sorted(set(wanted), key=_order), key=lambda item: item.dag_id):
+        items = list(group)
+        for start in range(0, len(items), _ITEMS_A_REQUEST):
+            yield dag_id, items[start : start + _ITEMS_A_REQUEST]
+
+
+def _order(item: ClearItem) -> tuple[str, str, str, int, int]:
+    expected = -1 if item.expected_try is None else item.expected_try
+    return (item.dag_id, item.run_id, item.task_id, item.map_index, expected)
+
+
+def _to_json(item: ClearItem) -> dict[str, Any]:
+    return {
+        "run_id": item.run_id,
+        "task_id": item.task_id,
+        "map_index": item.map_index,
+        "expected_try": item.expected_try,
+    }
+
+
+def _from_json(item: ClearItem, row: dict[str, Any]) -> ClearAnswer:
+    return ClearAnswer(item, row["state"], row["try_number"], row["cleared"])
+
+
+def _ti_path(dag_id: str, run_id: str, task_id: str, map_index: int) -> str:
+    path = path_of("api", "v2", "dags", dag_id, "dagRuns", run_id, "taskInstances", task_id)
+    return path if map_index < 0 else f"{path}/{map_index}"

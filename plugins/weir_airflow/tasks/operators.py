@@ -1,0 +1,86 @@
+"""The operators that run a region and close a run.
+
+Invariant: importing them is cheap; what does the work is imported in `execute`.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from airflow.sdk import BaseOperator
+
+from weir_airflow.api.quality_link import QualityLink, links_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow.sdk import Context
+
+    from weir_airflow.dags.declaration import Declaration
+    from weir_airflow.engines.engines import Engine
+
+
+STOP_SECONDS: Final = 4.0
+"""How long `on_kill` waits for Spark: Airflow's supervisor kills the process 5 s after its signal."""
+
+
+class WeirRegionOperator(BaseOperator):  # type: ignore[misc]  # Airflow's classes are not followed
+    """Runs one subtask of a region: begin, compute, commit (DESIGN 5)."""
+
+    template_fields: ClassVar[Sequence[str]] = ()
+    ui_color: ClassVar[str] = "#dff3f5"
+    # Airflow asks the class of a mapped task, whatever its instances have.
+    operator_extra_links: ClassVar[Sequence[QualityLink]] = (QualityLink(),)
+
+    def __init__(self, *, declared: Declaration, region: str, subtask: int = 0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.declared = declared
+        # Not `region`: Airflow 3.4 takes that name in a task's scope.
+        self.weir_region = region
+        self.subtask = subtask
+        self.operator_extra_links = links_of(declared.topology.stages_of(region))  # type: ignore[misc]  # as Airflow's
+        self._engine: Engine | None = None
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Compute the region and commit its results; the summary that is returned shows as XCom.
+
+        Raises AirflowRescheduleException while inputs are awaited, else what `weir.errors` says.
+        """
+        from weir_airflow.tasks.region_run import run_region  # noqa: PLC0415  spares each parse of a DAG file its imports
+
+        return run_region(self.declared, self.weir_region, context, self.log.info, self._remember)
+
+    def on_kill(self) -> None:
+        """Stop the Spark work. Airflow calls this in a signal handler, where the main thread may hold any lock."""
+        engine = self._engine
+        if engine is None:
+            return
+        # The thread may wait for a lock that the interrupted main thread holds; then only the wait is lost, and the
+        # next attempt interrupts the session by its recorded id.
+        stopping = threading.Thread(target=engine.stop, name="weir-stop", daemon=True)
+        stopping.start()
+        stopping.join(STOP_SECONDS)
+
+    def _remember(self, engine: Engine) -> None:
+        self._engine = engine
+
+
+class WeirCloseOperator(BaseOperator):  # type: ignore[misc]  # Airflow's classes are not followed
+    """Closes the run: everything valid and available, nothing owed, then publishes the sinks."""
+
+    template_fields: ClassVar[Sequence[str]] = ()
+    ui_color: ClassVar[str] = "#c9e8d2"
+
+    def __init__(self, *, declared: Declaration, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.declared = declared
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Publish the run's results; the summary that is returned shows as XCom.
+
+        Raises ResultUnavailable for all that is missing, AirflowRescheduleException while a repair is under way.
+        """
+        from weir_airflow.tasks.region_run import run_close  # noqa: PLC0415  spares each parse of a DAG file its imports
+
+        return run_close(self.declared, context, self.log.info)

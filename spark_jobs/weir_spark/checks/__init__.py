@@ -1,0 +1,1 @@
+"""Checks of rows: suites, restored partitions, and pages about them."""

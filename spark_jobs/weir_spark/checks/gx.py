@@ -1,0 +1,152 @@
+"""Asks Great Expectations what is no plain aggregate. Invariant: nothing calls out, and nothing of it outlives the ask.
+
+It is imported here, when it is needed, since that takes as long as computing many a region.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any
+
+import grpc
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from weir.errors import Misconfigured
+from weir.formats.checks import ExpectationResult
+from weir.formats.suite import Expectation
+from weir_spark.checks.one_aggregation import EXAMPLES, first_line, require_fault_of_expectation, result_of
+from weir_spark.checks.plain_aggregates import Found
+
+_BATCH = "weir"
+_FORMAT = {"result_format": "BASIC", "partial_unexpected_count": EXAMPLES}
+_RUNTIME = {"result_format": _FORMAT, "catch_exceptions": False}
+
+
+def validate(rows: DataFrame, expectations: Sequence[Expectation]) -> list[ExpectationResult]:
+    """What has become of each expectation.
+
+    Raises Misconfigured where Great Expectations is not installed, and errors that are no fault of an expectation.
+    """
+    if not expectations:
+        return []
+    _import(expectations)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            answers = _answers(rows, expectations)
+        except Exception as error:  # noqa: BLE001  # GX raises whatever its metrics do
+            _require_fault_of_expectation(error)
+            return [_alone(rows, each) for each in expectations]
+    return [_result(each, answer) for each, answer in zip(expectations, answers, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class _NoBars:
+    """All that a validator asks of the context that it is in."""
+
+    progress_bars: dict[str, bool] = field(default_factory=lambda: {"globally": False, "metric_calculations": False})
+
+
+def _import(expectations: Sequence[Expectation]) -> None:
+    os.environ["GX_ANALYTICS_ENABLED"] = "false"
+    try:
+        import great_expectations  # noqa: F401, PLC0415  # it takes seconds
+    except ImportError as error:
+        asked = ", ".join(sorted({each.type for each in expectations}))
+        raise Misconfigured(
+            f"the Python that runs this Spark job has no Great Expectations, which is asked for {asked} (plain "
+            "aggregates need none): install great-expectations>=1.24,<2 there, for the driver of a submitted "
+            f"region, or for the worker of Airflow where it talks to a Spark Connect server: {error}"
+        ) from error
+
+
+def _answers(rows: DataFrame, expectations: Sequence[Expectation]) -> list[Any]:
+    """GX's own answers, in the order of the expectations."""
+    from great_expectations.execution_engine import SparkDFExecutionEngine  # noqa: PLC0415  # as above
+    from great_expectations.expectations.expectation_configuration import (  # noqa: PLC0415
+        ExpectationConfiguration,
+    )
+    from great_expectations.validator.validator import Validator  # noqa: PLC0415
+
+    # Without a session given it would look for one, and without `persist=False` keep rows for all sessions of a server.
+    engine = SparkDFExecutionEngine(persist=False, spark=rows.sparkSession)
+    engine.load_batch_data(_BATCH, rows)
+    validator = Validator(execution_engine=engine, data_context=_NoBars())
+    asked = [ExpectationConfiguration(type=each.type, kwargs=dict(each.kwargs)) for each in expectations]
+    answers: list[Any] = validator.graph_validate(configurations=asked, runtime_configuration=_RUNTIME)
+    return answers
+
+
+def _alone(rows: DataFrame, expectation: Expectation) -> ExpectationResult:
+    try:
+        (answer,) = _answers(rows, [expectation])
+    except Exception as error:  # noqa: BLE001  # as above
+        _require_fault_of_expectation(error)
+        return result_of(expectation, first_line(error))
+    return _result(expectation, answer)
+
+
+def _result(expectation: Expectation, answer: Any) -> ExpectationResult:
+    raised = "; ".join(_raised(answer.exception_info or {}))
+    if raised:
+        return result_of(expectation, raised[:300])
+    values = [] if answer.success else (answer.result or {}).get("partial_unexpected_list") or []
+    return result_of(expectation, _found(answer), tuple(_plain(each) for each in values))
+
+
+def _found(answer: Any) -> Found:
+    success, result = bool(answer.success), answer.result or {}
+    if "element_count" not in result:
+        return Found(success, _observed(result))
+    rows = int(result["element_count"] or 0) - int(result.get("missing_count") or 0)
+    return Found(success, None, rows, int(result["unexpected_count"] or 0))
+
+
+def _raised(told: dict[str, Any]) -> Iterator[str]:
+    """What went wrong with metrics; GX tells it once, or by metric."""
+    for each in (told, *told.values()):
+        if isinstance(each, dict) and each.get("raised_exception"):
+            yield str(each.get("exception_message"))
+
+
+def _observed(result: dict[str, Any]) -> Any:
+    """What GX has observed; of distinct values it names those that should not be there, and those that are missing."""
+    if result.get("observed_value") is not None:
+        return _plain(result["observed_value"])
+    lists = {name: _plain(result.get(f"partial_{name}_list") or []) for name in ("unexpected", "missing")}
+    return {name: values for name, values in lists.items() if values} or None
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, dict):
+        return [_plain(each) for each in value.values()]
+    if isinstance(value, list | tuple | set):
+        return [_plain(each) for each in value]
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return value.item() if hasattr(value, "item") else str(value)
+
+
+def _require_fault_of_expectation(error: BaseException) -> None:
+    for cause in _causes(error):
+        if isinstance(cause, PySparkException):
+            require_fault_of_expectation(cause)
+        elif isinstance(cause, grpc.RpcError):
+            raise cause
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or cause.__context__

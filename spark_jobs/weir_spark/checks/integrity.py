@@ -1,0 +1,188 @@
+"""Checks of a restored partition that need no suite. Invariant: what is looked at is all of it, as its files are.
+
+A file that cannot be read is no violation: the read fails, as any other does.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from pyspark.sql.types import IntegerType, StructType
+
+from weir.dataflow.quality import Policy
+from weir.dataflow.state_evolution import is_readable
+from weir.dataflow.state_schema import fields_of_json
+from weir.formats.checks import BUILT_IN, CheckReport, CheckToRun, ExpectationResult, Why
+from weir.formats.manifest import ContentDigest, digest_rule, digest_version
+from weir.formats.region_job import RestoredToCheck
+from weir.formats.suite import Expectation, Suite
+from weir.topology.partitions import KEY_GROUP_COLUMN
+from weir_spark.checks.gate import Checked, check, report, said
+from weir_spark.checks.one_aggregation import answers, first_line, result_of
+from weir_spark.checks.plain_aggregates import Found
+from weir_spark.checks.plain_expectations import Rows
+from weir_spark.results.digest import VERSION, digest_of, quoted, type_signature
+from weir_spark.results.reader import READ_OPTIONS
+from weir_spark.results.writer import key_group
+from weir_spark.state.reader import RANK, StoredState
+from weir_spark.state.writer import state_digest
+
+Say = Callable[[str], None]
+SUITE = Suite(BUILT_IN, "built-in 1")
+
+
+def check_restored(
+    session: SparkSession, restored: RestoredToCheck, argument: str = "", why: Why = Why.RESTORED, say: Say = print
+) -> tuple[CheckReport, ...]:
+    """What the built-in checks have found in a restored partition, and then each suite that it is to be checked by.
+
+    Where the schema is not the recorded one, nothing else is looked at, since nothing else could be read.
+    """
+    looked = _Restored(session, restored)
+    start = time.monotonic()
+    results, digest = looked.results()
+    about = Checked(
+        restored.stage,
+        restored.subtask,
+        "" if digest is None else str(digest),
+        restored.rows if digest is None else digest.rows,
+        argument,
+        restored.run,
+        restored.layout.id,
+        restored.attempt,
+    )
+    built_in = CheckToRun(SUITE, Policy.FAIL, why)
+    found = [report(built_in, about, results, time.monotonic() - start)]
+    say(said(found[0], about))
+    if digest is not None:
+        found += [check(looked.rows(), each, about, say) for each in restored.checks]
+    return tuple(found)
+
+
+@dataclass(slots=True)
+class _Restored:
+    """One restored partition, and how it is read."""
+
+    session: SparkSession
+    restored: RestoredToCheck
+    schema: StructType = field(init=False)
+    """The recorded columns of the user."""
+    stored: StoredState | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.schema = StructType.fromJson(json.loads(self.restored.spark_schema))
+        if self.restored.state is not None:
+            self.stored = StoredState(self.session, self.restored.state, self.restored.key_groups)
+
+    def rows(self) -> DataFrame:
+        """The rows that a consumer is given."""
+        rows = self._read() if self.stored is None else self.stored.rows()
+        return rows.select(*map(quoted, self.schema.fieldNames()))
+
+    def results(self) -> tuple[tuple[ExpectationResult, ...], ContentDigest | None]:
+        """The built-in checks, and the digest of the rows that there are."""
+        schema = self._schema_as_recorded()
+        if not schema.success:
+            return (schema,), None
+        digest = self._digest()
+        found = [schema, *self._counted(digest.rows), *self._digest_as_recorded(digest), *self._keys()]
+        return tuple(found), digest
+
+    def _schema_as_recorded(self) -> ExpectationResult:
+        expectation = Expectation("weir_schema_as_recorded", {"columns": _shown(self._stored_schema())})
+        try:
+            wrong = self._other_schema()
+        except PySparkException as error:
+            if "CANNOT_MERGE" not in str(error):
+                raise
+            return result_of(expectation, Found(success=False, observed=first_line(error)))
+        return result_of(expectation, Found(wrong is None, None if wrong is None else _shown(wrong)))
+
+    def _other_schema(self) -> StructType | None:
+        """The schema of files that are not what was recorded; None if all are.
+
+        Files of a state may be of older declarations: a column may be narrower there, or absent.
+        """
+        if self.restored.state is not None:
+            paths = sorted({each.path for each in self.restored.state.files})
+            found = (self.session.read.options(**READ_OPTIONS).parquet(path).schema for path in paths)
+            return next((each for each in found if not self._is_of_state(each)), None)
+        if not self.restored.files:
+            return None
+        options = {**READ_OPTIONS, "mergeSchema": "true"}
+        there = self.session.read.options(**options).parquet(*self.restored.files).schema
+        return None if _types(there) == _types(self._stored_schema()) else there
+
+    def _is_of_state(self, found: StructType) -> bool:
+        recorded, there = (fields_of_json(each.json()) for each in (self._stored_schema(), found))
+        own = set(recorded) - set(self.schema.fieldNames())
+        is_whole = {*self.restored.layout.keys, *own} <= set(there)
+        return is_whole and all(
+            name in recorded and is_readable(each.kind, recorded[name].kind) for name, each in there.items()
+        )
+
+    def _counted(self, rows: int) -> list[ExpectationResult]:
+        recorded, at_least = self.restored.rows, self.restored.at_least
+        found = [result_of(Expectation("weir_rows_as_recorded", {"rows": recorded}), Found(rows == recorded, rows))]
+        if at_least is not None:
+            expectation = Expectation("weir_rows_never_fewer", {"at_least": at_least})
+            found.append(result_of(expectation, Found(rows >= at_least, rows)))
+        return found
+
+    def _digest_as_recorded(self, digest: ContentDigest) -> list[ExpectationResult]:
+        """Of a digest that was made by another definition, or under another rule, nothing can be said."""
+        recorded = self.restored.digest
+        if digest_version(recorded) != VERSION or digest_rule(recorded) != digest.rule:
+            return []
+        expectation = Expectation("weir_digest_as_recorded", {"digest": recorded})
+        if str(digest) != recorded and str(self._digest()) != str(digest):
+            return [result_of(expectation, "it comes out otherwise each time")]
+        return [result_of(expectation, Found(str(digest) == recorded, str(digest)))]
+
+    def _keys(self) -> list[ExpectationResult]:
+        layout = self.restored.layout
+        if not layout.keys:
+            return []
+        rows = self._read() if self.stored is None else self.stored.versions()
+        kwargs: dict[str, Any] = {"column_list": list(layout.keys)}
+        groups = self.restored.key_groups or (0, layout.max_parallelism - 1)
+        group, own = F.col(KEY_GROUP_COLUMN), key_group(self.schema, self.restored.stage, layout)
+        is_foreign = ~(group.eqNullSafe(own) & F.coalesce(group.between(*groups), F.lit(False)))  # noqa: FBT003
+        in_groups = Expectation("weir_keys_in_key_groups", {**kwargs, "key_groups": list(groups)})
+        asked = [Rows(in_groups, None, is_foreign, 1.0, layout.keys)]
+        if self.stored is not None:
+            unique = Expectation("weir_keys_unique", kwargs)
+            asked.append(Rows(unique, None, None, 1.0, layout.keys, (RANK, *layout.keys)))
+        return answers(rows, asked)
+
+    def _digest(self) -> ContentDigest:
+        if self.stored is not None:
+            return state_digest(self.stored)
+        return digest_of(self._read(), self.restored.digest_rule)
+
+    def _read(self) -> DataFrame:
+        if not self.restored.files:
+            return self.session.createDataFrame([], self._stored_schema())
+        return self.session.read.options(**READ_OPTIONS).schema(self._stored_schema()).parquet(*self.restored.files)
+
+    def _stored_schema(self) -> StructType:
+        """The recorded columns, and Weir's own."""
+        stored = StructType([*self.schema.fields])
+        if self.stored is not None:
+            return StructType([*stored.fields, *self.stored.stored_schema.fields[len(self.stored.schema.fields) :]])
+        return stored.add(KEY_GROUP_COLUMN, IntegerType()) if self.restored.layout.keys else stored
+
+
+def _types(schema: StructType) -> dict[str, Any]:
+    return {each.name: type_signature(each.dataType) for each in schema.fields}
+
+
+def _shown(schema: StructType) -> str:
+    return ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in schema.fields)

@@ -1,0 +1,204 @@
+"""Answers expectations that are plain by one aggregation. Invariant: rows are read once, whatever is expected of them.
+
+But for what has to be grouped: of which values there are two is a query of its own. So are examples of what violates an
+expectation, and that is made only where there is any.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from pyspark.sql.types import DecimalType
+
+from weir.formats.checks import ExpectationResult
+from weir.formats.suite import Expectation
+from weir_spark.checks.plain_aggregates import Aggregate, Found
+from weir_spark.checks.plain_expectations import Rows
+from weir_spark.results.digest import hashed, quoted
+
+EXAMPLES = 20
+"""As many values as GX shows, too."""
+
+LONGEST = 200
+"""So many characters of a text are kept."""
+
+SUSPECTS = 1000
+"""Up to how many values that might be there twice are looked for by their hashes; all are grouped if there are more."""
+
+_ROWS_A_PART = 400_000
+
+_MOST_PARTS = 2_000
+"""How hashes are divided, so that those of a part are counted in memory."""
+
+Plain = Rows | Aggregate
+
+_ABOUT_VALUES = ("22", "42")
+"""SQL states of what an expression says, and of the values that it meets; others are faults of the machinery."""
+
+_SQL_STATE = re.compile(r"SQLSTATE: (\w{5})")
+_COUNT, _WHICH, _VALUE, _HASH = "_weir_count", "_weir_which", "_weir_value", "_weir_hash"
+
+_HASHED = frozenset(
+    {"tinyint", "smallint", "int", "bigint", "float", "double", "boolean", "string", "date", "timestamp"}
+)
+"""The types, but for decimals, of which equal values have equal hashes; strings with a collation have not."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What an expectation has come to, or why it could not be computed; of a uniqueness also what is there twice."""
+
+    found: Found | str
+    repeated: DataFrame | None = None
+
+
+def answers(rows: DataFrame, plains: Sequence[Plain]) -> list[ExpectationResult]:
+    """What has become of each expectation.
+
+    One that Spark cannot compute takes the others into their own queries, and its result says why. What is no fault of
+    an expectation, such as a file that cannot be read, is raised.
+    """
+    try:
+        found = _measured(rows, plains)
+    except PySparkException as error:
+        require_fault_of_expectation(error)
+        found = [_alone(rows, each) for each in plains]
+    violating = {
+        number: (each, answer)
+        for number, (each, answer) in enumerate(zip(plains, found, strict=True))
+        if isinstance(each, Rows) and isinstance(answer.found, Found) and not answer.found.success
+    }
+    examples = _examples(rows, violating) if violating else {}
+    return [
+        result_of(each.expectation, answer.found, tuple(examples.get(number, ())))
+        for number, (each, answer) in enumerate(zip(plains, found, strict=True))
+    ]
+
+
+def result_of(expectation: Expectation, found: Found | str, examples: tuple[Any, ...] = ()) -> ExpectationResult:
+    """The result of an expectation that has come to something, or that could not be computed: then a text says why."""
+    about = (expectation.type, expectation.kwargs, expectation.severity)
+    if isinstance(found, str):
+        return ExpectationResult(*about, success=False, blames=expectation.blames, error=found)
+    shown = tuple(_to_keep(each) for each in examples)
+    observed = _to_keep(found.observed)
+    return ExpectationResult(*about, found.success, observed, found.rows, found.unexpected, shown, expectation.blames)
+
+
+def _to_keep(value: Any) -> Any:
+    """A value as it can be kept in JSON anywhere: short, without what PostgreSQL refuses."""
+    if isinstance(value, list | tuple):
+        return [_to_keep(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _to_keep(each) for key, each in value.items()}
+    if isinstance(value, str):
+        text = value.replace("\x00", "\ufffd")
+        return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def require_fault_of_expectation(error: PySparkException) -> None:
+    """Raise the error unless it is about what an expression says or the values that it meets."""
+    if "PatternSyntaxException" in str(error):
+        return
+    told = _SQL_STATE.search(str(error))  # where an executor has failed the error has none itself
+    state = error.getSqlState() or (told[1] if told else "")
+    if not state.startswith(_ABOUT_VALUES):
+        raise error
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, shortly."""
+    text = str(error).strip()
+    if "PatternSyntaxException" in text:
+        text = text[text.index("PatternSyntaxException") :]
+    return f"{type(error).__name__}: {text.split(chr(10), 1)[0][:300]}"
+
+
+def _alone(rows: DataFrame, plain: Plain) -> _Answer:
+    try:
+        return _measured(rows, [plain])[0]
+    except PySparkException as error:
+        require_fault_of_expectation(error)
+        return _Answer(first_line(error))
+
+
+def _measured(rows: DataFrame, plains: Sequence[Plain]) -> list[_Answer]:
+    measures = [each for plain in plains for each in plain.measures]
+    named = [each.alias(f"_weir_{number}") for number, each in enumerate(measures)]
+    count, *values = rows.agg(F.count(F.lit(1)).alias(_COUNT), *named).collect()[0]
+    found, start = [], 0
+    for plain in plains:
+        repeated = None
+        own = values[start : start + len(plain.measures)]
+        start += len(plain.measures)
+        if isinstance(plain, Rows) and plain.unique:
+            repeated = _repeated(rows, plain, int(own[0]))
+            own[1] = 0 if repeated is None else repeated.agg(F.sum(_COUNT)).collect()[0][0]
+        found.append(_Answer(plain.judge(int(count), own), repeated))
+    return found
+
+
+def _repeated(rows: DataFrame, plain: Rows, count: int) -> DataFrame | None:
+    """The values that more than one of the `count` rows that count have, and how many have them; None if none are."""
+    counting = rows if plain.counts is None else rows.where(plain.counts)
+    fields = [rows.schema[each] for each in plain.unique]
+    keys = counting.select(*[quoted(each) for each in plain.unique])
+    if all(each.dataType.simpleString() in _HASHED or isinstance(each.dataType, DecimalType) for each in fields):
+        keyed = hashed(keys, keys.schema, _HASH)
+        suspects = _repeated_hashes(keyed, count)
+        if not suspects:
+            return None
+        if len(suspects) <= SUSPECTS:
+            few = F.broadcast(rows.sparkSession.createDataFrame([(each,) for each in suspects], f"{_HASH} BIGINT"))
+            keys = keyed.join(few, _HASH, "left_semi")
+    by = [F.col(quoted(each)) for each in plain.unique]
+    return keys.groupBy(*by).agg(F.count(F.lit(1)).alias(_COUNT)).where(F.col(_COUNT) > 1)
+
+
+def _repeated_hashes(keyed: DataFrame, count: int) -> list[int]:
+    """The hashes that several rows have, or more than SUSPECTS of them.
+
+    A number is shuffled instead of the values, and before it is grouped: most often there are as many groups as rows,
+    so that it would be of no use to group them first, and costs four times as much.
+    """
+    parts = min(-(-count // _ROWS_A_PART), _MOST_PARTS) or 1
+    placed = keyed.select(_HASH).repartition(parts, F.col(_HASH))
+    several = placed.groupBy(_HASH).agg(F.count(F.lit(1)).alias(_COUNT)).where(F.col(_COUNT) > 1)
+    return [row[0] for row in several.select(_HASH).limit(SUSPECTS + 1).collect()]
+
+
+def _examples(rows: DataFrame, violating: Mapping[int, tuple[Rows, _Answer]]) -> dict[int, list[Any]]:
+    """Values of rows that violate expectations, by the expectations' numbers."""
+    parts = [_some(rows, number, *violated) for number, violated in violating.items()]
+    found: dict[int, list[Any]] = {}
+    for which, text in reduce(DataFrame.unionAll, parts).collect():
+        values = json.loads(text)
+        shown = [values.get(f"_{place}") for place in range(len(violating[which][0].shown))]
+        found.setdefault(which, []).append(shown[0] if len(shown) == 1 else shown)
+    return found
+
+
+def _some(rows: DataFrame, number: int, plain: Rows, answer: _Answer) -> DataFrame:
+    bad = rows if plain.violates is None else rows.where(plain.violates)
+    if answer.repeated is not None:
+        bad = answer.repeated
+    some = bad.limit(EXAMPLES)
+    values = F.struct(*[_shown(some, name).alias(f"_{place}") for place, name in enumerate(plain.shown)])
+    return some.select(F.lit(number).alias(_WHICH), F.to_json(values).alias(_VALUE))
+
+
+def _shown(rows: DataFrame, name: str) -> Any:
+    """A value as JSON has it; what JSON has no word for is a text."""
+    kind = rows.schema[name].dataType.typeName()
+    is_json = kind in {"byte", "short", "integer", "long", "double", "float", "boolean", "string", "decimal"}
+    return F.col(quoted(name)) if is_json else F.col(quoted(name)).cast("string")

@@ -1,0 +1,264 @@
+"""Expectations of a column as a whole, of the number of rows, and of the columns themselves.
+
+Invariant: what one comes to is what Great Expectations would have answered; so an aggregate of nothing fails.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyspark.sql.types
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from pyspark.sql.types import (
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    NumericType,
+    ShortType,
+    StructField,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from weir.formats.suite import Expectation
+from weir_spark.checks.expectation_kwargs import Kwargs, NoColumn, NotPlain, column_names, value_of
+
+_BOUNDS = ("min_value", "max_value", "strict_min", "strict_max")
+_TIMES = (DateType, TimestampType, TimestampNTZType)
+_MEANS = (DecimalType, IntegerType, DoubleType, FloatType, LongType)
+_INTEGRAL = (ByteType, ShortType, IntegerType, LongType)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What an expectation has come to; the fields are those of ExpectationResult."""
+
+    success: bool
+    observed: Any = None
+    rows: int | None = None
+    unexpected: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """An expectation of what is aggregated of all rows: `judge` is told their number, and what was `measures`."""
+
+    expectation: Expectation
+    measures: tuple[Column, ...]
+    judge: Callable[[int, Sequence[Any]], Found]
+
+
+def aggregate(kwargs: Kwargs) -> Aggregate:
+    """An expectation as an aggregate. Raises NotPlain, and NoColumn."""
+    kind = kwargs.expectation.type
+    if kind in _OF_A_COLUMN:
+        return _of_a_column(kwargs, _OF_A_COLUMN[kind])
+    if kind == "expect_column_proportion_of_non_null_values_to_be_between":
+        return _share_of_non_null(kwargs)
+    if kind in _OF_THE_TABLE:
+        return Aggregate(kwargs.expectation, (), _OF_THE_TABLE[kind](kwargs))
+    raise NotPlain
+
+
+def _of_a_column(kwargs: Kwargs, measure: Callable[[StructField], Column]) -> Aggregate:
+    kwargs.require(("column",), _BOUNDS)
+    field = kwargs.column()
+    measured, kind = measure(field), field.dataType
+    if isinstance(kind, _TIMES):
+        low, high = kwargs.bounds(kind)
+        is_whole_day = all(type(each) is date for each in (low, high) if each is not None)
+        if not is_whole_day and any(type(each) is date for each in (low, high)):
+            raise NotPlain
+        # As text, since a client would show times in its own time zone.
+        return Aggregate(
+            kwargs.expectation,
+            (measured.cast("string"),),
+            lambda _, values: _judge_time(kwargs, kind, values[0], is_whole_day=is_whole_day),
+        )
+    kwargs.bounds(kind)
+    return Aggregate(kwargs.expectation, (measured,), lambda _, values: _judge_number(kwargs, kind, values[0]))
+
+
+def _share_of_non_null(kwargs: Kwargs) -> Aggregate:
+    kwargs.require(("column",), _BOUNDS)
+    number, measured = DoubleType(), F.count(value_of(kwargs.column()))
+    kwargs.bounds(number)
+    return Aggregate(
+        kwargs.expectation,
+        (measured,),
+        lambda rows, values: _judge_number(kwargs, number, values[0] / rows if rows else 0),
+    )
+
+
+def _judge_number(kwargs: Kwargs, kind: DataType, value: Any) -> Found:
+    found = float(value) if isinstance(value, Decimal) else value
+    if found is None or (isinstance(found, float) and math.isnan(found)):
+        return Found(success=False)
+    return Found(_is_between(kwargs, found, *kwargs.bounds(kind)), found)
+
+
+def _judge_time(kwargs: Kwargs, kind: DataType, value: str | None, *, is_whole_day: bool) -> Found:
+    if value is None:
+        return Found(success=False)
+    time = datetime.fromisoformat(value)
+    found = time.date() if is_whole_day else time
+    return Found(_is_between(kwargs, found, *kwargs.bounds(kind)), found.isoformat())
+
+
+def _is_between(kwargs: Kwargs, found: Any, low: Any, high: Any) -> bool:
+    is_above = low is None or (found > low if kwargs.flag("strict_min") else found >= low)
+    is_below = high is None or (found < high if kwargs.flag("strict_max") else found <= high)
+    return bool(is_above and is_below)
+
+
+def _extreme(function: Callable[[Column], Column]) -> Callable[[StructField], Column]:
+    def measure(field: StructField) -> Column:
+        if not isinstance(field.dataType, (NumericType, *_TIMES)):
+            raise NotPlain
+        return function(value_of(field))
+
+    return measure
+
+
+def _mean(field: StructField) -> Column:
+    if not isinstance(field.dataType, _MEANS):
+        raise NotPlain
+    return F.mean(value_of(field))
+
+
+def _sum(field: StructField) -> Column:
+    if not isinstance(field.dataType, NumericType):
+        raise NotPlain
+    value = value_of(field)
+    return F.sum(value.cast("double") if isinstance(field.dataType, _INTEGRAL) else value)
+
+
+def _stdev(field: StructField) -> Column:
+    if not isinstance(field.dataType, NumericType):
+        raise NotPlain
+    return F.stddev_samp(value_of(field))
+
+
+def _median(field: StructField) -> Column:
+    """The mean of the two middle values; NaN is not one."""
+    if not isinstance(field.dataType, NumericType):
+        raise NotPlain
+    value = value_of(field).cast("double")
+    return F.median(F.nanvl(value, F.lit(None).cast("double")))
+
+
+_OF_A_COLUMN: dict[str, Callable[[StructField], Column]] = {
+    "expect_column_min_to_be_between": _extreme(F.min),
+    "expect_column_max_to_be_between": _extreme(F.max),
+    "expect_column_mean_to_be_between": _mean,
+    "expect_column_sum_to_be_between": _sum,
+    "expect_column_stdev_to_be_between": _stdev,
+    "expect_column_median_to_be_between": _median,
+}
+
+Judge = Callable[[int, Sequence[Any]], Found]
+
+
+def _row_count_between(kwargs: Kwargs) -> Judge:
+    kwargs.require((), _BOUNDS)
+    low, high = kwargs.whole("min_value"), kwargs.whole("max_value")
+    if (low is None and high is None) or (low is not None and high is not None and low > high):
+        raise NotPlain
+    _ = kwargs.flag("strict_min"), kwargs.flag("strict_max")
+    return lambda rows, _: Found(_is_between(kwargs, rows, low, high), rows)
+
+
+def _row_count_equal(kwargs: Kwargs) -> Judge:
+    kwargs.require(("value",))
+    value = kwargs.whole("value")
+    return lambda rows, _: Found(rows == value, rows)
+
+
+def _column_count_between(kwargs: Kwargs) -> Judge:
+    kwargs.require((), ("min_value", "max_value"))
+    low, high = kwargs.whole("min_value"), kwargs.whole("max_value")
+    found = len(list(column_names(kwargs.schema)))
+    return _known(Found(_is_between(kwargs, found, low, high), found))
+
+
+def _column_count_equal(kwargs: Kwargs) -> Judge:
+    kwargs.require(("value",))
+    found = len(list(column_names(kwargs.schema)))
+    return _known(Found(found == kwargs.whole("value"), found))
+
+
+def _column_exists(kwargs: Kwargs) -> Judge:
+    kwargs.require(("column",), ("column_index",))
+    names, name, index = (
+        [each for each, _ in column_names(kwargs.schema)],
+        kwargs.text("column"),
+        kwargs.whole("column_index"),
+    )
+    if not index:
+        return _known(Found(name in names))
+    return _known(Found(-len(names) <= index < len(names) and names[index] == name))
+
+
+def _columns_in_order(kwargs: Kwargs) -> Judge:
+    kwargs.require(("column_list",))
+    names = [each for each, _ in column_names(kwargs.schema)]
+    return _known(Found(names == kwargs.texts("column_list"), names))
+
+
+def _columns_as_set(kwargs: Kwargs) -> Judge:
+    kwargs.require(("column_set",), ("exact_match",))
+    expected, names = set(kwargs.texts("column_set")), {each for each, _ in column_names(kwargs.schema)}
+    is_exact = kwargs.flag("exact_match", default=True)
+    return _known(Found(expected == names if is_exact else expected <= names, sorted(names)))
+
+
+def _of_type(kwargs: Kwargs) -> Judge:
+    kwargs.require(("column", "type_"))
+    return _typed(kwargs, [kwargs.text("type_")])
+
+
+def _of_types(kwargs: Kwargs) -> Judge:
+    kwargs.require(("column", "type_list"))
+    return _typed(kwargs, kwargs.texts("type_list"))
+
+
+def _typed(kwargs: Kwargs, expected: Sequence[str]) -> Judge:
+    known = [getattr(pyspark.sql.types, each, None) for each in expected]
+    types = tuple(each for each in known if isinstance(each, type) and issubclass(each, DataType))
+    if len(types) != len(known) or not types:
+        raise NotPlain
+    name = kwargs.text("column")
+    found = [kind for each, kind in column_names(kwargs.schema) if each == name]
+    if not found:
+        raise NoColumn(f"there is no column {name!r}: there are {', '.join(kwargs.schema.fieldNames())}")
+    return _known(Found(isinstance(found[0], types), type(found[0]).__name__))
+
+
+def _known(found: Found) -> Judge:
+    """What the schema alone decides."""
+    return lambda *_: found
+
+
+_OF_THE_TABLE: dict[str, Callable[[Kwargs], Judge]] = {
+    "expect_table_row_count_to_be_between": _row_count_between,
+    "expect_table_row_count_to_equal": _row_count_equal,
+    "expect_table_column_count_to_be_between": _column_count_between,
+    "expect_table_column_count_to_equal": _column_count_equal,
+    "expect_table_columns_to_match_ordered_list": _columns_in_order,
+    "expect_table_columns_to_match_set": _columns_as_set,
+    "expect_column_to_exist": _column_exists,
+    "expect_column_values_to_be_of_type": _of_type,
+    "expect_column_type_to_be": _of_type,
+    "expect_column_values_to_be_in_type_list": _of_types,
+}

@@ -1,0 +1,258 @@
+"""Expectations that are plain aggregates. Invariant: what one comes to is what Great Expectations would have answered.
+
+All of a suite's are computed together, by one pass over the rows. The conditions are those of GX 1.24's own metrics for
+Spark, with its handling of nulls: test_quality_conformance.py has both answer the same questions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import combinations
+from typing import Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from pyspark.sql.types import ByteType, IntegerType, LongType, NumericType, ShortType, StructField, StructType
+
+from weir.formats.suite import Expectation
+from weir_spark.checks import plain_aggregates
+from weir_spark.checks.expectation_kwargs import Kwargs, NotPlain, compared, is_text, literal, value_of
+from weir_spark.checks.plain_aggregates import Aggregate, Found
+from weir_spark.results.digest import quoted
+
+_INTEGRAL = (ByteType, ShortType, IntegerType, LongType)
+_STRICT = ("strict_min", "strict_max")
+_FILTERS: dict[str, Callable[[Column, Column], Column]] = {
+    "all_values_are_missing": lambda one, other: one & other,
+    "both_values_are_missing": lambda one, other: one & other,
+    "any_value_is_missing": lambda one, other: one | other,
+    "either_value_is_missing": lambda one, other: one | other,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """An expectation of each row: of those that `counts`, `mostly` are to be such as `violates` does not hold for.
+
+    `shown` are the columns whose values tell what is wrong. Where `unique` names columns, rows violate it whose values
+    in these another row has, too.
+    """
+
+    expectation: Expectation
+    counts: Column | None
+    violates: Column | None
+    mostly: float
+    shown: tuple[str, ...]
+    unique: tuple[str, ...] = ()
+
+    @property
+    def measures(self) -> tuple[Column, ...]:
+        """What is to be aggregated: the rows that count, and those that violate it."""
+        return _number(self.counts), F.lit(0) if self.violates is None else _number(self.violates)
+
+    def judge(self, _: int, measured: Sequence[Any]) -> Found:
+        """What it comes to."""
+        counted, unexpected = (int(each or 0) for each in measured)
+        is_success = counted == 0 or (float(counted) - float(unexpected)) / float(counted) >= self.mostly
+        return Found(is_success, None, counted, unexpected)
+
+
+def plain(expectation: Expectation, schema: StructType) -> Rows | Aggregate:
+    """An expectation of rows of this schema as an aggregate. Raises NotPlain, and NoColumn."""
+    kwargs = Kwargs.of(expectation, schema)
+    of_column = _OF_A_COLUMN.get(expectation.type)
+    if of_column is not None:
+        return _of_a_column(kwargs, of_column)
+    if expectation.type in _OF_COLUMNS:
+        return _OF_COLUMNS[expectation.type](kwargs)
+    if "column" in kwargs.given and expectation.type.startswith("expect_column_values_"):
+        kwargs.column()  # GX would say "list index out of range" of one that is not there
+    return plain_aggregates.aggregate(kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class _OfAColumn:
+    """How an expectation of the values of one column is read; nulls do not count unless they are what it is about."""
+
+    needed: tuple[str, ...]
+    others: tuple[str, ...]
+    expected: Callable[[Kwargs, StructField], Column]
+    is_about_nulls: bool = False
+
+
+def _of_a_column(kwargs: Kwargs, kind: _OfAColumn) -> Rows:
+    kwargs.require(("column", *kind.needed), ("mostly", *kind.others))
+    field = kwargs.column()
+    value, expected = value_of(field), kind.expected(kwargs, field)
+    if kind.is_about_nulls:
+        return Rows(kwargs.expectation, None, ~expected, kwargs.mostly, (field.name,))
+    return Rows(kwargs.expectation, value.isNotNull(), value.isNotNull() & ~expected, kwargs.mostly, (field.name,))
+
+
+def _is_not_null(_: Kwargs, field: StructField) -> Column:
+    return value_of(field).isNotNull()
+
+
+def _between(kwargs: Kwargs, field: StructField) -> Column:
+    low, high = kwargs.bounds(field.dataType)
+    if low is not None and high is not None and (type(low) is not type(high) or low > high):  # type: ignore[operator]
+        raise NotPlain
+    return compared(value_of(field), kwargs, *(None if each is None else literal(each) for each in (low, high)))
+
+
+def _length_between(kwargs: Kwargs, field: StructField) -> Column:
+    low, high = kwargs.whole("min_value"), kwargs.whole("max_value")
+    if not is_text(field) or (low is None and high is None):
+        raise NotPlain
+    return compared(F.length(value_of(field)), kwargs, *(None if each is None else F.lit(each) for each in (low, high)))
+
+
+def _length_equal(kwargs: Kwargs, field: StructField) -> Column:
+    if not is_text(field):
+        raise NotPlain
+    return F.length(value_of(field)) == F.lit(kwargs.number("value"))
+
+
+def _matches(kwargs: Kwargs, field: StructField) -> Column:
+    if not is_text(field):
+        raise NotPlain
+    return value_of(field).rlike(kwargs.text("regex"))
+
+
+def _matches_list(kwargs: Kwargs, field: StructField) -> Column:
+    patterns, match_on = kwargs.texts("regex_list"), kwargs.text("match_on", "any")
+    if not is_text(field) or not patterns or match_on not in {"any", "all"}:
+        raise NotPlain
+    if match_on == "any":
+        return value_of(field).rlike("|".join(patterns))
+    return reduce(lambda one, other: one & other, [value_of(field).rlike(each) for each in patterns])
+
+
+def _matches_none(kwargs: Kwargs, field: StructField) -> Column:
+    patterns = kwargs.texts("regex_list")
+    if not is_text(field) or not patterns:
+        raise NotPlain
+    return reduce(lambda one, other: one & other, [~value_of(field).rlike(each) for each in patterns])
+
+
+def _in_set(kwargs: Kwargs, field: StructField) -> Column:
+    return value_of(field).isin(kwargs.scalars("value_set"))
+
+
+_OF_A_COLUMN = {
+    "expect_column_values_to_not_be_null": _OfAColumn(
+        (), (), lambda _, field: value_of(field).isNotNull(), is_about_nulls=True
+    ),
+    "expect_column_values_to_be_null": _OfAColumn(
+        (), (), lambda _, field: value_of(field).isNull(), is_about_nulls=True
+    ),
+    "expect_column_values_to_be_between": _OfAColumn((), ("min_value", "max_value", *_STRICT), _between),
+    "expect_column_values_to_be_in_set": _OfAColumn(("value_set",), (), _in_set),
+    "expect_column_values_to_not_be_in_set": _OfAColumn(("value_set",), (), lambda *given: ~_in_set(*given)),
+    "expect_column_value_lengths_to_be_between": _OfAColumn((), ("min_value", "max_value", *_STRICT), _length_between),
+    "expect_column_value_lengths_to_equal": _OfAColumn(("value",), (), _length_equal),
+    "expect_column_values_to_match_regex": _OfAColumn(("regex",), (), _matches),
+    "expect_column_values_to_not_match_regex": _OfAColumn(("regex",), (), lambda *given: ~_matches(*given)),
+    "expect_column_values_to_match_regex_list": _OfAColumn(("regex_list",), ("match_on",), _matches_list),
+    "expect_column_values_to_not_match_regex_list": _OfAColumn(("regex_list",), (), _matches_none),
+}
+
+
+def _unique(kwargs: Kwargs) -> Rows:
+    kwargs.require(("column",), ("mostly",))
+    field = kwargs.column()
+    counts = value_of(field).isNotNull()
+    return Rows(kwargs.expectation, counts, None, kwargs.mostly, (field.name,), (field.name,))
+
+
+def _compound_unique(kwargs: Kwargs) -> Rows:
+    fields = _columns(kwargs)
+    names = tuple(each.name for each in fields)
+    return Rows(
+        kwargs.expectation, _counting(kwargs, fields, "all_values_are_missing"), None, kwargs.mostly, names, names
+    )
+
+
+def _sum_equal(kwargs: Kwargs) -> Rows:
+    fields = _columns(kwargs, "sum_total")
+    if not all(isinstance(each.dataType, NumericType) for each in fields):
+        raise NotPlain
+    operands = [_operand(each) for each in fields]
+    return _of_columns(kwargs, fields, F.expr("+".join(operands)) == F.lit(kwargs.number("sum_total")))
+
+
+def _operand(field: StructField) -> str:
+    value = f"coalesce({quoted(field.name)}, 0)"
+    return f"cast({value} as decimal(38, 0))" if isinstance(field.dataType, _INTEGRAL) else value
+
+
+def _all_equal(kwargs: Kwargs) -> Rows:
+    first, *others = (value_of(each) for each in _columns(kwargs))
+    equal = reduce(lambda one, other: one & other, [first.eqNullSafe(each) for each in others])
+    return _of_columns(kwargs, _columns(kwargs), equal)
+
+
+def _all_different(kwargs: Kwargs) -> Rows:
+    values = [value_of(each) for each in _columns(kwargs)]
+    equal = reduce(lambda one, other: one | other, [one.eqNullSafe(other) for one, other in combinations(values, 2)])
+    return _of_columns(kwargs, _columns(kwargs), ~equal)
+
+
+def _columns(kwargs: Kwargs, *needed: str) -> list[StructField]:
+    kwargs.require(("column_list", *needed), ("mostly", "ignore_row_if"))
+    return kwargs.columns()
+
+
+def _of_columns(kwargs: Kwargs, fields: Sequence[StructField], expected: Column) -> Rows:
+    counts = _counting(kwargs, fields, "all_values_are_missing")
+    return _counted(kwargs, fields, counts, expected)
+
+
+def _greater(kwargs: Kwargs) -> Rows:
+    kwargs.require(("column_A", "column_B"), ("or_equal", "mostly", "ignore_row_if"))
+    fields = [kwargs.column("column_A"), kwargs.column("column_B")]
+    one, other = (value_of(each) for each in fields)
+    is_equal = kwargs.flag("or_equal") if kwargs.given.get("or_equal") is not None else False
+    expected = (one >= other) | one.eqNullSafe(other) if is_equal else one > other
+    return _counted(kwargs, fields, _counting(kwargs, fields, "both_values_are_missing"), expected)
+
+
+def _pair_equal(kwargs: Kwargs) -> Rows:
+    kwargs.require(("column_A", "column_B"), ("mostly", "ignore_row_if"))
+    fields = [kwargs.column("column_A"), kwargs.column("column_B")]
+    one, other = (value_of(each) for each in fields)
+    return _counted(kwargs, fields, _counting(kwargs, fields, "both_values_are_missing"), one.eqNullSafe(other))
+
+
+def _counting(kwargs: Kwargs, fields: Sequence[StructField], default: str) -> Column | None:
+    """Which rows count, None for all of them; a pair of columns has words of its own for it."""
+    ignored = kwargs.text("ignore_row_if", default)
+    is_pair = default == "both_values_are_missing"
+    known = {"both_values_are_missing", "either_value_is_missing"} if is_pair else {default, "any_value_is_missing"}
+    if ignored == ("neither" if is_pair else "never"):
+        return None
+    if ignored not in known:
+        raise NotPlain
+    return ~reduce(_FILTERS[ignored], [value_of(each).isNull() for each in fields])
+
+
+def _counted(kwargs: Kwargs, fields: Sequence[StructField], counts: Column | None, expected: Column) -> Rows:
+    violates = ~expected if counts is None else counts & ~expected
+    return Rows(kwargs.expectation, counts, violates, kwargs.mostly, tuple(each.name for each in fields))
+
+
+_OF_COLUMNS: dict[str, Callable[[Kwargs], Rows]] = {
+    "expect_column_values_to_be_unique": _unique,
+    "expect_compound_columns_to_be_unique": _compound_unique,
+    "expect_multicolumn_sum_to_equal": _sum_equal,
+    "expect_multicolumn_values_to_be_equal": _all_equal,
+    "expect_select_column_values_to_be_unique_within_record": _all_different,
+    "expect_column_pair_values_a_to_be_greater_than_b": _greater,
+    "expect_column_pair_values_to_be_equal": _pair_equal,
+}
+
+
+def _number(condition: Column | None) -> Column:
+    return F.count(F.lit(1)) if condition is None else F.count(F.when(condition, F.lit(1)))

@@ -1,0 +1,1 @@
+"""One region as one Spark plan."""

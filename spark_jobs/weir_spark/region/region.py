@@ -1,0 +1,234 @@
+"""Runs the stages of one region as one Spark plan. Invariant: each stage is computed once, however often it is used."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from weir.dataflow.state import StateKind
+from weir.errors import Internal, Misconfigured
+from weir.formats.region_job import (
+    InputToRead,
+    OutputReport,
+    OutputToWrite,
+    RegionJob,
+    RegionReport,
+    StageToRun,
+    StateToRead,
+)
+from weir.store.store import Store
+from weir_spark.checks.checking import check_all
+from weir_spark.region.context import StageContext, check_call, load
+from weir_spark.region.copies import Copies
+from weir_spark.region.persisted import Persisted
+from weir_spark.region.region_checks import RegionChecks, computed_for_checks
+from weir_spark.region.session import active, configure, measured
+from weir_spark.results import writer
+from weir_spark.results.reader import read_input
+from weir_spark.state.compaction import compact
+from weir_spark.state.keyed_state import KeyedState
+from weir_spark.state.operator_state import BroadcastState, ListState, write_operator_state
+from weir_spark.state.reader import StoredState
+from weir_spark.state.writer import write_state
+from weir_spark.transport.archive import Archive, pack, ship, top_level
+
+Say = Callable[[str], None]
+"""Takes one line about what is being done."""
+
+Handle = KeyedState | ListState | BroadcastState
+
+
+def run(job: RegionJob, session: SparkSession, store: Store, say: Say = print) -> RegionReport:
+    """Compute a region and write its outputs; the report is returned, not written.
+
+    Works on Spark Connect and on a session of its own. Raises Misconfigured if a stage is not what it should be;
+    errors of the stages' own code and of Spark pass through as they are.
+    """
+    if job.merges:
+        return compact(job, session, store, say)
+    if job.to_check:
+        return check_all(job, session, say)
+    with active(session):
+        return _Execution(job, session, store, say).run()
+
+
+@dataclass(slots=True)
+class _Execution:
+    """One run of one job; `seconds` says how long each step took."""
+
+    job: RegionJob
+    session: SparkSession
+    store: Store
+    say: Say
+    seconds: dict[str, float] = field(default_factory=dict)
+    states: dict[str, Handle] = field(default_factory=dict)
+    """The handles of states, by name."""
+
+    def run(self) -> RegionReport:
+        with measured(self.seconds, "prepare"):
+            _check_functions(self.job)
+            settings = configure(self.session, self.job.spark_conf)
+            code = f"sha256:{self._ship().fingerprint}"
+            for note in self.job.notes:
+                self.say(note)
+        checks = RegionChecks(self.job, self.session, self.store, self.say, self.seconds)
+        found = checks.restored()
+        if any(each.violated for each in found):
+            return RegionReport(self.job.attempt, (), code, settings, self.seconds, checks=found)
+        copies = Copies(self.job, self.session, self.store, code, settings, self.say)
+        with Persisted(self.job.attempt, self.say) as persisted:
+            results = self._results(copies, persisted)
+            outputs = tuple(
+                self._write(results[stage.name], stage, output) for stage in self.job.stages for output in stage.outputs
+            )
+            found += checks.written(results, outputs, self.states)
+        return RegionReport(self.job.attempt, outputs, code, settings, self.seconds, copies.resumed_from, found)
+
+    def _ship(self) -> Archive:
+        modules = top_level(self.job.modules, [stage.function for stage in self.job.stages])
+        archive = pack(modules)
+        ship(self.session, archive)
+        return archive
+
+    def _results(self, copies: Copies, persisted: Persisted) -> dict[str, DataFrame]:
+        """Build the DataFrame of each stage that is needed; those used more than once are computed now, and once.
+
+        By `localCheckpoint`, not `persist`: a persisted plan is shared by all sessions of a server and outlives a
+        killed one, so that a try could be given rows of an edited function's old form; it is also computed again if
+        an executor is lost, and two outputs could then disagree. A checkpoint goes with its session. Where a stage has
+        a copy, all that follows reads that.
+        """
+        shared = _used_more_than_once(copies.computed)
+        results: dict[str, DataFrame] = {}
+        for stage in self.job.stages:
+            if stage.name in copies.needed and stage.name in copies.resumed:
+                results[stage.name] = copies.resume(stage)
+            elif stage.name in copies.needed:
+                rows = self._planned(stage, results)
+                copies.computes(stage)
+                results[stage.name] = self._kept(stage, rows, copies, persisted, shared)
+        return results
+
+    def _planned(self, stage: StageToRun, results: dict[str, DataFrame]) -> DataFrame:
+        with measured(self.seconds, f"plan {stage.name}"):
+            rows = self._call(stage, results)
+            if (stage.outputs or stage.copy) and not stage.keeps_state_of:
+                writer.check_rows(rows, stage.name, [output.layout for output in stage.outputs], stage.digest)
+        return rows
+
+    def _kept(
+        self, stage: StageToRun, rows: DataFrame, copies: Copies, persisted: Persisted, shared: Set[str]
+    ) -> DataFrame:
+        """The rows as all that follows reads them."""
+        if stage.copy is not None:
+            with measured(self.seconds, f"copy {stage.name}"):
+                return copies.write(stage, rows)
+        # Spark computes anew what it loses of persisted rows: what is written could be others than are checked.
+        if stage.is_persisted and not stage.checks:
+            return persisted.keep(stage.name, rows)
+        return self._computed(rows, stage) if stage.name in shared else rows
+
+    def _computed(self, result: DataFrame, stage: StageToRun) -> DataFrame:
+        self.say(f"computing {stage.name}, which is used more than once")
+        with measured(self.seconds, f"compute {stage.name}"):
+            return result.localCheckpoint(eager=True)
+
+    def _call(self, stage: StageToRun, results: dict[str, DataFrame]) -> DataFrame:
+        inputs = {argument: results[producer] for argument, producer in stage.pipelined.items()}
+        if not stage.function:
+            return _only(inputs, stage)
+        inputs.update((read.argument, self._input(stage, read)) for read in stage.inputs)
+        function = load(stage.function, _owner(stage))
+        result = function(*[self._context(stage), stage.slice][: len(_positional(stage))], **inputs)
+        _check_result(result, stage, self.session)
+        return result  # type: ignore[no-any-return, unused-ignore]  # user code gives Any
+
+    def _input(self, stage: StageToRun, read: InputToRead) -> DataFrame | Handle:
+        if read.state is None:
+            return read_input(self.session, read)
+        handle = self.states[read.argument] = self._handle(stage, read, read.state)
+        return handle
+
+    def _handle(self, stage: StageToRun, read: InputToRead, kept: StateToRead) -> Handle:
+        if kept.state.kind is StateKind.KEYED:
+            return KeyedState(StoredState(self.session, kept, read.key_groups))
+        if kept.state.kind is StateKind.BROADCAST:
+            return BroadcastState(kept.state, self.session, read)
+        return ListState(kept.state, self.session, read, stage.subtask, stage.parallelism)
+
+    def _context(self, stage: StageToRun) -> StageContext:
+        start, end = (datetime.fromisoformat(text) for text in self.job.interval)
+        return StageContext(
+            self.job.epoch, (start, end), stage.subtask, stage.parallelism, self.job.parameters, self.session
+        )
+
+    def _write(self, result: DataFrame, stage: StageToRun, output: OutputToWrite) -> OutputReport:
+        name = f"{stage.name} ({output.layout.id})"
+        self.say(f"writing {name}")
+        if stage.keeps_state_of:
+            return self._write_state(stage, output)
+        with measured(self.seconds, f"write {name}"):
+            written = writer.write(result, stage.name, output, stage.digest)
+        with measured(self.seconds, f"seal {name}"):
+            report = writer.report(written, stage.name, output, self.store)
+        size = sum(file.bytes for file in report.files)
+        self.say(f"wrote {name}: {report.digest.rows} rows, {size} bytes, {len(report.files)} file(s)")
+        return report
+
+    def _write_state(self, stage: StageToRun, output: OutputToWrite) -> OutputReport:
+        handle = self.states[stage.name]
+        with measured(self.seconds, f"write {stage.name}"):
+            if not isinstance(handle, KeyedState):
+                return write_operator_state(handle, stage.name, output, self.store)
+            report = write_state(handle, stage.name, output, self.store)
+        changed = 0 if report.state is None else report.state.changed
+        self.say(f"wrote state {stage.name}: {changed} rows changed, {report.digest.rows} in all")
+        return report
+
+
+def _check_functions(job: RegionJob) -> None:
+    """Find what can be found wrong without computing anything."""
+    for stage in job.stages:
+        if stage.function:
+            function = load(stage.function, _owner(stage))
+            arguments = (*stage.pipelined, *(read.argument for read in stage.inputs))
+            check_call(function, _owner(stage), _positional(stage), arguments)
+
+
+def _owner(stage: StageToRun) -> str:
+    return f"stage {stage.name}"
+
+
+def _positional(stage: StageToRun) -> tuple[str, ...]:
+    return ("ctx",) if stage.slice is None else ("ctx", "slice")
+
+
+def _only(inputs: dict[str, DataFrame], stage: StageToRun) -> DataFrame:
+    if len(inputs) != 1:
+        raise Internal(f"the sink {stage.name} has one pipelined input, found {sorted(inputs)}")
+    return next(iter(inputs.values()))
+
+
+def _check_result(result: Any, stage: StageToRun, session: SparkSession) -> None:
+    if not isinstance(result, DataFrame):
+        raise Misconfigured(
+            f"stage {stage.name}: {stage.function} must return a Spark DataFrame, found {type(result).__name__}"
+            + (" (is a `return` missing?)" if result is None else f" {str(result)[:100]!r}")
+        )
+    if result.sparkSession is not session:
+        raise Misconfigured(
+            f"stage {stage.name}: {stage.function} returns a DataFrame of another Spark session: make it from the "
+            "inputs or from ctx.spark"
+        )
+
+
+def _used_more_than_once(computed: Sequence[StageToRun]) -> set[str]:
+    uses = Counter(producer for stage in computed for producer in stage.pipelined.values())
+    uses.update({stage.name: len(stage.outputs) for stage in computed})
+    uses.subtract({stage.keeps_state_of: 1 for stage in computed if stage.keeps_state_of})  # that reads its handle
+    return {name for name, count in uses.items() if count > 1} | computed_for_checks(computed)

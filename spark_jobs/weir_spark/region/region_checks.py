@@ -1,0 +1,114 @@
+"""The checks of a region. Invariant: what is checked is what has been written, as it is read back from its files.
+
+Restored inputs are looked at before anything is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql import DataFrame, SparkSession
+
+from weir.errors import Internal, Misconfigured
+from weir.formats.checks import CheckReport
+from weir.formats.region_job import InputToRead, OutputReport, PartitionToRead, RegionJob, StageToRun, StateFileToRead
+from weir.store.store import Store
+from weir_spark.checks.gate import Checked, check
+from weir_spark.checks.integrity import check_restored
+from weir_spark.region.session import measured
+from weir_spark.results.digest import digest_of, quoted
+from weir_spark.results.reader import read_input
+from weir_spark.state.keyed_state import KeyedState
+from weir_spark.state.reader import StoredState
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RegionChecks:
+    """What a job asks for to be checked; `seconds` is told how long each stage's checks took."""
+
+    job: RegionJob
+    session: SparkSession
+    store: Store
+    say: Say
+    seconds: dict[str, float]
+
+    def restored(self) -> tuple[CheckReport, ...]:
+        """The checks of restored inputs."""
+        found: list[CheckReport] = []
+        for stage in self.job.stages:
+            for read in stage.inputs:
+                if not read.restored:
+                    continue
+                with measured(self.seconds, f"check {read.argument} of {stage.name}"):
+                    for each in read.restored:
+                        found += check_restored(self.session, each, read.argument, say=self.say)
+        return tuple(found)
+
+    def written(
+        self,
+        results: Mapping[str, DataFrame],
+        outputs: Sequence[OutputReport],
+        handles: Mapping[str, object],
+    ) -> tuple[CheckReport, ...]:
+        """The checks of what was written, and of stages that write nothing."""
+        found: list[CheckReport] = []
+        for stage in self.job.stages:
+            if not stage.checks:
+                continue
+            with measured(self.seconds, f"check {stage.name}"):
+                rows, about = self._rows(stage, results, outputs, handles)
+                found += [check(rows, each, about, self.say) for each in stage.checks]
+        return tuple(found)
+
+    def _rows(
+        self,
+        stage: StageToRun,
+        results: Mapping[str, DataFrame],
+        outputs: Sequence[OutputReport],
+        handles: Mapping[str, object],
+    ) -> tuple[DataFrame, Checked]:
+        output = next((each for each in outputs if each.stage == stage.name), None)
+        if output is None:
+            return results[stage.name], _of_rows(results[stage.name], stage)
+        about = Checked(stage.name, stage.subtask, str(output.digest), output.digest.rows)
+        handle = handles.get(stage.name) if stage.keeps_state_of else None
+        return (self._state(output, handle) if isinstance(handle, KeyedState) else self._output(stage, output)), about
+
+    def _output(self, stage: StageToRun, output: OutputReport) -> DataFrame:
+        part = PartitionToRead(stage.name, stage.subtask, self._files(output))
+        return read_input(self.session, InputToRead(stage.name, output.layout, output.spark_schema, (part,)))
+
+    def _state(self, output: OutputReport, handle: KeyedState) -> DataFrame:
+        """All visible rows of a keyed state: those of the files that it goes on from, and what was written now."""
+        if output.state is None:
+            raise Internal(f"the output {output.stage} is of keyed state, but has no tallies; report this")
+        stored = handle.stored
+        groups = stored.key_groups or (0, output.layout.max_parallelism - 1)
+        sizes = [(each.rows, each.bytes) for each in output.files]
+        written = [
+            StateFileToRead(path, self.job.epoch, groups, *size)
+            for path, size in zip(self._files(output), sizes, strict=True)
+        ]
+        files = (*(() if output.state.is_whole else stored.read.files), *written)
+        now = StoredState(self.session, replace(stored.read, files=files), stored.key_groups)
+        return now.rows().select(*map(quoted, now.schema.fieldNames()))
+
+    def _files(self, output: OutputReport) -> tuple[str, ...]:
+        return tuple(self.store.spark_url(f"{output.folder}/{each.name}") for each in output.files)
+
+
+def computed_for_checks(stages: Sequence[StageToRun]) -> set[str]:
+    """The stages that are checked and write nothing: their rows are computed once, and looked at as often as needed."""
+    return {stage.name for stage in stages if stage.checks and not stage.outputs}
+
+
+def _of_rows(rows: DataFrame, stage: StageToRun) -> Checked:
+    """What the rows of a stage are that writes nothing; a digest that they cannot have is empty."""
+    try:
+        digest = digest_of(rows, stage.digest)
+    except Misconfigured:
+        return Checked(stage.name, stage.subtask, "", rows.count())
+    return Checked(stage.name, stage.subtask, str(digest), digest.rows)

@@ -1,0 +1,119 @@
+"""The settings of a session. Invariant: one content has one digest, whichever server and defaults it met.
+
+How long the steps of a job take. Invariant: what fails is measured, too.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from pyspark.errors import AnalysisException, IllegalArgumentException
+from pyspark.sql import SparkSession
+
+from weir.errors import Misconfigured
+
+FORCED: Mapping[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    # Spark's default. `Origin` and `origin` are one column, so a region may not change what a key means.
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.parquet.compression.codec": "zstd",
+    # Spark's default, INT96, has neither statistics nor an order.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.writeLegacyFormat": "false",
+}
+"""What Weir sets in every session, whatever the server's or the region's settings say."""
+
+_DEFAULTS: Mapping[str, str] = {
+    # The server's own log has the JVM's stack traces; in the log of an Airflow task they bury the message.
+    "spark.sql.connect.serverStacktrace.enabled": "false",
+    "spark.sql.pyspark.jvmStacktrace.enabled": "false",
+}
+"""What Weir sets unless the region says otherwise. None of it can change a result."""
+
+
+def configure(session: SparkSession, extra: Mapping[str, str]) -> dict[str, str]:
+    """Set Weir's and the region's settings and return what a manifest records of them, with Spark's version.
+
+    Raises Misconfigured for a setting that contradicts one of Weir's, and for one that only a server's start can set.
+    """
+    for key, value in extra.items():
+        _check(key, value)
+    for key, value in {**_DEFAULTS, **extra, **FORCED}.items():
+        _set(session, key, value)
+    return {**FORCED, **extra, "spark.version": session.version}
+
+
+def session_of_program(name: str, remote: str | None, settings: Mapping[str, str]) -> SparkSession:
+    """A session that a program has for itself: on a server, or else of its own, with these settings of its start."""
+    if remote:
+        url = remote.rstrip(";/") + (";" if ";" in remote else "/;")
+        return SparkSession.builder.remote(f"{url}session_id={uuid.uuid4()}").create()
+    builder = SparkSession.builder.appName(name).config("spark.log.level", "ERROR")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def is_remote(session: SparkSession) -> bool:
+    """Tell whether a session is a client of a Spark Connect server."""
+    return type(session).__module__.startswith("pyspark.sql.connect")
+
+
+@contextmanager
+def active(session: SparkSession) -> Iterator[None]:
+    """Make a remote session this thread's active one.
+
+    pyspark asks the active session, not the DataFrame's own, how to make a UDF and whose a checkpoint is. A session
+    of Spark's classic kind is left alone: there is one context in a process.
+    """
+    if not is_remote(session):
+        yield
+        return
+    holder = type(session)._active_session  # noqa: SLF001  # there is no public way for a remote session
+    before = getattr(holder, "session", None)
+    holder.session = session
+    try:
+        yield
+    finally:
+        holder.session = None if before is session else before
+
+
+def _check(key: str, value: str) -> None:
+    forced = FORCED.get(key)
+    if forced is not None and value.lower() != forced.lower():
+        raise Misconfigured(
+            f"the Spark setting {key} is {value!r}, but Weir needs {forced!r} in every session, so that equal rows "
+            "have equal digests: remove it from `spark` of the stages of this region"
+        )
+
+
+def _set(session: SparkSession, key: str, value: str) -> None:
+    if not is_remote(session) and session.conf.get(key, None) == value:
+        return  # given at the submission, where it may be one that only a start can set
+    try:
+        session.conf.set(key, value)
+    except (AnalysisException, IllegalArgumentException) as error:
+        raise Misconfigured(
+            f"the Spark setting {key}={value!r} cannot be set for a session: {_first_line(error)}. What only a start "
+            "can set (memory, cores, jars) belongs where the Connect server is started; in `spark` of a stage it has "
+            "an effect where the region is submitted, by a connection of the type 'spark'"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n", 1)[0]
+
+
+@contextmanager
+def measured(seconds: dict[str, float], step: str) -> Iterator[None]:
+    """Enter how many seconds a step takes."""
+    start = time.monotonic()
+    try:
+        yield
+    finally:
+        seconds[step] = round(time.monotonic() - start, 3)

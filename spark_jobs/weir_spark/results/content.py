@@ -1,0 +1,114 @@
+"""What the rows of stored results are, computed again from their files.
+
+Invariant: exactly the files of a manifest are read, as an input or a state is; a digest that is not as expected is
+computed twice, and told only if it comes out the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import IntegerType, StructType
+
+from weir.errors import WeirError
+from weir.formats.content_check import ContentAnswer, ResultToCheck, request_from_json
+from weir.formats.manifest import digest_version
+from weir.formats.region_job import StateToRead
+from weir.topology.partitions import KEY_GROUP_COLUMN
+from weir_spark.region.session import active, configure, session_of_program
+from weir_spark.results.digest import VERSION, digest_of
+from weir_spark.results.reader import READ_OPTIONS
+from weir_spark.state.reader import StoredState
+from weir_spark.state.writer import state_digest
+
+_AT_ONCE = 4
+"""Results at a time: a small one keeps no cluster busy."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Answer the request that the command line names; returns the exit code."""
+    given = _parser().parse_args(arguments)
+    try:
+        results = request_from_json(Path(given.request).read_text())
+        session = session_of_program("weir verify", given.remote, {})
+        try:
+            configure(session, {})
+            _answer_all(session, results)
+        finally:
+            session.stop()
+    except (WeirError, OSError, PySparkException) as error:
+        print(f"{type(error).__name__}: {_first_line(error)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def content_of(session: SparkSession, result: ResultToCheck) -> ContentAnswer:
+    """The digest of the rows in a result's files; of keyed state that of the rows which all of its files come to."""
+    version = digest_version(result.expected)
+    if version != VERSION:
+        why = f"its digest is of version {version}, this Weir computes {VERSION}: nothing can be said of it"
+        return ContentAnswer(result.number, error=why)
+    try:
+        found = _digest(session, result)
+        if found != result.expected and found != _digest(session, result):
+            return ContentAnswer(result.number, error="its digest comes out otherwise each time")
+    except (PySparkException, WeirError) as error:
+        return ContentAnswer(result.number, error=f"{type(error).__name__}: {_first_line(error)}")
+    return ContentAnswer(result.number, found)
+
+
+def _digest(session: SparkSession, result: ResultToCheck) -> str:
+    if result.state is None:
+        return str(digest_of(_rows(session, result), result.rule))
+    return str(state_digest(StoredState(session, _as_written(result.state, result.spark_schema))))
+
+
+def _as_written(state: StateToRead, spark_schema: str) -> StateToRead:
+    """The state with the columns that it had when it was written, whatever is declared by now."""
+    columns = StructType.fromJson(json.loads(spark_schema)).toDDL()
+    return replace(state, state=replace(state.state, schema=columns))
+
+
+def _rows(session: SparkSession, result: ResultToCheck) -> DataFrame:
+    schema = StructType.fromJson(json.loads(result.spark_schema))
+    stored = StructType([*schema.fields]).add(KEY_GROUP_COLUMN, IntegerType()) if result.is_keyed else schema
+    if not result.files:
+        return session.createDataFrame([], stored)
+    return session.read.options(**READ_OPTIONS).schema(stored).parquet(*result.files)
+
+
+def _answer_all(session: SparkSession, results: Sequence[ResultToCheck]) -> None:
+    lock = threading.Lock()
+
+    def answer(result: ResultToCheck) -> None:
+        with active(session):
+            told = content_of(session, result).to_json()
+        with lock:
+            print(told, flush=True)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        list(pool.map(answer, results))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n", 1)[0]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="Compute the digests of stored results again.")
+    parser.add_argument("request", help="path of the request")
+    parser.add_argument("--remote", help="a Spark Connect server, sc://host:port; without it, a session of its own")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,259 @@
+"""The digest of a result: what the rows are, whatever their order, files and partitions.
+
+Invariant: rows that differ in any value, null, length or nesting are hashed from different sequences, and equal rows
+(-0.0 and 0.0, all NaNs, maps in any order) from the same one. Vectors: tests/golden/digest.json.
+
+Spark's `xxhash64` skips nulls, at every depth, and refuses maps. So the values of a row or struct are hashed behind a
+number whose bits say which of them are null, arrays behind their size, and maps as their entries sorted by key.
+
+A stage's rule says what counts: top-level columns that are left out of the hash, and such that are rounded before it,
+half up. The schema's fingerprint is of all columns, and the rule's own fingerprint is part of the digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NumericType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
+from weir.errors import Internal, Misconfigured
+from weir.formats.manifest import ContentDigest
+from weir.topology.partitions import KEY_GROUP_COLUMN
+
+_PLAIN = (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DateType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+VERSION = 1
+"""Of the definition; another one needs another number, and vectors of its own in tests/golden/digest.json."""
+
+_ROWS = "_weir_rows"
+"""The rows' name in the hash's SQL. Without one, `a.b` might be a column of a DataFrame that its stage has named a."""
+
+_BITS = 63
+_LOW_HALF = 0xFFFFFFFF
+_MASK = 2**64 - 1
+
+
+def observe(df: DataFrame, observation: Observation, rule: DigestRule = PLAIN_RULE) -> DataFrame:
+    """The rows of `df`, whose measures `observation` holds once they are computed; `to_digest` takes them.
+
+    Raises Misconfigured for a column whose type has no canonical value, or that the rule names and cannot mean.
+    """
+    return df.alias(_ROWS).observe(observation, *_measures(df.schema, rule))
+
+
+def digest_of(df: DataFrame, rule: DigestRule = PLAIN_RULE) -> ContentDigest:
+    """Compute the digest of a DataFrame by a query of its own: for tests, and for data that is there already."""
+    row = df.alias(_ROWS).agg(*_measures(df.schema, rule)).collect()[0]
+    return to_digest(df.schema, row.asDict(), rule)
+
+
+def hashed(df: DataFrame, counted: StructType, name: str) -> DataFrame:
+    """The rows of `df` with a column `name`: the hash of the columns `counted`, of which `sums` make measures."""
+    return df.alias(_ROWS).select("*", F.expr(row_hash(counted)).alias(name))
+
+
+def sums(hashes: Column) -> tuple[Column, Column, Column, Column]:
+    """The number of rows, their hashes' xor, and the sums of their low and high halves; nulls are no rows.
+
+    The sums overflow, which is an error, beyond 2**31 rows a partition.
+    """
+    return (
+        F.count(hashes).alias("rows"),
+        F.bit_xor(hashes).alias("xor"),
+        F.sum(hashes.bitwiseAND(F.lit(_LOW_HALF))).alias("low_sum"),
+        F.sum(F.shiftrightunsigned(hashes, 32)).alias("high_sum"),
+    )
+
+
+def measures(values: Sequence[Any]) -> tuple[int, int, int, int]:
+    """What Spark has computed of `sums`, as numbers."""
+    rows, xor, low_sum, high_sum = (int(value or 0) for value in values)
+    return rows, xor & _MASK, low_sum, high_sum
+
+
+def to_digest(schema: StructType, measured: Mapping[str, Any], rule: DigestRule = PLAIN_RULE) -> ContentDigest:
+    """Make a digest of the measures; a key-group column counts for the hash, not for the schema."""
+    if not measured.keys() >= {"rows", "xor", "low_sum", "high_sum"}:
+        raise Internal(f"Spark has not observed the digest of a result: found {dict(measured)}")
+    return ContentDigest(
+        schema=schema_fingerprint(schema),
+        rows=int(measured["rows"]),
+        xor=int(measured["xor"] or 0) & _MASK,
+        low_sum=int(measured["low_sum"] or 0),
+        high_sum=int(measured["high_sum"] or 0),
+        version=VERSION,
+        rule=rule.fingerprint,
+    )
+
+
+def row_hash(schema: StructType, rule: DigestRule = PLAIN_RULE) -> str:
+    """The 64-bit hash of a row of `schema` as SQL, over null flags and canonical values, in the columns' order.
+
+    As text, since Spark Connect refuses a tree of calls as deep as nested types make it.
+    """
+    _check_rule(schema, rule)
+    fields = [field for field in schema.fields if field.name not in rule.ignore]
+    values = [f"{_ROWS}.{quoted(field.name)}" for field in fields]
+    counted = [_counted(value, field, rule) for value, field in zip(values, fields, strict=True)]
+    # Where all columns are left out, the number of rows still counts.
+    return f"xxhash64({', '.join([*_bits(values), *counted]) or '0L'})"
+
+
+def schema_fingerprint(schema: StructType) -> str:
+    """16 hexadecimal digits over names (as they are spelled) and types, in order; without nullability and metadata."""
+    fields = [[field.name, type_signature(field.dataType)] for field in schema.fields if field.name != KEY_GROUP_COLUMN]
+    return hashlib.sha256(json.dumps(fields, separators=(",", ":")).encode()).hexdigest()[:16]
+
+
+def is_same(one: str, other: str, data_type: DataType) -> Column:
+    """Whether two values, as SQL, count as the same for a digest; nulls do, too."""
+    return F.expr(f"{_canonical(one, data_type, one, 0)} <=> {_canonical(other, data_type, other, 0)}")
+
+
+def quoted(name: str) -> str:
+    """Spell a column's name so that Spark takes dots and backticks in it as they are."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def type_signature(data_type: DataType) -> Any:
+    """A type as JSON values, without nullability and metadata at any depth."""
+    if isinstance(data_type, StructType):
+        return ["struct", [[field.name, type_signature(field.dataType)] for field in data_type.fields]]
+    if isinstance(data_type, ArrayType):
+        return ["array", type_signature(data_type.elementType)]
+    if isinstance(data_type, MapType):
+        return ["map", type_signature(data_type.keyType), type_signature(data_type.valueType)]
+    return data_type.simpleString()
+
+
+def _check_rule(schema: StructType, rule: DigestRule) -> None:
+    types = {field.name: field.dataType for field in schema.fields if field.name != KEY_GROUP_COLUMN}
+    there = ", ".join(f"{name} {kind.simpleString()}" for name, kind in types.items())
+    for column in (*rule.round, *rule.ignore):
+        if column not in types:
+            does = "rounds" if column in rule.round else "ignores"
+            raise Misconfigured(
+                f"its digest {does} the column {column!r}, but there is no such column (a rule names columns at the "
+                f"top, spelled exactly so): there are {there}"
+            )
+    for column in rule.round:
+        if not isinstance(types[column], NumericType):
+            raise Misconfigured(
+                f"its digest rounds the column {column!r}, but that is of type {types[column].simpleString()}, and "
+                f"only numbers can be rounded: there are {there}"
+            )
+
+
+def _counted(value: str, field: StructField, rule: DigestRule) -> str:
+    """What of a column's value counts; whole numbers have no places to round.
+
+    Rounding a double takes a decimal, so that it is called once, and never gives a negative zero.
+    """
+    places, kind = rule.round.get(field.name), field.dataType
+    if places is not None and isinstance(kind, (FloatType, DoubleType)):
+        return f"if(isnan({value}), {kind.simpleString()}('NaN'), round({value}, {places}))"
+    if places is not None and isinstance(kind, DecimalType):
+        return f"round({value}, {places})"
+    return _canonical(value, kind, f"column {field.name}", 0)
+
+
+def _measures(schema: StructType, rule: DigestRule) -> tuple[Column, ...]:
+    return sums(F.expr(row_hash(schema, rule)))
+
+
+def _flagged(values: Sequence[str], types: Sequence[tuple[DataType, str]], depth: int = 0) -> list[str]:
+    """The numbers of null bits, one for 63 values, and then the values in their canonical forms."""
+    return [*_bits(values), *(_canonical(value, *kind, depth) for value, kind in zip(values, types, strict=True))]
+
+
+def _bits(values: Sequence[str]) -> list[str]:
+    return [_null_bits(values[first : first + _BITS]) for first in range(0, len(values), _BITS)]
+
+
+def _null_bits(values: Sequence[str]) -> str:
+    return " | ".join(f"if({value} is null, {1 << place}L, 0L)" for place, value in enumerate(values))
+
+
+def _canonical(value: str, data_type: DataType, where: str, depth: int) -> str:
+    """An expression that is null where `value` is, and whose hash stands for the value everywhere else.
+
+    `depth` counts the lambdas around it, whose variables must differ.
+    """
+    if isinstance(data_type, StructType):
+        return _canonical_struct(value, data_type, where, depth)
+    if isinstance(data_type, ArrayType):
+        return _canonical_array(value, data_type, where, depth)
+    if isinstance(data_type, MapType):
+        return _canonical_map(value, data_type, where, depth)
+    if isinstance(data_type, (FloatType, DoubleType)):
+        kind = data_type.simpleString()
+        return f"if(isnan({value}), {kind}('NaN'), if({value} = {kind}(0), {kind}(0), {value}))"
+    if isinstance(data_type, StringType) and data_type.collation != "UTF8_BINARY":
+        return f"collate({value}, 'UTF8_BINARY')"
+    if type(data_type) in _PLAIN:
+        return value
+    raise Misconfigured(
+        f"{where} is of type {data_type.simpleString()}, which has no canonical value to digest: cast it in the stage, "
+        "intervals to numbers of days or seconds, variants to strings (to_json)"
+    )
+
+
+def _canonical_struct(value: str, data_type: StructType, where: str, depth: int) -> str:
+    values = [f"{value}.{quoted(field.name)}" for field in data_type.fields]
+    return _tuple(*_flagged(values, [(field.dataType, f"{where}.{field.name}") for field in data_type.fields], depth))
+
+
+def _canonical_array(value: str, data_type: ArrayType, where: str, depth: int) -> str:
+    each = f"_each{depth}"
+    element = _tuple(*_flagged([each], [(data_type.elementType, f"{where}[]")], depth + 1))
+    return _tuple(f"array_size({value})", f"transform({value}, {each} -> {element})")
+
+
+def _canonical_map(value: str, data_type: MapType, where: str, depth: int) -> str:
+    each, entries = f"_each{depth}", f"map_entries({value})"
+    key = _canonical(f"{each}.key", data_type.keyType, f"{where} (keys)", depth + 1)
+    kept = _flagged([f"{each}.value"], [(data_type.valueType, f"{where} (values)")], depth + 1)
+    # Keys are unique and never null, so that the order of the entries is that of their keys.
+    return _tuple(f"array_size({entries})", f"sort_array(transform({entries}, {each} -> {_tuple(key, *kept)}))")
+
+
+def _tuple(*parts: str) -> str:
+    return "named_struct(" + ", ".join(f"'_{number}', {part}" for number, part in enumerate(parts)) + ")"

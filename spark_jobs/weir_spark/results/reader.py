@@ -1,0 +1,139 @@
+"""Reads an input from the store. Invariant: exactly the files that its manifests name, or an error; no more, no fewer.
+
+An input with a declared schema has these columns in every epoch, in the first one without rows.
+
+Which input it was that Spark could not read. Invariant: only a file that the job was told to read is blamed.
+
+Spark names a file; people and the coordinator think in result partitions and attempts. Whether a file is lost is not
+decided here: it was not to be read for a moment, and the store is asked.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+from pyspark.errors import ParseException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from pyspark.sql.types import IntegerType, StructType
+
+from weir.errors import InputUnreadable, Misconfigured
+from weir.formats.region_job import InputToRead, RegionJob, StageToRun
+from weir.topology.partitions import KEY_GROUP_COLUMN
+from weir_spark.results.digest import quoted, type_signature
+
+READ_OPTIONS = {
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "mergeSchema": "false",
+    "parquet.page.verify-checksum.enabled": "true",
+}
+
+
+def read_input(session: SparkSession, read: InputToRead) -> DataFrame:
+    """Read the recorded files by their recorded schema, of the wanted key groups only; without the key-group column.
+
+    No directory is listed, so that no schema and no partition column is ever guessed from what lies beside the files.
+    Raises Misconfigured if names or types are not those of the declared schema.
+    """
+    declared = _declared(session, read) if read.declared_schema else None
+    if declared is not None and not read.partitions:
+        return session.createDataFrame([], declared)
+    schema = StructType.fromJson(json.loads(read.spark_schema))
+    rows = _rows(session, read, schema)
+    if declared is None:
+        return rows
+    _require_equal(schema, declared, read)
+    return rows.select(*[F.col(quoted(name)) for name in declared.fieldNames()])
+
+
+def _rows(session: SparkSession, read: InputToRead, schema: StructType) -> DataFrame:
+    files = [file for partition in read.partitions for file in partition.files]
+    if not files:
+        return session.createDataFrame([], schema)
+    if read.key_groups is None or not read.layout.keys:
+        return session.read.options(**READ_OPTIONS).schema(schema).parquet(*files)
+    first, last = read.key_groups
+    stored = StructType([*schema.fields]).add(KEY_GROUP_COLUMN, IntegerType())
+    rows = session.read.options(**READ_OPTIONS).schema(stored).parquet(*files)
+    return rows.where(F.col(KEY_GROUP_COLUMN).between(first, last)).drop(KEY_GROUP_COLUMN)
+
+
+def _declared(session: SparkSession, read: InputToRead) -> StructType:
+    try:
+        return session.createDataFrame([], read.declared_schema).schema
+    except ParseException as error:
+        raise Misconfigured(
+            f"the schema of the input {read.argument!r} is not one: expected a Spark DDL string, like "
+            f"'id BIGINT, seen TIMESTAMP', found {read.declared_schema!r}: {error}"
+        ) from error
+
+
+def _require_equal(found: StructType, declared: StructType, read: InputToRead) -> None:
+    """Whatever their order and nullability: a stage takes its columns by name."""
+    types = [{field.name: type_signature(field.dataType) for field in each.fields} for each in (found, declared)]
+    if types[0] == types[1]:
+        return
+    written = read.partitions[0]
+    raise Misconfigured(
+        f"the input {read.argument!r} is declared with the schema {_shown(declared)}, but the result of "
+        f"{written.stage} of the epoch before has {_shown(found)}: correct previous({written.stage!r}, schema=...), or "
+        f"let the epoch before be computed by the present stages (clear {written.stage} of that run)"
+    )
+
+
+def _shown(schema: StructType) -> str:
+    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema.fields)
+
+
+_UNREADABLE = re.compile(r"\[(FAILED_READ_FILE\.(?:FILE_NOT_EXIST|NO_HINT|CANNOT_READ_FILE_FOOTER)|PATH_NOT_FOUND)\]")
+"""Spark's conditions; others of FAILED_READ_FILE are about types and file systems, which no other try changes."""
+
+_FILE = re.compile(r"(?:[^/\s]+/){4}[^/\s]+\.parquet")
+"""The end of a result file's path: stage, layout, subtask, attempt, file. None of them is ever spelled in two ways."""
+
+_PARTS = 5
+
+
+def unreadable_input(error: Exception, job: RegionJob) -> InputUnreadable | None:
+    """The error to raise in the place of `error` if Spark could not read an input or a copy, else None.
+
+    Spark Connect gives the condition and the path their own fields, a classic session only the text of Java's trace.
+    """
+    said = str(error)
+    condition = _UNREADABLE.search(said)
+    if condition is None:
+        return None
+    read = {"/".join(file.split("/")[-_PARTS:]): what for file, what in _files(job)}
+    for found in _FILE.finditer(said, condition.start()):
+        what = read.get(found.group()) or _own_copy(job, found.group())
+        if what is not None:
+            return InputUnreadable(f"region {job.region}: Spark could not read {what}: {condition[1]}, {found.group()}")
+    return None
+
+
+def _files(job: RegionJob) -> Iterator[tuple[str, str]]:
+    """All files that the job was told to read, each with what it belongs to."""
+    for stage in job.stages:
+        for read in stage.inputs:
+            for part in read.partitions:
+                run = f" of {part.run}" if part.run else ""
+                what = (
+                    f"{part.stage}[{part.subtask}] ({read.layout.id}){run} of attempt {part.attempt}, which "
+                    f"{stage.name} reads as {read.argument!r}"
+                )
+                yield from ((file, what) for file in part.files)
+        if stage.resume is not None:
+            yield from ((file, _copy(stage, stage.resume.attempt)) for file in stage.resume.files)
+
+
+def _own_copy(job: RegionJob, file: str) -> str | None:
+    folder = file.rpartition("/")[0]
+    own = (each for each in job.stages if each.copy is not None and each.copy.folder.endswith(f"/{folder}"))
+    return next((_copy(stage, job.attempt) for stage in own), None)
+
+
+def _copy(stage: StageToRun, attempt: str) -> str:
+    return f"the copy of {stage.name}[{stage.subtask}] of attempt {attempt}"

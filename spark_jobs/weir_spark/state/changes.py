@@ -1,0 +1,155 @@
+"""What a stage's function has asked of a state, as rows. Invariant: they are computed once, whatever is asked of them.
+
+Changes are numbered in the order in which they were made, and the later one of a key wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+
+from weir.errors import Misconfigured
+from weir.topology.partitions import KEY_GROUP_COLUMN, Layout
+from weir_spark.results import digest, writer
+from weir_spark.results.digest import quoted
+from weir_spark.state.keyed_state import Change, KeyedState
+from weir_spark.state.reader import DELETED, UPDATED
+
+HASH = "_weir_hash"
+
+CHANGE = "_weir_change"
+"""The number of the change that a row belongs to."""
+
+IS_ALONE = "_weir_is_alone"
+"""Whether it is an error that a change has a second row of the key."""
+
+ONLY_CHANGED = "_weir_only_changed"
+
+_MOST = 60
+"""Of changes in an epoch: which of them name a key is a number of 64 bits."""
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """The rows to be set and the keys to be deleted: the columns of the files, and those above."""
+
+    rows: DataFrame
+    count: int
+    has_only_changed: bool
+
+
+def incoming(state: KeyedState, name: str, layout: Layout) -> Incoming | None:
+    """Compute the changes, once; None where there are none.
+
+    Raises Misconfigured for columns of other types than were declared, and for more changes than can be told apart.
+    """
+    if len(state.changes) > _MOST:
+        raise Misconfigured(
+            f"state {name!r}: {len(state.changes)} upserts and deletions in one epoch are more than {_MOST}: union "
+            "their rows first"
+        )
+    parts = [_incoming(state, number, change, name, layout) for number, change in enumerate(state.changes)]
+    if not parts:
+        return None
+    rows = reduce(DataFrame.unionByName, parts).localCheckpoint(eager=False)  # the count below computes it
+    count = rows.count()
+    return Incoming(rows, count, any(each.only_changed for each in state.changes)) if count else None
+
+
+def is_twice() -> Column:
+    """Of the rows of a key: whether a change that may have one row of it only has more."""
+    places = F.when(F.col(IS_ALONE), F.expr(f"shiftleft(1L, {CHANGE})"))
+    return F.count(places) > F.bit_count(F.bit_or(places))
+
+
+def error_of_several(changes: Incoming, keys: Sequence[str], name: str) -> Misconfigured:
+    """Say which keys have several rows in one change."""
+    found = (
+        changes.rows.where(F.col(IS_ALONE))
+        .groupBy(CHANGE, *map(quoted, keys))
+        .agg(F.count(F.lit(1)).alias("_weir_rows"))
+        .where("_weir_rows > 1")
+        .orderBy(F.desc("_weir_rows"), *map(quoted, keys))
+        .limit(_SHOWN)
+        .collect()
+    )
+    shown = "; ".join(f"{_shown(row, keys)} ({row['_weir_rows']} rows)" for row in found)
+    return Misconfigured(
+        f"state {name!r}: an upsert has several rows of one key, as for {shown}: aggregate them first, or say which "
+        "one wins with upsert(..., order_by=[columns])"
+    )
+
+
+def is_foreign(key_groups: tuple[int, int] | None) -> Column:
+    """Whether a key is of key groups that another subtask keeps."""
+    return F.expr("false") if key_groups is None else ~F.col(KEY_GROUP_COLUMN).between(*key_groups)
+
+
+def error_of_foreign(
+    changes: Incoming, key_groups: tuple[int, int] | None, keys: Sequence[str], name: str
+) -> Misconfigured:
+    """Say which keys another subtask keeps."""
+    found = changes.rows.where(~F.col(DELETED) & is_foreign(key_groups)).select(*map(quoted, keys)).distinct()
+    shown = "; ".join(_shown(row, keys) for row in found.orderBy(*map(quoted, keys)).limit(_SHOWN).collect())
+    return Misconfigured(
+        f"state {name!r}: an upsert has rows that another subtask keeps, as for {shown}: they would be lost. Have the "
+        f"stage read its inputs by {', '.join(keys)} (blocking(..., by=...)), or give it one subtask (parallelism=1)"
+    )
+
+
+def _shown(row: Row, keys: Sequence[str]) -> str:
+    return ", ".join(f"{key}={row[key]!r}" for key in keys)
+
+
+def _incoming(state: KeyedState, number: int, change: Change, name: str, layout: Layout) -> DataFrame:
+    """The rows of a change with the columns of the files, in the declared types."""
+    stored = state.stored
+    schema = stored.schema
+    _require_types(state, change, name)
+    columns = [
+        F.col(quoted(field.name))
+        if not change.is_deletion or field.name in stored.keys
+        else F.lit(None).cast(field.dataType).alias(field.name)
+        for field in schema.fields
+    ]
+    order = [F.col(quoted(each)).alias(f"_weir_by_{i}") for i, each in enumerate(change.order_by)]
+    rows = change.rows.select(*columns, *order)
+    rows = rows.withColumns(
+        {
+            KEY_GROUP_COLUMN: writer.key_group(schema, name, layout),
+            DELETED: F.lit(change.is_deletion),
+            CHANGE: F.lit(number),
+            IS_ALONE: F.lit(not change.is_deletion and not change.order_by),
+            ONLY_CHANGED: F.lit(change.only_changed),
+            **({UPDATED: F.lit(stored.read.updated).cast("bigint")} if stored.has_end else {}),
+        }
+    )
+    rows = digest.hashed(rows, stored.counted, HASH)
+    return _highest(rows, stored.keys, len(order)) if order else rows
+
+
+def _highest(rows: DataFrame, keys: Sequence[str], order: int) -> DataFrame:
+    """Of each key the row that is highest in its order; of equally high ones the same one each time, by its hash."""
+    by = [f"_weir_by_{i}" for i in range(order)]
+    kept = [quoted(each) for each in rows.columns if each not in by]
+    highest = rows.groupBy(*[F.col(quoted(key)).alias(f"_weir_key_{i}") for i, key in enumerate(keys)]).agg(
+        F.max_by(F.struct(*kept), F.struct(*by, HASH)).alias("_weir_row")
+    )
+    return highest.select("_weir_row.*")
+
+
+def _require_types(state: KeyedState, change: Change, name: str) -> None:
+    types = {field.name: field.dataType for field in change.rows.schema.fields}
+    for field in state.stored.schema.fields:
+        found = types.get(field.name)
+        if found is not None and digest.type_signature(found) != digest.type_signature(field.dataType):
+            raise Misconfigured(
+                f"state {name!r}: the column {field.name!r} is declared as {field.dataType.simpleString()}, but the "
+                f"rows have {found.simpleString()}: cast it in the stage"
+            )

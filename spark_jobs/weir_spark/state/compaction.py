@@ -1,0 +1,60 @@
+"""Merges runs of keyed state. Invariant: of each key the row of the latest epoch is left, and no other.
+
+All rows of a key group are in one file of the merged run, sorted by key group and keys as in every other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+
+from weir.formats.manifest import ContentDigest
+from weir.formats.region_job import MergeToWrite, OutputReport, RegionJob, RegionReport
+from weir.store.seal import seal
+from weir.store.store import Store
+from weir.topology.partitions import KEY_GROUP_COLUMN
+from weir_spark.region.session import active, configure, measured
+from weir_spark.results import digest, writer
+from weir_spark.results.digest import quoted
+from weir_spark.state.reader import DELETED, RANK, StoredState
+
+_PLACE = "_weir_place"
+
+
+def compact(job: RegionJob, session: SparkSession, store: Store, say: Callable[[str], None] = print) -> RegionReport:
+    """Write the merged runs; the report is returned, not written."""
+    seconds: dict[str, float] = {}
+    with active(session):
+        settings = configure(session, job.spark_conf)
+        outputs = []
+        for number, merge in enumerate(job.merges):
+            with measured(seconds, f"merge {number}"):
+                outputs.append(_merged(merge, session, store))
+            rows, size = outputs[-1].digest.rows, sum(file.bytes for file in outputs[-1].files)
+            say(f"merged {len(merge.state.files)} files of the state {merge.stage}: {rows} rows, {size} bytes")
+    return RegionReport(job.attempt, tuple(outputs), "", settings, seconds)
+
+
+def _merged(merge: MergeToWrite, session: SparkSession, store: Store) -> OutputReport:
+    stored = StoredState(session, merge.state)
+    rows = _newest(stored, merge)
+    if merge.is_bottom:
+        rows = rows.where(~F.col(DELETED))
+    columns = [*map(quoted, stored.stored_schema.fieldNames())]
+    rows.select(*columns).write.mode("error").options(**writer.OPTIONS).parquet(merge.spark_folder)
+    files = seal(store, merge.folder)
+    content = ContentDigest(
+        digest.schema_fingerprint(stored.schema), sum(file.rows for file in files), 0, 0, 0, digest.VERSION
+    )
+    return OutputReport(merge.stage, merge.layout, merge.folder, stored.schema.json(), content, files)
+
+
+def _newest(stored: StoredState, merge: MergeToWrite) -> DataFrame:
+    """Of each key the row of the latest epoch: one shuffle and one sort, which is also the order in the files."""
+    rows = stored.versions()
+    by_group = rows.repartition(1) if merge.parts == 1 else rows.repartitionByRange(merge.parts, KEY_GROUP_COLUMN)
+    keys = [F.col(KEY_GROUP_COLUMN), *(F.col(quoted(key)) for key in stored.keys)]
+    place = F.row_number().over(Window.partitionBy(*keys).orderBy(F.col(RANK).desc()))
+    return by_group.withColumn(_PLACE, place).where(F.col(_PLACE) == 1).sortWithinPartitions(*keys)

@@ -1,0 +1,223 @@
+"""Calls a function once for each key of sorted rows. Invariant: all rows of a key, and its state, come to one call.
+
+This module runs in Spark's Python workers, where there need be no Weir: it travels with the function, by its value, and
+imports nothing but Python, Arrow and, for those who ask for it, pandas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from weir_spark.state.handles import KeyState
+
+KEY, ROW, STATE = "_weir_key", "_weir_row", "_weir_state"
+
+RESULT, CHANGE, DELETED = "_weir_result", "_weir_change", "_weir_deleted"
+"""Each row that comes out is a result, or a change of the state that may be a deletion."""
+
+BATCH_ROWS = 10_000
+
+
+class KeyedPass:
+    """The pass over one partition: `rows` that are sorted by key, of each key its state first.
+
+    `key_schema`, `state_schema` (without keys) and `result_schema` are Arrow's; `columns` has the kinds of the state's
+    columns. `form` says what the function is given the rows as: pandas, arrow or rows.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        form: str,
+        columns: Mapping[str, str],
+        key_schema: pa.Schema,
+        state_schema: pa.Schema,
+        result_schema: pa.Schema,
+    ) -> None:
+        self.function, self.form, self.columns = function, form, columns
+        self.key_schema, self.state_schema, self.result_schema = key_schema, state_schema, result_schema
+        self.change_schema = pa.schema([*key_schema, *state_schema])
+        self.results: list[pa.Table] = []
+        self.dicts: list[dict[str, Any]] = []
+        self.changes: list[dict[str, Any]] = []
+        self.deletions: list[bool] = []
+        self.pending = 0
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Take the rows of a partition; what comes out has the columns RESULT, CHANGE and DELETED."""
+        for key, row, parts in self._groups(batches):
+            self._call(key, row, parts)
+            if self.pending + len(self.dicts) + len(self.changes) >= BATCH_ROWS:
+                yield from self._drained()
+        yield from self._drained()
+
+    def _groups(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[tuple[Any, ...], Any, list[Any]]]:
+        key: tuple[Any, ...] | None = None
+        row: Any = None
+        parts: list[Any] = []
+        for batch in batches:
+            keys = list(zip(*(each.to_pylist() for each in batch.column(KEY).flatten()), strict=True))
+            states = batch.column(STATE).to_pylist(maps_as_pydicts="strict")
+            is_row = batch.column(ROW).is_valid().to_pylist()
+            rows = self._rows(batch.column(ROW))
+            first = 0
+            for i, one in enumerate(keys):
+                if one != key or key is None:
+                    if key is not None:
+                        if i > first:
+                            parts.append(rows[first:i])
+                        yield key, row, parts
+                    key, row, parts, first = one, None, [], i
+                if not is_row[i]:
+                    row, first = states[i], i + 1
+            if first < len(keys):
+                parts.append(rows[first : len(keys)])
+        if key is not None:
+            yield key, row, parts
+
+    def _rows(self, column: pa.StructArray) -> Any:
+        """Something that can be sliced: a list of dictionaries, or Arrow's rows."""
+        if self.form == "rows":
+            return column.to_pylist(maps_as_pydicts="strict")
+        return pa.RecordBatch.from_arrays(column.flatten(), schema=pa.schema(list(column.type)))
+
+    def _call(self, key: tuple[Any, ...], row: Any, parts: list[Any]) -> None:
+        state = KeyState(self.columns, row)
+        try:
+            self._take(self.function(key, self._given(parts), state))
+            is_changed, after = state._change()  # noqa: SLF001  # its own
+            if is_changed:
+                named = dict(zip(self.key_schema.names, key, strict=True))
+                self.changes.append({**dict.fromkeys(self.columns), **(after or {}), **named})
+                self.deletions.append(after is None)
+        except Exception as error:
+            error.add_note(f"in per_key, for the key {key!r}")
+            raise
+
+    def _given(self, parts: list[Any]) -> Any:
+        if self.form == "rows":
+            return [row for part in parts for row in part]
+        table = pa.Table.from_batches(parts)
+        return table.to_pandas() if self.form == "pandas" else table
+
+    def _take(self, result: Any) -> None:
+        """Whatever a function answers: nothing, a DataFrame of pandas, a table of Arrow, a row, or several of these."""
+        if result is None:
+            return
+        if isinstance(result, dict):
+            self._take_dict(result)
+        elif isinstance(result, tuple):
+            self._take_dict(dict(zip(self.result_schema.names, self._of_length(result), strict=True)))
+        elif isinstance(result, pa.RecordBatch):
+            self._take_table(pa.Table.from_batches([result]))
+        elif isinstance(result, pa.Table):
+            self._take_table(result)
+        elif hasattr(result, "iloc") and hasattr(result, "columns"):
+            self._take_table(self._of_pandas(result))
+        elif hasattr(result, "__iter__") and not isinstance(result, str | bytes):
+            for each in result:
+                self._take(each)
+        else:
+            raise TypeError(
+                f"expected a pandas DataFrame, an Arrow table, a dictionary, a tuple, or several of these, found "
+                f"{type(result).__name__}"
+            )
+
+    def _take_dict(self, row: dict[str, Any]) -> None:
+        self._require_names(row)
+        self.dicts.append(row)
+
+    def _take_table(self, table: pa.Table) -> None:
+        self._require_names(table.column_names)
+        if table.num_rows:
+            self._convert_dicts()
+            self.results.append(table.select(self.result_schema.names).cast(self.result_schema))
+            self.pending += table.num_rows
+
+    def _of_pandas(self, frame: Any) -> pa.Table:
+        """By the names of its columns, or by their places where they have none, as Spark does."""
+        if all(isinstance(name, str) for name in frame.columns):
+            self._require_names(frame.columns)
+        else:
+            frame = frame.set_axis(self._of_length(self.result_schema.names, len(frame.columns)), axis="columns")
+        return pa.Table.from_pandas(frame, schema=self.result_schema, preserve_index=False)
+
+    def _of_length(self, values: Any, found: int | None = None) -> Any:
+        found = len(values) if found is None else found
+        if found != len(self.result_schema):
+            raise ValueError(f"expected the {len(self.result_schema)} columns {self._expected()}, found {found}")
+        return values
+
+    def _require_names(self, names: Any) -> None:
+        if set(names) != set(self.result_schema.names):
+            raise ValueError(f"expected the columns {self._expected()}, found {', '.join(map(str, names))}")
+
+    def _expected(self) -> str:
+        return ", ".join(self.result_schema.names)
+
+    def _convert_dicts(self) -> None:
+        if self.dicts:
+            self.results.append(_table(self.dicts, self.result_schema, "an answer of per_key"))
+            self.pending += len(self.dicts)
+            self.dicts = []
+
+    def _drained(self) -> Iterator[pa.RecordBatch]:
+        self._convert_dicts()
+        for table in self.results:
+            for batch in table.to_batches(max_chunksize=BATCH_ROWS):
+                yield self._packed(batch.to_struct_array(), None, pa.nulls(len(batch), pa.bool_()))
+        if self.changes:
+            changes = _table(self.changes, self.change_schema, "a row of the state").to_struct_array().combine_chunks()
+            yield self._packed(None, changes, pa.array(self.deletions))
+        self.results, self.changes, self.deletions, self.pending = [], [], [], 0
+
+    def _packed(self, results: Any, changes: Any, deleted: pa.Array) -> pa.RecordBatch:
+        count = len(deleted)
+        empty = pa.nulls(count, pa.struct(list(self.result_schema)))
+        unchanged = pa.nulls(count, pa.struct(list(self.change_schema)))
+        columns = [empty if results is None else results, unchanged if changes is None else changes, deleted]
+        return pa.RecordBatch.from_arrays(columns, names=[RESULT, CHANGE, DELETED])
+
+
+def _table(rows: list[dict[str, Any]], schema: pa.Schema, what: str) -> pa.Table:
+    """Rows as Arrow's. Raises ValueError that shows the first row which is not of the schema."""
+    try:
+        return _converted(rows, schema)
+    except (TypeError, ValueError, OverflowError):
+        for row in rows:
+            try:
+                _converted([row], schema)
+            except (TypeError, ValueError, OverflowError) as error:
+                types = ", ".join(f"{field.name} {field.type}" for field in schema)
+                raise ValueError(f"{what} does not fit its columns ({types}): {row!r}: {error}") from error
+        raise
+
+
+def _converted(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Rows as Arrow's, which would cut 1.5 down to 1 for a column of whole numbers."""
+    for field in schema:
+        if _has_integers(field.type) and any(_is_cut(row[field.name], field.type) for row in rows):
+            raise ValueError(f"the column {field.name} is of whole numbers")
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def _has_integers(kind: pa.DataType) -> bool:
+    nested = [kind.field(i).type for i in range(kind.num_fields)]
+    return pa.types.is_integer(kind) or any(map(_has_integers, nested))
+
+
+def _is_cut(value: Any, kind: pa.DataType) -> bool:
+    if value is None:
+        return False
+    if pa.types.is_integer(kind):
+        return hasattr(value, "is_integer") and not value.is_integer()
+    if pa.types.is_struct(kind):
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        return isinstance(value, dict) and any(_is_cut(value.get(each.name), each.type) for each in fields)
+    if pa.types.is_map(kind):
+        entries = value.items() if isinstance(value, dict) else value
+        return any(_is_cut(key, kind.key_type) or _is_cut(item, kind.item_type) for key, item in entries)
+    return pa.types.is_list(kind) and any(_is_cut(each, kind.value_type) for each in value)

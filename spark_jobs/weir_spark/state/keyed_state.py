@@ -1,0 +1,107 @@
+"""The handle of keyed state that a stage's function is given. Invariant: nothing is written before the stage returns.
+
+What the function does to it is a list of changes, the later ones winning; `state_writer` writes what they come to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from weir.errors import Misconfigured
+from weir_spark.results.digest import quoted
+from weir_spark.state.per_key import per_key
+from weir_spark.state.reader import BROADCAST_ROWS, StoredState
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Rows to be set, or keys to be deleted; of two rows of a key the one wins that is highest in `order_by`."""
+
+    rows: DataFrame
+    is_deletion: bool = False
+    only_changed: bool = False
+    order_by: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class KeyedState:
+    """Rows by key that are kept from epoch to epoch; what is read is what the epoch before has left."""
+
+    stored: StoredState
+    changes: list[Change] = field(default_factory=list)
+    _has_per_key: bool = False
+
+    def read(self, keys: DataFrame | None = None) -> DataFrame:
+        """The rows that the epoch before has left, without those that have expired; the columns of the schema.
+
+        With `keys`, a DataFrame that has the key columns (and perhaps others, and a key more than once), only the rows
+        of these keys: what is joined with an input is cheaper when it is not all of the state. The keys are computed
+        at once.
+        """
+        if keys is None:
+            return self._visible(self.stored.rows())
+        self._require_columns(keys, self.stored.keys, "read")
+        known = keys.select(*map(quoted, self.stored.keys)).distinct().localCheckpoint(eager=True)
+        return self._visible(self.stored.rows(known, is_broadcast=known.count() <= BROADCAST_ROWS))
+
+    def _visible(self, rows: DataFrame) -> DataFrame:
+        return rows.select(*map(quoted, self.stored.schema.fieldNames()))
+
+    def upsert(
+        self, rows: DataFrame, *, only_changed: bool = False, order_by: str | Sequence[str] | None = None
+    ) -> None:
+        """Set the rows of these keys; `rows` has the columns of the schema, others are not kept.
+
+        Two rows of one key are an error, unless `order_by` names columns: the row that is highest in them wins. With
+        `only_changed` rows that are as the epoch before has left them are not written (and their time to live goes on).
+        """
+        names = (order_by,) if isinstance(order_by, str) else tuple(order_by or ())
+        self._require_columns(rows, [*self.stored.schema.fieldNames(), *names], "upsert")
+        self.changes.append(Change(rows, only_changed=only_changed, order_by=names))
+
+    def delete(self, keys: DataFrame) -> None:
+        """Delete the rows of these keys; `keys` has the key columns, and may have others. Unknown keys do no harm."""
+        self._require_columns(keys, self.stored.keys, "delete")
+        self.changes.append(Change(keys.select(*map(quoted, self.stored.keys)), is_deletion=True))
+
+    def per_key(
+        self,
+        rows: DataFrame,
+        function: Callable[..., Any],
+        schema: str,
+        *,
+        order_by: str | Sequence[str] = (),
+        form: str = "pandas",
+    ) -> DataFrame:
+        """Call `function(key, rows, state)` once for each key in `rows`, and return what it answers.
+
+        `key` is a tuple, `rows` all rows of the key as a DataFrame of pandas (`form="arrow"`: a table of Arrow;
+        `form="rows"`: a list of dictionaries), in the order of the columns `order_by`, else in none. `state` is the
+        KeyState of the key as the epoch before has left it: what is done to it is written. The function answers rows
+        with the columns of `schema`, Spark DDL: a DataFrame of pandas, a table of Arrow, a dictionary, a tuple, several
+        of these, or None; for one row a key a dictionary is the cheapest. Timestamps are aware, in UTC. Only the states
+        of keys that occur are loaded. It is computed at once; all rows of a key have to fit into a worker's memory.
+        """
+        if self._has_per_key:
+            raise Misconfigured(
+                f"state {self.stored.read.state.name!r}: per_key is called twice, and the second call would not see "
+                "what the first has done: call it once, with a union of the rows"
+            )
+        names = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+        passed = per_key(self.stored, rows, function, schema, form, names)
+        self._has_per_key = True
+        self.changes.append(Change(passed.set_rows, only_changed=not self.stored.has_end))
+        self.changes.append(Change(passed.deleted_keys, is_deletion=True))
+        return passed.results
+
+    def _require_columns(self, rows: DataFrame, wanted: Sequence[str], what: str) -> None:
+        missing = [name for name in wanted if name not in rows.columns]
+        if missing:
+            raise Misconfigured(
+                f"state {self.stored.read.state.name!r}: {what} needs the columns {', '.join(wanted)}, but there is no "
+                f"{', '.join(missing)}; there are {', '.join(rows.columns)}"
+            )

@@ -1,0 +1,119 @@
+"""Runs a function once for each key that occurs in rows, with what the state has of that key.
+
+Invariant: only keys that occur are loaded; results and changes come out of one pass, so that they belong together.
+
+Rows and states are brought together by a shuffle and sorted by key, and the workers call the function key by key. So a
+key costs a call, where `cogroup` with `applyInPandas` makes a stream of Arrow's for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark import cloudpickle
+from pyspark.errors import ParseException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import ArrayType, BooleanType, DataType, MapType, StructType
+
+from weir.dataflow.key_types import canonical_type
+from weir.errors import Misconfigured
+from weir_spark.results.digest import quoted
+from weir_spark.state import handles, keyed_pass
+from weir_spark.state.handles import LIST, MAP, VALUE
+from weir_spark.state.keyed_pass import CHANGE, DELETED, KEY, RESULT, ROW, STATE, KeyedPass
+from weir_spark.state.reader import BROADCAST_ROWS, StoredState
+
+_NOTHING = "_weir_nothing"
+FORMS = ("pandas", "arrow", "rows")
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What has come of a pass, all of it computed: results, rows of the state to set, and keys to delete."""
+
+    results: DataFrame
+    set_rows: DataFrame
+    deleted_keys: DataFrame
+
+
+def per_key(
+    stored: StoredState, rows: DataFrame, function: Callable[..., Any], schema: str, form: str, order_by: Sequence[str]
+) -> Passed:
+    """Call the function for all keys of `rows`.
+
+    Raises Misconfigured where rows, schema or form are not what they should be; errors of the function pass through.
+    """
+    keys = stored.keys
+    _check(stored, rows, form, order_by)
+    rows = rows.localCheckpoint(eager=True)  # they are read twice, and must be the same
+    key = F.struct(*[F.col(quoted(name)).cast(stored.schema[name].dataType).alias(name) for name in keys])
+    wanted = rows.select(key.alias(KEY)).distinct().select(f"{KEY}.*")
+    known = stored.rows(wanted, is_broadcast=rows.count() <= BROADCAST_ROWS or wanted.count() <= BROADCAST_ROWS)
+    values = [field.name for field in stored.schema.fields if field.name not in keys]
+    kept = F.struct(*[F.col(quoted(name)) for name in values] or [F.expr("true").alias(_NOTHING)])
+    one, other = rows.select(key.alias(KEY), _packed(rows).alias(ROW)), known.select(key.alias(KEY), kept.alias(STATE))
+    together = one.unionByName(other, allowMissingColumns=True).repartition(KEY)
+    by = [F.col(f"{ROW}.{quoted(name)}") for name in order_by]
+    ordered = together.sortWithinPartitions(KEY, F.col(ROW).isNotNull(), *by)
+    results = _schema(stored, schema)
+    done = ordered.mapInArrow(*_pass(stored, function, form, results)).localCheckpoint(eager=True)
+    changes = done.where(F.col(DELETED).isNotNull())
+    return Passed(
+        done.where(F.col(DELETED).isNull()).select(f"{RESULT}.*"),
+        changes.where(~F.col(DELETED)).select(f"{CHANGE}.*").select(*map(quoted, stored.schema.fieldNames())),
+        changes.where(F.col(DELETED)).select(f"{CHANGE}.*").select(*map(quoted, keys)),
+    )
+
+
+def _packed(rows: DataFrame) -> Any:
+    return F.struct(*map(quoted, rows.columns))
+
+
+def _pass(stored: StoredState, function: Callable[..., Any], form: str, results: StructType) -> tuple[Any, StructType]:
+    """What the workers do, and the columns that come out."""
+    for module in (handles, keyed_pass):
+        cloudpickle.register_pickle_by_value(module)
+    names = stored.keys
+    keys = StructType([stored.schema[name] for name in names])
+    values = StructType([field for field in stored.schema.fields if field.name not in names])
+    kinds = {field.name: _kind(field.dataType) for field in values.fields}
+    arrow = [to_arrow_schema(each, timezone="UTC") for each in (keys, values, results)]
+    work = KeyedPass(function, form, kinds, *arrow)
+    out = StructType().add(RESULT, results).add(CHANGE, StructType([*keys.fields, *values.fields]))
+    return work.__call__, out.add(DELETED, BooleanType())
+
+
+def _kind(data_type: DataType) -> str:
+    if isinstance(data_type, ArrayType):
+        return LIST
+    return MAP if isinstance(data_type, MapType) else VALUE
+
+
+def _schema(stored: StoredState, schema: str) -> StructType:
+    try:
+        return stored.session.createDataFrame([], schema).schema
+    except ParseException as error:
+        raise Misconfigured(
+            f"state {stored.read.state.name!r}: the schema of per_key's results is not one: expected Spark DDL, like "
+            f"'id BIGINT, seen TIMESTAMP', found {schema!r}: {error}"
+        ) from error
+
+
+def _check(stored: StoredState, rows: DataFrame, form: str, order_by: Sequence[str]) -> None:
+    name = stored.read.state.name
+    if form not in FORMS:
+        raise Misconfigured(f"state {name!r}: per_key has no form {form!r}: write one of {', '.join(FORMS)}")
+    types = {field.name: field.dataType for field in rows.schema.fields}
+    if len(types) < len(rows.columns):
+        raise Misconfigured(f"state {name!r}: per_key is given rows with a column twice: {', '.join(rows.columns)}")
+    for column in (*stored.keys, *order_by):
+        if column not in types:
+            raise Misconfigured(f"state {name!r}: per_key needs the column {column}, but there are {', '.join(types)}")
+    for key in stored.keys:
+        found, declared = (kind.simpleString() for kind in (types[key], stored.schema[key].dataType))
+        if canonical_type(found) != canonical_type(declared):
+            raise Misconfigured(f"state {name!r}: its key {key} is {declared}, but the rows have {found}: cast it")

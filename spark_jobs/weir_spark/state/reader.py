@@ -1,0 +1,196 @@
+"""Reads keyed state from its files. Invariant: of all rows of a key the one in the file of the latest epoch counts.
+
+Which plan: the small runs are merged among themselves, and what they do not name is taken from the oldest files as it
+is; so what is large is read once, and not shuffled. Where keys are given, only their rows are taken out of all files.
+Figures, and what was refused: docs/decisions/0033.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from pyspark.sql.types import BooleanType, IntegerType, LongType, StructType
+
+from weir.formats.region_job import StateFileToRead, StateToRead
+from weir.state.file_rules import overlap
+from weir.topology.partitions import KEY_GROUP_COLUMN
+from weir_spark.results.digest import quoted
+from weir_spark.results.reader import READ_OPTIONS
+
+DELETED = "_weir_deleted"
+
+UPDATED = "_weir_updated"
+"""The start of the epoch of the last update, in seconds since 1970; only where the state has a time to live."""
+
+RANK = "_weir_rank"
+"""The place of a row's file among the epochs, oldest first."""
+
+_FILE, _WANTED = "_weir_file", "_weir_wanted"
+
+BROADCAST_ROWS = 2_000_000
+"""Of how many rows at most the keys are broadcast; above it all rows are shuffled."""
+
+
+@dataclass(frozen=True)
+class StoredState:
+    """A keyed state as its files have it, for a session."""
+
+    session: SparkSession
+    read: StateToRead
+    key_groups: tuple[int, int] | None = None
+    """The inclusive range that its subtask keeps; None: all."""
+
+    @cached_property
+    def schema(self) -> StructType:
+        """The user's columns."""
+        return self.session.createDataFrame([], self.read.state.schema).schema
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns that tell its rows apart."""
+        return self.read.state.keys
+
+    @property
+    def counted(self) -> StructType:
+        """The columns that its digest is of: the user's, and where it has a time to live that of the last update."""
+        fields = StructType([*self.schema.fields])
+        return fields.add(UPDATED, LongType()) if self.has_end else fields
+
+    @property
+    def has_end(self) -> bool:
+        """Whether it has a time to live."""
+        return self.read.expired_until is not None
+
+    @cached_property
+    def stored_schema(self) -> StructType:
+        """The columns of its files."""
+        stored = StructType([*self.schema.fields]).add(KEY_GROUP_COLUMN, IntegerType()).add(DELETED, BooleanType())
+        return stored.add(UPDATED, LongType()) if self.has_end else stored
+
+    def rows(self, keys: DataFrame | None = None, *, is_broadcast: bool = True) -> DataFrame:
+        """The visible rows: the user's columns, the key group and, where it has a time to live, the last update.
+
+        With `keys`, a DataFrame that has the key columns, only those of these keys; it may name a key more than once,
+        and is broadcast unless the caller knows that it is too large for that. Nulls are keys like others.
+        """
+        return self._merged(keys, is_broadcast=is_broadcast).where(~F.col(DELETED)).drop(DELETED)
+
+    def versions(self, keys: DataFrame | None = None) -> DataFrame:
+        """All rows of the files that have not expired, deleted ones too, with the rank of their epoch.
+
+        With `keys`, which are broadcast, those of these keys and of few others: whose keys have the hash of one.
+        """
+        return self._files(self.read.files, lambda rows: _of_hashes(rows, keys, self.keys))
+
+    def _merged(self, keys: DataFrame | None, *, is_broadcast: bool) -> DataFrame:
+        bottom, upper = _layers(self.read.files)
+
+        def wanted(rows: DataFrame) -> DataFrame:
+            return _only(rows, keys, self.keys, is_broadcast=is_broadcast)
+
+        if not upper:
+            return self._files(bottom, wanted).drop(RANK)
+        if keys is not None:
+            return _newest(self._files(self.read.files, wanted), self.keys)
+        if sum(file.rows for file in upper) > BROADCAST_ROWS:
+            return _newest(self._files(self.read.files), self.keys)
+        newest = _newest(self._files(upper), self.keys)
+        changed = newest.select(*map(quoted, self.keys))
+        older = self._files(bottom).drop(RANK)
+        untouched = older.join(F.broadcast(changed), same_key(older, changed, self.keys), "left_anti")
+        return untouched.unionByName(newest)
+
+    def _files(
+        self, files: Sequence[StateFileToRead], wanted: Callable[[DataFrame], DataFrame] = lambda rows: rows
+    ) -> DataFrame:
+        """The rows of the wanted key groups in these files that have not expired, and that `wanted` leaves of them.
+
+        A row that has is hidden by no older one, which would have expired before it.
+        """
+        ranks = {epoch: rank for rank, epoch in enumerate(sorted({file.epoch for file in self.read.files}))}
+        parts = [_ranked(wanted(self._scan(scan)), scan, ranks) for scan in _scans(files)]
+        if not parts:
+            return self.session.createDataFrame([], StructType([*self.stored_schema.fields]).add(RANK, IntegerType()))
+        rows = reduce(DataFrame.unionByName, parts)
+        return rows.where(F.col(UPDATED) > F.lit(self.read.expired_until)) if self.has_end else rows
+
+    def _scan(self, files: Sequence[StateFileToRead]) -> DataFrame:
+        """Read files with different names, of the same key groups, at once, with the name of each row's file."""
+        paths = [file.path for file in files]
+        rows = self.session.read.options(**READ_OPTIONS).schema(self.stored_schema).parquet(*paths)
+        name = rows.metadataColumn("_metadata")["file_name"]
+        return rows.select("*", name.alias(_FILE)).where(F.col(KEY_GROUP_COLUMN).between(*files[0].key_groups))
+
+
+def _ranked(rows: DataFrame, files: Sequence[StateFileToRead], ranks: Mapping[str, int]) -> DataFrame:
+    """Rows with the ranks of their files, which Spark tells by the name.
+
+    It looks a name up for each row, so that this belongs behind what takes most of the rows away.
+    """
+    epochs = {file.epoch for file in files}
+    if len(epochs) == 1:
+        return rows.withColumn(RANK, F.lit(ranks[epochs.pop()])).drop(_FILE)
+    known = F.create_map(*[F.lit(each) for file in files for each in (_name(file), ranks[file.epoch])])
+    stranger = F.raise_error(F.lit("a file of the state goes by another name in Spark")).cast("int")
+    return rows.withColumn(RANK, F.coalesce(F.try_element_at(known, F.col(_FILE)), stranger)).drop(_FILE)
+
+
+def _name(file: StateFileToRead) -> str:
+    return file.path.rpartition("/")[2]
+
+
+def _scans(files: Sequence[StateFileToRead]) -> Iterator[list[StateFileToRead]]:
+    """Divide files into groups of the same key groups, in each of which no two have the same name."""
+    groups: dict[tuple[tuple[int, int], int], list[StateFileToRead]] = {}
+    seen: dict[tuple[tuple[int, int], str], int] = {}
+    for file in files:
+        number = seen.get((file.key_groups, _name(file)), 0)
+        seen[file.key_groups, _name(file)] = number + 1
+        groups.setdefault((file.key_groups, number), []).append(file)
+    yield from groups.values()
+
+
+def _layers(files: Sequence[StateFileToRead]) -> tuple[list[StateFileToRead], list[StateFileToRead]]:
+    """The oldest files of their key groups, and those above them; files come oldest epoch first."""
+    bottom: list[StateFileToRead] = []
+    upper: list[StateFileToRead] = []
+    for file in files:
+        older = (each for each in (*bottom, *upper) if each.epoch < file.epoch)
+        is_upper = any(overlap(each.key_groups, file.key_groups) for each in older)
+        (upper if is_upper else bottom).append(file)
+    return bottom, upper
+
+
+def _newest(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Of each key the row of the highest rank, without the rank."""
+    named = [quoted(name) for name in rows.columns if name != RANK]
+    newest = rows.groupBy(*[F.col(quoted(key)).alias(f"_weir_key_{i}") for i, key in enumerate(keys)]).agg(
+        F.max_by(F.struct(*named), F.col(RANK)).alias("_weir_row")
+    )
+    return newest.select("_weir_row.*")
+
+
+def _only(rows: DataFrame, wanted: DataFrame | None, keys: Sequence[str], *, is_broadcast: bool) -> DataFrame:
+    if wanted is None:
+        return rows
+    named = wanted.select(*map(quoted, keys))
+    few = F.broadcast(named) if is_broadcast else named
+    return rows.join(few, same_key(rows, named, keys), "left_semi")
+
+
+def _of_hashes(rows: DataFrame, wanted: DataFrame | None, keys: Sequence[str]) -> DataFrame:
+    """The rows whose keys have the hash of a wanted one: so that a number is looked up, which is half the work."""
+    if wanted is None:
+        return rows
+    key_hash = F.xxhash64(*[F.col(quoted(key)) for key in keys])
+    hashes = F.broadcast(wanted.select(key_hash.alias(_WANTED)))
+    return rows.join(hashes, key_hash == F.col(_WANTED), "left_semi")
+
+
+def same_key(left: DataFrame, right: DataFrame, keys: Sequence[str]) -> Column:
+    """The condition that rows of two DataFrames have equal keys; nulls equal nulls."""
+    return reduce(lambda one, other: one & other, [left[quoted(key)].eqNullSafe(right[quoted(key)]) for key in keys])

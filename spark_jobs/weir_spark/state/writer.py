@@ -1,0 +1,293 @@
+"""Writes what an epoch changes in keyed state. Invariant: one row a key, and the digest is that of the whole state.
+
+The digest is known without reading the state: hashes of the rows that are set are added to those of the epoch before,
+and hashes of the rows that they replace are taken away. All of it is measured while the changes are written.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from pyspark.sql.types import StructType
+
+from weir.errors import Internal
+from weir.formats.manifest import ContentDigest, DataFile, StateTally
+from weir.formats.region_job import OutputReport, OutputToWrite, StateReport
+from weir.state.file_rules import added, visible
+from weir.store.seal import seal
+from weir.store.store import Store
+from weir.topology.partitions import KEY_GROUP_COLUMN
+from weir_spark.results import digest, writer
+from weir_spark.results.digest import quoted
+from weir_spark.state.changes import (
+    CHANGE,
+    HASH,
+    IS_ALONE,
+    ONLY_CHANGED,
+    Incoming,
+    error_of_foreign,
+    error_of_several,
+    incoming,
+    is_foreign,
+    is_twice,
+)
+from weir_spark.state.keyed_state import KeyedState
+from weir_spark.state.reader import BROADCAST_ROWS, DELETED, RANK, UPDATED, StoredState
+
+ROWS_A_FILE = 1_000_000
+"""What an epoch writes is one file a subtask; above so many rows it is several, each of its own key groups."""
+
+OBSERVED_UPDATES = 40
+"""Of how many different times of last updates replaced rows are counted while the changes are written."""
+
+_NEW, _OLD, _PART, _TWICE = "_weir_new", "_weir_old", "_weir_part", "_weir_twice"
+_IS_CHANGE, _WAS_THERE = "_weir_is_change", "_weir_was_there"
+
+
+def write_state(state: KeyedState, name: str, output: OutputToWrite, store: Store) -> OutputReport:
+    """Write the changes that were made to a state into the output's folder, which must not exist.
+
+    Raises Misconfigured for two rows of one key, and for columns of other types than were declared.
+    """
+    stored = state.stored
+    before = stored.read.tallies
+    if before is None:
+        before = _counted(stored.rows(), stored)
+    changes = incoming(state, name, output.layout)
+    written = _Written()
+    if changes is not None or (stored.read.is_full and stored.read.files):
+        written = _Writing(stored, changes, output, before, name).run()
+    files = _without_empty(seal(store, output.folder), output, store)
+    tallies = visible(added(before, written.more, written.less), stored.read.expired_until)
+    _check(tallies, sum(file.rows for file in files), written, name, is_full=stored.read.is_full)
+    rows_before = sum(each.rows for each in before)
+    report = StateReport(tallies, written.changed, stored.read.is_full, rows_before)
+    return OutputReport(
+        name, output.layout, output.folder, stored.schema.json(), _digest(stored.schema, tallies), files, report
+    )
+
+
+def state_digest(stored: StoredState) -> ContentDigest:
+    """The digest of a state as its files have it, by reading them."""
+    return _digest(stored.schema, _counted(stored.rows(), stored))
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """How many rows have changed, and the tallies of what was added and what was taken away."""
+
+    changed: int = 0
+    more: tuple[StateTally, ...] = ()
+    less: tuple[StateTally, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Writing:
+    """One write of an epoch's changes to a state, or of all of it."""
+
+    stored: StoredState
+    changes: Incoming | None
+    output: OutputToWrite
+    before: tuple[StateTally, ...]
+    name: str
+
+    def run(self) -> _Written:
+        """Write, and tell what has come of it."""
+        merged = self._merged()
+        if len(self.before) > OBSERVED_UPDATES:
+            merged = merged.localCheckpoint(eager=True)
+        observation = Observation(f"weir-{uuid.uuid4()}")
+        self._write(merged.observe(observation, *self._measures()))
+        found = observation.get
+        if self.changes is not None and found["twice"]:
+            raise error_of_several(self.changes, self.stored.keys, self.name)
+        if self.changes is not None and found["foreign"]:
+            raise error_of_foreign(self.changes, self.stored.key_groups, self.stored.keys, self.name)
+        more = self._tallies(found, "new", (self.stored.read.updated,))
+        if len(self.before) > OBSERVED_UPDATES:
+            replaced = merged.where(F.col(_IS_CHANGE) & F.col(_WAS_THERE)).select(f"{_OLD}.{UPDATED}", f"{_OLD}.{HASH}")
+            less = _by_update(replaced)
+        else:
+            less = self._tallies(found, "old", [each.updated for each in self.before])
+        if sum(each.rows for each in less) != found["replaced"]:
+            raise Internal(
+                f"the state {self.name} has rows that were last updated at a time of which it should have none: it is "
+                f"told of {[each.updated for each in self.before]}; report this"
+            )
+        return _Written(int(found["changed"]), more, less)
+
+    def _merged(self) -> DataFrame:
+        """A row a key: what is asked of it, what there was of it, and whether that is a change.
+
+        In the order of the files. Where changes are few, only their keys are looked for in the files.
+        """
+        keys = self.stored.keys
+        by = [F.col(_PART), F.col(KEY_GROUP_COLUMN), *[F.col(quoted(key)) for key in keys]]
+        rows = self._placed(self._candidates())
+        merged = rows.groupBy(*by).agg(
+            F.max_by(F.struct(*map(quoted, [*self._values, HASH, ONLY_CHANGED])), F.col(CHANGE)).alias(_NEW),
+            F.max_by(F.struct(*map(quoted, self._old_columns)), F.col(RANK)).alias(_OLD),
+            is_twice().alias(_TWICE),
+        )
+        was_there = F.coalesce(~F.col(f"{_OLD}.{DELETED}"), F.expr("false"))
+        merged = merged.withColumn(_WAS_THERE, was_there)
+        return merged.withColumn(_IS_CHANGE, F.col(_NEW).isNotNull() & ~self._is_needless())
+
+    def _candidates(self) -> DataFrame:
+        """All rows that there are of the keys: those of the changes have a number, those of the files have a rank."""
+        old: DataFrame | None = None
+        if self.stored.read.files:
+            is_few = self.changes is not None and self.changes.count <= BROADCAST_ROWS and not self._is_full
+            old = self.stored.versions(self.changes.rows if is_few and self.changes is not None else None)
+            old = self._without_values(digest.hashed(old, self.stored.counted, HASH))
+        if self.changes is None:
+            assert old is not None  # noqa: S101  # else there is nothing to write
+            return old.select("*", *(F.lit(None).cast(kind).alias(each) for each, kind in _OF_CHANGES.items()))
+        new = self.changes.rows.withColumn(RANK, F.lit(None).cast("int"))
+        return new if old is None else new.unionByName(old, allowMissingColumns=True)
+
+    def _without_values(self, old: DataFrame) -> DataFrame:
+        """Its rows, without values where nobody asks what they were: their hashes will do."""
+        if self._keeps_values:
+            return old
+        values = [each for each in self.stored.schema.fields if each.name not in self.stored.keys]
+        return old.withColumns({each.name: F.lit(None).cast(each.dataType) for each in values})
+
+    def _placed(self, rows: DataFrame) -> DataFrame:
+        """Distribute rows to as many tasks as files are to be written, each a range of key groups."""
+        count = 0 if self.changes is None else self.changes.count
+        if self._is_full:
+            count += sum(each.rows for each in self.before)
+        parts = max(1, -(-count // ROWS_A_FILE))
+        if parts == 1:
+            return rows.withColumn(_PART, F.lit(0)).repartition(1)
+        place = F.col(KEY_GROUP_COLUMN) * parts / F.lit(self.output.layout.max_parallelism)
+        return rows.withColumn(_PART, F.floor(place).cast("int")).repartitionById(parts, F.col(_PART))
+
+    def _is_needless(self) -> Column:
+        """Whether what is asked of a key is so already."""
+        is_deletion = F.col(f"{_NEW}.{DELETED}")
+        needless = is_deletion & ~F.col(_WAS_THERE)
+        if not self._keeps_values:
+            return needless
+        kinds = {each.name: each.dataType for each in self.stored.schema.fields if each.name not in self.stored.keys}
+        same = [
+            digest.is_same(f"{_NEW}.{quoted(value)}", f"{_OLD}.{quoted(value)}", kind) for value, kind in kinds.items()
+        ]
+        is_same = reduce(lambda one, other: one & other, same, F.col(_WAS_THERE) & ~is_deletion)
+        return needless | (F.col(f"{_NEW}.{ONLY_CHANGED}") & is_same)
+
+    def _measures(self) -> list[Column]:
+        is_set = F.col(_IS_CHANGE) & ~F.col(f"{_NEW}.{DELETED}")
+        is_replaced = F.col(_IS_CHANGE) & F.col(_WAS_THERE)
+        found = [
+            F.count(F.when(F.col(_TWICE), F.lit(1))).alias("twice"),
+            F.count(F.when(is_set & is_foreign(self.stored.key_groups), F.lit(1))).alias("foreign"),
+            F.count(F.when(F.col(_IS_CHANGE), F.lit(1))).alias("changed"),
+            F.count(F.when(is_replaced, F.lit(1))).alias("replaced"),
+            *_named(digest.sums(F.when(is_set, F.col(f"{_NEW}.{HASH}"))), f"new {self.stored.read.updated}"),
+        ]
+        if len(self.before) > OBSERVED_UPDATES:
+            return found
+        for each in self.before:
+            is_of = (
+                is_replaced & (F.col(f"{_OLD}.{UPDATED}") == F.lit(each.updated))
+                if self.stored.has_end
+                else is_replaced
+            )
+            found += _named(digest.sums(F.when(is_of, F.col(f"{_OLD}.{HASH}"))), f"old {each.updated}")
+        return found
+
+    def _tallies(self, found: Mapping[str, Any], whose: str, updates: Sequence[int]) -> tuple[StateTally, ...]:
+        values = [(each, digest.measures([found[f"{whose} {each} {i}"] for i in range(4)])) for each in updates]
+        return tuple(StateTally(updated, *measured) for updated, measured in values if measured[0])
+
+    def _write(self, merged: DataFrame) -> None:
+        if self._is_full:
+            new, old = (F.struct(*[F.col(f"{side}.{quoted(each)}") for each in self._values]) for side in (_NEW, _OLD))
+            kept = F.when(F.col(_IS_CHANGE), new).when(F.col(_WAS_THERE), old)
+            rows = merged.withColumn(_NEW, kept).where(~F.col(f"{_NEW}.{DELETED}"))
+        else:
+            rows = merged.where(_IS_CHANGE)
+        placed = [KEY_GROUP_COLUMN, *self.stored.keys]
+        rows = rows.sortWithinPartitions(_PART, *map(quoted, placed))
+        columns = [
+            F.col(quoted(each)) if each in placed else F.col(f"{_NEW}.{quoted(each)}").alias(each)
+            for each in self.stored.stored_schema.fieldNames()
+        ]
+        rows.select(*columns).write.mode("error").options(**writer.OPTIONS).parquet(self.output.spark_folder)
+
+    @property
+    def _is_full(self) -> bool:
+        return self.stored.read.is_full
+
+    @property
+    def _keeps_values(self) -> bool:
+        """Whether the values of the files are needed, not only their hashes."""
+        return self._is_full or (self.changes is not None and self.changes.has_only_changed)
+
+    @property
+    def _values(self) -> list[str]:
+        """The columns of a file but for those that say which row it is."""
+        placed = {KEY_GROUP_COLUMN, *self.stored.keys}
+        return [each for each in self.stored.stored_schema.fieldNames() if each not in placed]
+
+    @property
+    def _old_columns(self) -> list[str]:
+        if self._keeps_values:
+            return [*self._values, HASH]
+        return [DELETED, *([UPDATED] if self.stored.has_end else []), HASH]
+
+
+_OF_CHANGES = {CHANGE: "int", IS_ALONE: "boolean", ONLY_CHANGED: "boolean"}
+
+
+def _without_empty(files: Sequence[DataFile], output: OutputToWrite, store: Store) -> tuple[DataFile, ...]:
+    """Spark writes a file also where there are no rows; nobody needs to read that."""
+    for each in files:
+        if not each.rows:
+            store.delete(f"{output.folder}/{each.name}")
+    return tuple(each for each in files if each.rows)
+
+
+def _named(measures: Sequence[Column], prefix: str) -> list[Column]:
+    return [each.alias(f"{prefix} {i}") for i, each in enumerate(measures)]
+
+
+def _counted(rows: DataFrame, stored: StoredState) -> tuple[StateTally, ...]:
+    """The tallies of all rows, by reading them."""
+    return _by_update(digest.hashed(rows, stored.counted, HASH))
+
+
+def _by_update(rows: DataFrame) -> tuple[StateTally, ...]:
+    by = F.col(UPDATED) if UPDATED in rows.columns else F.lit(0)
+    found = rows.groupBy(by.alias("_weir_by")).agg(*digest.sums(F.col(HASH))).collect()
+    return tuple(
+        sorted((StateTally(int(row[0]), *digest.measures(row[1:])) for row in found), key=lambda each: each.updated)
+    )
+
+
+def _digest(schema: StructType, tallies: Sequence[StateTally]) -> ContentDigest:
+    return ContentDigest(
+        digest.schema_fingerprint(schema),
+        sum(each.rows for each in tallies),
+        reduce(lambda xor, each: xor ^ each.xor, tallies, 0),
+        sum(each.low_sum for each in tallies),
+        sum(each.high_sum for each in tallies),
+        digest.VERSION,
+    )
+
+
+def _check(tallies: Sequence[StateTally], in_files: int, written: _Written, name: str, *, is_full: bool) -> None:
+    """Raise Internal if what was counted cannot be."""
+    if any(each.rows < 0 for each in tallies):
+        raise Internal(f"the state {name} has fewer rows than none: {tallies}; report this")
+    expected = sum(each.rows for each in tallies) if is_full else written.changed
+    if in_files != expected:
+        raise Internal(f"the files of the state {name} hold {in_files} rows, but {expected} were written; report this")

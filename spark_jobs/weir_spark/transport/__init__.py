@@ -1,0 +1,1 @@
+"""How a region reaches Spark: Connect, spark-submit, archives, errors."""

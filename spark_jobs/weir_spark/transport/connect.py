@@ -1,0 +1,239 @@
+"""Runs a region on a Spark Connect server. Invariant: a session belongs to one attempt and ends with it.
+
+Its id is recorded before it is made, so that whoever fences the attempt can stop its work from any process.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.connect.client import SparkConnectClient
+from pyspark.sql.connect.client.core import RpcDeadlines
+from pyspark.sql.connect.client.retries import DefaultPolicy, RetryPolicy
+
+from weir.errors import Fenced, WeirError
+from weir.formats.codec import region_report_to_json
+from weir.formats.region_job import RegionJob, RegionReport
+from weir.store.store import Store
+from weir_spark.region import region
+from weir_spark.results.reader import unreadable_input
+from weir_spark.transport.failures import is_interruption, is_server_gone, is_still_closing, translate
+from weir_spark.transport.progress import ProgressLog
+
+_USER = "weir"
+"""A server knows a session by user and id; the process that interrupts may run as another user of the system."""
+
+_STOP_SECONDS = 10.0
+_SHUTDOWN_SECONDS = 2.0
+
+_RELEASE_PAUSES = (0.1, 0.5, 2.0)
+"""Seconds between tries to release a session whose interrupted work has not come to its end on the server."""
+
+_SHORT = {"interrupt": 20.0, "release_session": 20.0, "config": 20.0}
+"""Seconds that a call of an engine's side session may take."""
+
+_NOISY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+Say = Callable[[str], None]
+
+
+class ConnectEngine:
+    """Runs regions on the server at `url` ("sc://host:port", with parameters such as `;token=...` if needed).
+
+    `retries` is how often a call is tried again at a server that does not answer: 8 times are about 25 seconds, enough
+    for one that is being started again.
+    """
+
+    def __init__(self, url: str, storage_options: Mapping[str, Any] | None = None, *, retries: int = 8) -> None:
+        self.url = url
+        self._retries = retries
+        self._storage_options = storage_options
+        self._running: str | None = None
+        self._is_stopped = threading.Event()
+
+    def run(self, job: RegionJob, session_id: str, on_progress: Say) -> None:
+        """Run the region in a new session with this id (a UUID) and write its report.
+
+        Raises EngineLost if the server cannot be reached or goes away, Fenced if the work was interrupted,
+        Misconfigured if a person has to change a stage; other errors of Spark and of the stages as they are.
+        """
+        store = Store.open(job.store, dict(self._storage_options) if self._storage_options else None)
+        _quieten()
+        server = _Server()
+        self._running = session_id
+        try:
+            with self._translated(job, server), self._session(session_id) as session:
+                server.id = _app_id(session.client)
+                report = self._compute(job, session, store, on_progress)
+        finally:
+            self._running = None
+        self._check_not_stopped(job)
+        store.create(job.report, region_report_to_json(report))
+
+    def interrupt(self, session_id: str) -> None:
+        """Stop the work of a session, from any process, and end it for good: the server refuses its id afterwards.
+
+        A session that never began is ended all the same; one that has ended already is fine. Raises Retryable if the
+        server cannot be reached.
+        """
+        client = self._client(session_id, min(3, self._retries))
+        try:
+            _end(client)
+        except Exception as error:
+            if is_server_gone(error):
+                raise translate(error, f"of session {session_id}", self.url, is_server_alive=False) from error
+            raise
+        finally:
+            client.close()
+
+    def stop(self) -> None:
+        """Stop what `run` is doing, from a signal handler or any thread; returns within about ten seconds.
+
+        `run` then raises Fenced. What the server does not hear of now ends when the next attempt interrupts it.
+        """
+        self._is_stopped.set()
+        session_id = self._running
+        if session_id is None:
+            return
+        # A thread of its own: the interrupted one may hold locks of grpc or of pyspark.
+        thread = threading.Thread(target=self._interrupt_quietly, args=(session_id,), daemon=True)
+        thread.start()
+        thread.join(_STOP_SECONDS)
+
+    def _compute(self, job: RegionJob, session: SparkSession, store: Store, say: Say) -> RegionReport:
+        session.registerProgressHandler(ProgressLog(say))
+        self._check_not_stopped(job)
+        say(f"region {job.region}[{job.subtask}] runs on Spark {session.version} at {self.url}")
+        return region.run(job, session, store, say)
+
+    def _check_not_stopped(self, job: RegionJob) -> None:
+        if self._is_stopped.is_set():
+            raise Fenced(f"region {job.region}: attempt {job.attempt} was stopped in its own process")
+
+    def _interrupt_quietly(self, session_id: str) -> None:
+        try:
+            self.interrupt(session_id)
+        except Exception:  # the process is ending; the next attempt interrupts this session again
+            logging.getLogger(__name__).warning("session %s was not interrupted", session_id, exc_info=True)
+
+    @contextmanager
+    def _session(self, session_id: str) -> Iterator[SparkSession]:
+        # `create` rather than `getOrCreate`, which hands out whatever session this process has already.
+        session = SparkSession.builder.remote(self._url(session_id)).create()
+        session.client.set_retry_policies([_patience(self._retries)])
+        try:
+            yield session
+        finally:
+            # Whatever there was to wait for has been waited for.
+            session.client.set_retry_policies([_patience(1)])
+            session.stop()
+
+    @contextmanager
+    def _translated(self, job: RegionJob, server: _Server) -> Iterator[None]:
+        try:
+            yield
+        except WeirError:
+            raise
+        except Exception as error:
+            alive = not _is_of_spark(error) or self._is_alive(server, error)
+            translated = translate(error, job.region, self.url, is_server_alive=alive)
+            if translated is error:
+                translated = unreadable_input(error, job) or error
+            if translated is error:
+                raise
+            raise translated from error
+
+    def _is_alive(self, server: _Server, error: Exception) -> bool:
+        """Whether the server process is still there. One that is being stopped says at first that work is canceled."""
+        now = self._server_id()
+        if not now or now != (server.id or now):
+            return False
+        if not is_interruption(error) or self._is_stopped.wait(_SHUTDOWN_SECONDS):
+            return True
+        return self._server_id() == now
+
+    def _server_id(self) -> str:
+        """Spark's id of the server process, asked in a session that ends at once; empty if there is no answer."""
+        client = self._client(str(uuid.uuid4()), max_retries=1)
+        try:
+            return _app_id(client)
+        except Exception:  # noqa: BLE001  # whatever it is, it is no answer
+            return ""
+        finally:
+            _close(client)
+
+    def _client(self, session_id: str, max_retries: int) -> SparkConnectClient:
+        client = SparkConnectClient(self._url(session_id), rpc_deadlines=RpcDeadlines(**_SHORT))
+        client.set_retry_policies([_patience(max_retries)])
+        return client
+
+    def _url(self, session_id: str) -> str:
+        address, _, parameters = self.url.partition("/;")
+        given = [each for each in parameters.split(";") if each and not each.startswith("session_id=")]
+        user = [] if any(each.startswith("user_id=") for each in given) else [f"user_id={_USER}"]
+        return f"{address.rstrip('/')}/;" + ";".join([*given, *user, f"session_id={session_id}"])
+
+
+@dataclass(slots=True)
+class _Server:
+    """The server process that a session was made in; its id is empty until it has answered."""
+
+    id: str = ""
+
+
+def _patience(max_retries: int) -> RetryPolicy:
+    """Wait 0.05, 0.2, 0.8, 3.2, then 5 seconds each; pyspark's own policy is silent for ten minutes."""
+    return DefaultPolicy(max_retries=max_retries, max_backoff=5000)
+
+
+def _end(client: SparkConnectClient) -> None:
+    """Interrupt, then close the id for good. Interrupting makes a session that the server does not know yet."""
+    try:
+        client.interrupt_all()
+    except PySparkException as error:
+        if not is_interruption(error):
+            raise
+    for pause in _RELEASE_PAUSES:
+        if _is_released(client):
+            return
+        time.sleep(pause)
+    client.release_session()
+
+
+def _is_released(client: SparkConnectClient) -> bool:
+    try:
+        client.release_session()
+    except PySparkException as error:
+        if is_still_closing(error):
+            return False
+        raise
+    return True
+
+
+def _close(client: SparkConnectClient) -> None:
+    with suppress(Exception):  # the session is empty, and the server forgets it after an idle hour
+        client.release_session()
+    client.close()
+
+
+def _app_id(client: SparkConnectClient) -> str:
+    return str(client.get_config_dict("spark.app.id")["spark.app.id"])
+
+
+def _is_of_spark(error: BaseException) -> bool:
+    return isinstance(error, (PySparkException, grpc.RpcError, AssertionError))
+
+
+def _quieten() -> None:
+    """Keep pyspark from logging each error with the server's stack trace, before raising it."""
+    for name in _NOISY_LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)

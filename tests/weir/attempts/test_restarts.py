@@ -1,0 +1,294 @@
+"""Whether and when tasks restart, over a real ledger: limits, budgets, labels, and a second word."""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from weir.attempts.coordinator import Coordinator
+from weir.attempts.failure import patience, spent
+from weir.coordination.values import Action, FailureDecision
+from weir.errors import Conflict, EngineLost, Fenced, SuppressRestarts
+from weir.execution.failure_class import FailureClass
+from weir.execution.run_state import AttemptState
+from weir.ledger.attempts import Origin, attempts_of
+from weir.ledger.database.tables import AttemptRow, OwedClearRow, ResultRow
+from weir.restarts.answer import Budgets, Refusal
+from weir.restarts.strategy import ExponentialDelay, FailureLimits, FixedDelay, NoRestart
+from weir.settings import RecoverySettings
+from weir.testing.fakes.airflow import Killed
+from weir.topology.regions import RegionId
+
+
+def raising(errors):
+    """Fail the tasks that `errors` names, with the error that is made each time, if any."""
+
+    def during(key):
+        error = errors[key.task_id]() if key.task_id in errors else None
+        if error is not None:
+            raise error
+
+    return during
+
+
+def in_turn(*kinds):
+    """Make an error of each kind, then no more."""
+    left = iter(kinds)
+
+    def make():
+        kind = next(left, None)
+        return kind and kind()
+
+    return make
+
+
+def deployed(world, **options):
+    """Make the deployment say something about recovery."""
+    services = replace(world.services, recovery=RecoverySettings.from_options(options))
+    world.services = services
+    world.airflow.services, world.airflow.coordinator = services, Coordinator(services)
+
+
+def rows_of(world, region, subtask=0):
+    with world.ledger.transaction() as session:
+        run = session.query(AttemptRow.run).limit(1).scalar()
+        return attempts_of(session, run, RegionId(region, subtask))
+
+
+def test_a_run_s_limit_stops_whichever_task_fails_next(world):
+    world.airflow.strategy = FixedDelay(100, 0, limits=FailureLimits(per_run=3))
+    run = world.airflow.dag_run()
+    world.airflow.during = raising({"weather": ValueError, "raw-clean": KeyError})
+    world.airflow.run_until_quiet()
+    tasks = [world.airflow.task(run, "weather"), *(world.airflow.task(run, "raw-clean", index) for index in (0, 1))]
+    assert [task.state for task in tasks] == ["failed"] * 3
+    assert sum(len(task.runs) for task in tasks) == 3 + 3  # three that were recovered from, and each one's last
+    assert all("maximum-total-task-failures is 3" in task.notes[-1] for task in tasks)
+
+
+def test_a_person_s_clear_of_any_task_gives_the_run_a_fresh_count(world):
+    world.airflow.strategy = FixedDelay(100, 0, limits=FailureLimits(per_run=2))
+    run = world.airflow.dag_run()
+    world.airflow.during = raising({"weather": ValueError})
+    world.airflow.run_until_quiet()
+    assert world.airflow.task(run, "weather").runs == [1, 2, 3]
+    world.airflow.during = raising({"joined": in_turn(ValueError, ValueError)})
+    world.airflow.clear_by_hand(run, "weather")
+    world.airflow.run_until_quiet()
+    assert set(world.airflow.states().values()) == {"success"}
+
+
+def test_a_limit_of_a_task_counts_kills_and_failures_alike(world):
+    world.airflow.strategy = FixedDelay(100, 0, limits=FailureLimits(per_task=3))
+    run = world.airflow.dag_run()
+    world.airflow.during = raising({"weather": in_turn(ValueError, Killed, ValueError, Killed, ValueError)})
+    world.airflow.run_until_quiet()
+    weather = world.airflow.task(run, "weather")
+    assert weather.state == "failed"
+    assert [row.failure for row in rows_of(world, "weather")] == ["application", "killed"] * 2 + ["fatal"]
+    assert "maximum-per-task-failures is 3, and the task has failed 4 times" in weather.notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "recovers"),
+    [
+        (ExponentialDelay(10_000, limits=FailureLimits(per_run=1)), True),
+        (FixedDelay(100, 10_000, limits=FailureLimits(per_run=1)), False),
+    ],
+)
+def test_tasks_that_fail_during_one_back_off_are_one_failure_of_the_run(world, strategy, recovers):
+    world.airflow.strategy = strategy
+    run = world.airflow.dag_run()
+    failed = set()
+
+    def once_each(key):
+        if key.task_id == "raw-clean" and key not in failed:
+            failed.add(key)
+            raise ValueError("the same executor")
+
+    world.airflow.during = once_each
+    world.airflow.run_until_quiet()
+    assert (world.airflow.task(run, "raw-clean", 1).state == "success") is recovers
+
+
+def test_a_lost_engine_has_a_budget_of_its_own(world):
+    deployed(world, maximum_engine_losses="2")
+    world.airflow.strategy = NoRestart()
+    run = world.airflow.dag_run()
+    world.airflow.during = raising({"weather": lambda: EngineLost("the server went away")})
+    world.airflow.run_until_quiet()
+    weather = world.airflow.task(run, "weather")
+    assert (weather.state, weather.runs) == ("failed", [1, 2, 3])
+    assert "more than 2 times engine since the last commit or clear: EngineLost" in weather.notes[-1]
+
+
+def lose(world, folder, stage):
+    """Remove the current results of a stage from the store."""
+    with world.ledger.transaction() as session:
+        for row in session.query(ResultRow).filter_by(stage=stage, is_current=True):
+            shutil.rmtree(folder / "store" / row.folder)
+
+
+def test_what_is_recovered_from_counts_anew_after_each_commit(world, tmp_path):
+    deployed(world, maximum_backtracks="1")
+    run = world.airflow.dag_run()
+    world.airflow.run_until_quiet()
+    for content in ("other", "yet another"):
+        lose(world, tmp_path, "clean")
+        world.content["weather"] = content  # so that Weir clears what is made from it
+        world.airflow.clear_by_hand(run, "weather")
+        world.airflow.run_until_quiet()
+        assert set(world.airflow.states().values()) == {"success"}
+    assert [row.failure for row in rows_of(world, "joined")].count("backtrack") == 2
+    assert Origin.CLEARED_BY_PERSON.value not in [row.origin for row in rows_of(world, "joined")]
+
+
+def row(state, failure=None, origin=Origin.RETRY):
+    return AttemptRow(state=state.value, failure=failure and failure.value, origin=origin.value)
+
+
+def test_a_budget_is_spent_since_the_last_commit_or_a_persons_clear():
+    lost = row(AttemptState.RETRYING, FailureClass.ENGINE)
+    other = row(AttemptState.RETRYING, FailureClass.CONFLICT)
+    committed, adopted = row(AttemptState.COMMITTED), row(AttemptState.ADOPTED)
+    cleared = row(AttemptState.RETRYING, FailureClass.ENGINE, Origin.CLEARED_BY_PERSON)
+    by_weir = row(AttemptState.RETRYING, FailureClass.ENGINE, Origin.CLEARED_BY_WEIR)
+    assert spent([lost, other, lost], FailureClass.ENGINE) == 2
+    assert spent([lost, committed, lost], FailureClass.ENGINE) == 1
+    assert spent([lost, committed, adopted], FailureClass.ENGINE) == 0
+    assert spent([lost, lost, cleared], FailureClass.ENGINE) == 1
+    assert spent([lost, by_weir], FailureClass.ENGINE) == 2
+
+
+def test_tasks_that_lost_one_server_come_back_apart():
+    seconds = {patience("run", RegionId("joined", index), FailureClass.ENGINE, 3) for index in range(50)}
+    assert len(seconds) > 25
+    assert min(seconds) >= 4.5
+    assert max(seconds) <= 5.5
+    assert patience("run", RegionId("joined", 0), FailureClass.BACKTRACK, 3) == 0
+
+
+@pytest.mark.parametrize("text", ["SuppressRestarts", "ModuleNotFoundError"])
+def test_what_no_retry_can_help_fails_at_once_and_says_why(world, text):
+    error = {"SuppressRestarts": SuppressRestarts, "ModuleNotFoundError": ModuleNotFoundError}[text]
+    run = world.airflow.dag_run()
+    world.airflow.during = raising({"weather": lambda: error("no scipy")})
+    world.airflow.run_until_quiet()
+    weather = world.airflow.task(run, "weather")
+    assert (weather.state, weather.runs) == ("failed", [1])
+    labels = f"labels: type=fatal, exception={text}"
+    assert weather.notes[-1] == f"not recoverable by another try: {text}: no scipy; {labels}"
+
+
+def test_a_hopeless_cause_is_named(world):
+    run = world.airflow.dag_run()
+
+    def fails():
+        error = RuntimeError("cannot load")
+        error.__cause__ = ImportError("no scipy")
+        return error
+
+    world.airflow.during = raising({"weather": fails})
+    world.airflow.run_until_quiet()
+    said = world.airflow.task(run, "weather").notes[-1]
+    labels = "labels: type=fatal, exception=RuntimeError"
+    assert said == f"not recoverable by another try (ImportError): RuntimeError: cannot load; {labels}"
+
+
+def test_each_failure_is_labelled_in_the_ledger(world):
+    world.airflow.dag_run()
+    world.airflow.during = raising({"weather": in_turn(ValueError, Killed)})
+    world.airflow.run_until_quiet()
+    labels = [row.labels for row in rows_of(world, "weather")]
+    assert labels == [{"type": "application", "exception": "ValueError"}, {"type": "killed"}, None]
+
+
+@pytest.fixture
+def failed_try(world):
+    """A try of `weather` that is booked as failed, by a strategy; answers the decision."""
+
+    def make(strategy, error=None):
+        run = world.airflow.dag_run()
+        task = world.airflow.task(run, "weather")
+        task.try_number, task.state = task.try_number + 1, "running"
+        world.airflow.coordinator.begin(world.airflow.request(task), world.airflow)
+        return world.airflow.coordinator.fail("ladder", task.key, task.try_number, error or ValueError(), strategy)
+
+    return make
+
+
+def test_labels_are_added_to_a_failure_and_never_replace_what_it_has(world, failed_try):
+    decision = failed_try(FixedDelay(1, 0))
+    told = world.airflow.coordinator.label("ladder", decision.attempt, {"owner": "routes", "type": "other"})
+    assert told == {"type": "application", "exception": "ValueError", "owner": "routes"}
+    assert rows_of(world, "weather")[-1].labels == told
+
+
+@pytest.mark.parametrize("strategy", [FixedDelay(1, 7_000), NoRestart()])
+@pytest.mark.parametrize(
+    ("action", "state"), [(Action.RETRY, AttemptState.RETRYING), (Action.FAIL, AttemptState.FAILED)]
+)
+def test_a_second_word_decides_about_an_applications_failure(world, failed_try, strategy, action, state):
+    decision = failed_try(strategy)
+    after = world.airflow.coordinator.overrule("ladder", decision, action, 3, "mine")
+    assert (after.action, after.delay_seconds, after.reason) == (action, 3, "mine")
+    assert rows_of(world, "weather")[-1].state == state.value
+
+
+@pytest.mark.parametrize(
+    ("strategy", "error", "refusal"),
+    [
+        (FixedDelay(9, limits=FailureLimits(per_task=0)), ValueError(), Refusal.LIMIT),
+        (FixedDelay(9, limits=FailureLimits(per_run=0)), ValueError(), Refusal.LIMIT),
+        (FixedDelay(9), Conflict(), None),
+        (FixedDelay(9), EngineLost(), None),
+        (FixedDelay(9), SuppressRestarts(), None),
+        (FixedDelay(9), Fenced(), None),
+    ],
+)
+@pytest.mark.parametrize("action", [Action.RETRY, Action.FAIL])
+def test_limits_recovery_and_what_is_hopeless_are_not_open_to_a_second_word(
+    world, failed_try, strategy, error, refusal, action
+):
+    decision = failed_try(strategy, error)
+    assert decision.refusal is refusal
+    before = rows_of(world, "weather")[-1].state
+    assert world.airflow.coordinator.overrule("ladder", decision, action, 3, "mine") == decision
+    assert rows_of(world, "weather")[-1].state == before
+
+
+def test_a_second_word_that_comes_too_late_changes_nothing(world, failed_try):
+    decision = failed_try(FixedDelay(9))
+    with world.ledger.transaction("ladder") as session:
+        session.get(AttemptRow, decision.attempt).state = AttemptState.COMMITTED.value
+    assert world.airflow.coordinator.overrule("ladder", decision, Action.FAIL, 0, "mine") == decision
+
+
+def test_failures_of_a_task_are_counted_for_a_policy_of_the_users_own(failed_try):
+    assert [failed_try(FixedDelay(9)).failures for _ in range(3)] == [1, 2, 3]
+
+
+def test_budgets_are_as_documented_by_default():
+    assert RecoverySettings() == RecoverySettings.from_options({})
+    assert RecoverySettings().budgets == Budgets(20, 20, 30, 30)
+
+
+def test_a_second_word_to_retry_restarts_what_the_strategys_word_would_have(world):
+    """With `failover="full"` a task that is tried again has the others with it."""
+    airflow = world.airflow
+    airflow.flow = replace(airflow.flow, failover="full")
+    airflow.strategy = NoRestart()
+    run = airflow.dag_run()
+    airflow.during = raising({"joined": ValueError})
+
+    def owed():
+        with world.ledger.transaction() as session:
+            return {row.region for row in session.query(OwedClearRow)}
+
+    while airflow.task(run, "joined", 0).state != "failed":
+        airflow.step(airflow._ready())
+    assert owed() == set()
+    [failed] = [row for row in rows_of(world, "joined") if row.failure]
+    decision = FailureDecision(Action.FAIL, 0, "refused", failed.id, FailureClass.APPLICATION, Refusal.STRATEGY)
+    airflow.coordinator.overrule("ladder", decision, Action.RETRY, 0, "mine")
+    assert {"raw-clean", "weather"} <= owed()

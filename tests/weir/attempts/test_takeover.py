@@ -1,0 +1,182 @@
+"""A DagRun that was deleted in Airflow and made anew: the new one has the epoch, as if it were the first."""
+
+import pytest
+from sqlalchemy import select
+
+from weir.errors import Fenced, Misconfigured
+from weir.ledger.database.tables import AttemptRow, ResultRow
+from weir.ledger.runs import runs_of, set_aside
+from weir.rebuild.rebuild import rebuild
+from weir.recovery.adopt import adopt
+from weir.store.published import published
+
+RUN = "ladder@20130101T000000Z"
+
+
+@pytest.fixture
+def green(world):
+    run = world.airflow.dag_run()
+    world.airflow.run_until_quiet()
+    return run
+
+
+def version(world):
+    return published(world.store, "ladder", "delays", "20130101T000000Z").version
+
+
+def tries(world):
+    with world.ledger.transaction() as session:
+        return sorted({number for (number,) in session.query(AttemptRow.try_number).filter_by(run=RUN)})
+
+
+def made_anew(world, kind):
+    run = world.airflow.dag_run(kind=kind)
+    world.airflow.run_until_quiet()
+    assert {task.state for task in world.airflow.tasks.values()} == {"success"}
+    return run
+
+
+@pytest.mark.parametrize("kind", ["scheduled", "manual"])
+def test_a_dag_run_made_anew_computes_its_epoch_with_one_try_each(world, green, kind):
+    world.airflow.clear_by_hand(green, "joined", 1)
+    world.airflow.run_until_quiet()
+    world.airflow.delete(green)
+    anew = made_anew(world, kind)
+    assert set(world.airflow.executed(anew).values()) == {1}
+    assert version(world) == 1  # equal content is not published again
+    with world.ledger.transaction() as session:
+        (run,) = runs_of(session)
+        assert (run.id, run.run_id) == (RUN, anew)
+    assert tries(world) == [-1, 0, 1]
+
+
+@pytest.mark.parametrize("kind", ["scheduled", "manual"])
+def test_a_dag_run_made_anew_computes_what_has_changed_meanwhile(world, green, kind):
+    world.airflow.delete(green)
+    world.content["raw"] = "changed"
+    made_anew(world, kind)
+    assert version(world) == 2
+
+
+def test_a_dag_run_is_deleted_and_made_anew_again_and_again(world, green):
+    for kind in ("manual", "manual", "backfill", "scheduled"):
+        world.airflow.delete(green)
+        green = made_anew(world, kind)
+        assert set(world.airflow.executed(green).values()) == {1}
+
+
+def test_a_dag_run_made_anew_goes_through_behind_one_that_was_deleted_half_way(world):
+    run = world.airflow.dag_run()
+    world.airflow.step(world.airflow.task(run, "weather"))
+    world.airflow.step(world.airflow.task(run, "raw-clean", 1))
+    world.airflow.delete(run)
+    anew = made_anew(world, "scheduled")
+    # Under the same id it is found out at the first region that the deleted one had begun; what ran before runs again.
+    assert set(world.airflow.executed(anew).values()) <= {1, 2}
+
+
+@pytest.mark.parametrize("is_queued", [True, False])
+def test_an_epoch_is_not_taken_from_a_dag_run_that_exists(world, is_queued):
+    first = world.airflow.dag_run()
+    world.airflow.step(world.airflow.task(first, "weather"))
+    if is_queued:
+        world.airflow.queued.add(first)
+    second = world.airflow.dag_run(kind="manual")
+    world.airflow.step(world.airflow.task(second, "weather"))
+    assert "belongs to run scheduled__2013-01-01" in world.airflow.task(second, "weather").notes[-1]
+    assert (first in world.airflow.queued) is is_queued
+    with pytest.raises(Misconfigured, match="delete manual__2013-01-01"):
+        world.airflow.coordinator.begin(world.airflow.request(world.airflow.task(second, "weather")), world.airflow)
+
+
+@pytest.mark.parametrize("kind", ["scheduled", "manual"])
+def test_what_ran_for_the_deleted_dag_run_cannot_commit(world, kind):
+    old = world.airflow.dag_run()
+    task = world.airflow.task(old, "weather")
+    task.state, task.try_number = "running", 1
+    begun = world.airflow.coordinator.begin(world.airflow.request(task), world.airflow)
+    report = world.airflow.engine.run(begun.job)
+    world.airflow.delete(old)
+    made_anew(world, kind)
+    with pytest.raises(Fenced):
+        world.airflow.coordinator.commit(begun, report, world.airflow)
+
+
+def test_a_task_of_the_deleted_dag_run_that_comes_late_takes_nothing(world, green):
+    late = world.airflow.request(world.airflow.task(green, "weather"))
+    world.airflow.delete(green)
+    made_anew(world, "scheduled")
+    before = tries(world)
+    with pytest.raises(Fenced, match="comes too late"):
+        world.airflow.coordinator.begin(late, world.airflow)
+    assert tries(world) == before
+
+
+def test_a_try_that_airflow_does_not_have_takes_nothing(world, green):
+    task = world.airflow.task(green, "weather")
+    request = world.airflow.request(task)
+    world.airflow.deleted += 1  # another id, but Airflow calls the task instance a success
+    with pytest.raises(Fenced, match="of another DagRun"):
+        world.airflow.coordinator.begin(world.airflow.request(task), world.airflow)
+    assert request.try_number in tries(world)
+
+
+def test_the_tries_count_from_one_behind_an_adoption_too(world, green):
+    adopt(world.services, RUN)
+    world.airflow.delete(green)
+    anew = made_anew(world, "manual")
+    assert set(world.airflow.executed(anew).values()) == {1}
+
+
+def test_tries_of_deleted_dag_runs_keep_their_order(world, green):
+    with world.ledger.transaction("ladder") as session:
+        before = {row.id: row.try_number for row in session.query(AttemptRow)}
+        set_aside(session, RUN)
+        set_aside(session, RUN)
+    with world.ledger.transaction() as session:
+        after = {row.id: row.try_number for row in session.query(AttemptRow)}
+    assert max(after.values()) == 0
+    assert sorted(before, key=before.get) == sorted(before, key=after.get)
+
+
+@pytest.mark.parametrize("kind", ["scheduled", "manual"])
+def test_the_failures_of_a_deleted_dag_run_do_not_count(world, kind):
+    def fail(key):
+        if key.task_id == "weather":
+            raise ValueError("no luck")
+
+    world.airflow.during = fail
+    run = world.airflow.dag_run()
+    world.airflow.run_until_quiet()
+    tries_before = len(world.airflow.task(run, "weather").runs)
+    world.airflow.delete(run)
+    anew = world.airflow.dag_run(kind=kind)
+    world.airflow.run_until_quiet()
+    assert tries_before > 1
+    assert len(world.airflow.task(anew, "weather").runs) >= tries_before
+
+
+def current(world):
+    with world.ledger.transaction() as session:
+        rows = session.scalars(select(ResultRow).where(ResultRow.is_current))
+        return {(row.stage, row.subtask, row.layout): (row.attempt, row.digest) for row in rows}
+
+
+@pytest.mark.parametrize("kind", ["scheduled", "manual"])
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_ledger_that_is_built_again_knows_whose_results_count(world, green, kind, is_lost):
+    world.airflow.clear_by_hand(green, "joined", 1)
+    world.airflow.run_until_quiet()
+    world.airflow.delete(green)
+    world.content["raw"] = "changed"
+    anew = made_anew(world, kind)
+    before = current(world)
+    if is_lost:
+        world.lose_ledger()
+    (rebuilt,) = rebuild(world.services)
+    assert [each.missing for each in rebuilt.runs] == [()]
+    assert current(world) == before
+    world.airflow.clear_by_hand(anew, "weir_close")
+    world.airflow.run_until_quiet()
+    assert version(world) == 2
+    assert world.airflow.task(anew, "weir_close").state == "success"

@@ -1,0 +1,162 @@
+"""`weir doctor`: whom it examines, how it starts Airflow's part, what it prints."""
+
+import io
+import json
+import os
+import sys
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from weir.cli.commands import doctor as command
+from weir.cli.commands.doctor import ENVIRONMENT, AirflowPart, Subject, in_order, print_report
+from weir.cli.main import app
+from weir.doctor.examination import Check, Status, examine, ok, problem, unknown, warning
+from weir_dev.stack.credentials import load_or_create
+from weir_dev.stack.doctor_subject import local_stack
+from weir_dev.stack.processes import record
+from weir_dev.stack.stack import Stack
+from weir_dev.stack.state import Phase, StackState, write_state
+
+FINDINGS = [
+    ok("store", "place", "file:///data"),
+    problem("airflow", "plugin", "not there", expected="it is there", mend="load it"),
+    ok("versions", "Python", "3.11.7"),
+    warning("spark: other", "Java", "25", expected="17", mend="JAVA_HOME"),
+    unknown("store", "marker", "not asked"),
+]
+
+
+@pytest.fixture
+def no_environment(monkeypatch):
+    for name in ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def stack(stack_request):
+    return Stack(stack_request())
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """A module that stands for Airflow's part."""
+
+    def write(text):
+        (tmp_path / "part_of_test.py").write_text(text)
+        return AirflowPart({**os.environ, "PYTHONPATH": str(tmp_path)}, module="part_of_test")
+
+    return write
+
+
+def statuses(findings):
+    return [each.status for each in findings]
+
+
+def test_the_report_has_a_line_a_finding_and_the_advice_under_what_is_not_ok():
+    console = Console(record=True, width=300, file=io.StringIO())
+    print_report(console, "this environment", in_order(FINDINGS))
+    lines = [line.rstrip() for line in console.export_text().splitlines() if line.strip()]
+    assert lines == [
+        "About this environment",
+        "versions",
+        "  ok       Python                   3.11.7",
+        "store",
+        "  ok       place                    file:///data",
+        "  unknown  marker                   not asked",
+        "airflow",
+        "  problem  plugin                   not there",
+        "           expected: it is there",
+        "           mend: load it",
+        "spark: other",
+        "  warning  Java                     25",
+        "           expected: 17",
+        "           mend: JAVA_HOME",
+        "1 problem(s), 1 warning(s), 1 unknown; 2 of 5 ok",
+    ]
+
+
+def test_airflow_s_part_is_heard_line_by_line(script):
+    findings = [json.dumps(each.to_json()) for each in FINDINGS]
+    part = script(f"print({findings[0]!r})\nprint({findings[1]!r})\n")
+    assert list(part.findings()) == FINDINGS[:2]
+
+
+def test_airflow_s_part_that_dies_is_a_finding_beside_what_it_had_found(script):
+    line = json.dumps(FINDINGS[0].to_json())
+    part = script(f"print({line!r}, flush=True)\nraise SystemExit('cannot reach postgresql://weir:hush-hush@db/x')\n")
+    first, last = part.findings()
+    assert first == FINDINGS[0]
+    assert last.status is Status.PROBLEM
+    assert "cannot reach postgresql://weir:***@db/x" in last.found
+    assert sys.executable in last.mend
+
+
+def test_airflow_s_part_that_says_nothing_is_a_finding(script):
+    [found] = script("").findings()
+    assert found.status is Status.PROBLEM
+
+
+def test_airflow_s_part_that_hangs_is_left_and_ended(script):
+    line = json.dumps(FINDINGS[0].to_json())
+    part = script(f"import time\nprint({line!r}, flush=True)\ntime.sleep(600)\n")
+    found = list(examine([[Check("part", "process", part.findings, seconds=5.0)]]))
+    part.end()
+    assert found[0] == FINDINGS[0]
+    assert found[1].status is Status.PROBLEM
+    assert part._process.poll() is not None
+
+
+def test_an_environment_with_a_store_is_examined_instead_of_the_local_stack(no_environment):
+    local = command.subject_of({}, here=False)
+    assert local.is_local
+    assert not command.subject_of({}, here=True).is_local
+    for name in ENVIRONMENT:
+        found = command.subject_of({name: "x"}, here=False)
+        assert (found.is_local, found.environment) == (False, {name: "x"})
+
+
+def test_a_stack_that_was_never_started_is_one_warning_and_nothing_is_made(stack):
+    subject = local_stack(stack)
+    assert (subject.environment, subject.is_served) == (None, False)
+    assert statuses(subject.findings) == [Status.WARNING]
+    found = command.examined(subject)
+    assert {each.area for each in found} == {"stack", "versions", "java"}
+    assert list(stack.folder.parent.iterdir()) == []
+
+
+def test_a_stack_that_is_down_has_the_environment_that_it_would_have(stack):
+    load_or_create(stack.folder)
+    subject = local_stack(stack)
+    assert subject.environment["WEIR_STORE"] == stack.store_url
+    assert not subject.is_served
+    assert "spark_default" in subject.connections
+
+
+def test_a_stack_with_a_dead_component_is_told_which(stack):
+    load_or_create(stack.folder)
+    alive = record("keeper", os.getpid())
+    dead = record("scheduler", 2**22 + 1)
+    write_state(stack.folder, StackState(Phase.UP, processes=(alive, dead), ready=("scheduler",)))
+    [found] = local_stack(stack).findings
+    assert found.status is Status.PROBLEM
+    assert "scheduler is dead" in found.found
+
+
+def test_the_java_of_an_environment_is_judged(tmp_path):
+    assert command.check_java(os.environ).status is Status.OK
+    wrong = command.check_java({**os.environ, "WEIR_JAVA": str(tmp_path)})
+    assert wrong.status is Status.PROBLEM
+    assert "WEIR_JAVA" in wrong.found
+
+
+@pytest.mark.parametrize(("finding", "code"), [(FINDINGS[0], 0), (FINDINGS[3], 0), (FINDINGS[4], 0), (FINDINGS[1], 1)])
+def test_the_exit_code_says_whether_there_is_a_problem(monkeypatch, finding, code):
+    subject = Subject("a test", None, is_served=False, is_local=True, findings=(finding,))
+    monkeypatch.setattr(command, "subject_of", lambda *_, **__: subject)
+    done = CliRunner().invoke(app, ["doctor", "--json"])
+    report = json.loads(done.stdout)
+    assert done.exit_code == code
+    assert report["status"] == finding.status.value
+    assert finding.to_json() in report["findings"]

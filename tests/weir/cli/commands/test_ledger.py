@@ -1,0 +1,137 @@
+"""What a person reads of the ledger, and what repairs it."""
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+from typer.testing import CliRunner
+
+from weir.cli.main import app
+from weir.errors import Misconfigured
+from weir.ledger.database.tables import ResultRow
+from weir.store.store import Store
+from weir_dev.servers.s3 import running_s3
+
+_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[2] / "conftest.py")
+small = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(small)
+
+
+@pytest.fixture
+def healed(tmp_path, monkeypatch):
+    """A run in which one lost result was made again."""
+    (tmp_path / "store").mkdir()
+    world = small.World(tmp_path, small.ladder())
+    run = world.airflow.dag_run()
+    world.airflow.run_until_quiet()
+    with world.ledger.transaction() as session:
+        [folder] = session.scalars(select(ResultRow.folder).where(ResultRow.stage == "joined", ResultRow.subtask == 1))
+    shutil.rmtree(tmp_path / "store" / folder)
+    world.airflow.clear_by_hand(run, "totals", 0)
+    world.airflow.run_until_quiet()
+    monkeypatch.setenv("WEIR_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
+    monkeypatch.setenv("COLUMNS", "200")
+    return world
+
+
+def typed(*words):
+    done = CliRunner().invoke(app, words, catch_exceptions=True)
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.output
+
+
+def test_runs_are_listed_with_their_state(healed):
+    [line] = [line for line in typed("runs").splitlines() if "scheduled__2013-01-01" in line]
+    assert "20130101T000000Z" in line
+    assert "9 valid, 0 stale, 0 missing" in line
+    assert "delays v1" in line
+
+
+def test_failovers_are_told_with_their_causes_and_steps(healed):
+    told = typed("failovers", "ladder", "20130101T000000Z")
+    assert "totals[0], attempt t0002-" in told
+    assert "cause: joined[1]" in told
+    assert (
+        told.index("will re-run: joined[1]") < told.index("if its input changes: totals[1]") < told.index("spared: 4")
+    )
+    assert typed("failovers", "other") == "No failover is recorded.\n"
+
+
+def test_the_story_of_a_task_is_told(healed):
+    told = typed("why", "totals", "--run", "scheduled__2013-01-01")
+    assert "totals[0]" in told
+    assert "totals[1]" in told
+    assert "try 1 (first): committed" in told
+    assert "try 2 (cleared by a person): retrying" in told
+    assert "backtrack: ResultUnavailable" in told or "backtrack: 1 result partition" in told
+    told = typed("why", "joined[1]", "--run", "ladder@20130101T000000Z")
+    assert "try 2 (cleared by weir): committed" in told
+    assert "clear of try 1, by failover 1: cleared" in told
+    assert "weir: joined[1]" in told
+    assert "joined[0]" not in told
+
+
+def test_an_unknown_task_is_refused_with_those_that_are_known(healed):
+    with pytest.raises(Misconfigured, match=r"nothing is known of a task nothing .* Known are joined\[0\]"):
+        typed("why", "nothing", "--run", "scheduled__2013-01-01")
+
+
+def test_a_run_is_adopted_by_its_name(healed):
+    told = typed("run", "adopt", "ladder@20130101T000000Z")
+    assert "9 result(s) superseded" in told
+    assert "Next: clear the whole run scheduled__2013-01-01 of DAG dag" in told
+    assert "to be pinned anew" in typed("runs")
+
+
+def test_the_ledger_is_built_again(healed, tmp_path):
+    for file in tmp_path.glob("ledger.db*"):
+        file.unlink()
+    with pytest.raises(Misconfigured, match="weir ledger rebuild --all"):
+        typed("runs")
+    told = typed("ledger", "rebuild", "--all")
+    assert "Dataflow ladder, lineage 2: 1 run(s)" in told
+    assert "9 region(s) valid, 1 published version(s)" in told
+    assert "What the store does not tell" in told
+    assert "9 valid, 0 stale, 0 missing" in typed("runs", "ladder")
+    assert "as this Weir needs it" in typed("ledger", "upgrade")
+
+
+def test_a_rebuild_asks_what_to_rebuild(healed):
+    with pytest.raises(Misconfigured, match="weir ledger rebuild DATAFLOW"):
+        typed("ledger", "rebuild")
+
+
+def test_the_store_of_the_workers_is_opened_with_its_options(tmp_path, monkeypatch):
+    with running_s3() as server:
+        server.make_bucket("weir-of-cli")
+        Store.open("s3://weir-of-cli/team", server.storage_options).initialise()
+        monkeypatch.setenv("WEIR_STORE", "s3a://weir-of-cli/team")
+        monkeypatch.setenv("WEIR_STORE_OPTIONS", json.dumps(server.storage_options))
+        monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
+        assert "The store holds no dataflow" in typed("ledger", "rebuild", "--all")
+        assert "hush" not in typed("runs")
+
+
+def test_options_of_the_store_that_are_no_json_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("WEIR_STORE", "s3://bucket/weir")
+    monkeypatch.setenv("WEIR_STORE_OPTIONS", "{'secret': 'hush'}")
+    monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
+    with pytest.raises(Misconfigured, match="WEIR_STORE_OPTIONS is not JSON") as refused:
+        typed("ledger", "rebuild", "--all")
+    assert "hush" not in str(refused.value)
+
+
+def test_an_empty_database_of_postgresql_becomes_a_ledger_and_is_built_from_the_store(healed, monkeypatch, postgres):
+    monkeypatch.setenv("WEIR_LEDGER", postgres.url("typed"))
+    told = typed("ledger", "upgrade")
+    assert "weir:***@" in told
+    assert postgres.password not in told
+    assert "No failover is recorded" in typed("failovers")
+    assert "9 region(s) valid, 1 published version(s)" in typed("ledger", "rebuild", "--all")
+    assert "9 valid, 0 stale, 0 missing" in typed("runs")
+    postgres.drop_database("typed")

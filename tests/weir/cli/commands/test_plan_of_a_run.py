@@ -1,0 +1,215 @@
+"""`weir plan RUN`, `weir failovers` and `weir why`, as a person types them."""
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+from typer.testing import CliRunner
+
+from weir.cli import airflow_clearer
+from weir.cli.main import app
+from weir.coordination.airflow import ClearItem
+from weir.errors import Misconfigured
+from weir.ledger.database.tables import AttemptRow, OwedClearRow, ResultRow
+from weir.recovery.rules.plan import Plan, StepKind
+
+_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[2] / "conftest.py")
+small = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(small)
+
+RUN = "ladder@20130101T000000Z"
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    """A run that has gone through, in the environment's ledger and store."""
+    (tmp_path / "store").mkdir()
+    world = small.World(tmp_path, small.ladder())
+    world.run = world.airflow.dag_run()
+    world.airflow.run_until_quiet()
+    monkeypatch.setenv("WEIR_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.delenv("WEIR_API", raising=False)
+    return world
+
+
+def lose(world, stage, subtask):
+    with world.ledger.transaction() as session:
+        rows = select(ResultRow.folder).where(ResultRow.stage == stage, ResultRow.subtask == subtask)
+        for folder in session.scalars(rows):
+            shutil.rmtree(world.folder / "store" / folder)
+
+
+def typed(*words):
+    done = CliRunner().invoke(app, words, catch_exceptions=True)
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.stdout
+
+
+def planned(*words):
+    return Plan.from_json(json.loads(typed("plan", *words, "--json")))
+
+
+def names(plan, kind):
+    return [str(step.region) for step in plan.of(kind)]
+
+
+def owed(world):
+    with world.ledger.transaction() as session:
+        return [row.region for row in session.scalars(select(OwedClearRow).where(OwedClearRow.settled_at.is_(None)))]
+
+
+def test_a_whole_run_misses_nothing(world):
+    told = typed("plan", RUN)
+    assert "Nothing is missing: nothing would run again." in told
+    assert "Spared: 10 region(s), 9 rows, 720 B" in told
+
+
+def test_what_is_missing_now_is_found_in_the_store_and_nothing_is_changed(world):
+    lose(world, "joined", 1)
+    assert names(planned("scheduled__2013-01-01"), StepKind.RERUN) == ["joined[1]"]
+    told = typed("plan", RUN)
+    assert "found no such file" in told
+    assert "Re-run: 1 region(s), 1 rows, 80 B" in told
+    assert "A full restart: 10 region(s), 9 rows, 720 B" in told
+    assert owed(world) == []
+    with world.ledger.transaction() as session:
+        assert set(session.scalars(select(ResultRow.state))) == {"finished"}
+
+
+def test_what_a_failure_would_do_is_told_before_the_fact(world):
+    plan = planned(RUN, "--fail", "totals[0]", "--lost", "joined[1]")
+    assert names(plan, StepKind.RERUN) == ["joined[1]"]
+    plan = planned(RUN, "--fail", "totals[0]", "--lost", "joined[1]", "--lost", "weather")
+    assert names(plan, StepKind.RERUN) == ["weather[0]", "joined[1]"]
+    plan = planned(RUN, "--fail", "totals[0]", "--lost", "weather")
+    assert names(plan, StepKind.RERUN) == []
+    assert "joined[1] is tried again by Airflow." in typed("plan", RUN, "--fail", "joined[1]")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((RUN, "--fail", "nothing"), "has no task nothing; it has raw-clean"),
+        ((RUN, "--fail", "joined"), "joined has 2 subtasks: say which"),
+        ((RUN, "--fail", "joined[7]"), "has the subtasks 0 to 1, not 7"),
+        ((RUN, "--lost", "nothing[0]"), r"writes no nothing\[0\]; it writes clean, delays, joined"),
+        ((RUN, "--fail", "routes", "--apply"), "routes has not failed"),
+        (("no_such_run",), "the ledger knows no run no_such_run"),
+        ((), "weir plan DATAFLOW@EPOCH"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_with_advice(world, words, said):
+    with pytest.raises(Misconfigured, match=said):
+        typed("plan", *words)
+
+
+def test_a_plan_is_carried_out_by_hand_and_whoever_comes_by_clears(world):
+    lose(world, "joined", 1)
+    told = typed("plan", RUN, "--apply")
+    assert "1 clear(s) are owed, and whoever comes by carries them out: the DAG weir_upkeep" in told
+    assert "WEIR_API=http://LOGIN:PASSWORD@HOST:PORT" in told
+    assert owed(world) == ["joined"]
+    world.airflow.coordinator.settle(world.airflow, "ladder")
+    world.airflow.run_until_quiet()
+    assert world.airflow.executed(world.run)["joined[1]"] == 2
+    assert "Nothing is to be done." in typed("plan", RUN, "--apply")
+
+
+class Api:
+    """Airflow's API with the plugin's endpoint, in front of the fake Airflow."""
+
+    def __init__(self, airflow):
+        self.airflow, self.is_closed = airflow, False
+
+    def compare_and_clear(self, dag_id, items, note, *, is_dry_run):
+        wanted = [ClearItem(dag_id, **each) for each in items]
+        answers = self.airflow.inspect(wanted) if is_dry_run else self.airflow.clear(wanted, note)
+        return [{"state": each.state, "try_number": each.try_number, "cleared": each.cleared} for each in answers]
+
+    def close(self):
+        self.is_closed = True
+
+
+def test_a_plan_is_carried_out_at_once_where_airflow_can_be_reached(world, monkeypatch):
+    lose(world, "joined", 1)
+    api = Api(world.airflow)
+    monkeypatch.setattr(airflow_clearer, "airflow_api", lambda environ: api)
+    assert "1 of 1 task instance(s) are cleared" in typed("plan", RUN, "--apply")
+    assert api.is_closed
+    assert world.airflow.task(world.run, "joined", 1).state is None
+    world.airflow.run_until_quiet()
+    assert typed("plan", RUN).count("Nothing is missing") == 1
+
+
+@pytest.mark.parametrize("address", ["localhost:8080", "http://host:8080", "ftp://a:b@host"])
+def test_an_address_of_airflow_that_is_none_is_refused(address):
+    with pytest.raises(Misconfigured, match=r"expected http://LOGIN:PASSWORD@HOST:PORT"):
+        airflow_clearer.airflow_api({"WEIR_API": address})
+
+
+def test_another_ledger_has_another_airflow():
+    assert airflow_clearer.airflow_api({"WEIR_LEDGER": "sqlite:///x"}) is None
+
+
+def heal(world):
+    lose(world, "joined", 1)
+    world.airflow.clear_by_hand(world.run, "totals", 0)
+    world.airflow.run_until_quiet()
+
+
+def test_failovers_say_what_they_cost_and_what_a_full_restart_would_have(world):
+    heal(world)
+    told = typed("failovers")
+    assert "failover 1 (loss): ladder@20130101T000000Z, totals[0], attempt t0002-" in told
+    assert "labels: " in told
+    assert "recomputed: 1 region(s), 1 rows, 80 B" in told
+    assert "a full restart: 10 region(s), 9 rows, 720 B" in told
+    [found] = json.loads(typed("failovers", "ladder", "20130101T000000Z", "--json"))["failovers"]
+    assert (found["id"], found["incident"], found["kind"], found["failed"]) == (1, 1, "loss", "totals[0]")
+    assert (found["recomputed"]["regions"], found["recomputed"]["bytes"]) == (1, 80)
+    assert names(Plan.from_json(found["plan"]), StepKind.RERUN) == ["joined[1]"]
+    assert found["labels"]["type"] == "backtrack"
+
+
+def test_what_is_not_deterministic_is_told_with_the_usual_causes(world):
+    heal(world)
+    with world.ledger.transaction("ladder") as session:
+        row = session.scalar(select(ResultRow).where(ResultRow.stage == "joined", ResultRow.attempt.like("t0002%")))
+        row.differs_from = "t0001-aaaaaaaaaaaa"
+    told = typed("failovers")
+    assert "not deterministic: joined[1] of t0002-" in told
+    assert "current_timestamp, rand, uuid" in told
+    [found] = json.loads(typed("failovers", "--json"))["failovers"]
+    assert found["not_deterministic"][0]["differs_from"] == "t0001-aaaaaaaaaaaa"
+    assert "Not deterministic before, from equal inputs: joined[1]" in typed("plan", RUN, "--lost", "joined[1]")
+    assert "not deterministic: joined[1]" in typed("why", "joined[1]", "--run", RUN)
+
+
+def test_the_story_of_a_task_is_in_order_and_says_what_it_read_and_joined(world):
+    heal(world)
+    told = typed("why", "totals[0]", "--run", RUN)
+    parts = [
+        "try 1 (first): committed",
+        "read joined[0] of t0001-",
+        "try 2 (cleared by a person): retrying",
+        "backtrack: ",
+        "failover 1: re-running joined[1]",
+        "try 3 (retry): committed",
+        "[1] of t0002-",
+    ]
+    places = [told.index(part) for part in parts]
+    assert places == sorted(places)
+    assert "clear of try 1, by failover 1: cleared" in typed("why", "joined[1]", "--run", RUN)
+
+
+def test_seconds_that_were_waited_are_no_cost(world):
+    with world.ledger.transaction("ladder") as session:
+        for row in session.scalars(select(AttemptRow).where(AttemptRow.region == "joined")):
+            row.waits, row.metrics = 3, {"read": 1.0, "compute": 2.5}
+    assert {step.cost.seconds for step in planned(RUN).steps if step.region.name == "joined"} == {3.5}

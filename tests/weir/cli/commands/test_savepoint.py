@@ -1,0 +1,101 @@
+"""What a person types to make, look at, move, restore and drop a savepoint."""
+
+import json
+import shutil
+
+import pytest
+from tests.weir.conftest import Saved, World
+from tests.weir.restoring import EPOCHS, aircraft, run_days, states_of
+from typer.testing import CliRunner
+
+from weir.cli.main import app
+from weir.errors import Misconfigured
+from weir.testing.fakes.ledgers import fast_folder
+
+
+@pytest.fixture(scope="module")
+def two_days():
+    """Two days of state: a world of which each test has its own copy."""
+    with fast_folder() as folder:
+        (folder / "world" / "store").mkdir(parents=True)
+        world = World(folder / "world", aircraft())
+        run_days(world.airflow, 1, 2)
+        yield Saved(world, folder / "saved")
+
+
+@pytest.fixture
+def days(two_days, tmp_path, monkeypatch):
+    folder = tmp_path / "world"
+    monkeypatch.setenv("WEIR_STORE", str(folder / "store"))
+    monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{folder}/ledger.db")
+    monkeypatch.setenv("COLUMNS", "250")
+    return two_days.go_on(folder)
+
+
+def typed(*words):
+    done = CliRunner().invoke(app, words, catch_exceptions=True)
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.output
+
+
+def test_a_savepoint_is_made_listed_shown_and_dropped(days):
+    assert f"Savepoint 3 of ladder, the state at the end of epoch {EPOCHS[1]}: " in typed(
+        "savepoint", "create", "ladder"
+    )
+    [made] = json.loads(typed("savepoint", "list", "--json"))["savepoints"]
+    assert (made["number"], made["status"], made["epoch"]) == (3, "complete", EPOCHS[1])
+    assert made["folder"] in typed("savepoint", "list", "ladder")
+    shown = json.loads(typed("savepoint", "show", "ladder", "3", "--json"))
+    assert [(state["name"], state["subtasks"]) for state in shown["states"]] == [("history", 2)]
+    assert "state history of stage aircraft: " in typed("savepoint", "show", "ladder", "3")
+    assert "Savepoint 3 of ladder is deleted" in typed("savepoint", "drop", "ladder", "3")
+    assert json.loads(typed("savepoint", "list", "--json"))["savepoints"] == []
+
+
+def test_one_that_was_moved_is_restored_by_its_folder(days, tmp_path):
+    (tmp_path / "usb").mkdir()
+    typed("savepoint", "create", "ladder", "--checkpoint", "1", "--to", str(tmp_path / "usb"), "--name", "mine")
+    shutil.move(tmp_path / "usb" / "mine", tmp_path / "moved")
+    with pytest.raises(Misconfigured, match="there is no savepoint at"):
+        typed("restore", "ladder", "mine", "--as", "forked")
+    told = typed("restore", "ladder", str(tmp_path / "moved"), "--as", "forked")
+    assert f"Restored savepoint 3 of ladder (epoch {EPOCHS[0]}) into forked" in told
+    assert "its rows are checked when they are first read" in told
+    assert f"Next: a DAG of dataflow forked, whose first run is the one behind epoch {EPOCHS[0]}" in told
+    assert states_of(days, 1, "forked") == states_of(days, 1)
+
+
+def test_a_dry_run_says_what_would_run_again(days):
+    days.content["aircraft"] = "wrong"
+    typed("savepoint", "create", "ladder", "--checkpoint", "1", "--name", "mine")
+    days.airflow.clear_run_by_hand("scheduled__2013-01-01")
+    days.airflow.run_until_quiet()
+    before = states_of(days, 1)
+    told = typed("restore", "ladder", "mine", "--dry-run")
+    assert "Would restore savepoint 3 of ladder" in told
+    assert "Read other state, and would run again:" in told
+    assert f"of ladder@{EPOCHS[1]}: " in told
+    assert states_of(days, 1) == before
+    said = json.loads(typed("restore", "ladder", "mine", "--json"))
+    assert (said["is_dry"], said["epoch"], said["owed"]) == (False, EPOCHS[0], 2)
+    assert states_of(days, 1) != before
+
+
+def test_restoring_what_is_there_says_that_nothing_runs_again(days):
+    told = typed("restore", "ladder", "1")
+    assert "4 partition(s) are as they were then, and stay" in told
+    assert f"Nothing behind epoch {EPOCHS[0]} has read other state: nothing runs again" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("restore", "ladder", "17"), "no checkpoint or savepoint 17: there are 1 "),
+        (("restore", "ladder", "1", "--as", "not a name"), "not a name"),
+        (("savepoint", "drop", "ladder", "1"), "no savepoint 1"),
+    ],
+)
+def test_what_cannot_be_done_says_why(days, words, said):
+    with pytest.raises(Misconfigured, match=said):
+        typed(*words)

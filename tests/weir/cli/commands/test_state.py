@@ -1,0 +1,142 @@
+"""`weir state`, as a person types it."""
+
+import importlib.util
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from weir.cli.commands.state import plain
+from weir.cli.main import app
+from weir.cli.programs import _problem
+from weir.dataflow.state import State, StateKind
+from weir.errors import Misconfigured
+from weir.formats.region_job import StateFileToRead, StateToRead
+from weir.formats.state_query import StateQuery, query_from_json, query_to_json
+from weir.testing.fakes.ledgers import fast_folder
+
+READING = Path(__file__).parents[2] / "reading"
+
+
+def loaded(name):
+    spec = importlib.util.spec_from_file_location(f"reading_{name}", READING / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+reading, of_state = loaded("conftest"), loaded("state_world")
+LAST = of_state.epoch(3)
+
+
+@pytest.fixture(scope="module")
+def days():
+    """Three days that have kept state, in a store and a ledger of their own."""
+    with fast_folder() as folder:
+        (folder / "store").mkdir()
+        world = of_state.keeps_state(reading.World(folder, of_state.history()))
+        yield of_state.run_days(world, of_state.history(), 1, 2, 3)
+        world.ledger.close()
+
+
+@pytest.fixture(autouse=True)
+def environment(days, monkeypatch):
+    monkeypatch.setenv("WEIR_STORE", str(days.folder / "store"))
+    monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{days.folder}/ledger.db")
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def typed(*words, code=0):
+    done = CliRunner().invoke(app, ["state", *words])
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def test_the_row_of_a_key_is_shown(days):
+    told = typed("get", "ladder", "history", "N1")
+    assert told.splitlines() == [f"history at the end of ladder@{LAST}: 6 rows", "  tail: N1", "  n: 10"]
+
+
+def test_an_earlier_epoch_has_its_own_row(days):
+    told = json.loads(typed("get", "ladder", "history", "N1", "--epoch", "2013-01-01", "--json"))
+    run = f"ladder@{of_state.epoch(1)}"
+    assert told == {
+        "state": "history",
+        "run": run,
+        "epoch": of_state.epoch(1),
+        "checkpoint": None,
+        "row": {"tail": "N1", "n": 1},
+    }
+
+
+def test_a_key_without_a_row_is_told_by_the_exit_code(days):
+    assert "no row of N99" in typed("get", "ladder", "history", "N99", code=1)
+    assert json.loads(typed("get", "ladder", "history", "N99", "--json", code=1))["row"] is None
+
+
+def test_null_is_a_key_where_a_word_is_chosen_for_it(days):
+    assert "no row of -" in typed("get", "ladder", "history", "-", "--epoch", "2013-01-01", code=1)
+    assert "  n: 6" in typed("get", "ladder", "history", "-", "--null", "-", "--epoch", "2013-01-01")
+
+
+def test_all_rows_are_shown_or_as_many_as_are_asked_for(days):
+    told = json.loads(typed("scan", "ladder", "history", "--json"))
+    found = {row["tail"]: row["n"] for row in told["rows"]}
+    assert found == {key: n for key, (n, _) in days.airflow.engine.rows_at(LAST)}
+    assert len(json.loads(typed("scan", "ladder", "history", "--json", "--limit", "2"))["rows"]) == 2
+    assert "4 more; --limit 0 shows all" in typed("scan", "ladder", "history", "--limit", "2")
+    assert "more" not in typed("scan", "ladder", "history", "--limit", "0")
+
+
+def test_only_the_columns_that_are_asked_for_are_shown(days):
+    told = json.loads(typed("scan", "ladder", "history", "--columns", "n", "--json"))
+    assert {tuple(row) for row in told["rows"]} == {("n",)}
+
+
+def test_what_is_not_there_is_refused_with_what_is(days):
+    with pytest.raises(Misconfigured, match="keeps no state 'other' by key; it keeps history"):
+        typed("get", "ladder", "other", "N1")
+    with pytest.raises(Misconfigured, match="has no run 2014"):
+        typed("get", "ladder", "history", "N1", "--epoch", "2014-01-01")
+    with pytest.raises(Misconfigured, match="checkpoint 99 of ladder is not known"):
+        typed("scan", "ladder", "history", "--checkpoint", "99")
+    with pytest.raises(Misconfigured, match="names no state of ladder; it keeps history"):
+        typed("sql", "ladder", "select 1")
+    with pytest.raises(Misconfigured, match="or 0 for all"):
+        typed("scan", "ladder", "history", "--limit", "-1")
+
+
+def test_values_are_told_as_json_has_them():
+    at = datetime(2013, 1, 1, tzinfo=UTC)
+    found = plain({"at": at, "day": date(2013, 1, 1), "d": Decimal("1.50"), "b": b"\x01", "m": [("a", [None])]})
+    assert found == {
+        "at": "2013-01-01T00:00:00+00:00",
+        "day": "2013-01-01",
+        "d": "1.50",
+        "b": "01",
+        "m": [["a", [None]]],
+    }
+
+
+def test_a_query_reads_back_as_it_was_written():
+    state = State("history", StateKind.KEYED, ("tail",), "tail STRING, n BIGINT")
+    file = StateFileToRead("file:///store/a.parquet", LAST, (0, 63), 3, 1000)
+    query = StateQuery("select *", {"history": StateToRead(state, (file,), None, 0, 17, is_full=False)}, 20)
+    assert query_from_json(query_to_json(query)) == query
+    with pytest.raises(Misconfigured, match="has version 7, expected 1"):
+        query_from_json('{"version": 7}')
+
+
+def test_of_all_that_spark_says_only_the_error_is_told():
+    said = (
+        "WARN Utils: your hostname\nquery_state: AnalysisException: [UNRESOLVED_COLUMN] no `altitude`; line 1\n"
+        "'Project ['altitude]\n+- SubqueryAlias history\n\nJVM stacktrace:\norg.apache.spark.sql.AnalysisException: x\n"
+    )
+    assert _problem(said) == "AnalysisException: [UNRESOLVED_COLUMN] no `altitude`; line 1"
+    assert _problem("Killed\n") == "Killed"
+    assert _problem("") == "it said nothing"

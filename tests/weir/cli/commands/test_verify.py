@@ -1,0 +1,176 @@
+"""`weir verify`, as a person types it."""
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+from typer.testing import CliRunner
+
+from weir.cli.main import app
+from weir.ledger.database.tables import OwedClearRow, PublicationRow, ResultRow
+from weir.testing.fakes.ledgers import fast_folder
+
+_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[2] / "conftest.py")
+small = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(small)
+
+RUN = "ladder@20130101T000000Z"
+
+
+@pytest.fixture
+def tmp_path():
+    """A folder in memory."""
+    with fast_folder() as folder:
+        yield folder
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    """A run that has gone through, in the environment's ledger and store."""
+    (tmp_path / "store").mkdir()
+    world = small.World(tmp_path, small.ladder())
+    world.run = world.airflow.dag_run()
+    world.airflow.run_until_quiet()
+    monkeypatch.setenv("WEIR_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
+    monkeypatch.setenv("COLUMNS", "250")
+    monkeypatch.delenv("WEIR_API", raising=False)
+    return world
+
+
+def typed(*words):
+    """What was printed, and the exit code."""
+    done = CliRunner().invoke(app, ["verify", *words], catch_exceptions=True)
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.stdout, done.exit_code
+
+
+def answered(*words):
+    told, code = typed(*words, "--json")
+    return json.loads(told), code
+
+
+def row(world, stage, subtask=0):
+    with world.ledger.transaction() as session:
+        query = select(ResultRow).where(ResultRow.stage == stage, ResultRow.subtask == subtask)
+        return session.scalar(query.order_by(ResultRow.id))
+
+
+def break_body(world, result):
+    path = world.folder / "store" / result.folder / "part-0.bin"
+    data = bytearray(path.read_bytes())
+    data[0] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def test_a_whole_run_is_whole(world):
+    told, code = typed(RUN)
+    assert (code, told.strip()) == (0, "9 result(s) of 1 run(s): 9 whole (720 bytes).")
+    assert row(world, "joined").verified_at is not None
+
+
+@pytest.mark.parametrize("words", [(), ("ladder",), ("scheduled__2013-01-01",)])
+def test_all_a_dataflow_or_a_run_by_either_name(world, words):
+    found, code = answered(*words)
+    assert (code, found["runs"], found["results"]) == (0, [RUN], {"whole": {"results": 9, "bytes": 720}})
+
+
+def test_what_is_damaged_is_lost_and_nothing_is_made_again(world):
+    break_body(world, row(world, "joined", 1))
+    found, code = answered(RUN)
+    assert code == 1
+    assert [(each["stage"], each["subtask"], each["fault"]) for each in found["bad"]] == [("joined", 1, "damaged")]
+    bad = row(world, "joined", 1)
+    assert (bad.state, bad.fault, bad.verified_at) == ("lost", "damaged", None)
+    with world.ledger.transaction() as session:
+        assert list(session.scalars(select(OwedClearRow))) == []
+
+
+def test_with_repair_it_is_made_again(world):
+    break_body(world, row(world, "joined", 1))
+    told, code = typed(RUN, "--repair")
+    assert code == 1
+    assert "re-running joined[1]" in told
+    assert "1 clear(s) are owed" in told
+    world.airflow.run_until_quiet()
+    assert typed(RUN)[1] == 1  # still owed: nobody has carried it out
+    world.airflow.coordinator.settle(world.airflow)
+    world.airflow.run_until_quiet()
+    assert typed(RUN)[1] == 0
+
+
+def test_bytes_that_are_back_are_found(world):
+    bad = row(world, "joined", 1)
+    break_body(world, bad)
+    assert typed(RUN)[1] == 1
+    break_body(world, bad)  # the same bit again
+    found, code = answered(RUN)
+    assert (code, found["results"]["back"]) == (0, {"results": 1, "bytes": 80})
+    again = row(world, "joined", 1)
+    assert (again.state, again.fault) == ("finished", None)
+
+
+def test_a_pointer_that_is_gone_is_told_and_published_again(world):
+    with world.ledger.transaction() as session:
+        pointer = session.scalar(select(PublicationRow.pointer))
+    (world.folder / "store" / pointer).unlink()
+    found, code = answered(RUN, "--repair")
+    assert code == 1
+    assert found["bad"] == []
+    assert [each["path"] for each in found["misfits"]] == [pointer]
+    world.airflow.coordinator.settle(world.airflow)
+    world.airflow.run_until_quiet()
+    found, _ = answered(RUN)
+    assert [each["is_published"] for each in found["misfits"]] == [False]
+    assert world.store.list("_sinks/ladder/delays/20130101T000000Z")[-1][0] == "000002.json"
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda _text: "{", "cannot be read as the pointer"),
+        (lambda text: text.replace('"version": 1', '"version": 7'), "version 1 and 7"),
+        (lambda text: text.replace('"subtask": 0', '"subtask": 0').replace("/t0001", "/t0009"), "folders"),
+    ],
+)
+def test_a_pointer_that_says_something_else_is_told(world, damage, said):
+    with world.ledger.transaction() as session:
+        path = world.folder / "store" / session.scalar(select(PublicationRow.pointer))
+    path.write_text(damage(path.read_text()))
+    found, code = answered(RUN)
+    assert code == 1
+    assert said in found["misfits"][0]["detail"]
+
+
+def test_a_manifest_that_is_gone_loses_the_result(world):
+    folder = world.folder / "store" / row(world, "routes").folder
+    (folder / "manifest.json").unlink()
+    found, _ = answered(RUN)
+    assert [(each["stage"], each["fault"]) for each in found["bad"]] == [("routes", "missing")]
+
+
+def test_a_ledger_that_says_something_else_than_the_manifest_is_told(world):
+    with world.ledger.transaction("ladder") as session:
+        session.get_one(ResultRow, row(world, "routes").id).rows = 17
+    found, code = answered(RUN)
+    assert code == 1
+    assert [(each["outcome"], each["detail"]) for each in found["bad"]] == [
+        ("otherwise", "ledger and manifest say different things: rows 17 and 1")
+    ]
+
+
+def test_a_store_that_is_not_there_loses_nothing(world):
+    shutil.move(world.folder / "store", world.folder / "elsewhere")
+    (world.folder / "store").mkdir()
+    done = CliRunner().invoke(app, ["verify", RUN])
+    assert "not mounted" in str(done.exception)
+    assert row(world, "joined").state == "finished"
+
+
+def test_an_unknown_name_is_refused_with_what_is_known(world):
+    done = CliRunner().invoke(app, ["verify", "river"])
+    assert f"the ledger knows no run river; it knows {RUN}" in str(done.exception)

@@ -1,0 +1,112 @@
+"""`weir verify --expectations`, as far as it comes to no rows: what is asked wrongly, and what cannot be restored."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from weir.cli.commands.verify_expectations import Looked, tell
+from weir.cli.main import app
+from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
+from weir.dataflow.quality import Policy
+from weir.errors import Misconfigured
+from weir.formats.checks import CheckReport, ExpectationResult, Why
+from weir.formats.suite import Severity
+from weir.testing.fakes.ledgers import fast_folder
+
+_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[2] / "conftest.py")
+small = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(small)
+
+HISTORY = keyed_state("history", key="k", schema="k BIGINT")
+FLOW = Dataflow(
+    "ladder",
+    [
+        source("flights", "m:flights"),
+        Stage("aircraft", "m:a", [blocking("flights", by="k")], state=HISTORY),
+        sink("aircraft", "known"),
+    ],
+)
+
+
+@pytest.fixture
+def world(monkeypatch):
+    with fast_folder() as folder:
+        (folder / "store").mkdir()
+        world = small.World(folder, FLOW)
+        monkeypatch.setenv("WEIR_STORE", str(folder / "store"))
+        monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{folder}/ledger.db")
+        monkeypatch.setenv("COLUMNS", "250")
+        yield world
+
+
+def typed(*words):
+    """What was printed, and the exit code."""
+    done = CliRunner().invoke(app, ["verify", *words], catch_exceptions=True)
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.stdout, done.exit_code
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--checkpoint", "3"], "go with it"),
+        (["--expectations", "--repair"], "a question of its own"),
+        (["--expectations", "--content"], "a question of its own"),
+        (["--expectations", "--checkpoint", "3", "--savepoint", "x"], "name one of them"),
+        (["ladder", "--expectations", "--checkpoint", "three"], "expected a number, or newest"),
+        (["--expectations", "--checkpoint", "3"], "whose is it"),
+        (["--remote", "sc://nowhere"], "need a Spark"),
+        (["nobody", "--expectations", "--checkpoint", "newest"], "knows no dataflow nobody"),
+    ],
+)
+def test_what_is_asked_wrongly_is_said_before_anything_is_read(world, words, said):
+    with pytest.raises(Misconfigured, match=said):
+        typed(*words)
+
+
+def test_where_nothing_keeps_state_and_no_stage_has_a_suite_all_is_right(world):
+    assert typed("--expectations", "--checkpoint", "newest") == (
+        "No dataflow keeps a checkpoint: there is nothing to restore\n",
+        0,
+    )
+    world.airflow.dag_run()
+    world.airflow.run_until_quiet()
+    told, code = typed("--expectations")
+    assert (code, told) == (0, "current results of 1 run(s) whose stages have suites. 0 check(s), none failed\n")
+
+
+def test_a_checkpoint_that_cannot_be_restored_is_told_with_the_file_and_exits_with_1(world):
+    world.airflow.dag_run()
+    world.airflow.run_until_quiet()
+    lost = next((world.folder / "store" / "ladder").glob("*/history/*/*/*/part-0.bin"))
+    lost.unlink()
+    told, code = typed("--expectations", "--checkpoint", "newest", "--json")
+    (looked,) = json.loads(told)["looked_at"]
+    assert (code, looked["is_right"], looked["checks"]) == (1, False, [])
+    assert lost.name in looked["problem"]
+    told, code = typed("ladder", "--expectations", "--checkpoint", "1")
+    assert "checkpoint 1 of ladder" in told
+    assert "it cannot be restored. Nothing could be checked" in told
+    assert "nothing of this is recorded" not in told
+
+
+def test_a_report_has_a_line_a_check_with_what_is_violated(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "250")
+    wrong = ExpectationResult("weir_rows_as_recorded", {}, Severity.FAIL, success=False, observed=19)
+    checks = tuple(
+        CheckReport("history", 0, suite, "", Policy.FAIL, Why.DRILL, "d", 20, found, 0.0, run="ladder@1", attempt="t1")
+        for suite, found in (("weir", (wrong,)), ("small", (ExpectationResult("x", {}, Severity.FAIL, success=True),)))
+    )
+    looked = Looked("checkpoint 3 of ladder: restored to a scratch place", checks, "", is_recorded=False)
+    assert not looked.is_right
+    tell([looked], as_json=False)
+    said = capsys.readouterr().out
+    assert "2 check(s), 1 failed" in said
+    (line,) = [each for each in said.splitlines() if "failed" in each and "history[0]" in each]
+    assert "weir_rows_as_recorded(): found 19" in line
+    assert "1 expectation(s) met" in said
+    assert "nothing of this is recorded" in said

@@ -1,0 +1,474 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
+from weir.dataflow.quality import Policy, expectations
+from weir.dataflow.state import keyed_state
+from weir.errors import Misconfigured
+from weir.formats import codec
+from weir.formats.checkpoint import Checkpoint, KeyedSnapshot, ResultInFlight, SnapshotKind, StatePartition
+from weir.formats.checks import CheckReport, CheckToRun, ExpectationResult, GateResult, Outcome, Why
+from weir.formats.manifest import (
+    ContentDigest,
+    DataFile,
+    InputRead,
+    Manifest,
+    Segment,
+    StageCopy,
+    StateContent,
+    StateFile,
+    StateTally,
+    digest_version,
+)
+from weir.formats.region_failure import RegionFailure
+from weir.formats.region_job import (
+    CopyToRead,
+    CopyToWrite,
+    InputToRead,
+    MergeToWrite,
+    OutputReport,
+    OutputToWrite,
+    PartitionToRead,
+    RegionJob,
+    RegionReport,
+    RestoredToCheck,
+    StageToRun,
+    StateFileToRead,
+    StateReport,
+    StateToRead,
+)
+from weir.formats.suite import Expectation, Severity, Suite
+from weir.topology.partitions import PLAIN, Layout
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+KEYED = Layout(("origin", "hour"), 128)
+SCHEMA = '{"fields":[{"metadata":{},"name":"origin","nullable":true,"type":"string"}],"type":"struct"}'
+DIGEST = ContentDigest("5f1c", 3, -(2**63), 2**70, 0)
+RULED = replace(DIGEST, rule="0123456789abcdef")
+FILE = DataFile(
+    "part-00000.zstd.parquet",
+    3,
+    500,
+    "ab" * 32,
+    (Segment(0, 400, "cd" * 32, key_groups=(0, 31)), Segment(400, 100, "ef" * 32, is_tail=True)),
+)
+MANIFEST = Manifest(
+    dataflow="flight_delays",
+    epoch="20130101T000000Z",
+    run="scheduled__2013-01-02",
+    stage="clean",
+    subtask=2,
+    layout=KEYED.id,
+    attempt="t0001-0123456789ab",
+    try_number=1,
+    lineage=1,
+    keys=KEYED.keys,
+    max_parallelism=KEYED.max_parallelism,
+    spark_schema=SCHEMA,
+    digest=RULED,
+    files=(FILE,),
+    inputs=(InputRead("flights", "scheduled__2013-01-02", "flights", 2, "plain", "t0001-ba9876543210", str(DIGEST)),),
+    code="sha256:11",
+    session={"spark.sql.session.timeZone": "UTC"},
+    parameters={"airports": ["EWR", "JFK"], "limit": None, "nested": {"é": 1.5}},
+    created_at="2013-01-02T00:00:07.500000+00:00",
+    source={"files": ["a.csv"], "marks": {"a.csv": 7}},
+    metrics={"write": 1.25},
+)
+STAGE = StageToRun(
+    name="clean",
+    function="pipelines.flight_delays:clean",
+    is_source=False,
+    subtask=2,
+    parallelism=3,
+    pipelined={"flights": "flights"},
+    inputs=(
+        InputToRead("weather", KEYED, SCHEMA, (PartitionToRead("weather", 0, ("file:///store/a.parquet",)),), (0, 42)),
+        InputToRead("planes", PLAIN, SCHEMA, (PartitionToRead("planes", 0, ()),)),
+        InputToRead(
+            "before",
+            PLAIN,
+            SCHEMA,
+            (PartitionToRead("clean", 0, (), "t0002-ba9876543210", "scheduled__2013-01-01"),),
+            declared_schema="origin STRING",
+        ),
+    ),
+    outputs=(OutputToWrite(KEYED, "flight_delays/e/clean/k/2/t", "file:///store/flight_delays/e/clean/k/2/t"),),
+    slice={"files": ["a.csv"]},
+    digest=DigestRule({"delay": 6}, ("loaded_at",)),
+    copy=CopyToWrite("flight_delays/e/clean/copy/2/t", "file:///store/flight_delays/e/clean/copy/2/t", "0a" * 32),
+    resume=CopyToRead(
+        "t0001-0123456789ab",
+        "flight_delays/e/clean/copy/2/s",
+        ("file:///store/flight_delays/e/clean/copy/2/s/part-00000.zstd.parquet",),
+        SCHEMA,
+        "sha256:11",
+        {"spark.version": "4.3.0"},
+        ("t0001-ba9876543210",),
+        ("flight_delays/e/flights/copy/2/s",),
+    ),
+    is_persisted=True,
+)
+JOB = RegionJob(
+    attempt="t0001-0123456789ab",
+    dataflow="flight_delays",
+    epoch="20130101T000000Z",
+    interval=("2013-01-01T00:00:00+00:00", "2013-01-02T00:00:00+00:00"),
+    region="flights-clean",
+    subtask=2,
+    store="file:///store",
+    report="flight_delays/20130101T000000Z/_regions/flights-clean/2/t0001-0123456789ab/report.json",
+    stages=(STAGE,),
+    parameters={"airports": ["EWR", "JFK"]},
+    spark_conf={"spark.sql.shuffle.partitions": "2"},
+    modules=("pipelines",),
+    notes=("the copy of flights is not used",),
+)
+REPORT = RegionReport(
+    attempt="t0001-0123456789ab",
+    outputs=(OutputReport("clean", KEYED, "flight_delays/e/clean/k/2/t", SCHEMA, DIGEST, (FILE,)),),
+    code="sha256:11",
+    session={"spark.sql.ansi.enabled": "true"},
+    metrics={"read": 0.5, "write": 2.0},
+    resumed=("clean",),
+)
+COPY = StageCopy(
+    dataflow="flight_delays",
+    epoch="20130101T000000Z",
+    region="flights-clean",
+    stage="clean",
+    subtask=2,
+    attempt="t0001-0123456789ab",
+    made_from="0a" * 32,
+    code="sha256:11",
+    session={"spark.version": "4.3.0"},
+    spark_schema=SCHEMA,
+    digest=DIGEST,
+    files=(FILE,),
+    inputs=("t0001-ba9876543210",),
+    copies=("flight_delays/e/flights/copy/2/t",),
+)
+FAILURE = RegionFailure(
+    attempt="t0001-0123456789ab",
+    kind="application",
+    error="ValueError",
+    message="no luck",
+    traceback="Traceback (most recent call last):\nValueError: no luck",
+)
+HISTORY = keyed_state(
+    "history", key=("origin", "hour"), schema="origin STRING, hour INT, n BIGINT", ttl="7 days", runs=4, budget="8 MB"
+)
+TALLIES = (StateTally(1356998400, 2, 2**64 - 1, 7, 8), StateTally(1357084800, 1, 5, 6, 7))
+STATE_FILES = (
+    StateFile("flight_delays/20121231T000000Z/history/k/1/t", FILE, "20121231T000000Z", (0, 20)),
+    StateFile("flight_delays/20130101T000000Z/history/k/2/t", FILE, "20130101T000000Z", (0, 42)),
+)
+STATE_MANIFEST = replace(MANIFEST, stage="history", state=StateContent(STATE_FILES, TALLIES, 3))
+STATE_INPUT = InputToRead(
+    "history",
+    KEYED,
+    SCHEMA,
+    (PartitionToRead("history", 2, ("file:///store/h.parquet",), "t0001-ba9876543210", "scheduled__2013-01-01"),),
+    (0, 42),
+    HISTORY.schema,
+    StateToRead(
+        HISTORY,
+        (StateFileToRead("file:///store/h.parquet", "20121231T000000Z", (0, 20), 3, 500),),
+        TALLIES,
+        1356998400,
+        1356393600,
+        is_full=False,
+    ),
+)
+STATE_STAGE = replace(
+    STAGE,
+    name="history",
+    function="",
+    pipelined={"clean": "clean"},
+    inputs=(),
+    slice=None,
+    digest=PLAIN_RULE,
+    keeps_state_of="clean",
+    copy=None,
+    resume=None,
+    is_persisted=False,
+)
+MERGE = MergeToWrite(
+    "history",
+    KEYED,
+    replace(STATE_INPUT.state, tallies=None),
+    is_bottom=True,
+    parts=2,
+    folder="flight_delays/e/history/k/2/c/m0",
+    spark_folder="file:///store/flight_delays/e/history/k/2/c/m0",
+)
+OF_SUITES = replace(HISTORY, grows=True, quality=(expectations("history_whole", when="restored", policy="retry"),))
+NOT_NULL = Expectation(
+    "expect_column_values_to_not_be_null", {"column": "origin", "mostly": 0.9}, Severity.FAIL, ("weather",), ("é",)
+)
+CHECK = CheckToRun(
+    Suite("flights_clean", "0c" * 32, (NOT_NULL, Expectation("expect_table_row_count_to_equal", {"value": 3}))),
+    Policy.BACKTRACK,
+    Why.RECOMPUTED,
+    (str(DIGEST),),
+)
+RESTORED = RestoredToCheck(
+    run="scheduled__2013-01-01",
+    stage="history",
+    subtask=2,
+    layout=KEYED,
+    attempt="t0000-ba9876543210",
+    digest=str(DIGEST),
+    rows=3,
+    spark_schema=SCHEMA,
+    files=(),
+    state=STATE_INPUT.state,
+    key_groups=(0, 42),
+    at_least=2,
+    checks=(CHECK,),
+)
+CHECK_REPORT = CheckReport(
+    "clean",
+    2,
+    "flights_clean",
+    "0c" * 32,
+    Policy.BACKTRACK,
+    Why.RECOMPUTED,
+    str(DIGEST),
+    3,
+    (
+        ExpectationResult(
+            NOT_NULL.type,
+            NOT_NULL.kwargs,
+            Severity.FAIL,
+            success=False,
+            rows=3,
+            unexpected=1,
+            examples=(None, "x", 1.5),
+        ),
+        ExpectationResult("expect_table_row_count_to_equal", {"value": 3}, Severity.WARN, success=True, observed=3),
+    ),
+    0.25,
+)
+GATED_MANIFEST = replace(
+    STATE_MANIFEST,
+    quality=(GateResult("flights_clean", "0c" * 32, Outcome.FAILED), GateResult("weir", "", Outcome.PASSED)),
+)
+GATED_STAGE = replace(STAGE, inputs=(*STAGE.inputs, replace(STATE_INPUT, restored=(RESTORED,))), checks=(CHECK,))
+STATE_JOB = replace(JOB, stages=(replace(STAGE, inputs=(*STAGE.inputs, STATE_INPUT)), STATE_STAGE), merges=(MERGE,))
+STATE_REPORT = replace(
+    REPORT,
+    outputs=(
+        *REPORT.outputs,
+        replace(REPORT.outputs[0], stage="history", state=StateReport(TALLIES, 3, is_whole=True)),
+    ),
+)
+GATED_JOB = replace(STATE_JOB, stages=(GATED_STAGE, STATE_STAGE), to_check=(RESTORED,), why=Why.DRILL)
+GATED_REPORT = replace(STATE_REPORT, checks=(CHECK_REPORT, replace(CHECK_REPORT, is_same=True, argument="history")))
+CHECKPOINT = Checkpoint(
+    dataflow="flight_delays",
+    number=7,
+    kind=SnapshotKind.CHECKPOINT,
+    epoch="20130101T000000Z",
+    run="scheduled__2013-01-02",
+    lineage=1,
+    attempt="t0001-0123456789ab",
+    states=(
+        KeyedSnapshot(
+            HISTORY,
+            "clean",
+            128,
+            SCHEMA,
+            (
+                StatePartition(
+                    2, (0, 42), "t0001-0123456789ab", str(DIGEST), 3, (StateTally(0, 3, 7, 8, 9),), STATE_FILES
+                ),
+            ),
+        ),
+    ),
+    results=(
+        ResultInFlight(
+            "clean", 2, KEYED.id, "t0001-0123456789ab", "flight_delays/e/clean/k/2/t", "0b" * 32, str(DIGEST), (FILE,)
+        ),
+    ),
+    pinned={"name": "flight_delays", "stages": [{"name": "clean"}]},
+    triggered_at="2013-01-02T00:00:07.500000+00:00",
+    completed_at="2013-01-02T00:00:08.500000+00:00",
+    full_bytes=1000,
+    incremental_bytes=500,
+    new_files=1,
+    shared_files=1,
+)
+GATED_CHECKPOINT = replace(CHECKPOINT, states=(replace(CHECKPOINT.states[0], state=OF_SUITES),))
+OLDER = {
+    ("manifest", 1): (replace(MANIFEST, digest=DIGEST), codec.manifest_from_json),
+    ("manifest", 2): (MANIFEST, codec.manifest_from_json),
+    ("region-job", 1): (
+        replace(
+            JOB,
+            notes=(),
+            stages=(
+                replace(STAGE, inputs=STAGE.inputs[:2], digest=PLAIN_RULE, copy=None, resume=None, is_persisted=False),
+            ),
+        ),
+        codec.region_job_from_json,
+    ),
+    ("region-job", 2): (JOB, codec.region_job_from_json),
+    ("region-report", 1): (replace(REPORT, resumed=()), codec.region_report_from_json),
+    ("region-report", 2): (REPORT, codec.region_report_from_json),
+    ("manifest", 3): (STATE_MANIFEST, codec.manifest_from_json),
+    ("region-job", 3): (STATE_JOB, codec.region_job_from_json),
+    ("region-report", 3): (STATE_REPORT, codec.region_report_from_json),
+    ("checkpoint", 1): (CHECKPOINT, codec.checkpoint_from_json),
+}
+FORMATS = {
+    "manifest": (GATED_MANIFEST, codec.manifest_to_json, codec.manifest_from_json),
+    "region-job": (GATED_JOB, codec.region_job_to_json, codec.region_job_from_json),
+    "region-report": (GATED_REPORT, codec.region_report_to_json, codec.region_report_from_json),
+    "checkpoint": (GATED_CHECKPOINT, codec.checkpoint_to_json, codec.checkpoint_from_json),
+    "stage-copy": (COPY, codec.stage_copy_to_json, codec.stage_copy_from_json),
+    "region-failure": (FAILURE, codec.region_failure_to_json, codec.region_failure_from_json),
+}
+
+
+@pytest.fixture(params=list(FORMATS))
+def name(request):
+    return request.param
+
+
+def changed(name, change) -> bytes:
+    value, encode, _ = FORMATS[name]
+    document = json.loads(encode(value))
+    change(document)
+    return json.dumps(document).encode()
+
+
+def test_what_is_written_reads_as_the_same_value(name):
+    value, encode, decode = FORMATS[name]
+    assert decode(encode(value)) == value
+    assert encode(decode(encode(value))) == encode(value)
+
+
+def test_the_format_on_disk_has_not_changed(name):
+    value, encode, decode = FORMATS[name]
+    golden = (GOLDEN / f"{name}-v{codec.VERSIONS[name.replace('-', ' ')]}.json").read_bytes()
+    assert encode(value) == golden
+    assert decode(golden) == value
+
+
+@pytest.mark.parametrize(("name", "version"), list(OLDER))
+def test_what_an_older_weir_wrote_is_read(name, version):
+    value, decode = OLDER[name, version]
+    assert decode((GOLDEN / f"{name}-v{version}.json").read_bytes()) == value
+
+
+def test_of_every_older_version_there_is_a_file_and_a_value():
+    older = {(name, version) for name in FORMATS for version in range(1, codec.VERSIONS[name.replace("-", " ")])}
+    assert set(OLDER) == older
+
+
+def test_equal_values_give_equal_bytes_whatever_the_order_of_their_dicts():
+    reordered = replace(MANIFEST, parameters=dict(reversed(MANIFEST.parameters.items())))
+    assert codec.manifest_to_json(reordered) == codec.manifest_to_json(MANIFEST)
+
+
+def test_the_smallest_values_survive():
+    smallest = replace(MANIFEST, files=(), inputs=(), keys=(), session={}, parameters={}, source=None, metrics={})
+    assert codec.manifest_from_json(codec.manifest_to_json(smallest)) == smallest
+    report = replace(REPORT, outputs=())
+    assert codec.region_report_from_json(codec.region_report_to_json(report)) == report
+
+
+@pytest.mark.parametrize("version", [0, 5, "1", True, None])
+def test_an_unknown_version_is_refused_with_both_versions(name, version):
+    _, _, decode = FORMATS[name]
+    with pytest.raises(Misconfigured, match=f"version {version}, this Weir reads 1"):
+        decode(changed(name, lambda document: document.update(version=version)))
+
+
+def test_another_kind_of_document_is_refused(name):
+    _, _, decode = FORMATS[name]
+    for data in (b"", b"[]", b"{}", b'{"weir": "other", "version": 1}', b"\xff\xfe", b'{"weir":'):
+        with pytest.raises(Misconfigured, match=r"expected a .* of Weir"):
+            decode(data)
+
+
+def test_an_unknown_or_missing_field_is_refused_by_name(name):
+    _, _, decode = FORMATS[name]
+    with pytest.raises(Misconfigured, match=r"unknown fields \['novelty'\]"):
+        decode(changed(name, lambda document: document.update(novelty=1)))
+    with pytest.raises(Misconfigured, match=r"missing fields \['attempt'\]"):
+        decode(changed(name, lambda document: document.pop("attempt")))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "where"),
+    [
+        ("subtask", "2", "manifest.subtask: expected int, found '2'"),
+        ("subtask", True, "manifest.subtask: expected int"),
+        ("files", {}, "manifest.files: expected a list"),
+        ("keys", ["a", 1], "manifest.keys\\[1\\]: expected str"),
+        ("digest", [], "manifest.digest: expected an object"),
+        ("session", [], "manifest.session: expected an object"),
+        ("metrics", {"write": "fast"}, "manifest.metrics.write: expected float"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused_with_its_place(field, value, where):
+    with pytest.raises(Misconfigured, match=where):
+        codec.manifest_from_json(changed("manifest", lambda document: document.update({field: value})))
+
+
+@pytest.mark.parametrize("value", [{1, 2}, float("nan"), object(), b"bytes"])
+def test_parameters_that_are_not_json_are_refused_and_say_what_may_be_written(value):
+    with pytest.raises(Misconfigured, match="must be made of"):
+        codec.region_job_to_json(replace(JOB, parameters={"bad": value}))
+
+
+def test_the_description_of_a_copy_that_is_not_as_it_was_written_is_refused():
+    data = codec.stage_copy_to_json(COPY)
+    for old, new in ((b"origin", b"orig1n"), (b'"rows": 3', b'"rows": 4'), (b"sha256:11", b"sha256:12"), (b"}", b"} ")):
+        assert old in data
+        with pytest.raises(Misconfigured, match="not as it was written"):
+            codec.stage_copy_from_json(data.replace(old, new, 1))
+
+
+def test_a_checkpoint_that_is_not_as_it_was_written_is_refused():
+    data = codec.checkpoint_to_json(CHECKPOINT)
+    for old, new in (
+        (b"origin", b"orig1n"),
+        (b'"rows": 3', b'"rows": 4'),
+        (b'"number": 7', b'"number": 8'),
+        (b"}", b"} "),
+    ):
+        assert old in data
+        with pytest.raises(Misconfigured, match="not as it was written"):
+            codec.checkpoint_from_json(data.replace(old, new, 1))
+
+
+def test_an_older_checkpoint_that_is_not_as_it_was_written_is_refused():
+    data = (GOLDEN / "checkpoint-v1.json").read_bytes()
+    assert codec.checkpoint_to_json(codec.checkpoint_from_json(data)) != data
+    with pytest.raises(Misconfigured, match="not as it was written"):
+        codec.checkpoint_from_json(data.replace(b'"rows": 3', b'"rows": 4', 1))
+
+
+def test_a_checkpoint_names_each_file_once_whoever_shares_it():
+    partition = CHECKPOINT.states[0].partitions[0]
+    other = replace(partition, subtask=3, files=(replace(STATE_FILES[0], key_groups=(43, 60)),))
+    shared = replace(CHECKPOINT, states=(replace(CHECKPOINT.states[0], partitions=(partition, other)),))
+    assert sorted(shared.files) == [file.path for file in STATE_FILES]
+
+
+def test_a_digest_says_by_which_definition_it_was_made():
+    newer = replace(DIGEST, version=12)
+    assert (str(newer), digest_version(str(newer))) == (f"v12:{DIGEST}", 12)
+    assert digest_version(str(DIGEST)) == digest_version("") == 1
+    assert newer != DIGEST
+
+
+def test_a_digest_without_a_version_is_one_of_the_first():
+    document = changed("manifest", lambda document: document["digest"].pop("version"))
+    assert codec.manifest_from_json(document).digest == RULED

@@ -1,0 +1,45 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from weir.errors import Misconfigured
+from weir.formats.codec import run_record_from_json, run_record_to_json
+from weir.formats.paths import record_path
+from weir.formats.run_record import RunRecord
+
+GOLDEN = Path(__file__).parents[2] / "golden/run-record-v1.json"
+RECORD = RunRecord(
+    run="ladder@20130101T000000Z",
+    dataflow="ladder",
+    epoch="20130101T000000Z",
+    interval=("2013-01-01T00:00:00+00:00", "2013-01-02T00:00:00+00:00"),
+    dag_id="ladder",
+    run_id="scheduled__2013-01-02T00:00:00+00:00",
+    task_prefix="group.",
+    parameters={"airports": ["EWR", "JFK"]},
+    pinned={"version": 1, "name": "ladder", "max_parallelism": 128, "parameters": {}, "stages": []},
+    predecessor=None,
+    created_at="2013-01-02T00:00:05+00:00",
+    abandoned=("t0001-0123456789ab",),
+)
+
+
+def test_the_format_on_disk_is_that_of_the_golden_file():
+    assert run_record_to_json(RECORD) == GOLDEN.read_bytes()
+
+
+@pytest.mark.parametrize("record", [RECORD, replace(RECORD, pinned=None, predecessor="20121231T000000Z", abandoned=())])
+def test_a_record_comes_back_as_it_was(record):
+    assert run_record_from_json(run_record_to_json(record)) == record
+
+
+def test_an_unknown_version_is_refused():
+    document = json.loads(GOLDEN.read_bytes()) | {"version": 2}
+    with pytest.raises(Misconfigured, match="version 2, this Weir reads 1"):
+        run_record_from_json(json.dumps(document).encode())
+
+
+def test_a_record_lies_beside_the_results_of_its_run():
+    assert record_path("ladder", "20130101T000000Z") == "ladder/20130101T000000Z/_run.json"

@@ -1,0 +1,69 @@
+"""A suite is what Great Expectations writes; what could be misunderstood is refused, and said."""
+
+import json
+
+import pytest
+
+from weir.errors import Misconfigured
+from weir.formats.suite import Severity, suite_from_json
+
+NOT_NULL = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "origin"}}
+
+
+def suite(*expectations, **more):
+    return suite_from_json("s", json.dumps({"name": "s", "expectations": list(expectations), **more}).encode())
+
+
+def test_what_is_written_is_read():
+    found = suite(
+        {**NOT_NULL, "severity": "warning", "notes": "why", "meta": {"blames": ["weather"], "else": 1}, "id": None},
+        {"type": "expect_table_row_count_to_be_between", "kwargs": None, "severity": "critical", "notes": ["a", "b"]},
+        meta={"great_expectations_version": "1.24.1"},
+        notes=None,
+    )
+    first, second = found.expectations
+    assert (first.type, first.kwargs) == (NOT_NULL["type"], {"column": "origin"})
+    assert (first.severity, first.blames, first.notes) == (Severity.WARN, ("weather",), ("why",))
+    assert (second.kwargs, second.severity, second.blames, second.notes) == ({}, Severity.FAIL, (), ("a", "b"))
+
+
+@pytest.mark.parametrize("severity", ["warning", "info"])
+def test_what_is_less_than_critical_warns(severity):
+    assert suite({**NOT_NULL, "severity": severity}).expectations[0].severity is Severity.WARN
+    assert suite({**NOT_NULL, "severity": None}).expectations[0].severity is Severity.FAIL
+
+
+def test_the_fingerprint_is_of_all_that_can_change_an_outcome_and_of_nothing_else():
+    other = {"type": "expect_column_to_exist", "kwargs": {"column": "dest"}}
+    before = suite(NOT_NULL, other).fingerprint
+    assert suite(other, {**NOT_NULL, "notes": "n", "description": "d"}, notes="all of it").fingerprint == before
+    changed = [
+        {**NOT_NULL, "kwargs": {"column": "origin", "mostly": 0.9}},
+        {**NOT_NULL, "severity": "warning"},
+        {**NOT_NULL, "meta": {"blames": ["weather"]}},
+        {**NOT_NULL, "type": "expect_column_values_to_be_null"},
+    ]
+    assert len({before, suite(NOT_NULL).fingerprint, *(suite(each, other).fingerprint for each in changed)}) == 6
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"{", "the suite s is not JSON"),
+        (b"[]", 'expected an object with a list of "expectations"'),
+        (b'{"name": "s"}', 'expected an object with a list of "expectations"'),
+        (b'{"name": "s", "expectations": []}', "it expects nothing"),
+        (b'{"name": "t", "expectations": [{"type": "x"}]}', "it says that its name is 't'"),
+        (b'{"expectations": [{"type": "x"}], "suite": 1}', r"its fields \['suite'\] are not known"),
+        (b'{"expectations": [{"type": "x"}], "suite_parameters": {"a": 1}}', "suite_parameters are not known"),
+        (b'{"expectations": [{"kwargs": {}}]}', 'expectation 0: expected an object with a "type"'),
+        (b'{"expectations": [{"type": "x", "severity": "fatal"}]}', "its severity 'fatal' is none of critical"),
+        (b'{"expectations": [{"type": "x", "meta": {"blames": "weather"}}]}', "meta.blames must be a list of names"),
+        (b'{"expectations": [{"type": "x", "kwargs": [1]}]}', "its kwargs must be an object"),
+        (b'{"expectations": [{"type": "x", "kwargs": {"a": {"$PARAMETER": "p"}}}]}', r"\$PARAMETER in its kwargs"),
+        (b'{"expectations": [{"expectation_type": "x", "type": "x"}]}', r"its fields \['expectation_type'\]"),
+    ],
+)
+def test_what_could_be_misunderstood_is_refused(data, said):
+    with pytest.raises(Misconfigured, match=said):
+        suite_from_json("s", data)

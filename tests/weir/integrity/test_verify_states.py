@@ -1,0 +1,141 @@
+"""The rows of keyed state are digested again from all of its files; compactions and checkpoints have to have them."""
+
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import select
+from tests.weir.conftest import Saved, World
+from tests.weir.keeping import aircraft, run_days
+
+from weir.dataflow import broadcast_state, list_state
+from weir.formats.content_check import ContentAnswer, request_from_json, request_to_json
+from weir.integrity.content import contents_to_check, with_contents
+from weir.integrity.ledger import results_to_verify, runs_named
+from weir.integrity.repair import repaired
+from weir.integrity.states import state_copies, state_misfits
+from weir.integrity.verify import VERIFIED, Outcome, verify_results
+from weir.ledger.checkpoints import retained_checkpoints
+from weir.ledger.database.tables import CompactionRow, ResultRow
+from weir.recovery.pending_clears import settle
+from weir.state.file_rules import epoch_seconds
+from weir.testing.fakes.ledgers import fast_folder
+from weir.upkeep import release_everywhere
+
+EPOCHS = tuple(f"201301{day:02d}T000000Z" for day in range(1, 8))
+CURRENT = select(ResultRow).where(ResultRow.stage == "history", ResultRow.is_current).order_by(ResultRow.run)
+
+
+FLOW = aircraft(
+    history={"runs": 3, "ttl": "10 days"}, states=(list_state("offsets"), broadcast_state("rates", schema="k BIGINT"))
+)
+
+
+@pytest.fixture(scope="module")
+def saved():
+    """Four days, of which the fourth was compacted and then checkpointed once more."""
+    with fast_folder() as folder:
+        (folder / "world" / "store").mkdir(parents=True)
+        world = World(folder / "world", FLOW)
+        run_days(world, 1, 2, 3, 4)
+        world.airflow.clear_by_hand("scheduled__2013-01-04", "weir_close")
+        world.airflow.run_until_quiet()
+        yield Saved(world, folder / "saved")
+
+
+@pytest.fixture
+def days(saved, tmp_path):
+    return saved.go_on(tmp_path)
+
+
+def verify(world, other=lambda asked: asked.expected):
+    """What is found of all results, and beside them, where `other` says what digest each question is answered with."""
+    with world.ledger.transaction() as session:
+        runs = runs_named(session, "ladder")
+        results = results_to_verify(session, runs, VERIFIED)
+    found = tuple(verify_results(world.services, results, "a test"))
+    asked = contents_to_check(world.services, found)
+    copies = state_copies(world.services, runs, found, asked)
+    answers = [ContentAnswer(each.number, other(each)) for each in (*asked, *(copy.asked for copy in copies))]
+    misfits = state_misfits(world.services, copies, answers)
+    return asked, copies, with_contents(world.services, found, asked, answers), misfits
+
+
+def rows(world, query):
+    with world.ledger.transaction() as session:
+        return list(session.scalars(query))
+
+
+def checkpoints(world):
+    """Which are retained, as (number, day)."""
+    with world.ledger.transaction() as session:
+        return [(row.number, EPOCHS.index(row.epoch) + 1) for row in retained_checkpoints(session, "ladder")]
+
+
+def test_a_state_is_asked_about_with_all_its_files_as_of_its_epoch_and_lists_as_other_results(days):
+    asked, copies, found, misfits = verify(days)
+    assert {each.outcome for each in found} == {Outcome.WHOLE}
+    assert misfits == ()
+    history = [each for each in asked if each.name.startswith("history")]
+    assert [len(each.state.files) for each in history] == [2, 3, 4]  # the first day is subsumed
+    assert [each.state.expired_until for each in history] == [epoch_seconds(each) - 10 * 86400 for each in EPOCHS[1:4]]
+    assert {each.name.partition("[")[0] for each in asked if each.state is None} == {
+        "flights",
+        "known",
+        "offsets",
+        "rates",
+    }
+    assert all(each.files for each in asked if each.state is None)
+    told = request_from_json(request_to_json(asked))
+    assert request_to_json(told) == request_to_json(asked)
+    assert [(each.name, each.state and each.state.files) for each in told] == [
+        (each.name, each.state and each.state.files) for each in asked
+    ]
+    (copy,) = copies  # of the fourth day, and of its checkpoint; the others name the results' own files
+    assert (len(copy.checkpoints), len(copy.asked.state.files) < 4) == (1, True)
+    assert len({each.number for each in (*asked, copy.asked)}) == len(asked) + 1
+
+
+def test_a_state_of_other_rows_is_quarantined_and_made_again_with_all_that_went_on_from_it(days):
+    before = [(row.digest, row.state) for row in rows(days, CURRENT)]
+    *_, found, misfits = verify(days, lambda asked: "another" if EPOCHS[2] in asked.name else asked.expected)
+    bad = {each.stage for each in found if each.outcome is Outcome.QUARANTINED}
+    assert bad == {"flights", "known", "history", "offsets", "rates"}
+    assert misfits == ()
+    repaired(days.services, found)
+    settle(days.services, days.airflow)
+    days.airflow.run_until_quiet()
+    assert [(row.digest, row.state) for row in rows(days, CURRENT)] == before
+
+
+def test_a_compaction_of_other_rows_is_dropped_and_its_run_is_checkpointed_once_more_without_it(days):
+    (compacted,) = rows(days, select(CompactionRow))
+    *_, found, misfits = verify(days, lambda asked: "another" if "compacted" in asked.name else asked.expected)
+    assert {each.outcome for each in found} == {Outcome.WHOLE}
+    (misfit,) = misfits
+    assert (misfit.run, misfit.path.endswith(compacted.attempt)) == (f"ladder@{EPOCHS[3]}", True)
+    assert rows(days, select(CompactionRow)) == []
+    release_everywhere(days.services)
+    assert checkpoints(days) == [(2, 2), (3, 3), (6, 4)]
+    asked, copies, *_ = verify(days)
+    assert copies == ()
+    run_days(days, 5)
+    assert [len(each.state.files) for each in verify(days)[0] if EPOCHS[4] in each.name and each.state] == [5]
+
+
+def test_what_nobody_could_digest_is_told_and_nothing_follows(days):
+    *_, misfits = verify(days, lambda asked: None if "compacted" in asked.name else asked.expected)
+    (misfit,) = misfits
+    assert "nobody could digest" in misfit.detail
+    assert len(rows(days, select(CompactionRow))) == 1
+    assert checkpoints(days) == [(2, 2), (3, 3), (5, 4)]
+
+
+def test_a_checkpoint_of_other_rows_is_told_as_long_as_it_is_retained(days):
+    with days.ledger.transaction("ladder") as session:
+        session.delete(session.scalar(select(CompactionRow)))
+    _, copies, _, misfits = verify(days, lambda each: "another" if "checkpoint 5" in each.name else each.expected)
+    assert [each.path for each in misfits] == ["ladder/_checkpoints/00000005.json"]
+    assert checkpoints(days) == [(2, 2), (3, 3), (5, 4)]
+    subsumed = [replace(each, checkpoints=()) for each in copies]
+    answers = [ContentAnswer(each.asked.number, "another") for each in copies]
+    assert state_misfits(days.services, subsumed, answers) == ()

@@ -1,0 +1,57 @@
+"""What follows from several checks, and what manifests say of them."""
+
+from dataclasses import replace
+
+from weir.dataflow.quality import Policy
+from weir.formats.checks import CheckReport, ExpectationResult, Outcome, Why
+from weir.formats.suite import Severity
+from weir.quality.rules import gate_results, names_blamed, policy_of, told, warnings_of
+
+MET = ExpectationResult("expect_a", {"column": "k"}, Severity.FAIL, success=True)
+VIOLATED = replace(MET, success=False, rows=9, unexpected=2, examples=("x", None))
+BLAMING = replace(VIOLATED, blames=("weather",))
+WARNING = replace(VIOLATED, severity=Severity.WARN)
+
+
+def report(policy, *results, stage="clean", suite="s", **more):
+    return CheckReport(stage, 0, suite, "f", policy, Why.FRESH, "d", 9, results, 0.0, **more)
+
+
+def test_the_strictest_policy_that_is_violated_counts():
+    retry, backtrack = report(Policy.RETRY, VIOLATED), report(Policy.BACKTRACK, BLAMING)
+    assert policy_of([retry, report(Policy.FAIL, VIOLATED), backtrack]) is Policy.FAIL
+    assert policy_of([retry, backtrack, report(Policy.FAIL, MET, WARNING)]) is Policy.BACKTRACK
+    assert policy_of([retry]) is Policy.RETRY
+    assert policy_of([report(Policy.WARN, VIOLATED), report(Policy.FAIL, MET)]) is None
+
+
+def test_what_blames_nobody_fails_under_backtrack():
+    assert policy_of([report(Policy.BACKTRACK, BLAMING, VIOLATED)]) is Policy.FAIL
+    assert names_blamed(report(Policy.BACKTRACK, BLAMING, replace(MET, blames=("flights",)))) == {"weather"}
+
+
+def test_a_manifest_has_the_checks_of_its_own_rows_and_what_failed_elsewhere_in_its_region():
+    own, failed = report(Policy.FAIL, MET), report(Policy.FAIL, VIOLATED, stage="other", suite="t")
+    passed = report(Policy.FAIL, MET, stage="other", suite="u")
+    restored = report(Policy.FAIL, MET, suite="weir", attempt="t0000-x")
+    said = [(each.suite, each.outcome) for each in gate_results([own, failed, passed, restored], "clean")]
+    assert said == [("s", Outcome.PASSED), ("t", Outcome.FAILED)]
+
+
+def test_a_suite_of_two_stages_has_failed_if_it_has_in_one():
+    reports = [report(Policy.FAIL, MET), report(Policy.FAIL, VIOLATED, stage="other")]
+    assert [each.outcome for each in gate_results(reports, "clean")] == [Outcome.FAILED]
+
+
+def test_what_only_warns_is_told_apart():
+    found = report(Policy.FAIL, MET, VIOLATED, WARNING)
+    assert warnings_of(found) == (WARNING,)
+    assert warnings_of(report(Policy.WARN, VIOLATED)) == (VIOLATED,)
+
+
+def test_a_message_names_column_counts_and_examples_but_not_all_of_them():
+    assert told(report(Policy.FAIL), [VIOLATED]) == (
+        "the rows of clean[0] violate s: expect_a(k): 2 of 9 rows, such as 'x', None"
+    )
+    assert told(report(Policy.FAIL), [VIOLATED] * 7).endswith("; and 2 more")
+    assert "expect_a(k): no such column" in told(report(Policy.FAIL), [replace(VIOLATED, error="no such column")])

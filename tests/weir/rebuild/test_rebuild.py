@@ -1,0 +1,366 @@
+"""A ledger that is gone is built again from what the store holds."""
+
+import importlib.util
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from weir.coordination.services import Services
+from weir.errors import Fenced, Misconfigured, Retryable
+from weir.ledger.database.tables import AttemptRow, ConsumptionRow, PublicationRow, ResultRow, RunRow, SourceSliceRow
+from weir.rebuild.rebuild import rebuild
+from weir.recovery.adopt import adopt
+from weir.store.published import published
+from weir.store.store import Store
+
+_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[1] / "conftest.py")
+small = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(small)
+
+RUN = "ladder@20130101T000000Z"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request):
+    return request.param
+
+
+@pytest.fixture
+def green(world, tmp_path):
+    world.folder = tmp_path
+    world.run = world.airflow.dag_run()
+    world.airflow.run_until_quiet()
+    return world
+
+
+def current(world):
+    """What the ledger calls current, as plain values."""
+    with world.ledger.transaction() as session:
+        return {
+            (row.run, row.stage, row.subtask, row.layout): (
+                row.attempt,
+                row.digest,
+                row.folder,
+                row.manifest_sha256,
+                row.rows,
+            )
+            for row in session.scalars(select(ResultRow).where(ResultRow.is_current))
+        }
+
+
+def table(world, model):
+    columns = [column.name for column in model.__table__.columns if column.name not in ("id", "resolved_at")]
+    with world.ledger.transaction() as session:
+        return sorted(repr([getattr(row, name) for name in columns]) for row in session.scalars(select(model)))
+
+
+def lose(world, stage, subtask):
+    with world.ledger.transaction() as session:
+        query = select(ResultRow.folder).where(
+            ResultRow.stage == stage, ResultRow.subtask == subtask, ResultRow.is_current
+        )
+        [folder] = session.scalars(query)
+    world.store.delete_folder(folder)
+
+
+def outcome(world):
+    return [
+        (part.subtask, part.digest)
+        for part in published(world.store, "ladder", "delays", "20130101T000000Z").partitions
+    ]
+
+
+def rerun_of(world, before):
+    return dict(Counter(world.airflow.executed(world.run)) - Counter(before))
+
+
+def test_all_that_is_valid_is_current_again(green):
+    before = current(green), table(green, ConsumptionRow), table(green, PublicationRow), table(green, RunRow)
+    green.lose_ledger()
+    [built] = rebuild(green.services)
+    assert (built.dataflow, built.lineage, built.notes) == ("ladder", 2, ())
+    [run] = built.runs
+    assert (run.run, run.run_id, run.valid, run.missing, run.published, run.notes) == (RUN, green.run, 9, (), 1, ())
+    assert (current(green), table(green, ConsumptionRow), table(green, PublicationRow)) == before[:3]
+    with green.ledger.transaction() as session:
+        assert {row.origin for row in session.scalars(select(AttemptRow))} == {"rebuilt"}
+        assert {row.state for row in session.scalars(select(AttemptRow))} == {"committed"}
+
+
+def test_after_damage_and_clears_exactly_the_right_tasks_run_again(green):
+    chance = random.Random(7)
+    for _ in range(6):
+        stage, subtask = chance.choice([("joined", 0), ("joined", 1), ("clean", 1), ("totals", 0), ("weather", 0)])
+        lose(green, stage, subtask)
+        task_id, index = chance.choice([("totals", 0), ("totals", 1), ("routes", -1), ("joined", 1), ("weather", -1)])
+        green.airflow.clear_by_hand(green.run, task_id, index)
+        green.airflow.run_until_quiet()
+    for task_id, index in (("joined", 0), ("joined", 1), ("totals", 0), ("totals", 1), ("routes", -1)):
+        green.airflow.clear_by_hand(green.run, task_id, index)
+    green.airflow.run_until_quiet()
+    before_loss, published_before = current(green), outcome(green)
+
+    green.lose_ledger()
+    [built] = rebuild(green.services)
+    assert built.runs[0].missing == ()
+    assert current(green) == before_loss
+    executed = green.airflow.executed(green.run)
+    lose(green, "joined", 1)
+    green.airflow.clear_by_hand(green.run, "totals", 0)
+    green.airflow.run_until_quiet()
+    assert rerun_of(green, executed) == {"totals[0]": 2, "joined[1]": 1}
+    assert set(green.airflow.states().values()) == {"success"}
+    assert outcome(green) == published_before
+
+
+def test_what_changes_after_a_rebuild_is_published(green):
+    green.lose_ledger()
+    rebuild(green.services)
+    green.content["weather"] = "other"
+    green.airflow.clear_by_hand(green.run, "weather")
+    green.airflow.run_until_quiet()
+    assert set(green.airflow.states().values()) == {"success"}
+    assert published(green.store, "ladder", "delays", "20130101T000000Z").version == 2
+
+
+def test_clears_find_task_instances_whose_tries_only_the_lost_ledger_knew(green):
+    """The close ran twice and published once, so that the store knows of one try only."""
+    green.airflow.clear_by_hand(green.run, "weir_close")
+    green.airflow.run_until_quiet()
+    assert green.airflow.task(green.run, "weir_close").try_number == 2
+    green.lose_ledger()
+    rebuild(green.services)
+    green.content["weather"] = "other"
+    green.airflow.clear_by_hand(green.run, "weather")
+    green.airflow.run_until_quiet()
+    assert published(green.store, "ladder", "delays", "20130101T000000Z").version == 2
+
+
+def test_an_older_attempt_is_fenced(green):
+    task = green.airflow.task(green.run, "weather")
+    green.airflow.clear_by_hand(green.run, "weather")
+    task.try_number, task.state = 2, "running"
+    begun = green.airflow.coordinator.begin(green.airflow.request(task), green.airflow)
+    green.lose_ledger()
+    rebuild(green.services)
+    with pytest.raises(Fenced):
+        green.airflow.coordinator.commit(begun, green.airflow.engine.run(begun.job), green.airflow)
+    task.state = "up_for_retry"
+    green.airflow.run_until_quiet()
+    assert set(green.airflow.states().values()) == {"success"}
+
+
+def test_an_older_attempt_of_a_region_that_never_committed_is_fenced(world, tmp_path):
+    world.folder, run = tmp_path, world.airflow.dag_run()
+    task = world.airflow.task(run, "weather")
+    task.try_number, task.state = 1, "running"
+    begun = world.airflow.coordinator.begin(world.airflow.request(task), world.airflow)
+    world.lose_ledger()
+    rebuild(world.services)
+    with pytest.raises(Fenced):
+        world.airflow.coordinator.commit(begun, world.airflow.engine.run(begun.job), world.airflow)
+
+
+def test_over_an_existing_ledger_what_runs_is_fenced_too(green):
+    task = green.airflow.task(green.run, "weather")
+    green.airflow.clear_by_hand(green.run, "weather")
+    task.try_number, task.state = 2, "running"
+    begun = green.airflow.coordinator.begin(green.airflow.request(task), green.airflow)
+    before = current(green)
+    rebuild(green.services, "ladder")
+    assert current(green) == before
+    with pytest.raises(Fenced):
+        green.airflow.coordinator.commit(begun, green.airflow.engine.run(begun.job), green.airflow)
+
+
+def test_twice_is_as_once(green):
+    green.lose_ledger()
+    rebuild(green.services)
+    once = [current(green)] + [table(green, model) for model in (AttemptRow, ConsumptionRow, PublicationRow, RunRow)]
+    [again] = rebuild(green.services)
+    assert [current(green)] + [
+        table(green, model) for model in (AttemptRow, ConsumptionRow, PublicationRow, RunRow)
+    ] == once
+    assert (again.lineage, again.runs[0].missing) == (3, ())
+
+
+def test_stale_results_are_left_out_and_closing_the_run_makes_them_again(green):
+    green.content["weather"] = "other"
+    green.airflow.reachable = False
+    green.airflow.clear_by_hand(green.run, "weather")
+    green.airflow.step(green.airflow.task(green.run, "weather"))  # it owes clears, which are lost with the ledger
+    green.lose_ledger()
+    green.airflow.reachable = True
+    [built] = rebuild(green.services)
+    [run] = built.runs
+    assert [str(region) for region in run.missing] == [
+        "joined[0]", "joined[1]", "totals[0]", "totals[1]", "routes[0]", "report-delays[0]",
+    ]  # fmt: skip
+    assert any("clear weir_close" in note for note in run.notes)
+    green.airflow.clear_by_hand(green.run, "weir_close")
+    green.airflow.run_until_quiet()
+    assert set(green.airflow.states().values()) == {"success"}
+    assert published(green.store, "ladder", "delays", "20130101T000000Z").version == 2
+
+
+def test_an_older_try_is_taken_where_the_newest_has_no_manifest(green):
+    with green.ledger.transaction() as session:
+        old = session.scalar(select(ResultRow.attempt).where(ResultRow.stage == "weather"))
+    green.airflow.clear_by_hand(green.run, "weather")
+    green.airflow.run_until_quiet()
+    lose(green, "weather", 0)
+    green.lose_ledger()
+    [built] = rebuild(green.services)
+    assert built.runs[0].missing == ()
+    assert {found[0] for (_, stage, *_), found in current(green).items() if stage == "weather"} == {old}
+
+
+def test_over_an_existing_ledger_the_older_try_counts_where_the_newest_is_gone(green):
+    green.airflow.collects = False
+    green.airflow.clear_by_hand(green.run, "weather")
+    green.airflow.run_until_quiet()
+    lose(green, "weather", 0)
+    [built] = rebuild(green.services)
+    assert built.runs[0].missing == ()
+    green.airflow.clear_by_hand(green.run, "joined", 0)
+    green.airflow.run_until_quiet()
+    assert set(green.airflow.states().values()) == {"success"}
+    assert green.airflow.task(green.run, "weather").runs == [1, 2]
+
+
+def test_a_manifest_that_cannot_be_read_is_told_of(green):
+    [manifest] = (green.folder / "store").glob("ladder/*/totals/*/0/*/manifest.json")
+    manifest.write_text(manifest.read_text()[:100])
+    green.lose_ledger()
+    [built] = rebuild(green.services)
+    [run] = built.runs
+    assert "totals[0]" in [str(region) for region in run.missing]
+    assert any("totals" in note and "cannot be read" in note for note in run.notes)
+
+
+def test_an_epoch_without_a_record_is_told_of_and_its_run_computes_anew(green):
+    (green.folder / "store/ladder/20130101T000000Z/_run.json").unlink()
+    green.lose_ledger()
+    [built] = rebuild(green.services)
+    assert built.runs == ()
+    assert "epoch 20130101T000000Z has 9 result(s) but no record" in built.notes[0]
+    green.airflow.clear_run_by_hand(green.run)
+    green.airflow.run_until_quiet()
+    assert set(green.airflow.states().values()) == {"success"}
+
+
+def test_results_from_before_an_adoption_are_not_taken(green):
+    green.airflow.deploy(small.ladder(4))
+    adopt(green.services, RUN)
+    green.lose_ledger()
+    [built] = rebuild(green.services)
+    assert any("pinned anew" in note for note in built.runs[0].notes)
+    assert current(green) == {}
+    # Only some tasks of the new topology have run when the ledger is lost again.
+    for index in (1, 2):
+        green.airflow.clear_by_hand(green.run, "raw-clean", index)
+        green.airflow.step(green.airflow.task(green.run, "raw-clean", index))
+    green.lose_ledger()
+    rebuild(green.services)
+    assert {key[1:3] for key in current(green)} == {("clean", 1), ("clean", 2)}
+
+
+def test_a_ledger_that_was_lost_and_not_built_again_does_not_mix_two_topologies(green):
+    green.lose_ledger()
+    green.airflow.deploy(small.ladder(4))
+    green.airflow.clear_run_by_hand(green.run)
+    green.airflow.run_until_quiet()
+    note = green.airflow.task(green.run, "weather").notes[-1]
+    assert "weir ledger rebuild ladder" in note
+    rebuild(green.services)
+    adopt(green.services, RUN)
+    green.airflow.clear_run_by_hand(green.run)
+    green.airflow.run_until_quiet()
+    assert set(green.airflow.states().values()) == {"success"}
+
+
+def test_slices_are_known_again_from_the_manifests(tmp_path):
+    (tmp_path / "store").mkdir()
+    world = small.World(tmp_path, sliced())
+    world.folder, run = tmp_path, world.airflow.dag_run()
+    world.airflow.run_until_quiet()
+    assert set(world.airflow.states().values()) == {"success"}
+    with world.ledger.transaction() as session:
+        before = session.scalar(select(SourceSliceRow.slices))
+    assert before == ["2013-01-01/0", "2013-01-01/1"]
+    world.lose_ledger()
+    [built] = rebuild(world.services)
+    assert built.runs[0].notes == ()
+    with world.ledger.transaction() as session:
+        assert session.scalar(select(SourceSliceRow.slices)) == before
+    assert run == "scheduled__2013-01-01"
+
+    [manifest] = (tmp_path / "store").glob("*/*/clean/*/1/*/manifest.json")
+    manifest.unlink()
+    world.lose_ledger()
+    [built] = rebuild(world.services)
+    assert any("source raw read is not known" in note for note in built.runs[0].notes)
+
+
+def sliced():
+    from weir.dataflow import Dataflow, Stage, blocking, pipelined, sink, source
+
+    return Dataflow(
+        "sliced",
+        [
+            source("raw", "pipelines.x:raw", parallelism=2, resolve="weir.testing.fakes.engine:slices_by_day"),
+            Stage("clean", "pipelines.x:clean", [pipelined("raw")], parallelism=2),
+            Stage("all", "pipelines.x:all", [blocking("clean")]),
+            sink("all", "out"),
+        ],
+    )
+
+
+def test_an_unknown_dataflow_is_refused_with_those_that_are_known(green):
+    with pytest.raises(Misconfigured, match="knows a dataflow nothing; they know ladder"):
+        rebuild(green.services, "nothing")
+
+
+def test_a_store_that_is_not_mounted_is_refused(green):
+    green.lose_ledger()
+    (green.folder / "empty").mkdir()
+    services = Services(green.ledger, Store.open(str(green.folder / "empty")))
+    with pytest.raises(Misconfigured, match="has no marker"):
+        rebuild(services)
+    assert list((green.folder / "empty").iterdir()) == []
+
+
+def test_a_store_that_goes_away_changes_no_result(green):
+    before = current(green)
+    shutil.move(green.folder / "store", green.folder / "elsewhere")
+    (green.folder / "store").mkdir()
+    with pytest.raises((Misconfigured, Retryable)):
+        rebuild(green.services)
+    assert current(green) == before
+
+
+def test_a_released_result_is_not_taken_for_lost(green):
+    flow = green.airflow.flow
+    green.airflow.deploy(type(flow)(flow.name, flow.stages, keep="end_of_run"))
+    second = green.airflow.dag_run(2)
+    green.airflow.run_until_quiet()
+
+    def states():
+        with green.ledger.transaction() as session:
+            rows = session.scalars(select(ResultRow).where(ResultRow.is_current))
+            return {(row.run, row.stage, row.subtask, row.layout): row.state for row in rows}
+
+    before = states()
+    assert set(before.values()) == {"finished", "released"}
+    green.lose_ledger()
+    [built] = rebuild(green.services)
+    assert [run.missing for run in built.runs] == [(), ()]
+    assert states() == before
+    green.airflow.clear_by_hand(second, "totals", 0)
+    green.airflow.run_until_quiet()
+    assert green.airflow.task(second, "totals", 0).state == "success"
+    assert states()[(RUN, "delays", 0, "plain")] == "finished"

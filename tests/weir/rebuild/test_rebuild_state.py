@@ -1,0 +1,148 @@
+"""A ledger that is built again, of a dataflow that keeps state: its checkpoints, and what forks of it began with."""
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import select
+from tests.weir.restoring import (
+    EPOCHS,
+    aircraft,
+    checkpoints,
+    files_of,
+    restore,
+    rows_of,
+    run_days,
+    second_airflow,
+)
+
+from weir.dataflow import Dataflow, Stage, blocking, keyed_state, source
+from weir.ledger.database.tables import RunRow
+from weir.rebuild.rebuild import rebuild
+from weir.retention.sweep import sweep
+from weir.state.files_in_use import live_state_files
+from weir.store.errors import NotFound
+from weir.upkeep import release_everywhere
+
+HISTORY = keyed_state("history", key="k", schema="k BIGINT, n BIGINT")
+
+
+def sinkless():
+    """Nothing of it is ever published."""
+    kept = Stage("aircraft", "pipelines.ladder:aircraft", [blocking("flights", by="k")], state=HISTORY)
+    return Dataflow("ladder", [source("flights", "pipelines.ladder:flights"), kept])
+
+
+def deploy_unpublished(world, kind):
+    """A dataflow of four days, of which the store has no pointers any more, or never had."""
+    if kind == "has no sink":
+        world.airflow.deploy(sinkless())
+    else:
+        states = (HISTORY,)
+        world.airflow.deploy(aircraft(parallelism=1, states=states, keep="on_consumed", keep_published="1 day"))
+    run_days(world.airflow, 1, 2, 3, 4)
+    if kind != "has no sink":
+        world.airflow.time += timedelta(days=5)
+        sweep(world.services, "ladder", is_full=True)
+    assert not list(world.folder.glob("store/_sinks/**/*.json"))
+
+
+def keep_up(world):
+    release_everywhere(world.services).require_whole()
+    sweep(world.services, is_full=True)
+
+
+def closed(world):
+    """The days whose run is closed."""
+    with world.ledger.transaction() as session:
+        query = select(RunRow.epoch).where(RunRow.dataflow == "ladder", RunRow.closed_at.is_not(None))
+        return [EPOCHS.index(epoch) + 1 for epoch in sorted(session.scalars(query))]
+
+
+def is_there(world, path):
+    try:
+        world.store.size(path)
+    except NotFound:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("kind", ["has no sink", "has expired versions"])
+def test_checkpoints_need_no_published_versions(world, kind):
+    deploy_unpublished(world, kind)
+    before, live = checkpoints(world), live_state_files(world.services, "ladder")
+    world.lose_ledger()
+    rebuild(world.services)
+    keep_up(world)
+    assert checkpoints(world) == before == {2: EPOCHS[1], 3: EPOCHS[2], 4: EPOCHS[3]}
+    assert closed(world) == [1, 2, 3, 4]
+    assert live_state_files(world.services, "ladder") == live
+    assert all(is_there(world, path) for path in live)
+    run_days(world.airflow, 5)
+    assert set(world.airflow.states().values()) == {"success"}
+    assert checkpoints(world) == {3: EPOCHS[2], 4: EPOCHS[3], 5: EPOCHS[4]}
+    world.airflow.time += timedelta(days=30)  # longer than a run is waited for that was never closed
+    keep_up(world)
+    assert [rows_of(world, day)[0].state for day in (3, 4, 5)] == ["finished"] * 3
+
+
+def test_a_checkpoint_stays_whose_run_has_other_results_by_now(world):
+    """Its run is to be closed again; those before it were closed when theirs were complete."""
+    world.airflow.deploy(sinkless())
+    run_days(world.airflow, 1, 2, 3)
+    (newest,) = rows_of(world, 3)
+    world.store.delete(f"{newest.folder}/manifest.json")
+    world.lose_ledger()
+    rebuild(world.services)
+    keep_up(world)
+    assert checkpoints(world) == {1: EPOCHS[0], 2: EPOCHS[1], 3: EPOCHS[2]}
+    assert closed(world) == [1, 2]
+    world.airflow.clear_by_hand("scheduled__2013-01-03", "weir_close")
+    world.airflow.run_until_quiet()
+    run_days(world.airflow, 4)
+    assert set(world.airflow.states().values()) == {"success"}
+    assert closed(world) == [1, 2, 3, 4]
+
+
+def test_a_run_without_versions_is_open_once_its_state_is_made_again_until_its_closing_task_is_cleared(world):
+    world.airflow.deploy(sinkless())
+    run_days(world.airflow, 1, 2)
+    world.lose_ledger()
+    rebuild(world.services)
+    keep_up(world)
+    assert closed(world) == [1, 2]
+    world.content["flights"] = "corrected"
+    world.airflow.clear_by_hand("scheduled__2013-01-02", "flights")
+    world.airflow.run_until_quiet()
+    keep_up(world)
+    assert closed(world) == [1]
+    assert checkpoints(world) == {1: EPOCHS[0], 2: EPOCHS[1]}
+    world.airflow.clear_by_hand("scheduled__2013-01-02", "weir_close")
+    world.airflow.run_until_quiet()
+    assert closed(world) == [1, 2]
+    assert checkpoints(world) == {1: EPOCHS[0], 3: EPOCHS[1]}
+    assert set(world.airflow.states().values()) == {"success"}
+
+
+def test_what_a_fork_began_with_stays_although_its_origin_is_built_again_first(world):
+    states = (keyed_state("history", key="k", schema="k BIGINT, n BIGINT", full=True),)
+    world.airflow.deploy(aircraft(states=states, retained_checkpoints=1))
+    run_days(world.airflow, 1, 2)
+    (number,) = checkpoints(world)
+    restore(world, number, fork="forked")
+    run_days(world.airflow, 3, 4)
+    files = {file.path for subtask in (0, 1) for file in files_of(world, 2, subtask, dataflow="forked")}
+    assert {path.partition("/")[0] for path in files} == {"ladder"}
+    world.lose_ledger()
+    (built,) = rebuild(world.services, "ladder")
+    assert any("`weir ledger rebuild forked`" in note for note in built.notes)
+    keep_up(world)
+    assert all(is_there(world, path) for path in files)
+    (built,) = rebuild(world.services, "forked")
+    assert not built.notes
+    keep_up(world)
+    assert all(is_there(world, path) for path in files)
+    fork = second_airflow(world, aircraft("forked", states=states, retained_checkpoints=1))
+    run_days(fork, 3)
+    assert set(fork.states().values()) == {"success"}
+    keep_up(world)
+    assert not any(is_there(world, path) for path in files)

@@ -1,0 +1,257 @@
+"""Parallelism that changes between runs, during a run, and before an old run is cleared."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from weir.errors import Fenced, Misconfigured
+from weir.formats.codec import run_record_from_json
+from weir.ledger.database.tables import OwedClearRow, ResultRow, RunRow
+from weir.recovery.adopt import adopt
+from weir.store.published import published
+
+_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[1] / "conftest.py")
+small = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(small)
+
+JOINED = (("joined", 0), ("joined", 1))
+
+
+def new_world(folder, parallelism):
+    (folder / "store").mkdir(parents=True)
+    return small.World(folder, small.ladder(parallelism))
+
+
+@pytest.fixture
+def faultless(tmp_path):
+    """What a run without faults publishes at some parallelism of the source."""
+
+    def outcome_at(parallelism):
+        world = new_world(tmp_path / f"calm-{parallelism}", parallelism)
+        world.airflow.dag_run()
+        world.airflow.run_until_quiet()
+        return outcome(world)
+
+    return outcome_at
+
+
+@pytest.fixture
+def world(tmp_path):
+    return new_world(tmp_path, 3)
+
+
+def outcome(world, day=1):
+    found = published(world.store, "ladder", "delays", f"201301{day:02d}T000000Z")
+    return [(part.subtask, part.digest) for part in found.partitions]
+
+
+def lose(world, stage, subtask):
+    with world.ledger.transaction() as session:
+        [folder] = [
+            row.folder
+            for row in session.query(ResultRow).filter_by(stage=stage, subtask=subtask, is_current=True, run=RUN)
+        ]
+    world.store.delete_folder(folder)
+
+
+RUN = "ladder@20130101T000000Z"
+
+
+def run_green(world, day=1):
+    run = world.airflow.dag_run(day)
+    world.airflow.run_until_quiet()
+    assert {task.state for task in of_run(world, run)} <= {"success", "removed"}
+    return run
+
+
+def of_run(world, run):
+    return [task for key, task in world.airflow.tasks.items() if key.run_id == run]
+
+
+def test_each_run_is_computed_with_its_own_parallelism(world, faultless):
+    for day, parallelism in ((1, 3), (2, 4), (3, 2)):
+        world.airflow.deploy(small.ladder(parallelism))
+        run_green(world, day)
+        assert outcome(world, day) == faultless(parallelism)
+
+
+def test_a_run_goes_on_with_the_parallelism_it_began_with(world, faultless):
+    run = world.airflow.dag_run()
+    world.airflow.step(world.airflow.task(run, "raw-clean", 0))
+    world.airflow.deploy(small.ladder(4))
+    world.airflow.run_until_quiet()
+    fourth = world.airflow.task(run, "raw-clean", 3)
+    assert (fourth.state, fourth.runs) == ("success", [1])
+    assert "weir run adopt ladder@20130101T000000Z" in fourth.notes[-1]
+    assert outcome(world) == faultless(3)
+
+
+def test_a_run_that_needs_a_task_instance_that_is_gone_says_what_to_type(world, faultless):
+    run = world.airflow.dag_run()
+    world.airflow.step(world.airflow.task(run, "raw-clean", 0))
+    world.airflow.deploy(small.ladder(2))
+    world.airflow.run_until_quiet()
+    for key in JOINED:
+        joined = world.airflow.task(run, *key)
+        assert joined.state == "failed"
+        assert "Misconfigured" in joined.notes[-1]
+        assert "raw-clean[2]" in joined.notes[-1]
+        assert f"weir run adopt {RUN}" in joined.notes[-1]
+
+    adopt(world.services, RUN)
+    world.airflow.clear_run_by_hand(run)
+    world.airflow.run_until_quiet()
+    assert outcome(world) == faultless(2)
+
+
+def test_a_run_that_has_all_it_needs_does_not_miss_a_task_instance_that_is_gone(world, faultless):
+    run = world.airflow.dag_run()
+    for index in range(3):
+        world.airflow.step(world.airflow.task(run, "raw-clean", index))
+    world.airflow.deploy(small.ladder(2))
+    world.airflow.run_until_quiet()
+    assert outcome(world) == faultless(3)
+
+
+@pytest.mark.parametrize("parallelism", [4, 2])
+def test_an_old_run_heals_with_the_parallelism_it_began_with(world, faultless, parallelism):
+    run = run_green(world)
+    world.airflow.deploy(small.ladder(parallelism))
+    lose(world, "clean", 1)
+    for key in JOINED:
+        world.airflow.clear_by_hand(run, *key)
+    world.airflow.run_until_quiet()
+    assert world.airflow.executed(run)["raw-clean[1]"] == 2
+    assert outcome(world) == faultless(3)
+
+
+def test_an_old_run_whose_lost_result_nobody_can_make_any_more_says_what_to_type(world, faultless):
+    run = run_green(world)
+    world.airflow.deploy(small.ladder(2))
+    lose(world, "clean", 2)
+    world.airflow.clear_by_hand(run, "joined", 0)
+    world.airflow.run_until_quiet()
+    joined = world.airflow.task(run, "joined", 0)
+    assert joined.state == "failed"
+    assert f"weir run adopt {RUN}" in joined.notes[-1]
+    assert outcome(world) == faultless(3)
+
+
+@pytest.mark.parametrize("parallelism", [4, 2, 1])
+def test_an_adopted_run_becomes_one_of_the_present_dataflow(world, faultless, parallelism):
+    run = run_green(world)
+    world.airflow.deploy(small.ladder(parallelism))
+    adoption = adopt(world.services, run)
+    assert adoption.run == RUN
+    assert adoption.results == 10
+    assert "clear the whole run scheduled__2013-01-01" in str(adoption)
+    world.airflow.clear_run_by_hand(run)
+    world.airflow.run_until_quiet()
+    assert {task.state for task in of_run(world, run)} <= {"success", "removed"}
+    assert outcome(world) == faultless(parallelism)
+
+
+def test_a_run_is_adopted_there_and_back_again(world, faultless):
+    run = run_green(world)
+    for parallelism in (4, 2, 3):
+        world.airflow.deploy(small.ladder(parallelism))
+        adopt(world.services, run)
+        world.airflow.clear_run_by_hand(run)
+        world.airflow.run_until_quiet()
+        assert outcome(world) == faultless(parallelism)
+
+
+def test_an_adopted_run_of_which_only_a_consumer_is_cleared_makes_again_what_it_needs(world, faultless):
+    run = run_green(world)
+    world.airflow.deploy(small.ladder(4))
+    adopt(world.services, RUN)
+    world.airflow.clear_by_hand(run, "weir_close")
+    world.airflow.run_until_quiet()
+    assert {task.state for task in of_run(world, run)} == {"success"}
+    assert outcome(world) == faultless(4)
+
+
+def test_an_attempt_that_runs_while_its_run_is_adopted_cannot_commit(world):
+    run = world.airflow.dag_run()
+    task = world.airflow.task(run, "weather")
+    task.try_number, task.state = 1, "running"
+    begun = world.airflow.coordinator.begin(world.airflow.request(task), world.airflow)
+    adoption = adopt(world.services, RUN)
+    assert adoption.fenced == (begun.attempt.id,)
+    with pytest.raises(Fenced):
+        world.airflow.coordinator.commit(begun, world.airflow.engine.run(begun.job), world.airflow)
+
+
+def test_a_run_may_be_adopted_while_its_tasks_retry_wait_and_run(world, faultless):
+    world.content["weather"] = "old"
+    run = run_green(world)
+    world.content["weather"] = "new"
+    world.airflow.clear_by_hand(run, "weather")
+
+    def adopt_once(key):
+        if key.task_id == "joined":
+            world.airflow.during = lambda _key: None
+            world.airflow.deploy(small.ladder(4))
+            adopt(world.services, RUN)
+
+    world.airflow.during = adopt_once
+    world.airflow.run_until_quiet()
+    world.airflow.clear_run_by_hand(run)
+    world.content.clear()
+    world.airflow.run_until_quiet()
+    assert {task.state for task in of_run(world, run)} == {"success"}
+    assert outcome(world) == faultless(4)
+
+
+def test_no_clear_of_the_old_topology_counts_as_a_repair(world):
+    run = run_green(world)
+    world.airflow.reachable = False
+    world.content["weather"] = "new"
+    world.airflow.clear_by_hand(run, "weather")
+    world.airflow.step(world.airflow.task(run, "weather"))
+    assert adopt(world.services, RUN).owed == 2
+    with world.ledger.transaction() as session:
+        rows = session.query(OwedClearRow).all()
+        assert all(row.is_void and row.settled_at is not None for row in rows)
+
+
+def test_the_record_of_a_run_follows_its_pin(world):
+    def record():
+        return run_record_from_json(world.store.read("ladder/20130101T000000Z/_run.json"))
+
+    run = run_green(world)
+    first = record()
+    assert (first.run, first.run_id, first.abandoned) == (RUN, run, ())
+    assert first.pinned == small.ladder(3).to_json()
+    adopt(world.services, RUN)
+    assert record().pinned is None
+    world.airflow.deploy(small.ladder(4))
+    world.airflow.clear_run_by_hand(run)
+    world.airflow.run_until_quiet()
+    assert record().pinned == small.ladder(4).to_json()
+    assert len(record().abandoned) == 11
+    assert record().created_at == first.created_at
+
+
+def test_an_unknown_run_is_refused_with_those_that_are_known(world):
+    with pytest.raises(Misconfigured, match="knows no run nothing; it knows none at all"):
+        adopt(world.services, "nothing")
+    run_green(world)
+    with pytest.raises(Misconfigured, match=r"it knows ladder@20130101T000000Z \(scheduled__2013-01-01\)"):
+        adopt(world.services, "nothing")
+    with world.ledger.transaction() as session:
+        assert session.get_one(RunRow, RUN).pinned is not None
+
+
+def test_a_stage_that_was_not_mapped_before_becomes_so(tmp_path, faultless):
+    world = new_world(tmp_path / "unmapped", 1)
+    run = run_green(world)
+    world.airflow.clear_by_hand(run, "raw-clean")
+    world.airflow.run_until_quiet()
+    world.airflow.deploy(small.ladder(3))
+    adopt(world.services, RUN)
+    world.airflow.clear_run_by_hand(run)
+    world.airflow.run_until_quiet()
+    assert {task.state for task in of_run(world, run)} == {"success", "removed"}
+    assert outcome(world) == faultless(3)

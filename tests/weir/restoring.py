@@ -1,0 +1,124 @@
+"""A dataflow with state, days of it, and what its state is."""
+
+from sqlalchemy import select
+
+from weir.dataflow import Dataflow, Stage, blocking, keyed_state, list_state, sink, source
+from weir.formats.codec import manifest_from_json
+from weir.ledger.database.tables import AttemptRow, CheckpointRow, DataflowRow, ResultRow
+from weir.snapshots.restore import Wish
+from weir.snapshots.restore import restore as restore_snapshot
+from weir.snapshots.savepoint import Asked, create
+from weir.store.store import Store
+from weir.testing.fakes.airflow import FakeAirflow
+
+EPOCHS = ("20130101T000000Z", "20130102T000000Z", "20130103T000000Z", "20130104T000000Z", "20130105T000000Z")
+
+
+def aircraft(name="ladder", parallelism=2, states=None, **more):
+    """Each day's flights change the history of the aircraft, and the list of what was read."""
+    kept = states or (keyed_state("history", key="k", schema="k BIGINT, n BIGINT"), list_state("offsets"))
+    return Dataflow(
+        name,
+        [
+            source("flights", "pipelines.ladder:flights"),
+            Stage(
+                "aircraft",
+                "pipelines.ladder:aircraft",
+                [blocking("flights", by="k")],
+                parallelism=parallelism,
+                state=kept,
+            ),
+            sink("aircraft", "known"),
+        ],
+        **{"keep": "60 days", **more},
+    )
+
+
+def run_days(airflow, *days):
+    for day in days:
+        airflow.dag_run(day)
+        airflow.run_until_quiet()
+
+
+def states_of(world, day, dataflow="ladder"):
+    """The digests of all state at the end of a day, by state and subtask."""
+    with world.ledger.transaction() as session:
+        return {
+            (row.stage, row.subtask): row.digest
+            for row in session.scalars(
+                select(ResultRow).where(
+                    ResultRow.run == f"{dataflow}@{EPOCHS[day - 1]}",
+                    ResultRow.stage.in_(("history", "offsets")),
+                    ResultRow.is_current,
+                )
+            )
+        }
+
+
+def rows_of(world, day, stage="history", dataflow="ladder"):
+    """The current results of a state, by subtask."""
+    with world.ledger.transaction() as session:
+        query = select(ResultRow).where(
+            ResultRow.run == f"{dataflow}@{EPOCHS[day - 1]}", ResultRow.stage == stage, ResultRow.is_current
+        )
+        return list(session.scalars(query.order_by(ResultRow.subtask)))
+
+
+def files_of(world, day, subtask=0, dataflow="ladder"):
+    """The files of the keyed state at the end of a day."""
+    row = rows_of(world, day, dataflow=dataflow)[subtask]
+    return manifest_from_json(world.store.read(f"{row.folder}/manifest.json")).state.files
+
+
+def checkpoints(world, dataflow="ladder"):
+    """The epochs of retained checkpoints, by number."""
+    with world.ledger.transaction() as session:
+        query = select(CheckpointRow).where(
+            CheckpointRow.dataflow == dataflow, CheckpointRow.subsumed_at.is_(None), CheckpointRow.status == "completed"
+        )
+        return {row.number: row.epoch for row in session.scalars(query) if not row.folder}
+
+
+def lineage_of(world, dataflow="ladder"):
+    with world.ledger.transaction() as session:
+        return session.scalar(select(DataflowRow.lineage).where(DataflowRow.name == dataflow))
+
+
+def attempts_of_day(world, day, dataflow="ladder"):
+    with world.ledger.transaction() as session:
+        query = select(AttemptRow).where(AttemptRow.run == f"{dataflow}@{EPOCHS[day - 1]}")
+        return list(session.scalars(query.order_by(AttemptRow.began_at)))
+
+
+def restore(world, source, **more):
+    """Restore, as the command line does."""
+    return restore_snapshot(world.services, Wish("ladder", str(source), **more), Store.open)
+
+
+def second_airflow(world, flow):
+    """Another DAG on the same ledger and store."""
+    airflow = FakeAirflow(world.services, world.airflow.engine, flow)
+    airflow.time = world.airflow.time
+    return airflow
+
+
+def keep_savepoints(world, *days):
+    """Make a savepoint of each day, named after it."""
+    numbers = {epoch: number for number, epoch in checkpoints(world).items()}
+    for day in days:
+        asked = Asked("ladder", numbers[EPOCHS[day - 1]], name=f"day{day}")
+        create(world.services, asked, Store.open)
+
+
+def go_on(world):
+    """Upkeep comes by, and what follows is done."""
+    world.airflow.coordinator.settle(world.airflow, "ladder")
+    world.airflow.run_until_quiet()
+
+
+def spoil(world, day):
+    """Compute a day again with other code, and what follows from it."""
+    world.content["aircraft"] = "wrong"
+    world.airflow.clear_run_by_hand(f"scheduled__2013-01-{day:02d}")
+    world.airflow.run_until_quiet()
+    del world.content["aircraft"]

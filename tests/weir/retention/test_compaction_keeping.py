@@ -1,0 +1,87 @@
+"""How long compactions are known, and that the bytes of state are counted as they lie about."""
+
+import pytest
+from sqlalchemy import select
+from tests.weir.conftest import Saved, World
+from tests.weir.keeping import aircraft, run_days
+
+from weir.ledger.database.tables import CompactionRow, ResultRow
+from weir.ledger.runs import epoch_of_run
+from weir.retention.checkpoints import forget_compactions
+from weir.retention.sizes import bytes_at_rest, kept_for_good, shared_state
+from weir.retention.space import PUBLISHED, SHARED, held_by
+from weir.retention.sweep import sweep
+from weir.state.files_in_use import live_state_files, paths_of
+from weir.testing.fakes.ledgers import fast_folder
+from weir.upkeep import release_everywhere
+
+FLOW = aircraft(history={"runs": 2}, keep="on_consumed")
+
+
+@pytest.fixture(scope="module")
+def nine_days():
+    """So many that the files which the first compactions have written are in use no more."""
+    with fast_folder() as folder:
+        (folder / "world" / "store").mkdir(parents=True)
+        world = World(folder / "world", FLOW)
+        run_days(world, *range(1, 10))
+        assert set(world.airflow.states().values()) == {"success"}
+        release_everywhere(world.services)
+        yield Saved(world, folder / "saved")
+
+
+@pytest.fixture
+def days(nine_days, tmp_path):
+    return nine_days.go_on(tmp_path)
+
+
+def compactions(world):
+    with world.ledger.transaction() as session:
+        return list(session.scalars(select(CompactionRow).order_by(CompactionRow.run)))
+
+
+def on_disk(world, *stages):
+    """The sizes of the data files below the folders of these stages, by path."""
+    found = {}
+    for stage in stages:
+        for path in (world.folder / "store" / "ladder").glob(f"*/{stage}/**/part-*"):
+            found[str(path.relative_to(world.folder / "store"))] = path.stat().st_size
+    return found
+
+
+def test_a_compaction_is_known_as_long_as_its_result_counts_or_a_file_of_it_is_in_use(days):
+    in_use = live_state_files(days.services, "ladder")
+    known = compactions(days)
+    merged = [path for path in on_disk(days, "history") if "/m" in path]
+    assert {row.attempt for row in known} == {path.split("/")[5] for path in merged}
+    assert "20130103T000000Z" not in {epoch_of_run(row.run) for row in known}
+    with days.ledger.transaction() as session:
+        counting = set(session.scalars(select(ResultRow.attempt).where(ResultRow.state == "finished")))
+    released = [row for row in known if row.of_attempt not in counting]
+    assert all(any(path in in_use for path in paths_of(row) if row.attempt in path) for row in released)
+    assert forget_compactions(days.services, "ladder") == 0
+    assert [row.id for row in compactions(days)] == [row.id for row in known]
+
+
+def test_what_a_state_was_compacted_to_that_was_made_again_is_forgotten(days):
+    """Its bytes are the sweep's, as all that nobody knows."""
+    newest = compactions(days)[-1]
+    days.airflow.clear_run_by_hand("scheduled__2013-01-09")
+    days.airflow.run_until_quiet()
+    release_everywhere(days.services)
+    sweep(days.services, "ladder", is_full=True)
+    assert newest.attempt not in {row.attempt for row in compactions(days)}
+    assert newest.run in {row.run for row in compactions(days)}
+
+
+def test_the_bytes_of_state_are_counted_once_as_long_as_they_are_there(days):
+    files = on_disk(days, "flights", "aircraft", "history", "known")
+    with days.ledger.transaction() as session:
+        assert bytes_at_rest(session, "ladder") == bytes_at_rest(session) == sum(files.values())
+        shared, published = shared_state(session, ["ladder"]), kept_for_good(session, ["ladder"])
+        finished = {row.folder for row in session.scalars(select(ResultRow).where(ResultRow.state == "finished"))}
+    of_others = [path for path in on_disk(days, "history") if path.rpartition("/")[0] not in finished]
+    assert shared == {"ladder": sum(files[path] for path in of_others)}
+    holders = held_by([], published, shared)
+    assert [(each.reason, each.bytes) for each in holders if each.reason == SHARED] == [(SHARED, shared["ladder"])]
+    assert sum(each.bytes for each in holders if each.reason == PUBLISHED) == published["ladder"]

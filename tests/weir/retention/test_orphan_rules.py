@@ -1,0 +1,135 @@
+"""What becomes of what lies in a run's folder, by what the ledger knows of it."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from weir.execution.partition_state import PartitionState as State
+from weir.retention.orphan_rules import (
+    Fate,
+    KnownAttempt,
+    KnownResult,
+    Place,
+    RunKnowledge,
+    judge,
+    known_gone,
+    may_have_strays,
+    run_folder,
+    strays,
+)
+
+ROOT = "flow/20130101T000000Z"
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+FOLDER = f"{ROOT}/clean/plain/0/t1"
+COPY = f"{ROOT}/clean/copy/0"
+
+
+def attempt(number=1, *, at_work=False, state="failed"):
+    return KnownAttempt("clean", 0, number, at_work, state, None if at_work else AT)
+
+
+def result(state, **more):
+    return KnownResult(state, is_current=False, bytes=4, reason="so it is", **more)
+
+
+def knowing(results=None, attempts=None, *, published=(), copies=None, expired=False):
+    return RunKnowledge(results or {}, attempts or {}, frozenset(published), copies or {}, {}, expired)
+
+
+def fate(known, *files):
+    (judged,) = judge(run_folder(ROOT, [(f"{FOLDER}/{name}", 4) for name in files or ("manifest.json", "x")]), known)
+    return judged.fate, judged.is_aged
+
+
+def test_files_are_sorted_by_who_writes_there():
+    found = run_folder(
+        ROOT,
+        [
+            (f"{ROOT}/_run.json", 1),
+            (f"{ROOT}/._run.json.{'a' * 32}.tmp", 2),
+            (f"{ROOT}/_regions/clean/0/t1/report.json", 3),
+            (f"{ROOT}/clean/plain/0/t1/_temporary/0/part", 4),
+            (f"{ROOT}/clean/plain/0/t1/manifest.json", 5),
+            (f"{ROOT}/clean/copy/0/t1/copy.json", 6),
+            (f"{ROOT}/clean/plain/note", 7),
+            (f"{ROOT}/_other/a/b/c/d/e", 8),
+        ],
+    )
+    assert found.has_record
+    assert [(each.place, each.name, each.attempt, each.bytes) for each in found.folders] == [
+        (Place.RECORD, "clean", "t1", 3),
+        (Place.COPY, "clean", "t1", 6),
+        (Place.RESULT, "clean", "t1", 9),
+    ]
+    assert [size for _, size in found.temporary] == [2]
+    assert [size for _, size in found.strange] == [7, 8]
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (State.FINISHED, Fate.KEPT),
+        (State.LOST, Fate.KEPT),
+        (State.QUARANTINED, Fate.KEPT),
+        (State.RELEASED, Fate.EMPTIED),
+        (State.SUPERSEDED, Fate.GARBAGE),
+    ],
+)
+def test_a_result_goes_by_its_state(state, expected):
+    assert fate(knowing({FOLDER: result(state)}, {"t1": attempt(state="committed")})) == (expected, False)
+    leased = knowing({FOLDER: result(state, reader="ann reads it")}, {"t1": attempt(state="committed")})
+    assert fate(leased) == (Fate.KEPT, False)
+    named = knowing({FOLDER: result(state)}, {"t1": attempt(state="committed")}, published=[FOLDER])
+    assert fate(named) == (Fate.KEPT, False)
+    expired = knowing({FOLDER: result(state)}, {"t1": attempt(state="committed")}, expired=True)
+    assert fate(expired)[0] is (Fate.KEPT if state is State.FINISHED else Fate.GARBAGE)
+
+
+def test_the_manifest_of_a_released_result_stays():
+    known = knowing({FOLDER: result(State.RELEASED)}, {"t1": attempt(state="committed")})
+    assert fate(known, "manifest.json", "released.json") == (Fate.KEPT, False)
+
+
+def test_what_an_attempt_left_goes_when_it_is_old_and_never_while_it_is_at_work():
+    assert fate(knowing(attempts={"t1": attempt(at_work=True, state="running")})) == (Fate.KEPT, False)
+    assert fate(knowing(attempts={"t1": attempt(at_work=True, state="running")}, expired=True)) == (Fate.KEPT, False)
+    assert fate(knowing(attempts={"t1": attempt(state="fenced")})) == (Fate.GARBAGE, True)
+    assert fate(knowing(attempts={"t1": attempt(state="fenced")}, published=[FOLDER])) == (Fate.KEPT, False)
+    assert fate(knowing()) == (Fate.GARBAGE, True)
+
+
+def copies(known, *attempts, complete=True):
+    name = "copy.json" if complete else "part"
+    return [each.fate for each in judge(run_folder(ROOT, [(f"{COPY}/{each}/{name}", 4) for each in attempts]), known)]
+
+
+def test_copies_stay_as_long_as_somebody_may_resume_from_the_newest():
+    kept, two = {("clean", "0"): "the run is not over"}, {"t1": attempt(1), "t2": attempt(2)}
+    assert copies(knowing(attempts=two, copies=kept), "t1", "t2") == [Fate.GARBAGE, Fate.KEPT]
+    assert copies(knowing(attempts=two), "t1", "t2") == [Fate.GARBAGE, Fate.GARBAGE]
+    third = two | {"t3": attempt(3, at_work=True, state="running")}
+    assert copies(knowing(attempts=third), "t1", "t2") == [Fate.KEPT, Fate.KEPT]
+    assert copies(knowing(attempts=third, copies=kept), "t2", complete=False) == [Fate.GARBAGE]
+
+
+def test_strays_are_what_no_manifest_names():
+    (folder,) = run_folder(
+        ROOT, [(f"{FOLDER}/{name}", size) for name, size in [("a", 4), ("manifest.json", 9)]]
+    ).folders
+    assert not may_have_strays(folder, 4)
+    assert may_have_strays(folder, 3)
+    (folder,) = run_folder(ROOT, [(f"{FOLDER}/{name}", size) for name, size in [("a", 4), ("_SUCCESS", 0)]]).folders
+    assert may_have_strays(folder, 4)
+    assert strays(folder, frozenset({"a"})) == (("_SUCCESS", 0),)
+
+
+def test_what_is_out_of_use_and_not_there_any_more_is_known_to_be_gone():
+    known = {
+        "a": result(State.SUPERSEDED),
+        "b": result(State.SUPERSEDED, is_deleted=True),
+        "c": result(State.LOST),
+        "d": result(State.FINISHED),
+        "e": result(State.SUPERSEDED),
+    }
+    assert known_gone(knowing(known), {"e"}) == {"a"}
+    assert known_gone(knowing(known, expired=True), {"e"}) == {"a", "c"}

@@ -1,0 +1,306 @@
+"""Room is made before it is missing: what only policies keep goes, what somebody needs never does, and who is told "no"
+is told who holds the bytes."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import select
+
+from weir.attempts.coordinator import Coordinator
+from weir.dataflow import Dataflow, Stage, blocking, cached, sink, source
+from weir.errors import DiskFull, QuotaExceeded
+from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
+from weir.ledger.leases import take_leases
+from weir.retention.sizes import LATEST, Likely, bytes_at_rest, likely_sizes
+from weir.settings import LifeSettings
+from weir.store.published import published
+from weir.testing.fakes.airflow import FakeAirflow
+from weir.topology.regions import PartitionId
+from weir_dev.servers.small_disk import small_disk
+
+MIB = 2**20
+SIZE = 2 * MIB
+"""Bytes of each intermediate result; what is published is small."""
+SPARE = MIB
+
+
+def chain(name="chain", **more):
+    """Two intermediate results of the same size, and a small one that is published."""
+    stages = [
+        source("raw", f"pipelines.{name}:raw"),
+        Stage("clean", f"pipelines.{name}:clean", [blocking("raw")]),
+        Stage("top", f"pipelines.{name}:top", [blocking("clean")]),
+        sink("top", "out"),
+    ]
+    return Dataflow(name, stages, **{"keep": "90 runs", **more})
+
+
+@pytest.fixture
+def life(world):
+    """Say what the deployment says of the life of results."""
+
+    def say(**settings):
+        services = replace(world.services, life=LifeSettings(**{"least_free": SPARE, **settings}))
+        world.services = world.airflow.services = services
+        world.airflow.coordinator = Coordinator(services)
+
+    world.airflow.flow = chain()
+    world.airflow.engine.padding = {"raw": SIZE, "clean": SIZE}
+    say()
+    return say
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """Room for the intermediate results of four runs."""
+    with small_disk(tmp_path / "store", megabytes=18) as mounted:
+        yield mounted
+
+
+def run(world, *days):
+    for day in days:
+        world.airflow.dag_run(day)
+        world.airflow.run_until_quiet()
+
+
+def run_in_vain(world, *days):
+    for day in days:
+        world.airflow.dag_run(day)
+    with pytest.raises(AssertionError, match="no end after 4 tries"):
+        world.airflow.run_until_quiet(4)
+
+
+def errors(world, *, last=False):
+    """What failed tries have said."""
+    with world.ledger.transaction() as session:
+        rows = session.scalars(select(AttemptRow).where(AttemptRow.error.is_not(None)).order_by(AttemptRow.began_at))
+        said = [row.error for row in rows]
+    return said[-1] if last else said
+
+
+def kept(world, dataflow="chain"):
+    """The days of which intermediate results are there."""
+    with world.ledger.transaction() as session:
+        query = (
+            select(RunRow.epoch, ResultRow.folder)
+            .join(RunRow, RunRow.id == ResultRow.run)
+            .where(RunRow.dataflow == dataflow, ResultRow.stage == "raw")
+        )
+        rows = session.execute(query.order_by(RunRow.epoch)).all()
+    names = {epoch: {name for name, _ in world.store.list(folder)} for epoch, folder in rows}
+    return [int(epoch[6:8]) for epoch, found in names.items() if "part-0.bin" in found]
+
+
+def is_published(world, *days):
+    return all(published(world.store, "chain", "out", f"201301{day:02d}T000000Z").partitions for day in days)
+
+
+# A disk
+
+
+def test_on_a_disk_that_would_fill_up_the_oldest_runs_go_and_no_try_fails(world, life, disk):
+    free = []
+    world.airflow.during = lambda key: key.task_id == "top-out" or free.append(disk.free_bytes)
+    run(world, *range(1, 7))
+    assert errors(world) == []
+    assert min(free[2:]) >= SIZE + SPARE
+    assert kept(world) == [3, 4, 5, 6]
+    assert is_published(world, *range(1, 7))
+
+
+def test_no_more_is_released_than_is_needed_and_log_and_ledger_say_what(world, life, disk):
+    run(world, 1, 2, 3)
+    disk.fill(leave=2 * SIZE)  # enough for one result, and what is to stay free
+    notes, compute = [], world.airflow.engine.run
+    world.airflow.engine.run = lambda job, during: notes.extend(job.notes) or compute(job, during)
+    run(world, 4)
+    assert errors(world) == []
+    assert kept(world) == [2, 3, 4]
+    assert notes == ["4.2 MB in 2 result(s) of chain@20130101T000000Z were deleted to make room"]
+    with world.ledger.transaction() as session:
+        reasons = set(session.scalars(select(ResultRow.state_reason).where(ResultRow.deleted_at.is_not(None))))
+    assert reasons == {"every consumer has committed a result made from it, and room was needed"}
+
+
+def test_a_disk_without_a_byte_free_is_mended_by_the_first_who_meets_it(world, life, disk):
+    run(world, 1, 2, 3)
+    disk.fill()
+    run(world, 4)
+    assert [error.partition(":")[0] for error in errors(world)] in ([], ["StoreFull"])
+    assert kept(world) == [3, 4]
+
+
+def test_all_dataflows_of_the_ledger_make_room_on_the_disk_that_they_share(world, life, disk):
+    other = FakeAirflow(world.services, world.airflow.engine, chain("other"))
+    other.time = world.airflow.time
+    for day in (1, 2, 3):
+        other.dag_run(day)
+        other.run_until_quiet()
+    world.airflow.time = other.time
+    run(world, 1, 2, 3)
+    assert errors(world) == []
+    assert kept(world, "other") == [3]
+    assert kept(world) == [1, 2, 3]
+
+
+def test_what_somebody_needs_stays_and_the_error_says_who_holds_it(world, life, disk):
+    world.airflow.engine.padding["out"] = MIB
+    run(world, 1, 2)
+    with world.ledger.transaction("chain") as session:
+        read = session.scalars(select(ResultRow).where(ResultRow.stage.in_(("raw", "clean"))))
+        take_leases(session, [each.id for each in read], "the notebook of ann", world.airflow.time)
+    disk.fill(leave=2 * MIB)
+    run_in_vain(world, 3)
+    said = errors(world, last=True)
+    assert kept(world) == [1, 2]
+    for part in (
+        "DiskFull: the disk of the store file://",
+        " has too little room for raw[0] of chain@20130103T000000Z: ",
+        "MB of 18.9 MB are free, it is to write about 2.1 MB, and 1.0 MB are to stay free (least_free); ",
+        "nothing that is there may go.\nWhat is there has to stay:\n",
+        "  8.4 MB of 2 runs of chain: the notebook of ann reads it, under lease until ",
+        "  2.1 MB of 2 runs of chain: it is version 1 of out\n",
+        " of that disk are no results: files of other programs",
+        "the task tries again by itself, and nothing is marked lost",
+    ):
+        assert part in said
+    disk.make_room()
+    world.airflow.run_until_quiet()
+    assert is_published(world, 3)
+
+
+def test_results_that_grow_get_more_room_after_they_have_filled_the_disk_up(world, life, disk):
+    run(world, 1, 2, 3)
+    world.airflow.engine.padding |= {"raw": 3 * SIZE}
+    run(world, 4)
+    assert [error.partition(":")[0] for error in errors(world)] == ["StoreFull"]
+    assert 4 in kept(world)
+    assert is_published(world, 1, 2, 3, 4)
+
+
+def test_a_first_run_makes_room_when_it_has_met_a_full_disk(world, life, disk):
+    other = FakeAirflow(world.services, world.airflow.engine, chain("other"))
+    for day in (1, 2, 3, 4):
+        other.dag_run(day)
+        other.run_until_quiet()
+    world.airflow.time = other.time
+    run(world, 1)
+    assert {error.partition(":")[0] for error in errors(world)} <= {"StoreFull"}
+    assert kept(world) == [1]
+
+
+def test_one_result_that_was_huge_once_stops_nobody(world, life, disk):
+    run(world, 1)
+    world.airflow.engine.padding["raw"] = 6 * SIZE
+    run(world, 2)
+    world.airflow.engine.padding["raw"] = SIZE
+    disk.fill(leave=2 * SIZE)
+    run(world, 3)
+    assert errors(world) == []
+
+
+def test_room_is_made_for_copies_too(world, life, disk):
+    stages = [
+        source("raw", "pipelines.chain:raw"),
+        Stage("clean", "pipelines.chain:clean", [cached("raw")]),
+        Stage("top", "pipelines.chain:top", [blocking("clean")]),
+        sink("top", "out"),
+    ]
+    world.airflow.flow = Dataflow("chain", stages, keep="90 runs")
+    run(world, 1, 2)
+    disk.fill(leave=SIZE + 2 * SPARE)  # enough for the result, not for the copy as well
+    free = []
+    world.airflow.during = lambda _key: free.append(disk.free_bytes)
+    run(world, 3)
+    assert errors(world) == []
+    assert free[0] >= SIZE
+
+
+# A quota
+
+
+def at_rest(world, dataflow="chain"):
+    with world.ledger.transaction() as session:
+        return bytes_at_rest(session, dataflow)
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_a_dataflow_keeps_no_more_than_its_quota(world, life):
+    quota, most = 3 * SIZE + MIB, []
+    life(quota=quota)
+    world.airflow.after_commit = lambda _key: most.append(at_rest(world))
+    run(world, 1, 2, 3)
+    assert errors(world) == []
+    assert max(most) <= quota
+    assert kept(world) == [3]
+    assert is_published(world, 1, 2, 3)
+
+
+def test_a_quota_is_of_one_dataflow_and_others_keep_theirs(world, life):
+    other = FakeAirflow(world.services, world.airflow.engine, chain("other"))
+    for day in (1, 2):
+        other.dag_run(day)
+        other.run_until_quiet()
+    world.airflow.flow = chain(quota=f"{3 * SIZE}")
+    run(world, 1, 2)
+    assert kept(world, "other") == [1, 2]
+    assert kept(world) == [2]
+
+
+def test_who_exceeds_a_quota_is_told_what_is_kept_and_a_raised_one_helps_at_once(world, life):
+    world.airflow.engine.padding["out"] = 4 * MIB
+    run(world, 1)
+    world.airflow.flow = chain(quota="5 MB")
+    run_in_vain(world, 2)
+    said = errors(world, last=True)
+    for part in (
+        "QuotaExceeded: chain may keep 5.0 MB, its quota, which leaves too little for raw[0] of chain@20130102T000000Z",
+        ": it is to write about 2.1 MB, and 4.2 MB are at rest; nothing that is there may go.\n",
+        "What is there has to stay:\n  4.2 MB of chain",
+        "Raise the quota (`Dataflow(quota=...)` in the DAG file",
+    ):
+        assert part in said
+    world.airflow.flow = chain(quota="50 MB")
+    world.airflow.run_until_quiet()
+    assert is_published(world, 2)
+
+
+def test_attempts_at_work_that_began_before_count_against_a_quota(world, life):
+    run(world, 1)
+    life(quota=2 * SIZE + MIB // 2)
+    refused = []
+
+    def begin_next(key):
+        if key.task_id != "clean":
+            return
+        world.airflow.during = lambda _key: None
+        task = world.airflow.task(world.airflow.dag_run(3), "raw")
+        task.state, task.try_number = "running", 1
+        world.airflow.time += timedelta(seconds=1)
+        with pytest.raises(QuotaExceeded) as refusal:
+            world.airflow.coordinator.begin(world.airflow.request(task), world.airflow)
+        refused.append(str(refusal.value))
+        task.state = None
+
+    world.airflow.during = begin_next
+    run(world, 2)
+    assert "it is to write about 2.1 MB, attempts at work that began before are to write 2.1 MB, and " in refused[0]
+    assert is_published(world, 2, 3)
+
+
+# What is likely
+
+
+def test_the_next_result_is_taken_to_be_as_the_latest_three_were(world, life):
+    for day, size in enumerate((100, 50, 10, 30), start=1):
+        world.airflow.engine.padding["raw"] = size * 1000
+        run(world, day)
+    with world.ledger.transaction() as session:
+        found = likely_sizes(session, "chain", [PartitionId("raw", 0, "plain"), PartitionId("raw", 1, "plain")])
+    assert LATEST == 3
+    assert found == {PartitionId("raw", 0, "plain"): Likely(10_080, 50_080)}
+
+
+def test_refusals_are_full_disks_that_are_waited_for():
+    assert issubclass(QuotaExceeded, DiskFull)

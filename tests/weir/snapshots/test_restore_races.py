@@ -1,0 +1,141 @@
+"""Going on from a checkpoint while closes come by: what is restored has its files, or nothing is."""
+
+import threading
+
+import pytest
+from sqlalchemy import text
+from tests.weir.conftest import Saved, World
+from tests.weir.restoring import (
+    EPOCHS,
+    aircraft,
+    checkpoints,
+    files_of,
+    lineage_of,
+    restore,
+    rows_of,
+    run_days,
+    states_of,
+)
+
+from weir.coordination.services import Services
+from weir.dataflow import keyed_state
+from weir.errors import Misconfigured, Retryable
+from weir.recovery.adopt import adopt
+from weir.snapshots.restore import Wish
+from weir.snapshots.restore import restore as restore_snapshot
+from weir.snapshots.source import find_source, require_retained
+from weir.state.files_in_use import live_state_files
+from weir.state.subsumption import subsume_checkpoints
+from weir.store.store import Store
+from weir.testing.fakes.ledgers import fast_folder
+
+WHOLE = aircraft(
+    states=(keyed_state("history", key="k", schema="k BIGINT, n BIGINT", full=True),), retained_checkpoints=2
+)
+"""Each epoch writes files of its own, so that those of a checkpoint go with it."""
+
+
+@pytest.fixture(scope="module")
+def two_days():
+    """Nothing but the checkpoint of the first day names its files any more, and that of a third day subsumes it."""
+    with fast_folder() as folder:
+        (folder / "world" / "store").mkdir(parents=True)
+        world = World(folder / "world", WHOLE)
+        run_days(world.airflow, 1, 2)
+        adopt(world.services, f"ladder@{EPOCHS[0]}")
+        yield Saved(world, folder / "saved")
+
+
+@pytest.fixture
+def days(two_days, tmp_path):
+    return two_days.go_on(tmp_path)
+
+
+class Once:
+    """Does something the first time that it is asked to."""
+
+    def __init__(self, work):
+        self._work, self._lock = work, threading.Lock()
+
+    def __call__(self):
+        with self._lock:
+            work, self._work = self._work, lambda: None
+            work()
+
+
+class WatchedStore(Store):
+    """Tells of the first state's manifest that is read, just before it is."""
+
+    __slots__ = ("told",)
+
+    def __init__(self, store, told):
+        super().__init__(store.files)
+        self.told = told
+
+    def read(self, path):
+        if "/history/" in path:
+            self.told()
+        return super().read(path)
+
+
+@pytest.mark.parametrize("fork", [None, "forked"])
+def test_a_checkpoint_that_is_subsumed_before_the_commit_is_not_restored(days, fork):
+    def close_others():
+        days.content["aircraft"] = "other"
+        run_days(days.airflow, 3)
+
+    once = Once(close_others)
+
+    def now():
+        once()  # the clock is first looked at when all files were found to be there
+        return days.airflow.time
+
+    lineage = lineage_of(days)
+    with pytest.raises(Misconfigured, match=r"checkpoint 1 of ladder .* was subsumed while it was being restored"):
+        restore_snapshot(Services(days.ledger, days.store, now=now), Wish("ladder", "1", fork=fork), Store.open)
+    assert 1 not in checkpoints(days)
+    assert (lineage_of(days), lineage_of(days, "forked"), states_of(days, 1, "forked")) == (lineage, None, {})
+    assert not any(row.attempt.startswith("t0000") for row in rows_of(days, 1))
+
+
+@pytest.mark.parametrize("fork", [None, "forked"])
+def test_files_that_a_checkpoint_hands_over_while_somebody_asks_are_in_use(days, fork):
+    def hand_over():
+        restore(days, 1, fork=fork)
+        run_days(days.airflow, 3)
+
+    services = Services(days.ledger, WatchedStore(days.store, Once(hand_over)), now=lambda: days.airflow.time)
+    in_use = live_state_files(services, "ladder")
+    assert 1 not in checkpoints(days)
+    restored = {file.path for subtask in (0, 1) for file in files_of(days, 1, subtask, fork or "ladder")}
+    assert {row.attempt.startswith("t0000") for row in rows_of(days, 1, dataflow=fork or "ladder")} == {True}
+    assert restored <= in_use
+    assert all(days.store.size(path) for path in restored)
+
+
+def test_a_subsumed_checkpoint_is_refused_though_its_manifest_is_still_there(days):
+    with days.ledger.transaction("ladder") as session:
+        subsume_checkpoints(session, "ladder", 1, days.airflow.time)
+    with pytest.raises(Misconfigured, match=r"no checkpoint or savepoint 1 any more, it was subsumed: there are 2 \("):
+        restore(days, 1)
+
+
+def test_on_postgresql_nobody_subsumes_what_a_fork_is_about_to_name(tmp_path, empty_postgres_ledger):
+    """The two transactions are of different dataflows, so that these do not shut each other out."""
+    (tmp_path / "store").mkdir()
+    world = World(tmp_path, WHOLE, empty_postgres_ledger)
+    run_days(world.airflow, 1, 2)
+    source = find_source(world.services, "ladder", "1", Store.open)
+
+    def subsume():
+        with world.ledger.transaction("ladder") as session:
+            session.execute(text("SET LOCAL lock_timeout = '50ms'"))
+            return [row.number for row in subsume_checkpoints(session, "ladder", 1, world.airflow.time)]
+
+    with world.ledger.transaction("forked") as session:
+        require_retained(session, source)
+        with pytest.raises(Retryable, match="lock timeout"):
+            subsume()
+    assert subsume() == [1]
+    with world.ledger.transaction("forked") as session, pytest.raises(Misconfigured, match="was subsumed while"):
+        require_retained(session, source)

@@ -1,0 +1,301 @@
+"""Savepoints: whole, alone, and where they were moved to."""
+
+import shutil
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import func, select
+from tests.weir.conftest import Saved, World
+from tests.weir.restoring import (
+    EPOCHS,
+    aircraft,
+    files_of,
+    lineage_of,
+    restore,
+    rows_of,
+    run_days,
+    second_airflow,
+    spoil,
+    states_of,
+)
+
+from weir.errors import Misconfigured, Retryable
+from weir.formats.codec import checkpoint_from_json
+from weir.formats.paths import number_path
+from weir.ledger.database.tables import CheckpointRow
+from weir.rebuild.rebuild import rebuild
+from weir.snapshots.restore import Wish
+from weir.snapshots.restore import restore as restore_snapshot
+from weir.snapshots.savepoint import Asked, create, drop, savepoints, show, tidy
+from weir.store.store import Store
+from weir.store.walk import files_below
+from weir.testing.fakes.ledgers import fast_folder
+
+
+@pytest.fixture(scope="module")
+def two_days():
+    """Two days of state: a world of which each test has its own copy."""
+    with fast_folder() as folder:
+        (folder / "world" / "store").mkdir(parents=True)
+        world = World(folder / "world", aircraft())
+        run_days(world.airflow, 1, 2)
+        yield Saved(world, folder / "saved")
+
+
+@pytest.fixture
+def days(two_days, tmp_path):
+    return two_days.go_on(tmp_path / "world")
+
+
+def make(world, **more):
+    return create(world.services, Asked("ladder", **more), Store.open)
+
+
+def lying(store, folder):
+    return {each.path for each in files_below(store, [folder])}
+
+
+def test_a_savepoint_is_the_newest_checkpoint_if_nobody_says_which(days):
+    made = make(days)
+    assert (made.epoch, made.status, made.number) == (EPOCHS[1], "complete", 3)
+    assert make(days, checkpoint=1).epoch == EPOCHS[0]
+    assert [each.number for each in savepoints(days.services, "ladder")] == [3, 4]
+
+
+def test_it_names_nothing_outside_of_its_folder(days):
+    make(days, name="mine")
+    folder = "ladder/_savepoints/mine"
+    known = checkpoint_from_json(days.store.read(f"{folder}/savepoint.json"))
+    named = {*known.files, *(f"{each.folder}/{file.name}" for each in known.results for file in each.files)}
+    manifests = {f"{each.folder}/manifest.json" for each in known.results}
+    assert lying(days.store, folder) == {f"{folder}/{each}" for each in {*named, *manifests, "savepoint.json"}}
+    assert known.full_bytes == known.incremental_bytes > 0
+    assert (known.new_files, known.shared_files) == (len(named), 0)
+
+
+def test_one_that_was_moved_elsewhere_is_restored_from_there_when_all_else_is_gone(days, tmp_path):
+    right = states_of(days, 2)
+    (tmp_path / "usb").mkdir()
+    made = make(days, to=f"{tmp_path}/usb", name="mine")
+    assert made.url == f"file://{tmp_path}/usb/mine"
+    shutil.move(tmp_path / "usb" / "mine", tmp_path / "moved")
+    (tmp_path / "new" / "store").mkdir(parents=True)
+    other = World(tmp_path / "new", aircraft())
+    other.services.store_id()
+    done = restore_snapshot(other.services, Wish("ladder", f"{tmp_path}/moved"), Store.open)
+    shutil.rmtree(tmp_path / "moved")
+    assert (done.epoch, states_of(other, 2)) == (EPOCHS[1], right)
+    run_days(other.airflow, 3)
+    run_days(days.airflow, 3)
+    assert set(other.airflow.states().values()) == {"success"}
+    assert states_of(other, 3) == states_of(days, 3)
+    assert all(file.folder.startswith("ladder/") for file in files_of(other, 3))
+
+
+def test_a_file_that_two_subtasks_share_is_copied_once(days):
+    days.airflow.deploy(aircraft(parallelism=3))
+    run_days(days.airflow, 3)
+    right = states_of(days, 3)
+    make(days, name="mine")
+    known = checkpoint_from_json(days.store.read("ladder/_savepoints/mine/savepoint.json"))
+    used = [file.path for state in known.states for part in state.partitions for file in part.files]
+    assert len(used) > len(set(used))
+    spoil(days, 3)
+    restore(days, "mine")
+    assert states_of(days, 3) == right
+    run_days(days.airflow, 4)
+    assert set(days.airflow.states().values()) == {"success"}
+
+
+def test_an_epoch_whose_checkpoint_was_subsumed_can_be_gone_on_from_by_its_savepoint(days):
+    make(days, name="mine")
+    right = states_of(days, 2)
+    days.airflow.deploy(aircraft(retained_checkpoints=1))
+    run_days(days.airflow, 3, 4)
+    days.airflow.coordinator.release("ladder")
+    assert {row.state for row in rows_of(days, 2)} == {"released"}
+    restore(days, "mine")
+    days.airflow.coordinator.release("ladder")
+    assert {row.state for row in rows_of(days, 2)} == {"finished"}
+    days.airflow.clear_run_by_hand("scheduled__2013-01-03")
+    days.airflow.run_until_quiet()
+    assert set(days.airflow.states().values()) == {"success"}
+    assert states_of(days, 2) == right
+
+
+def test_a_savepoint_that_is_damaged_is_refused_before_anything_is_changed(days):
+    make(days, name="mine")
+    path = next(each for each in sorted(lying(days.store, "ladder/_savepoints/mine/files")))
+    data = days.store.read(path)
+    days.store.replace(path, bytes([data[0] ^ 1]) + data[1:])
+    spoil(days, 2)
+    before = lineage_of(days), states_of(days, 2), lying(days.store, "ladder")
+    with pytest.raises(Misconfigured, match="is damaged: expected SHA-256"):
+        restore(days, "mine")
+    assert (lineage_of(days), states_of(days, 2), lying(days.store, "ladder")) == before
+
+
+def test_one_whose_manifest_was_changed_is_refused(days):
+    make(days, name="mine")
+    path = "ladder/_savepoints/mine/savepoint.json"
+    days.store.replace(path, days.store.read(path).replace(EPOCHS[1].encode(), EPOCHS[0].encode()))
+    with pytest.raises(Misconfigured, match="not as it was written"):
+        restore(days, "mine")
+
+
+def test_what_is_dropped_is_gone_and_nothing_else_is(days):
+    make(days, name="mine")
+    make(days, name="other")
+    before = lying(days.store, "ladder")
+    gone = drop(days.services, "ladder", "mine", Store.open)
+    assert gone.name == "mine"
+    assert lying(days.store, "ladder") == {each for each in before if "/mine/" not in each} | {number_path("ladder", 3)}
+    assert [each.name for each in savepoints(days.services)] == ["other"]
+    with pytest.raises(Misconfigured, match=r"no savepoint mine; the ledger knows 4 \("):
+        drop(days.services, "ladder", "mine", Store.open)
+    with pytest.raises(Misconfigured, match="no checkpoint or savepoint mine"):
+        restore(days, "mine")
+    run_days(days.airflow, 3)
+    assert set(days.airflow.states().values()) == {"success"}
+
+
+def test_no_number_is_given_out_twice_though_the_ledger_was_lost(days, tmp_path):
+    (tmp_path / "usb").mkdir()
+    assert [make(days, name="here").number, make(days, name="gone").number] == [3, 4]
+    drop(days.services, "ladder", "gone", Store.open)
+    assert make(days, to=f"{tmp_path}/usb", name="there").number == 5
+    days.lose_ledger()
+    rebuild(days.services)
+    assert [each.name for each in savepoints(days.services)] == ["here"]
+    with pytest.raises(Misconfigured, match="no savepoint gone"):
+        drop(days.services, "ladder", "gone", Store.open)
+    assert make(days, name="new").number == 6
+    run_days(days.airflow, 3)
+    with days.ledger.transaction() as session:
+        assert session.scalar(select(func.max(CheckpointRow.number))) == 7
+    assert restore(days, f"{tmp_path}/usb/there").epoch == EPOCHS[1]
+
+
+def test_a_place_that_is_taken_is_left_as_it_is(days):
+    make(days, name="mine")
+    before = lying(days.store, "ladder")
+    with pytest.raises(Misconfigured, match="there is something at"):
+        make(days, name="mine")
+    assert lying(days.store, "ladder") == before
+    assert show(days.services, "ladder", "mine", Store.open).checkpoint.epoch == EPOCHS[1]
+
+
+def test_a_name_that_could_be_something_else_is_refused(days):
+    for name in ("17", "a/b", "_mine", ".mine"):
+        with pytest.raises(Misconfigured, match="a savepoint cannot be named"):
+            make(days, name=name)
+
+
+def test_what_does_not_exist_is_refused_with_what_there_is(days):
+    with pytest.raises(Misconfigured, match=r"it keeps 1 \(epoch 20130101T000000Z\), 2 \("):
+        make(days, checkpoint=7)
+    with pytest.raises(Misconfigured, match="knows no dataflow other; it knows ladder"):
+        create(days.services, Asked("other"), Store.open)
+    with pytest.raises(Misconfigured, match="2 is a checkpoint of ladder"):
+        show(days.services, "ladder", "2", Store.open)
+
+
+def test_a_fork_of_a_savepoint_needs_nobody(days):
+    make(days, name="mine")
+    restore(days, "mine", fork="forked")
+    days.store.delete_folder("ladder")
+    fork = second_airflow(days, aircraft("forked"))
+    run_days(fork, 3)
+    assert set(fork.states().values()) == {"success"}
+
+
+class Refusing:
+    """A store that refuses its n-th write, or from then on all that is done there."""
+
+    def __init__(self, files, steps, error, *, is_dead):
+        self._files, self.steps, self._error, self._is_dead = files, steps, error, is_dead
+
+    def __getattr__(self, name):
+        known = getattr(self._files, name)
+        if name not in ("create", "replace", "delete", "delete_folder"):
+            return known
+
+        def step(*args):
+            self.steps -= 1
+            if self.steps == -1 or (self.steps < -1 and self._is_dead):
+                raise self._error
+            return known(*args)
+
+        return step
+
+
+class Dead(BaseException):
+    """The process is gone: nothing more of it is done."""
+
+
+@pytest.mark.parametrize("steps", [0, 4, 9])
+def test_a_creation_that_fails_leaves_nothing(days, steps):
+    before = lying(days.store, "ladder")
+    whole, days.store.files = days.store.files, Refusing(days.store.files, steps, OSError("no"), is_dead=False)
+    with pytest.raises(Retryable):
+        make(days, name="mine")
+    days.store.files = whole
+    assert lying(days.store, "ladder") == before
+    assert savepoints(days.services) == ()
+    assert make(days, name="mine").status == "complete"
+
+
+@pytest.mark.parametrize("steps", [0, 1, 5, 9, 10, 11])
+def test_a_creation_that_is_killed_is_completed_or_undone_by_who_comes_by(days, steps):
+    before = lying(days.store, "ladder")
+    whole, days.store.files = days.store.files, Refusing(days.store.files, steps, Dead(), is_dead=True)
+    try:
+        make(days, name="mine")
+        was_killed = False
+    except Dead:
+        was_killed = True
+    days.store.files = whole
+    assert was_killed is (steps < 11)
+    tidy(days.services, "ladder", Store.open)
+    days.airflow.time += timedelta(days=30)
+    tidy(days.services, "ladder", Store.open)
+    is_there = [each.status for each in savepoints(days.services)] == ["complete"]
+    assert is_there is (steps >= 10)
+    if not is_there:
+        assert lying(days.store, "ladder") == before
+        assert make(days, name="mine").number > 3
+    assert show(days.services, "ladder", "mine", Store.open).checkpoint.epoch == EPOCHS[1]
+    with days.ledger.transaction() as session:
+        assert "pending" not in set(session.scalars(select(CheckpointRow.status)))
+
+
+def test_one_on_a_disk_that_is_not_mounted_is_not_taken_for_removed(days, tmp_path):
+    before = lying(days.store, "ladder")
+    whole, days.store.files = days.store.files, Refusing(days.store.files, 4, Dead(), is_dead=True)
+    with pytest.raises(Dead):
+        make(days, name="mine")
+    days.store.files = whole
+    days.airflow.time += timedelta(days=30)
+    disk = tmp_path / "world" / "store"
+    disk.rename(tmp_path / "away")
+    disk.mkdir()
+    assert tidy(days.services, "ladder", Store.open) == ()
+    with pytest.raises(Retryable, match="not mounted"):
+        drop(days.services, "ladder", "mine", Store.open)
+    disk.rmdir()
+    (tmp_path / "away").rename(disk)
+    assert [each.status for each in savepoints(days.services)] == ["unfinished"]
+    assert tidy(days.services, "ladder", Store.open) == (3,)
+    assert lying(days.store, "ladder") == before
+
+
+def test_an_unfinished_one_can_be_dropped_at_once(days):
+    before = lying(days.store, "ladder")
+    whole, days.store.files = days.store.files, Refusing(days.store.files, 4, Dead(), is_dead=True)
+    with pytest.raises(Dead):
+        make(days, name="mine")
+    days.store.files = whole
+    assert [each.status for each in savepoints(days.services)] == ["unfinished"]
+    drop(days.services, "ladder", "mine", Store.open)
+    assert lying(days.store, "ladder") == before
+    assert savepoints(days.services) == ()

@@ -1,0 +1,108 @@
+"""Runs that were moved to a form without some of their stages and states: what others hold of the old form stays."""
+
+import pytest
+from sqlalchemy import select
+from tests.weir.state.test_checkpoints import EPOCHS, checkpoint, is_there, retained, run_days
+
+from weir.dataflow import Dataflow, Stage, blocking, keyed_state, previous, sink, source
+from weir.formats.paths import checkpoint_path
+from weir.ledger.database.tables import ResultRow
+from weir.recovery.adopt import adopt
+from weir.state.files_in_use import live_state_files
+from weir.upkeep import release_everywhere
+
+FIRST, RUN = f"ladder@{EPOCHS[0]}", "scheduled__2013-01-01"
+
+
+def aircraft(state="history", name="known", *, carries=True):
+    """Each day's flights change a state of some name; and totals, which go on from those before if they are carried."""
+    kept = {} if state is None else {"state": keyed_state(state, key="k", schema="k BIGINT, n BIGINT")}
+    before = [previous("totals", schema="k BIGINT")] if carries else []
+    return Dataflow(
+        "ladder",
+        [
+            source("flights", "pipelines.ladder:flights"),
+            Stage("totals", "pipelines.ladder:totals", [blocking("flights", by="k"), *before]),
+            Stage("aircraft", "pipelines.ladder:aircraft", [blocking("flights", by="k")], **kept),
+            Stage("both", "pipelines.ladder:both", [blocking("aircraft"), blocking("totals")]),
+            sink("both", name),
+        ],
+        keep="on_consumed",
+    )
+
+
+@pytest.fixture
+def days(world):
+    world.airflow.deploy(aircraft())
+    run_days(world, 1, 2, 3)
+    return world
+
+
+def move_first(world, flow):
+    """The first day's run is freed of its record; another dataflow is deployed."""
+    adopt(world.services, FIRST)
+    world.airflow.deploy(flow)
+    world.airflow.clear_run_by_hand(RUN)
+
+
+def kept(world, stage):
+    """The states of the first day's results of a stage."""
+    with world.ledger.transaction() as session:
+        found = select(ResultRow.state).where(ResultRow.run == FIRST, ResultRow.stage == stage)
+        return list(session.scalars(found.order_by(ResultRow.id)))
+
+
+def named(world):
+    return {path for number, _ in retained(world) for path in checkpoint(world, number).files}
+
+
+def test_upkeep_goes_on_where_results_are_of_a_stage_that_their_run_has_no_more(world):
+    world.airflow.deploy(aircraft(None, carries=False))
+    run_days(world, 1)
+    move_first(world, aircraft(None, "known_too", carries=False))
+    world.airflow.run_until_quiet()
+    assert kept(world, "known") == ["finished"]  # it is published
+    release_everywhere(world.services).require_whole()
+
+
+@pytest.mark.parametrize("state", ["history_too", None])
+def test_files_stay_that_later_checkpoints_share_with_a_state_of_an_earlier_form(days, state):
+    before = named(days)
+    assert {file.epoch for file in checkpoint(days, 3).files.values()} == set(EPOCHS[:3])
+    move_first(days, aircraft(state))
+    days.airflow.run_until_quiet()
+    release_everywhere(days.services).require_whole()
+    assert all(is_there(days, path) for path in before & named(days))
+    assert set(checkpoint(days, 3).files) <= before & named(days)
+
+
+@pytest.mark.parametrize("flow", [aircraft("history_too"), aircraft(None), aircraft(carries=False)])
+def test_what_a_retained_checkpoint_of_an_earlier_form_names_is_not_released(days, flow):
+    move_first(days, flow)
+    release_everywhere(days.services).require_whole()
+    assert (kept(days, "history"), kept(days, "totals")) == (["finished"], ["finished"])
+    assert [day for _, day in retained(days)] == [1, 2, 3]
+    for _ in range(2):
+        days.airflow.step(days.airflow._ready())
+        release_everywhere(days.services).require_whole()
+        assert (1, 1) in retained(days)
+        assert (kept(days, "history")[0], kept(days, "totals")[0]) == ("finished", "finished")
+
+
+def test_it_is_released_once_the_run_has_a_checkpoint_of_its_new_form(days):
+    move_first(days, aircraft("history_too"))
+    days.airflow.run_until_quiet()
+    release_everywhere(days.services).require_whole()
+    assert [day for _, day in retained(days)] == [2, 3, 1]
+    assert (kept(days, "history"), kept(days, "totals")) == (["released"], ["released", "finished"])
+
+
+def test_a_result_of_a_state_of_an_earlier_form_names_its_files_as_long_as_it_is_not_released(world):
+    world.airflow.deploy(aircraft())
+    run_days(world, 1)
+    files = set(checkpoint(world, 1).files)
+    world.store.delete(checkpoint_path("ladder", 1))
+    move_first(world, aircraft("history_too"))
+    world.airflow.step(world.airflow._ready())
+    assert files
+    assert files <= live_state_files(world.services, "ladder")

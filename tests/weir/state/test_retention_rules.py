@@ -1,0 +1,107 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weir.errors import Internal, Misconfigured
+from weir.formats.checkpoint import SnapshotKind
+from weir.state.registry import SharedFiles
+from weir.state.retention_rules import Snapshot, add, subsume
+
+KINDS = {"cp": SnapshotKind.CHECKPOINT, "sp": SnapshotKind.SAVEPOINT, "stop": SnapshotKind.STOP}
+
+
+def snapshots(text):
+    """Read `cp1 sp2 stop3`."""
+    return tuple(Snapshot(int(each.strip("cpsto")), KINDS[each.rstrip("0123456789")]) for each in text.split())
+
+
+def shown(found):
+    names = {kind: name for name, kind in KINDS.items()}
+    return " ".join(f"{names[each.kind]}{each.id}" for each in found)
+
+
+@pytest.mark.parametrize(
+    ("retained", "given_", "left"),
+    [
+        (4, "", ""),
+        (4, "cp0 cp1", "cp0 cp1"),
+        (4, "cp0 cp1 cp2 cp3", "cp0 cp1 cp2 cp3"),
+        (3, "cp1 cp2 cp3", "cp1 cp2 cp3"),
+        (1, "cp0 cp1 cp2 cp3", "cp3"),
+        (1, "cp1 cp2 sp3 sp4 sp5", "cp2 sp5"),
+        (1, "cp1 sp2 cp3", "cp3"),
+        (1, "cp1 sp2 stop3", "stop3"),
+        (1, "sp1 sp2", "sp2"),
+        (2, "cp1 sp2 sp3", "cp1 sp3"),
+        (2, "cp1 stop2 sp3", "cp1 sp3"),
+        (2, "cp1 cp2 stop3", "cp2 stop3"),
+        (2, "cp1 sp2 cp3 sp4", "cp3 sp4"),
+    ],
+)
+def test_what_is_left_is_flinks(retained, given_, left):
+    assert shown(subsume(snapshots(given_), retained).left) == left
+
+
+def test_each_completed_checkpoint_subsumes_the_one_before_where_one_is_retained():
+    held = ()
+    for number in range(4):
+        subsumed = add(held, Snapshot(number), 1)
+        assert shown(subsumed.removed) == (f"cp{number - 1}" if number else "")
+        held = subsumed.left
+        assert shown(held) == f"cp{number}"
+
+
+def test_a_savepoint_that_leaves_the_list_is_not_deleted():
+    subsumed = subsume(snapshots("sp1 cp2 sp3 cp4"), 1)
+    assert shown(subsumed.removed) == "sp1 cp2 sp3"
+    assert shown(subsumed.deleted) == "cp2"
+    assert subsumed.newest_removed == Snapshot(3, SnapshotKind.SAVEPOINT)
+    assert subsume(snapshots("cp1"), 1).newest_removed is None
+
+
+def test_files_are_shared_down_to_the_oldest_checkpoint_that_is_left_and_savepoints_share_none():
+    assert subsume(snapshots("sp1 cp2 cp3"), 3).lowest_sharing == 2
+    assert subsume(snapshots("sp1 sp2"), 2).lowest_sharing is None
+
+
+def test_ids_ascend_and_one_snapshot_at_least_is_retained():
+    with pytest.raises(Internal, match="checkpoint 2 is completed after checkpoint 2"):
+        add(snapshots("cp1 cp2"), Snapshot(2), 3)
+    with pytest.raises(Misconfigured, match="0 checkpoints are to be retained, expected at least 1"):
+        subsume(snapshots("cp1"), 0)
+
+
+@given(st.lists(st.sampled_from(SnapshotKind), min_size=1, max_size=20), st.integers(1, 4))
+def test_the_newest_and_the_newest_checkpoint_always_stay(kinds, retained):
+    held = ()
+    for number, kind in enumerate(kinds):
+        completed = Snapshot(number, kind)
+        before = held
+        subsumed = add(before, completed, retained)
+        held = subsumed.left
+        assert held[-1] == completed
+        assert sorted((*held, *subsumed.removed), key=lambda each: each.id) == [*before, completed]
+        assert len(held) <= max(retained, 2)
+        assert len(held) == min(len(before) + 1, retained) or len(held) == 2
+        own = [each for each in (*before, completed) if each.kind is SnapshotKind.CHECKPOINT]
+        if own and kind is not SnapshotKind.STOP:
+            assert own[-1] in held
+
+
+@given(st.lists(st.tuples(st.sets(st.sampled_from("abc")), st.sampled_from(SnapshotKind)), max_size=15))
+def test_no_file_of_a_checkpoint_that_is_left_is_ever_named_for_deletion(completed):
+    """Retention and registry together, as the closing task uses them: manifest, register, subsume, delete."""
+    files, held, manifests, deleted = SharedFiles(), (), {0: set()}, set()
+    for number, (kept, kind) in enumerate(completed, 1):
+        if kind is SnapshotKind.CHECKPOINT:
+            last = manifests[max(manifests)]
+            manifests[number] = {key for key in last if key[0] in kept} | {f"{key}{number}" for key in kept}
+            for key in manifests[number]:
+                files.register(key, key, number)
+        subsumed = add(held, Snapshot(number, kind), 2)
+        held = subsumed.left
+        if subsumed.lowest_sharing is not None:
+            deleted |= files.unregister_unused(subsumed.lowest_sharing).files.keys()
+        used = {key for each in held for key in manifests.get(each.id, ())}
+        assert not used & deleted
+        assert used <= files.files.keys()

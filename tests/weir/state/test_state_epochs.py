@@ -1,0 +1,390 @@
+"""The epochs of a dataflow with state: their order, several in flight, and what follows when one is made again."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import select
+from tests.weir.conftest import Saved, World
+from tests.weir.restoring import files_of, keep_savepoints, restore, second_airflow
+
+from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
+from weir.errors import Misconfigured
+from weir.formats.codec import manifest_from_json
+from weir.ledger.database.tables import ResultRow, RunRow
+from weir.recovery.adopt import adopt
+from weir.recovery.questions import Question, ask, carry_out_by_hand
+from weir.recovery.rules.plan import StepKind
+from weir.testing.fakes.ledgers import fast_folder
+
+EPOCHS = tuple(f"201301{day:02d}T000000Z" for day in range(1, 8))
+STATE = keyed_state("history", key="k", schema="k BIGINT, n BIGINT")
+
+
+def aircraft(parallelism=1, state=STATE, **more):
+    """Each day's flights change the history of the aircraft."""
+    aircraft = Stage(
+        "aircraft", "p:aircraft", [blocking("flights", by="k")], parallelism=parallelism, state=state or ()
+    )
+    stages = [source("flights", "p:flights"), aircraft, sink("aircraft", "known")]
+    return Dataflow("ladder", stages, **{"keep": "60 days", "retained_checkpoints": 9, **more})
+
+
+@pytest.fixture
+def days(world):
+    world.airflow.deploy(aircraft())
+    return world
+
+
+FLOWS = {
+    "cascades": (aircraft(), {f"history in {EPOCHS[2]}": "nothing is left of the days before"}),
+    "marks": (aircraft(on_reprocess="mark"), {}),
+    "forgets": (aircraft(retained_checkpoints=2), {}),
+}
+
+
+@pytest.fixture(scope="module")
+def five_days():
+    """Five days of each dataflow, computed once; of the one that marks the second was corrected since."""
+    with fast_folder() as folder:
+        saved = {name: of_five_days(folder / name, *made) for name, made in FLOWS.items()}
+        yield lambda name, to: going_on(saved[name], to)
+
+
+def of_five_days(folder, flow, content):
+    (folder / "world" / "store").mkdir(parents=True)
+    world = World(folder / "world", flow)
+    world.content.update(content)
+    runs = run_days(world, 1, 2, 3, 4, 5)
+    told = runs, executed(world), digests(world)
+    if flow.on_reprocess.value == "mark":
+        world.content["flights"] = "corrected"
+        world.airflow.clear_by_hand(runs[1], "flights")
+        world.airflow.run_until_quiet()
+    return Saved(world, folder / "saved"), told
+
+
+def going_on(saved, folder):
+    found, told = saved
+    world = found.go_on(folder)
+    world.runs, world.before, world.old = told
+    return world
+
+
+def run_days(world, *days):
+    runs = []
+    for day in days:
+        runs.append(world.airflow.dag_run(day))
+        world.airflow.run_until_quiet()
+    return runs
+
+
+def digests(world, stage="history"):
+    """By epoch, the digests of what is current, and whether all of it is there and valid."""
+    with world.ledger.transaction() as session:
+        rows = session.scalars(
+            select(ResultRow).where(ResultRow.stage == stage, ResultRow.is_current).order_by(ResultRow.folder)
+        )
+        return {row.folder.split("/")[1]: row.digest for row in rows}
+
+
+def state_of(world, day, subtask=0):
+    with world.ledger.transaction() as session:
+        row = session.scalar(
+            select(ResultRow).where(
+                ResultRow.run == f"ladder@{EPOCHS[day - 1]}",
+                ResultRow.stage == "history",
+                ResultRow.subtask == subtask,
+                ResultRow.is_current,
+            )
+        )
+        folder = row.folder
+    return manifest_from_json(world.store.read(f"{folder}/manifest.json"))
+
+
+def executed(world):
+    return {
+        f"{key.run_id[-2:]}/{key.task_id}": len(set(task.runs))
+        for key, task in world.airflow.tasks.items()
+        if key.task_id != "weir_close"
+    }
+
+
+def since(world, before):
+    now = executed(world)
+    return {task: now[task] - before.get(task, 0) for task in now if now[task] != before.get(task, 0)}
+
+
+def is_whole(world):
+    with world.ledger.transaction() as session:
+        closed = [row.closed_at is not None for row in session.scalars(select(RunRow))]
+    return all(closed) and set(world.airflow.states().values()) == {"success"}
+
+
+def step(world, run, task):
+    world.airflow.step(world.airflow.task(run, task))
+
+
+def error_of(world, run, task):
+    found = world.airflow.task(run, task)
+    return found.notes[-1] if found.state == "failed" else f"not failed, but {found.state}"
+
+
+# The order of epochs
+
+
+def test_days_that_are_in_flight_together_go_on_from_the_state_of_the_day_before(days):
+    runs = {day: days.airflow.dag_run(day) for day in (1, 2, 3)}
+    for day in (3, 1, 2):
+        step(days, runs[day], "flights")
+    step(days, runs[3], "aircraft-known")
+    step(days, runs[2], "aircraft-known")
+    assert {days.airflow.task(runs[day], "aircraft-known").state for day in (2, 3)} == {"up_for_reschedule"}
+    days.airflow.run_until_quiet()
+    assert is_whole(days)
+    assert [file.epoch for file in state_of(days, 3).state.files] == list(EPOCHS[:3])
+
+
+def test_the_state_of_an_epoch_is_awaited_and_not_its_end(days):
+    first, second = days.airflow.dag_run(1), days.airflow.dag_run(2)
+    for run in (first, second):
+        step(days, run, "flights")
+        step(days, run, "aircraft-known")
+    assert days.airflow.task(first, "weir_close").state is None
+    assert days.airflow.task(second, "aircraft-known").state == "success"
+
+
+def test_a_day_that_later_ones_have_gone_on_without_is_refused(days):
+    run_days(days, 1, 3)
+    before = digests(days)
+    late = days.airflow.dag_run(2)
+    days.airflow.run_until_quiet()
+    told = error_of(days, late, "flights")
+    assert f"epoch {EPOCHS[1]} of dataflow ladder comes too late" in told
+    assert f"epoch {EPOCHS[2]} (run scheduled__2013-01-03) has gone on from the state of epoch {EPOCHS[0]}" in told
+    assert digests(days) == before
+
+
+def test_a_day_before_the_first_is_refused(days):
+    run_days(days, 3)
+    early = days.airflow.dag_run(1)
+    days.airflow.run_until_quiet()
+    assert f"epoch {EPOCHS[2]} (run scheduled__2013-01-03) is the first of all" in error_of(days, early, "flights")
+    with days.ledger.transaction() as session:
+        assert list(session.scalars(select(RunRow.epoch))) == [EPOCHS[2]]
+
+
+def test_a_day_that_was_left_out_is_put_in_by_adopting_the_next_one(days):
+    one, three = run_days(days, 1, 3)
+    late = days.airflow.dag_run(2)
+    days.airflow.run_until_quiet()
+    adopt(days.services, three)
+    days.airflow.clear_run_by_hand(late)
+    days.airflow.clear_run_by_hand(three)
+    days.airflow.run_until_quiet()
+    assert is_whole(days)
+    assert [file.epoch for file in state_of(days, 3).state.files] == list(EPOCHS[:3])
+    assert one
+
+
+def test_a_later_day_that_was_deleted_is_in_nobodys_way(days):
+    (third,) = run_days(days, 3)
+    days.airflow.delete(third)
+    with days.ledger.transaction("ladder") as session:
+        session.get_one(RunRow, f"ladder@{EPOCHS[2]}").deleted_at = days.services.now()
+    run_days(days, 1, 2)
+    assert is_whole(days) or set(days.airflow.states().values()) == {"success"}
+    days.airflow.dag_run(3, kind="manual")
+    days.airflow.run_until_quiet()
+    assert is_whole(days)
+    assert [file.epoch for file in state_of(days, 3).state.files] == list(EPOCHS[:3])
+
+
+def test_a_backfill_that_runs_backwards_is_refused_and_one_that_runs_forwards_is_not(days):
+    first = days.airflow.dag_run(1, is_queued=True, kind="backfill")
+    second = days.airflow.dag_run(2, kind="backfill")
+    step(days, second, "flights")
+    told = error_of(days, second, "flights")
+    assert f"run {second} of DAG dag is of a backfill that runs backwards ({first} is queued behind it)" in told
+    for run in (first, second):
+        days.airflow.delete(run)
+    days.airflow.queued.clear()
+    days.airflow.dag_run(1, kind="backfill")
+    days.airflow.dag_run(2, kind="backfill", is_queued=True)
+    days.airflow.run_until_quiet()
+    days.airflow.queued.clear()
+    days.airflow.run_until_quiet()
+    assert is_whole(days)
+
+
+def test_a_backfill_that_runs_backwards_is_nothing_to_a_dataflow_without_state(days):
+    days.airflow.deploy(aircraft(state=None))
+    days.airflow.dag_run(1, is_queued=True, kind="backfill")
+    days.airflow.dag_run(2, kind="backfill")
+    days.airflow.run_until_quiet()
+    days.airflow.queued.clear()
+    days.airflow.run_until_quiet()
+    assert is_whole(days)
+
+
+def test_a_run_whose_interval_has_no_length_is_refused_only_where_there_is_state(days):
+    run = days.airflow.dag_run(1)
+    task = days.airflow.task(run, "flights")
+    task.try_number = 1
+    request = days.airflow.request(task)
+    at = request.interval[0] + timedelta(hours=7)
+    moment = replace(request, interval=(at, at))
+    with pytest.raises(Misconfigured, match=r"has a data interval without length \(2013-01-01 07:00\)"):
+        days.airflow.coordinator.begin(moment, days.airflow)
+    with days.ledger.transaction() as session:
+        assert session.scalars(select(RunRow)).all() == []
+    begun = days.airflow.coordinator.begin(replace(moment, dataflow=aircraft(state=None)), days.airflow)
+    assert begun.run.epoch == "20130101T070000Z"
+
+
+# Made again
+
+
+@pytest.fixture
+def cascading(five_days, tmp_path):
+    """Five days of a dataflow that cascades; what the third leaves does not depend on the days before."""
+    return five_days("cascades", tmp_path)
+
+
+def test_an_epoch_that_is_made_again_goes_on_from_the_state_of_the_one_before(cascading):
+    cascading.airflow.clear_by_hand(cascading.runs[1], "aircraft-known")
+    cascading.airflow.run_until_quiet()
+    assert since(cascading, cascading.before) == {"02/aircraft-known": 1}
+    assert digests(cascading) == cascading.old
+    assert is_whole(cascading)
+
+
+def test_a_changed_state_is_followed_by_all_later_epochs_in_order(cascading):
+    cascading.content["flights"] = "corrected"
+    cascading.airflow.clear_by_hand(cascading.runs[2], "flights")
+    cascading.content.pop(f"history in {EPOCHS[2]}")
+    cascading.airflow.run_until_quiet()
+    days = {f"{day}/aircraft-known": 1 for day in ("03", "04", "05")}
+    assert since(cascading, cascading.before) == {"03/flights": 1, **days}
+    new = digests(cascading)
+    assert {epoch for epoch in new if new[epoch] != cascading.old[epoch]} == set(EPOCHS[2:5])
+    assert is_whole(cascading)
+
+
+def test_a_cascade_stops_at_the_first_epoch_whose_state_comes_out_equal(cascading):
+    cascading.content["flights"] = "corrected"
+    cascading.airflow.clear_by_hand(cascading.runs[1], "flights")
+    cascading.airflow.run_until_quiet()
+    assert since(cascading, cascading.before) == {"02/flights": 1, "02/aircraft-known": 1, "03/aircraft-known": 1}
+    new = digests(cascading)
+    assert {epoch for epoch in new if new[epoch] != cascading.old[epoch]} == {EPOCHS[1]}
+    assert is_whole(cascading)
+
+
+# Only marked
+
+
+@pytest.fixture
+def marked(five_days, tmp_path):
+    """Five days of a dataflow that marks; the second was corrected since."""
+    return five_days("marks", tmp_path)
+
+
+def test_where_later_epochs_are_only_marked_nothing_of_them_runs(marked):
+    assert since(marked, marked.before) == {"02/flights": 1, "02/aircraft-known": 1}
+    assert digests(marked)[EPOCHS[1]] != marked.old[EPOCHS[1]]
+    with marked.ledger.transaction() as session:
+        closed = {row.epoch: row.closed_at is not None for row in session.scalars(select(RunRow))}
+    assert closed == {epoch: epoch != EPOCHS[2] for epoch in EPOCHS[:5]}
+
+
+def test_the_plan_of_a_marked_run_says_what_runs_again_and_does_it(marked):
+    answer = ask(marked.services, Question(f"ladder@{EPOCHS[2]}"))
+    assert [str(step.region) for step in answer.plan.of(StepKind.RERUN)] == ["aircraft-known[0]"]
+    assert "an input of its producer has changed since" in answer.plan.of(StepKind.RERUN)[0].reason
+    assert carry_out_by_hand(marked.services, answer) == 1
+    marked.airflow.coordinator.settle(marked.airflow, "ladder")
+    marked.airflow.run_until_quiet()
+    assert since(marked, marked.before) == {"02/flights": 1, "02/aircraft-known": 1, "03/aircraft-known": 1}
+
+
+def test_the_next_epoch_has_the_marked_ones_made_again_since_it_needs_them(marked):
+    run_days(marked, 6)
+    days_again = {f"{day}/aircraft-known": 1 for day in ("02", "03", "04", "05")}
+    assert {k: v for k, v in since(marked, marked.before).items() if k[:2] < "06"} == {"02/flights": 1, **days_again}
+    assert [file.epoch for file in state_of(marked, 6).state.files] == list(EPOCHS[:6])
+    assert set(marked.airflow.states().values()) == {"success"}
+
+
+def test_a_plan_names_later_epochs_only_where_they_would_run(marked):
+    def named(question):
+        plan = ask(marked.services, question).plan
+        return {str(each.region) for each in plan.steps if each.region.run > f"ladder@{EPOCHS[0]}"}
+
+    question = Question(f"ladder@{EPOCHS[0]}", lost=("history[0]",))
+    assert named(question) == set()
+
+
+# Of what is not kept any more
+
+
+@pytest.fixture
+def forgetful(five_days, tmp_path):
+    """Five days, of which the last two checkpoints are kept, and with them the states of these days."""
+    return five_days("forgets", tmp_path)
+
+
+def test_an_epoch_whose_predecessor_is_not_kept_fails_at_once_and_says_what_is(forgetful):
+    forgetful.airflow.clear_by_hand(forgetful.runs[2], "aircraft-known")
+    forgetful.airflow.run_until_quiet()
+    told = error_of(forgetful, forgetful.runs[2], "aircraft-known")
+    assert f"history[0] (by-k-128-128657) of ladder@{EPOCHS[1]}: missing, it was released" in told
+    assert f"The oldest kept checkpoint is 4, of epoch {EPOCHS[3]}; there is no savepoint" in told
+    assert "`weir restore ladder NUMBER --dry-run`" in told
+    assert since(forgetful, forgetful.before) == {"03/aircraft-known": 1}
+    assert digests(forgetful) == forgetful.old
+
+
+def test_the_newest_epochs_are_made_again_whatever_was_released(forgetful):
+    forgetful.content["flights"] = "corrected"
+    forgetful.airflow.clear_by_hand(forgetful.runs[4], "flights")
+    forgetful.airflow.run_until_quiet()
+    assert since(forgetful, forgetful.before) == {"05/flights": 1, "05/aircraft-known": 1}
+    assert is_whole(forgetful)
+
+
+def test_the_plan_says_beforehand_that_an_epoch_cannot_be_made_again(forgetful):
+    run = f"ladder@{EPOCHS[2]}"
+    plan = ask(forgetful.services, Question(run, fail="aircraft")).plan
+    assert "history[0]" in plan.impossible
+    assert f"The oldest kept checkpoint is 4, of epoch {EPOCHS[3]}" in plan.impossible
+    assert plan.of(StepKind.RERUN) == ()
+    perhaps = ask(forgetful.services, Question(run, fail="flights")).plan
+    assert perhaps.impossible == ""
+    assert "but could not: history[0]" in perhaps.of(StepKind.IF_CHANGED)[0].reason
+
+
+def test_a_plan_that_cannot_be_carried_out_is_not(forgetful):
+    answer = ask(forgetful.services, Question(f"ladder@{EPOCHS[2]}", lost=("history[0]",)))
+    assert answer.plan.impossible
+    with pytest.raises(Misconfigured, match="was restarted, since it would not help: history"):
+        carry_out_by_hand(forgetful.services, answer)
+    assert since(forgetful, forgetful.before) == {}
+
+
+def test_what_a_fork_has_begun_with_is_not_made_again_once_it_is_lost(cascading):
+    keep_savepoints(cascading, 2)
+    restore(cascading, "day2", fork="forked")
+    fork = second_airflow(cascading, replace(cascading.airflow.flow, name="forked"))
+    (lost,) = {file.path for file in files_of(cascading, 2, dataflow="forked")[-1:]}
+    cascading.store.delete(lost)
+    run = fork.dag_run(3)
+    fork.run_until_quiet()
+    (told,) = fork.task(run, "aircraft-known").notes
+    assert f"history[0] (by-k-128-128657) of forked@{EPOCHS[1]}: missing" in told
+    assert "nor is one that a dataflow has begun with. No checkpoint is kept" in told
+
+
+def test_an_epoch_of_which_nothing_is_missed_is_whole_although_its_predecessor_is_not_kept(forgetful):
+    plan = ask(forgetful.services, Question(f"ladder@{EPOCHS[2]}")).plan
+    assert (plan.impossible, plan.of(StepKind.RERUN)) == ("", ())

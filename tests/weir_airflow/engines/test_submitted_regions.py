@@ -1,0 +1,269 @@
+"""Regions that the real spark-submit runs, on this machine and as if it were elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from weir.coordination.values import SparkWork
+from weir.errors import EngineLost, Fenced
+from weir.formats.codec import region_failure_from_json, region_job_to_json, region_report_from_json
+from weir.formats.region_failure import JobFailed
+from weir.store.store import Store
+from weir.testing.fakes.jobs import Jobs
+from weir.topology.partitions import PLAIN, Layout
+from weir_dev.stack.spark_server import spark_home
+
+pytestmark = pytest.mark.spark
+
+PIPELINE = """
+import json, os, time
+from pathlib import Path
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType
+
+
+@F.udf(LongType())
+def doubled(number):
+    return 2 * number
+
+
+def numbers(ctx):
+    return ctx.spark.range(1000).select("id", doubled("id").alias("twice"), (F.col("id") % 7).alias("k"))
+
+
+def waiting(ctx):
+    folder = Path(ctx.parameters["folder"])
+    (folder / "new").write_text(json.dumps([os.getpid(), os.getppid()]))
+    (folder / "new").rename(folder / "driver.json")
+    while True:
+        time.sleep(0.1)
+
+
+def failing(ctx):
+    import weir
+
+    raise ArithmeticError(f"{weir.__file__} {os.getcwd()} {sorted(os.environ)}")
+"""
+
+TASK = """
+import sys
+from pathlib import Path
+from airflow.sdk import Connection
+from weir.formats.codec import region_job_from_json
+from weir.store.store import Store
+from weir_airflow.engines.engines import engine_for
+
+job = region_job_from_json(Path(sys.argv[1]).read_bytes())
+connection = Connection(conn_id="spark_default", conn_type="spark", host="local[1]")
+engine_for(connection, Store.open(job.store), {}).run(job, "", print)
+"""
+
+YARN_CLIENT = """
+# What Spark's client for YARN does in cluster mode: it sends program and modules to another machine, has the driver
+# started there, tells its states, and ends well once the application has an end.
+import pathlib, shutil, subprocess, sys, tempfile
+
+words, given, settings = sys.argv[1:], {}, []
+while words[0].startswith("--"):
+    settings += words[:2] if words[0] == "--conf" else []
+    given[words[0]] = words[1]
+    words = words[2:]
+assert (given["--master"], given["--deploy-mode"]) == ("yarn", "cluster"), given
+there = pathlib.Path(tempfile.mkdtemp(dir=ELSEWHERE))
+program, modules = (shutil.copy(path, there) for path in (words[0], given["--py-files"]))
+print("Submitted application application_1_0001", flush=True)
+command = [SPARK_SUBMIT, "--master", "local[2]", *settings, "--py-files", modules, program, *words[1:]]
+with (there / "stdout").open("wb") as output:
+    subprocess.run(command, cwd=there, env=ENVIRONMENT, stdout=output, stderr=subprocess.STDOUT)
+print("Application report for application_1_0001 (state: FINISHED)", flush=True)
+"""
+
+
+@pytest.fixture
+def store(tmp_path):
+    opened = Store.open(str(tmp_path / "the store"))
+    opened.initialise()
+    return opened
+
+
+@pytest.fixture
+def modules(tmp_path, monkeypatch):
+    """The folder of the pipeline, which only this process knows."""
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    (folder / "submitted_pipeline.py").write_text(PIPELINE)
+    monkeypatch.syspath_prepend(str(folder))
+    yield folder
+    sys.modules.pop("submitted_pipeline", None)
+
+
+@pytest.fixture
+def new_job(store, modules, tmp_path):
+    """Describe a region of one stage, as the task does before it runs an engine."""
+    jobs = Jobs(store)
+
+    def make(stage, *layouts, **more):
+        outputs = [jobs.output(stage, layout) for layout in layouts or (PLAIN,)]
+        function = f"submitted_pipeline:{stage}"
+        job = jobs.region(jobs.stage(stage, function, *outputs), parameters={"folder": str(tmp_path)}, **more)
+        store.create(f"{job.folder}/job.json", region_job_to_json(job))
+        return job
+
+    return make
+
+
+@pytest.fixture
+def engine(store):
+    from airflow.sdk import Connection
+
+    from weir_airflow.engines.engines import engine_for
+
+    def make(conn_type="spark", host="local[2]", **more):
+        return engine_for(Connection(conn_id="spark_default", conn_type=conn_type, host=host, **more), store, {})
+
+    return make
+
+
+@pytest.fixture
+def yarn(engine, tmp_path, monkeypatch):
+    """An engine for a cluster with drivers of its own: another folder, a bare environment, only what travels."""
+    elsewhere, programs = tmp_path / "elsewhere", tmp_path / "programs"
+    elsewhere.mkdir()
+    programs.mkdir()
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "JAVA_HOME": os.environ["JAVA_HOME"],
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "WEIR_TEST_RUN": os.environ["WEIR_TEST_RUN"],
+    }
+    known = f"ELSEWHERE, ENVIRONMENT = {str(elsewhere)!r}, {environment!r}\n"
+    known += f"SPARK_SUBMIT = {str(spark_home() / 'bin' / 'spark-submit')!r}\n"
+    (programs / "spark-submit").write_text(f"#!{sys.executable}\n{known}{YARN_CLIENT}")
+    (programs / "spark-submit").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    return engine(host="yarn", extra='{"deploy-mode": "cluster"}')
+
+
+@pytest.fixture
+def driver(tmp_path):
+    """The processes of a driver that waits, Python and JVM, once it does."""
+
+    def find():
+        told = tmp_path / "driver.json"
+        await_that(told.exists)
+        found = [psutil.Process(pid) for pid in json.loads(told.read_text())]
+        told.unlink()
+        return found
+
+    return find
+
+
+def await_that(condition, seconds=180):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def ended(process):
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def work_of(job):
+    return SparkWork(job.attempt, "spark-submit:local[1]", "s", job.folder)
+
+
+def test_both_transports_give_the_same_digests_code_and_settings(server, new_job, engine, store):
+    settings = {"spark.sql.shuffle.partitions": "3"}
+    by_submission, by_connect = (new_job("numbers", PLAIN, Layout(("k",), 16), spark_conf=settings) for _ in range(2))
+    engine().run(by_submission, "", lambda _: None)
+    host, _, port = server.url.removeprefix("sc://").partition(":")
+    engine("spark_connect", host, port=int(port)).run(
+        by_connect, "00000000-0000-4000-8000-000000000001", lambda _: None
+    )
+    one, other = (region_report_from_json(store.read(job.report)) for job in (by_submission, by_connect))
+    assert [each.digest for each in one.outputs] == [each.digest for each in other.outputs]
+    assert [each.spark_schema for each in one.outputs] == [each.spark_schema for each in other.outputs]
+    assert (one.code, one.session) == (other.code, other.session)
+    assert one.outputs[0].digest.rows == 1000
+
+
+def test_a_driver_in_a_cluster_needs_nothing_but_what_travels(yarn, new_job, store):
+    job = new_job("numbers", spark_conf={"spark.executor.memory": "700m"})
+    yarn.run(job, "", lambda _: None)
+    report = region_report_from_json(store.read(job.report))
+    assert report.outputs[0].digest.rows == 1000
+    assert report.session["spark.executor.memory"] == "700m"
+
+
+def test_a_failure_in_a_cluster_is_raised_although_its_client_ends_well(yarn, new_job, tmp_path):
+    with pytest.raises(JobFailed) as raised:
+        yarn.run(new_job("failing"), "", lambda _: None)
+    assert type(raised.value).__name__ == "ArithmeticError"
+    message = str(raised.value)
+    assert ".zip/weir/__init__.py" in message
+    assert f"{tmp_path}/elsewhere/" in message
+    assert "WEIR_STORE" not in message
+
+
+def test_a_driver_that_was_told_to_stop_never_begins(engine, new_job, store, tmp_path):
+    job = new_job("waiting")
+    engine().interrupt(work_of(job))
+    with pytest.raises(Fenced, match="was told to stop"):
+        engine().run(job, "", lambda _: None)
+    assert not (tmp_path / "driver.json").exists()
+
+
+def test_a_driver_that_is_killed_is_the_engine_s_failure(engine, new_job, driver):
+    job, errors = new_job("waiting"), []
+
+    def run():
+        try:
+            engine().run(job, "", lambda _: None)
+        except Exception as error:  # noqa: BLE001
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    python, _ = driver()
+    python.kill()
+    thread.join(120)
+    assert isinstance(errors[0], EngineLost)
+    assert "was killed" in str(errors[0])
+
+
+def test_the_driver_of_a_dead_task_ends_when_the_next_attempt_interrupts_it(
+    engine, new_job, driver, store, modules, tmp_path
+):
+    job = new_job("waiting")
+    file = Path(store.url.removeprefix("file://")) / job.folder / "job.json"
+    with (tmp_path / "task.log").open("wb") as log:
+        task = subprocess.Popen(
+            [sys.executable, "-c", TASK, str(file)],
+            env={**os.environ, "PYTHONPATH": str(modules)},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    processes = driver()
+    task.send_signal(signal.SIGKILL)
+    task.wait(30)
+    assert not any(ended(each) for each in processes)
+    engine().interrupt(work_of(job))
+    await_that(lambda: all(ended(each) for each in processes))
+    assert region_failure_from_json(store.read(f"{job.folder}/failure.json")).error == "Fenced"

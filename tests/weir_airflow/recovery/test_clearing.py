@@ -1,0 +1,180 @@
+"""Weir's hands in Airflow: endpoint, public REST and database, each against the real thing."""
+
+from __future__ import annotations
+
+import pytest
+
+from weir.coordination.airflow import ClearItem
+from weir.coordination.values import TaskKey
+from weir.errors import Misconfigured, Retryable
+
+PASSWORDS = {"worker": "worker-secret", "reader": "reader-secret"}
+
+
+def wanted(run_id, task_id="spring", map_index=-1, expected_try=1):
+    return ClearItem("river", run_id, task_id, map_index, expected_try)
+
+
+@pytest.fixture
+def api(api_url):
+    from weir_airflow.api.client import AirflowApi
+
+    return lambda user="worker", password=None: AirflowApi(api_url, user, password or PASSWORDS[user])
+
+
+@pytest.fixture
+def rest(api):
+    from weir_airflow.recovery.clearing import RestClearer
+
+    return RestClearer(api())
+
+
+@pytest.fixture(params=["endpoint", "rest", "database"])
+def clearer(request, api, rest):
+    from weir_airflow.recovery.clearing import DbClearer, EndpointClearer
+
+    return {"endpoint": EndpointClearer(api()), "rest": rest, "database": DbClearer()}[request.param]
+
+
+def test_every_clearer_answers_for_each_item_in_order(clearer, new_run, look):
+    run_id = new_run("running", delta_1=("running", 1), mouth=("success", 3))
+    items = [
+        wanted(run_id, "mouth"),
+        wanted(run_id, "delta", 2),
+        wanted(run_id, "delta", 1),
+        wanted(run_id, "lake"),
+        wanted(run_id, "spring", expected_try=None),
+    ]
+    answers = clearer.clear(items, "lost")
+    assert [answer.item for answer in answers] == items
+    assert [(answer.state, answer.try_number, answer.cleared) for answer in answers] == [
+        ("success", 3, False),
+        ("success", 1, True),
+        ("running", 1, False),
+        ("missing", 0, False),
+        ("success", 1, True),
+    ]
+    assert look.task(run_id, "delta", 2) == (None, 1, "lost")
+    assert [look.task(run_id, "delta", index)[0] for index in (0, 1)] == ["success", "running"]
+
+
+def test_every_clearer_inspects_without_changing_anything(clearer, new_run, look):
+    run_id = new_run("running")
+    (answer,) = clearer.inspect([wanted(run_id)])
+    assert (answer.state, answer.try_number, answer.cleared) == ("success", 1, True)
+    assert look.task(run_id, "spring") == ("success", 1, None)
+
+
+def test_every_clearer_can_leave_a_note(clearer, new_run, look):
+    run_id = new_run("running")
+    clearer.annotate(TaskKey("river", run_id, "delta", 1), "not in the record")
+    clearer.annotate(TaskKey("river", run_id, "spring", -1), "nor this")
+    assert (look.task(run_id, "delta", 1)[2], look.task(run_id, "spring")[2]) == ("not in the record", "nor this")
+
+
+def test_every_clearer_tells_a_deleted_run_from_a_dag_that_nobody_knows(clearer, new_run):
+    there = new_run("success")
+    asked = [("river", there), ("river", "scheduled__1999-01-01T00:00:00+00:00"), ("no such dag", there)]
+    assert [clearer.exists(*each) for each in asked] == [True, False, None]
+
+
+def test_every_clearer_clears_nothing_when_nothing_is_wanted(clearer):
+    assert clearer.clear([], "") == []
+
+
+@pytest.mark.parametrize("clearer", ["endpoint", "database"], indirect=True)
+def test_a_finished_run_is_set_running_and_a_queued_one_started(clearer, new_run, look):
+    done, queued = new_run("success"), new_run("queued")
+    assert clearer.clear([wanted(done)], "")[0].cleared
+    assert clearer.start("river", queued) == "queued"
+    assert (look.run(done), look.run(queued)) == ("running", "running")
+
+
+def test_rest_leaves_finished_and_queued_runs_alone(rest, new_run, look):
+    done, queued = new_run("success"), new_run("queued")
+    assert not rest.clear([wanted(done)], "")[0].cleared
+    assert (rest.start("river", queued), rest.start("river", "none")) == ("queued", "missing")
+    assert (look.run(done), look.task(done, "spring")[0], look.run(queued)) == ("success", "success", "queued")
+
+
+def test_without_the_plugin_the_endpoints_clearer_uses_rest(api, new_run, look):
+    from weir_airflow.recovery.clearing import EndpointClearer
+
+    running, done = new_run("running"), new_run("success")
+    bare = api()
+    ask = bare.call
+    bare.call = lambda method, path, *rest, **query: ask(method, path.replace("/weir/", "/nowhere/"), *rest, **query)
+    clearer = EndpointClearer(bare)
+    assert [answer.cleared for answer in clearer.clear([wanted(running), wanted(done)], "")] == [True, False]
+    assert clearer.inspect([wanted(done)])[0].state == "success"
+    assert clearer.start("river", done) == "success"
+    assert (look.task(running, "spring")[0], look.run(done)) == (None, "success")
+
+
+def test_an_account_that_may_not_clear_is_told_which_permission_it_needs(api, new_run):
+    from weir_airflow.recovery.clearing import EndpointClearer
+
+    with pytest.raises(Misconfigured, match="permission to edit task instances"):
+        EndpointClearer(api("reader")).clear([wanted(new_run("running"))], "")
+
+
+def test_a_wrong_password_is_a_misconfiguration_that_names_the_connection(api, new_run):
+    from weir_airflow.recovery.clearing import EndpointClearer
+
+    with pytest.raises(Misconfigured, match="Check login and password of the Airflow connection weir_api"):
+        EndpointClearer(api("worker", "wrong")).clear([wanted(new_run("running"))], "")
+
+
+def test_a_server_that_does_not_answer_is_retryable(new_run):
+    from weir_airflow.api.client import AirflowApi
+    from weir_airflow.recovery.clearing import EndpointClearer
+
+    with pytest.raises(Retryable, match="did not answer"):
+        EndpointClearer(AirflowApi("http://127.0.0.1:9", "worker", "x")).clear([wanted("run")], "")
+
+
+def test_a_token_that_is_no_longer_good_is_renewed(api, new_run):
+    from weir_airflow.recovery.clearing import EndpointClearer
+
+    session = api()
+    session._token = "of.yesterday.s"
+    assert EndpointClearer(session).clear([wanted(new_run("running"))], "")[0].cleared
+
+
+@pytest.mark.parametrize(
+    ("fields", "url"),
+    [
+        ({"conn_type": "http", "host": "airflow", "port": 8080}, "http://airflow:8080"),
+        ({"conn_type": "https", "host": "airflow"}, "https://airflow"),
+        ({"conn_type": "http", "host": "airflow", "schema": "https"}, "https://airflow"),
+        ({"conn_type": "http", "host": "http://127.0.0.1:80/base/", "port": 9}, "http://127.0.0.1:80/base"),
+        ({"conn_type": "generic", "host": "https://a.example", "port": 443}, "https://a.example:443"),
+    ],
+)
+def test_a_connection_may_spell_its_url_in_several_ways(fields, url):
+    from airflow.sdk import Connection
+
+    from weir_airflow.api.client import base_url_of
+
+    assert base_url_of(Connection(conn_id="weir_api", **fields)) == url
+
+
+def test_the_connection_chooses_the_clearer():
+    from airflow.sdk import Connection
+
+    from weir_airflow.recovery.clearing import DbClearer, EndpointClearer, clearer_for
+
+    assert isinstance(clearer_for(Connection(conn_id="weir_api", conn_type="weir-db")), DbClearer)
+    assert isinstance(clearer_for(Connection(conn_id="weir_api", conn_type="http", host="db")), DbClearer)
+    assert isinstance(clearer_for(Connection(conn_id="weir_api", conn_type="http", host="a")), EndpointClearer)
+    with pytest.raises(Misconfigured, match="has the type 'ssh'"):
+        clearer_for(Connection(conn_id="weir_api", conn_type="ssh", host="a"))
+
+
+def test_a_connection_without_a_host_says_what_to_set():
+    from airflow.sdk import Connection
+
+    from weir_airflow.recovery.clearing import clearer_for
+
+    with pytest.raises(Misconfigured, match="has no host"):
+        clearer_for(Connection(conn_id="weir_api", conn_type="http"))

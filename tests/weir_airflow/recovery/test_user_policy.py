@@ -1,0 +1,249 @@
+"""A user's own retry policy and functions that label failures, after a failure that a real ledger has booked."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+from airflow.sdk.definitions.retry_policy import (
+    ExceptionRetryPolicy,
+    RetryAction,
+    RetryDecision,
+    RetryPolicy,
+    RetryRule,
+)
+
+from weir.attempts.failing import note_of
+from weir.coordination.values import BeginRequest, TaskKey
+from weir.dataflow import Dataflow, Stage, blocking, sink, source
+from weir.errors import Conflict, EngineLost, SuppressRestarts
+from weir.execution.labels import Failure
+from weir.ledger.database.tables import AttemptRow
+from weir.ledger.ledger import Ledger
+from weir.restarts.strategy import FailureLimits, FixedDelay, NoRestart, RestartChoice
+from weir.topology.regions import Topology
+from weir_airflow.dags.declaration import TaskRecovery
+from weir_airflow.recovery.retry import WeirRetryPolicy, ask_enrichers
+from weir_airflow.tasks.context import Office
+
+DAY = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC)
+
+
+class Mine(RetryPolicy):
+    """Answers what it was given, and keeps what it was told."""
+
+    def __init__(self, answer):
+        self.answer = answer
+        self.told = []
+
+    def evaluate(self, exception, try_number, max_tries, context=None):
+        self.told.append((type(exception), try_number, max_tries, context is not None))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+class Tries:
+    """Tries of one task instance that begin, fail, and are answered."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.count = 0
+
+    def fail(self, error, strategy, policy=None, enrichers=()):
+        from weir_airflow.dags.declaration import Declaration
+
+        self.count += 1
+        flow = Dataflow("brook", [source("spring", "m:spring"), sink("spring", "mouth")])
+        recovery = TaskRecovery(RestartChoice.of(strategy), policy, tuple(enrichers))
+        declared = Declaration(flow, Topology(flow), recovery, "")
+        key = TaskKey("brook", "r", "spring-mouth", -1)
+        with Office.open() as office:
+            office.coordinator.begin(
+                BeginRequest(key, self.count, 999, f"ti-{self.count}", flow, "", DAY, "sc://nowhere"), office.clearer
+            )
+        ti = SimpleNamespace(dag_id="brook", run_id="r", task_id="spring-mouth", map_index=-1, try_number=self.count)
+        run = SimpleNamespace(run_id="r", dag_id="brook", data_interval_start=DAY[0], data_interval_end=DAY[1])
+        task = SimpleNamespace(declared=declared, weir_region="spring-mouth", task_id="spring-mouth")
+        context = {"ti": ti, "task": task, "dag_run": run}
+        return WeirRetryPolicy().evaluate(error, self.count, 999, context)
+
+    def rows(self):
+        ledger = Ledger.open(f"sqlite:///{self.folder}/ledger.db")
+        with ledger.transaction() as session:
+            rows = list(session.query(AttemptRow).order_by(AttemptRow.try_number))
+        ledger.close()
+        return rows
+
+
+@pytest.fixture
+def tries(monkeypatch, tmp_path, airflow_home):
+    monkeypatch.setenv("WEIR_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
+    monkeypatch.setenv("AIRFLOW_CONN_WEIR_API", json.dumps({"conn_type": "weir-db"}))
+    return Tries(tmp_path)
+
+
+FAST = FixedDelay(9, 1_000)
+
+
+def test_a_policy_s_word_to_fail_holds_where_the_strategy_would_restart(tries):
+    decision = tries.fail(ValueError("bad row"), FAST, Mine(RetryDecision.fail("no use")))
+    assert decision.action is RetryAction.FAIL
+    assert decision.reason.startswith("Mine: no use; restart strategy fixed-delay: ValueError: bad row")
+    assert [(row.state, row.failure) for row in tries.rows()] == [("failed", "application")]
+
+
+@pytest.mark.parametrize("strategy", [FAST, NoRestart()])
+def test_a_policy_s_word_to_retry_after_a_delay_holds(tries, strategy):
+    decision = tries.fail(ValueError("bad row"), strategy, Mine(RetryDecision.retry(timedelta(minutes=7))))
+    assert (decision.action, decision.retry_delay) == (RetryAction.RETRY, timedelta(minutes=7))
+    assert tries.rows()[0].state == "retrying"
+
+
+@pytest.mark.parametrize("answer", [RetryDecision.default(), RetryDecision.retry()])
+@pytest.mark.parametrize(("strategy", "action"), [(FAST, RetryAction.RETRY), (NoRestart(), RetryAction.FAIL)])
+def test_what_a_policy_leaves_open_is_the_strategys(tries, strategy, action, answer):
+    decision = tries.fail(ValueError("bad row"), strategy, Mine(answer))
+    assert decision.action is action
+    assert decision.retry_delay == (timedelta(seconds=1) if action is RetryAction.RETRY else None)
+
+
+@pytest.mark.parametrize("limits", [FailureLimits(per_task=1), FailureLimits(per_run=1)])
+def test_limits_of_failures_hold_whatever_a_policy_says(tries, limits):
+    policy = Mine(RetryDecision.retry(timedelta(0)))
+    strategy = FixedDelay(9, 0, limits=limits)
+    actions = [tries.fail(ValueError("bad row"), strategy, policy).action for _ in range(2)]
+    assert actions == [RetryAction.RETRY, RetryAction.FAIL]
+    assert len(policy.told) == 1
+
+
+@pytest.mark.parametrize("error", [Conflict("changed"), EngineLost("gone"), SuppressRestarts("closed")])
+def test_a_policy_is_not_asked_about_recovery_or_what_is_hopeless(tries, error):
+    policy = Mine(RetryDecision.fail("no use"))
+    decision = tries.fail(error, FAST, policy)
+    assert policy.told == []
+    assert decision.action is (RetryAction.FAIL if isinstance(error, SuppressRestarts) else RetryAction.RETRY)
+
+
+def test_a_policy_is_told_of_the_task_s_own_failures_as_tries(tries):
+    policy = Mine(RetryDecision.default())
+    tries.fail(Conflict("changed"), FAST, policy)
+    tries.fail(ValueError("bad row"), FAST, policy)
+    tries.fail(EngineLost("gone"), FAST, policy)
+    tries.fail(KeyError("k"), FixedDelay(9, 0, limits=FailureLimits(per_task=4)), policy)
+    assert policy.told == [(ValueError, 1, 999, True), (KeyError, 2, 4, True)]
+
+
+@pytest.mark.parametrize("answer", [LookupError("oops"), None])
+def test_a_policy_that_fails_or_answers_nonsense_leaves_the_strategys_word(tries, answer):
+    decision = tries.fail(ValueError("bad row"), FAST, Mine(answer))
+    assert decision.action is RetryAction.RETRY
+    said = "Mine failed: LookupError: oops" if answer else "Mine answered a NoneType, not a RetryDecision"
+    assert said in decision.reason
+
+
+def test_airflows_own_policy_of_rules_can_be_chained_in(tries):
+    policy = ExceptionRetryPolicy([RetryRule(KeyError, RetryAction.FAIL), RetryRule(OSError, retry_delay=timedelta(5))])
+    assert tries.fail(OSError("busy"), FAST, policy).retry_delay == timedelta(5)
+    assert tries.fail(ValueError("bad row"), FAST, policy).retry_delay == timedelta(seconds=1)
+    assert tries.fail(KeyError("k"), FAST, policy).action is RetryAction.FAIL
+
+
+@pytest.fixture
+def tickets(tmp_path, monkeypatch):
+    """A module with functions that label failures."""
+    (tmp_path / "tickets.py").write_text(
+        "def owner(failure):\n    return {'owner': f'{failure.region} of {failure.epoch}'}\n"
+        "def fails(failure):\n    raise LookupError(failure.error)\n"
+        "def late(failure):\n    import threading\n    threading.Event().wait()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    sys.modules.pop("tickets", None)
+
+
+def test_labels_are_in_the_log_line_and_in_the_ledger(tries, tickets):
+    decision = tries.fail(ValueError("bad row"), FAST, None, ["tickets:owner"])
+    labels = {"type": "application", "exception": "ValueError", "owner": "spring-mouth of 20130101T000000Z"}
+    assert tries.rows()[0].labels == labels
+    assert "; labels: type=application, exception=ValueError, owner=spring-mouth of 2013" in decision.reason
+
+
+def test_the_deployments_functions_are_asked_too(tries, tickets, monkeypatch):
+    monkeypatch.setenv("AIRFLOW__WEIR__FAILURE_ENRICHERS", "tickets:owner")
+    tries.fail(ValueError("bad row"), FAST)
+    assert "owner" in tries.rows()[0].labels
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("tickets:fails", "tickets:fails: LookupError: ValueError"),
+        ("tickets:nothing", "tickets:nothing: AttributeError"),
+        ("nowhere:at_all", "nowhere:at_all: ModuleNotFoundError"),
+    ],
+)
+def test_a_function_that_does_not_work_never_hides_the_failure(tries, tickets, name, says):
+    decision = tries.fail(ValueError("bad row"), FAST, None, [name, "tickets:owner"])
+    assert decision.action is RetryAction.RETRY
+    assert f"failure enricher {says}" in decision.reason
+    assert "owner" in tries.rows()[0].labels
+
+
+def test_a_function_that_hangs_is_not_waited_for(tickets):
+    failure = Failure("brook", "e", "spring", 0, 1, "ValueError", "bad row", "application")
+    found = ask_enrichers(failure, ["tickets:late"], seconds=0.05)
+    assert found.complaints == ("tickets:late: no answer within 0.05 s",)
+    hanging = [thread for thread in threading.enumerate() if thread.name == "weir-enrichers"]
+    assert all(thread.daemon for thread in hanging)
+
+
+def test_a_failure_that_cannot_be_noted_is_decided_all_the_same(tries, tickets, monkeypatch):
+    nobody = {"conn_type": "http", "host": "http://127.0.0.1:1", "login": "weir", "password": "hush"}
+    monkeypatch.setenv("AIRFLOW_CONN_WEIR_API", json.dumps(nobody))
+    decision = tries.fail(ValueError("bad row"), FAST, None, ["tickets:owner"])
+    assert (decision.action, decision.retry_delay) == (RetryAction.RETRY, timedelta(seconds=1))
+    assert "labels or note are missing: Retryable: " in decision.reason
+    assert "owner" in tries.rows()[0].labels
+
+
+def test_a_note_says_what_becomes_of_the_task_and_why():
+    from weir.coordination.values import Action, FailureDecision
+
+    decision = FailureDecision(Action.RETRY, 5, "fixed-delay: ValueError: bad row")
+    labels = {"type": "application", "exception": "ValueError", "owner": "routes"}
+    note = note_of(decision, decision.reason, labels)
+    assert note == "Weir: application, tried again (owner=routes). fixed-delay: ValueError: bad row"
+    assert len(note_of(decision, "x" * 5_000, labels)) == 1_000
+
+
+def test_a_task_whose_process_was_killed_too_often_fails_with_a_note(tries, monkeypatch, new_run, look):
+    """Airflow asks no policy then, so the begin that refuses to go on leaves the note."""
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from weir_airflow.dags.declaration import Declaration
+    from weir_airflow.tasks.region_run import run_region
+
+    spark = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": 1}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_CONNECT_WEIR", json.dumps(spark))
+    monkeypatch.setenv("AIRFLOW__WEIR__RESTART_STRATEGY_TYPE", "none")
+    run_id = new_run("running", spring=("running", 2))
+    mouth = Stage("mouth", "m:mouth", [blocking("spring")])
+    flow = Dataflow("river", [source("spring", "m:spring"), mouth, sink("mouth", "sea")])
+    key = TaskKey("river", run_id, "spring", -1)
+    with Office.open() as office:
+        office.coordinator.begin(BeginRequest(key, 1, 999, "ti-1", flow, "", DAY, ""), office.clearer)
+    ti = SimpleNamespace(
+        dag_id="river", run_id=run_id, task_id="spring", map_index=-1, try_number=2, max_tries=999, id="ti-2"
+    )
+    interval = {"data_interval_start": DAY[0], "data_interval_end": DAY[1]}
+    run = SimpleNamespace(run_id=run_id, run_type="scheduled", clear_number=0, **interval)
+    declared = Declaration(flow, Topology(flow), TaskRecovery(), "")
+    with pytest.raises(AirflowFailException, match=r"ended without a word .*suppressed by restart strategy none"):
+        run_region(declared, "spring", {"ti": ti, "dag_run": run, "params": {}}, print, print)
+    assert look.task(run_id, "spring")[2].startswith("Weir: killed, not tried again. the process of try 1 ended")

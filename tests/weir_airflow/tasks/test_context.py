@@ -1,0 +1,38 @@
+"""What a task works with, opened by Airflow connections alone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from weir.store.catalogue import stored_dataflows
+
+
+@pytest.fixture
+def s3():
+    from weir_dev.servers.s3 import running_s3
+
+    with running_s3() as server:
+        server.make_bucket("weir-of-office")
+        yield server
+
+
+def test_store_and_ledger_are_opened_by_their_connections(s3, tmp_path, monkeypatch, caplog):
+    from weir_airflow.tasks.context import Office
+
+    for name in ("WEIR_STORE", "WEIR_STORE_OPTIONS"):
+        monkeypatch.delenv(name, raising=False)
+    extra = {"url": "s3a://weir-of-office/team", "endpoint_url": s3.url, "region_name": "us-east-1"}
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_WEIR_STORE",
+        json.dumps({"conn_type": "aws", "login": "weir", "password": "hush-hush", "extra": extra}),
+    )
+    monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
+    with Office.open() as office:
+        store_id = office.store.initialise()
+        office.store.check_marker(store_id)
+        assert office.store.url == "s3://weir-of-office/team"
+        assert office.store.spark_url("flow") == "s3a://weir-of-office/team/flow"
+        assert stored_dataflows(office.store) == ()
+        assert "hush" not in repr(office) + repr(office.store) + caplog.text

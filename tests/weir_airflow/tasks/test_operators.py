@@ -1,0 +1,256 @@
+"""The operators and the retry policy in Airflow's own `dag.test()`, with a real Spark Connect server and ledger."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from weir.ledger.database.tables import AttemptRow, RunRow
+from weir.ledger.ledger import Ledger
+
+pytestmark = pytest.mark.spark
+
+FLOWS = '''
+import json, os
+from datetime import datetime, timedelta, UTC
+from pathlib import Path
+from airflow.sdk import DAG, CronDataIntervalTimetable, task
+from airflow.sdk.definitions.retry_policy import ExceptionRetryPolicy, RetryRule
+from weir.dataflow import Dataflow, Stage, blocking, sink, source
+from weir_airflow import dataflow_dag, dataflow_group
+
+START = datetime(2013, 1, 1, tzinfo=UTC)
+CONTROL = os.environ["WEIR_TEST_CONTROL"]
+
+def flow(name):
+    numbers = source("numbers", "rapids_stages:numbers", parallelism=2)
+    totals = Stage("totals", "rapids_stages:totals", [blocking("numbers", by="bucket")], parallelism=2)
+    return Dataflow(name, [numbers, totals, sink("totals", "sums")], parameters={"control": CONTROL})
+
+dataflow_dag(flow("stumble"), schedule="@daily", start_date=START, retries=1, retry_delay=timedelta(0))
+dataflow_dag(flow("fall"), schedule="@daily", start_date=START, retries=0)
+dataflow_dag(
+    flow("mind"),
+    schedule="@daily",
+    start_date=START,
+    restart={"restart-strategy.type": "none"},
+    retry_policy=ExceptionRetryPolicy([RetryRule("builtins.ValueError", retry_delay=timedelta(0), reason="it passes")]),
+    failure_enrichers=["rapids_stages:owner"],
+)
+
+def braid(name):
+    """Numbers and the rows that are kept of them, index by index; then sums over all of them."""
+    numbers = source("numbers", "rapids_stages:numbers", parallelism=4)
+    kept = Stage("kept", "rapids_stages:kept", [blocking("numbers", pointwise=True)], parallelism=4)
+    totals = Stage("totals", "rapids_stages:totals", {"numbers": blocking("kept")})
+    return Dataflow(name, [numbers, kept, totals, sink("totals", "sums")], parameters={"control": CONTROL})
+
+dataflow_dag(braid("braid"), schedule="@daily", start_date=START)
+dataflow_dag(braid("frayed"), schedule="@daily", start_date=START, retries=0)
+
+with DAG("rapids", schedule=CronDataIntervalTimetable("@daily", timezone="UTC"), start_date=START) as dag:
+    group = dataflow_group(flow("rapids"))
+
+    @task
+    def lose():
+        """Delete, once, all data files of numbers[1] in the layout that `totals` reads."""
+        mark = Path(CONTROL) / "lost"
+        if (Path(CONTROL) / "lose").exists() and not mark.exists():
+            mark.touch()
+            for file in Path(os.environ["WEIR_STORE"]).glob("rapids/*/numbers/*/1/*/*.parquet"):
+                file.unlink()
+
+    dag.task_dict["rapids.numbers"] >> lose() >> dag.task_dict["rapids.totals-sums"]
+'''
+
+STAGES = """
+import os
+from pathlib import Path
+from pyspark.sql import functions as F
+
+def numbers(ctx):
+    if ctx.subtask == 3 and (Path(ctx.parameters["control"]) / "break").exists():
+        raise ValueError("broken on purpose")
+    return ctx.spark.range(ctx.subtask, 100, ctx.parallelism).select("id", (F.col("id") % 10).alias("bucket"))
+
+def owner(failure):
+    return {"owner": f"{failure.region}[{failure.subtask}] by {failure.error}"}
+
+def kept(ctx, numbers):
+    mark = Path(ctx.parameters["control"]) / "lose-3"
+    if ctx.subtask == 3 and mark.exists():
+        mark.unlink()
+        for file in Path(os.environ["WEIR_STORE"]).glob("braid/*/numbers/*/3/*/*.parquet"):
+            file.unlink()
+    return numbers
+
+def totals(ctx, numbers):
+    stumble = Path(ctx.parameters["control"]) / "stumble"
+    if stumble.exists() and ctx.subtask == 0:
+        if stumble.read_text() == "once":
+            stumble.unlink()
+        raise ValueError("stumbled on purpose")
+    return numbers.groupBy("bucket").agg(F.sum("id").alias("total"))
+"""
+
+
+@pytest.fixture(scope="module")
+def spark_server(server):
+    """The port of the Connect server."""
+    return int(server.url.rpartition(":")[2])
+
+
+@pytest.fixture(scope="module")
+def world(airflow_home, spark_server, tmp_path_factory):
+    """Store, ledger, connections, stages and DAG files; the folder by which a test makes stages fail."""
+    folder = tmp_path_factory.mktemp("world")
+    (folder / "rapids_stages.py").write_text(STAGES)
+    environ = {
+        "WEIR_STORE": str(folder / "store"),
+        "WEIR_LEDGER": f"sqlite:///{folder}/ledger.db",
+        "WEIR_TEST_CONTROL": str(folder),
+        "AIRFLOW_CONN_WEIR_API": json.dumps({"conn_type": "weir-db"}),
+        "AIRFLOW_CONN_SPARK_CONNECT_WEIR": json.dumps(
+            {"conn_type": "spark_connect", "host": "127.0.0.1", "port": spark_server}
+        ),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environ.items():
+            patch.setenv(name, value)
+        patch.syspath_prepend(str(folder))
+        file = airflow_home / "dags" / "flows.py"
+        file.write_text(FLOWS)
+        yield folder
+        file.unlink()
+        sys.modules.pop("rapids_stages", None)
+
+
+@pytest.fixture
+def run(world):
+    """Run a DAG for a day: the run's state, and by task instance its state, tries and result."""
+    from airflow.dag_processing.dagbag import DagBag
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+
+    bag = DagBag(os.environ["AIRFLOW__CORE__DAGS_FOLDER"], bundle_name="dags-folder")
+    assert not bag.import_errors
+
+    def test(dag_id, day):
+        dag_run = bag.dags[dag_id].test(logical_date=datetime(2013, 1, day, tzinfo=UTC))
+        with create_session() as session:
+            tis = session.query(TaskInstance).filter_by(dag_id=dag_id, run_id=dag_run.run_id).all()
+            states = {(ti.task_id.rpartition(".")[2], ti.map_index): (ti.state, ti.try_number) for ti in tis}
+            pushed = session.query(XComModel).filter_by(dag_id=dag_id, run_id=dag_run.run_id, key="return_value")
+            results = {
+                (row.task_id.rpartition(".")[2], row.map_index): XComModel.deserialize_value(row) for row in pushed
+            }
+            names = {ti.rendered_map_index for ti in tis}
+        return dag_run.state, states, results, names
+
+    return test
+
+
+def published(world, name, day):
+    """The rows of the newest version: the total of each bucket."""
+    import pyarrow.parquet as parquet
+
+    from weir.formats.paths import pointer_folder
+    from weir.formats.pointer import newest, pointer_from_json
+
+    store = world / "store"
+    # A run that is triggered by hand at midnight has the interval that has just ended.
+    epoch = f"{datetime(2013, 1, day, tzinfo=UTC) - timedelta(days=1):%Y%m%dT%H%M%SZ}"
+    versions = store / pointer_folder(name, "sums", epoch)
+    pointer = pointer_from_json((versions / newest(each.name for each in versions.iterdir())).read_bytes())
+    files = [store / each.folder / file for each in pointer.partitions for file in each.files]
+    rows = [row for file in files for row in parquet.read_table(file).to_pylist()]
+    return {row["bucket"]: row["total"] for row in rows}
+
+
+EXPECTED = {bucket: sum(range(bucket, 100, 10)) for bucket in range(10)}
+
+
+def test_a_run_computes_publishes_and_shows_what_it_did(run, world):
+    state, tasks, results, names = run("stumble", 1)
+    assert state == "success"
+    assert set(tasks.values()) == {("success", 1)}
+    assert {"numbers[0]", "numbers[1]", "totals-sums[0]", "totals-sums[1]"} <= names
+    assert sum(results["numbers", index]["rows"] for index in (0, 1)) == 100
+    assert results["numbers", 0]["bytes"] > 0
+    assert results["numbers", 0]["attempt"].startswith("t0001-")
+    assert published(world, "stumble", 1) == EXPECTED
+
+
+def test_a_lost_result_is_made_again_by_its_producer_alone(run, world):
+    (world / "lose").touch()
+    state, tasks, _, _ = run("rapids", 1)
+    assert state == "success"
+    assert tasks["numbers", 1] == ("success", 2)
+    assert tasks["numbers", 0] == ("success", 1)
+    assert tasks["lose", -1] == ("success", 1)
+    assert published(world, "rapids", 1) == EXPECTED
+
+
+def test_a_stage_that_fails_once_is_restarted_by_the_users_retries(run, world):
+    (world / "stumble").write_text("once")
+    state, tasks, _, _ = run("stumble", 2)
+    assert state == "success"
+    assert (tasks["totals-sums", 0], tasks["totals-sums", 1]) == (("success", 2), ("success", 1))
+    assert published(world, "stumble", 2) == EXPECTED
+
+
+def test_a_users_retry_policy_has_the_last_word_and_a_failure_leaves_labels_and_a_note(run, world):
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+
+    (world / "stumble").write_text("once")
+    state, states, _, _ = run("mind", 7)
+    assert (state, states["totals-sums", 0]) == ("success", ("success", 2))
+    with create_session() as session:
+        [ti] = session.query(TaskInstance).filter_by(dag_id="mind", task_id="totals-sums", map_index=0)
+        note = ti.note
+    said = "totals-sums[0] by ValueError"
+    assert note.startswith(f"Weir: application, tried again (owner={said}). ExceptionRetryPolicy: it passes; ")
+    ledger = Ledger.open(f"sqlite:///{world}/ledger.db")
+    with ledger.transaction() as session:
+        rows = session.query(AttemptRow).join(RunRow, RunRow.id == AttemptRow.run).filter(RunRow.dataflow == "mind")
+        [labels] = [row.labels for row in rows if row.failure]
+    ledger.close()
+    assert labels == {"type": "application", "exception": "ValueError", "owner": said}
+
+
+def test_without_retries_a_failure_is_final(run, world):
+    (world / "stumble").write_text("always")
+    try:
+        state, tasks, _, _ = run("fall", 1)
+    finally:
+        (world / "stumble").unlink()
+    assert state == "failed"
+    assert tasks["totals-sums", 0] == ("failed", 1)
+    assert tasks["weir_close", -1][0] == "upstream_failed"
+
+
+def test_an_index_whose_input_is_lost_is_made_again_with_its_producer_and_no_other(run, world):
+    (world / "lose-3").touch()
+    state, tasks, _, names = run("braid", 1)
+    assert state == "success"
+    assert {"numbers[3]", "kept[0]"} <= names
+    assert {task: tries for task, (_, tries) in tasks.items() if tries > 1} == {("numbers", 3): 2, ("kept", 3): 2}
+    assert published(world, "braid", 1) == EXPECTED
+
+
+def test_an_index_that_fails_for_good_stops_no_other_index(run, world):
+    (world / "break").touch()
+    try:
+        state, tasks, _, _ = run("frayed", 1)
+    finally:
+        (world / "break").unlink()
+    assert state == "failed"
+    assert [tasks["numbers", index][0] for index in range(4)] == ["success", "success", "success", "failed"]
+    assert [tasks["kept", index][0] for index in range(4)] == ["success", "success", "success", "upstream_failed"]
+    assert tasks["totals-sums", -1][0] == "upstream_failed"

@@ -1,0 +1,138 @@
+"""Faults do what they say, to what they say, and can be undone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+
+import psutil
+import pytest
+
+from weir.formats.codec import manifest_from_json
+from weir_dev.chaos.data_faults import Harm, harm, harm_state
+from weir_dev.chaos.server_faults import StopDatabase
+from weir_dev.chaos.task_faults import Frozen
+from weir_dev.stack.processes import record
+
+BYTES = bytes(range(200))
+
+
+@pytest.fixture
+def result(tmp_path):
+    (tmp_path / "result").mkdir()
+    (tmp_path / "result" / "part-0.parquet").write_bytes(BYTES)
+    (tmp_path / "result" / "manifest.json").write_text("{}")
+    return tmp_path / "result"
+
+
+def test_a_lost_result_is_gone(result):
+    assert harm(result, Harm.LOST, Random(1)) == "folder lost"
+    assert not result.exists()
+
+
+def test_a_lost_manifest_leaves_the_data(result):
+    assert harm(result, Harm.MANIFEST, Random(1)) == "manifest lost"
+    assert [file.name for file in result.iterdir()] == ["part-0.parquet"]
+
+
+def test_a_cut_file_is_a_shorter_beginning(result):
+    assert harm(result, Harm.CUT, Random(1)) == "file cut short"
+    left = (result / "part-0.parquet").read_bytes()
+    assert len(left) < len(BYTES)
+    assert BYTES.startswith(left)
+
+
+def test_a_flipped_bit_is_one_bit(result):
+    assert "flipped" in harm(result, Harm.BIT, Random(1))
+    after = (result / "part-0.parquet").read_bytes()
+    assert sum((one ^ other).bit_count() for one, other in zip(BYTES, after, strict=True)) == 1
+
+
+@pytest.mark.parametrize("kind", Harm)
+def test_what_is_gone_already_is_no_strike(result, kind):
+    harm(result, Harm.LOST, Random(1))
+    assert harm(result, kind, Random(1)) is None
+
+
+@pytest.fixture
+def state(tmp_path):
+    """A store with a keyed state, and the files that it consists of, by path."""
+    data = (Path(__file__).parents[2] / "golden" / "manifest-v3.json").read_bytes()
+    files = [tmp_path / file.path for file in manifest_from_json(data).state.files]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(BYTES)
+    (tmp_path / "newest").mkdir()
+    (tmp_path / "newest" / "manifest.json").write_bytes(data)
+    return files
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_of_a_state_one_file_is_lost_or_cut_whoever_wrote_it(tmp_path, state, seed):
+    done = harm_state(tmp_path, "newest", Random(seed))
+    harmed = [file for file in state if not file.exists() or file.read_bytes() != BYTES]
+    assert len(harmed) == 1
+    assert done.endswith("lost" if not harmed[0].exists() else "cut short")
+
+
+def test_a_state_that_is_gone_already_is_no_strike(tmp_path):
+    assert harm_state(tmp_path, "newest", Random(1)) is None
+
+
+@pytest.fixture
+def sleeper():
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    yield record("sleeper", process.pid)
+    process.kill()
+    process.wait()
+
+
+def state_of(one):
+    return psutil.Process(one.pid).status()
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_what_is_frozen_goes_on_when_its_time_is_up(sleeper):
+    frozen = Frozen((sleeper,), 0.5)
+    wait_for(lambda: state_of(sleeper) == psutil.STATUS_STOPPED)
+    wait_for(frozen.is_over)
+    wait_for(lambda: state_of(sleeper) != psutil.STATUS_STOPPED)
+
+
+def test_what_is_frozen_can_be_thawed_at_once(sleeper):
+    frozen = Frozen((sleeper,), 3600)
+    wait_for(lambda: state_of(sleeper) == psutil.STATUS_STOPPED)
+    assert not frozen.is_over()
+    frozen.thaw()
+    wait_for(frozen.is_over)
+    wait_for(lambda: state_of(sleeper) != psutil.STATUS_STOPPED)
+
+
+class Database:
+    """A server that notes what is done to it."""
+
+    def __init__(self):
+        self.done = []
+
+    def stop(self):
+        self.done.append("stop")
+
+    def start(self):
+        self.done.append("start")
+
+
+def test_a_stopped_database_is_started_once_whoever_is_first():
+    database = Database()
+    strike = StopDatabase(database).strike(None, Random(4))
+    strike.mend()
+    wait_for(strike.is_over)
+    assert database.done == ["stop", "start"]

@@ -1,0 +1,54 @@
+"""What a seed decides: the kinds of faults, their order and their times."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from weir.errors import Misconfigured
+from weir_dev.chaos.plan import LONGEST_SECONDS, SHORTEST_SECONDS, blows, chosen, known_faults
+
+FAULTS = known_faults(15, 2, object())
+
+
+def told(seed, count=100):
+    return [(blow.after, blow.fault.name, blow.chance.random()) for blow in islice(blows(seed, FAULTS), count)]
+
+
+def test_a_seed_gives_the_same_faults_again():
+    assert told(7) == told(7)
+
+
+def test_another_seed_gives_others():
+    assert told(7) != told(8)
+
+
+def test_each_kind_strikes_before_any_strikes_again():
+    names = [name for _, name, _ in told(3, len(FAULTS))]
+    assert sorted(names) == sorted(fault.name for fault in FAULTS)
+
+
+def test_faults_follow_each_other_within_the_bounds():
+    assert all(SHORTEST_SECONDS <= after <= LONGEST_SECONDS for after, _, _ in told(5, 500))
+
+
+def test_no_two_kinds_have_one_name():
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS)
+
+
+def test_only_those_that_were_asked_for_strike():
+    assert [fault.name for fault in chosen(FAULTS, ["bit", "scheduler"])] == ["bit", "scheduler"]
+    assert chosen(FAULTS, []) == FAULTS
+
+
+@pytest.mark.parametrize(("name", "advice"), [("schedular", "did you mean scheduler?"), ("fire", "Known are task,")])
+def test_an_unknown_fault_is_refused_with_those_that_are_known(name, advice):
+    with pytest.raises(Misconfigured, match=name) as refused:
+        chosen(FAULTS, [name])
+    assert advice in str(refused.value)
+
+
+def test_faults_of_a_cluster_and_a_database_need_them():
+    with pytest.raises(Misconfigured, match="--spark-workers"):
+        chosen(known_faults(15, 0, None), ["executor"])

@@ -1,0 +1,170 @@
+"""The judge of a chaos run: it sees what is wrong, each thing by itself, and nothing where all is right."""
+
+from __future__ import annotations
+
+import importlib.util
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from weir.dataflow import Dataflow
+from weir.formats.paths import pointer_folder
+from weir.ledger.database.tables import AttemptRow, OwedClearRow, PublicationRow, ResultRow
+from weir.testing.fakes.ledgers import fast_folder
+from weir_dev.chaos.field import Field
+from weir_dev.chaos.report import Struck, costs
+from weir_dev.chaos.verdict import broken_invariants
+
+EPOCH = "20130101T000000Z"
+_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[2] / "weir/conftest.py")
+small = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(small)
+
+
+@pytest.fixture
+def closed():
+    """A world whose one run is closed, and the field on it."""
+    with fast_folder() as folder:
+        (folder / "store").mkdir()
+        world = small.World(folder, small.ladder())
+        world.run_id = world.airflow.dag_run()
+        world.airflow.run_until_quiet()
+        stack = SimpleNamespace(store_url=f"file://{folder}/store", ledger_url=f"sqlite:///{folder}/ledger.db")
+        field = Field(stack, folder / "control.json", "ladder", "delays")
+        yield world, field
+        field.ledger.close()
+
+
+def change(world, row, **values):
+    with world.ledger.transaction() as session:
+        found = session.query(row).order_by(row.id).first()
+        for name, value in values.items():
+            setattr(found, name, value)
+
+
+def test_a_sound_run_breaks_nothing(closed):
+    _, field = closed
+    assert broken_invariants(field) == []
+
+
+def test_a_run_whose_results_were_released_is_sound(closed):
+    world, field = closed
+    flow = world.airflow.flow
+    world.airflow.deploy(Dataflow(flow.name, flow.stages, keep="on_consumed"))
+    world.airflow.dag_run(2)
+    world.airflow.run_until_quiet()
+    with world.ledger.transaction() as session:
+        assert session.query(ResultRow).filter_by(state="released").count() > 0
+    assert broken_invariants(field) == []
+
+
+def a_file_of(world, stage):
+    return next(path for path in sorted((world.folder / "store" / "ladder" / EPOCH / stage).rglob("part-0.bin")))
+
+
+def lose_a_file(world):
+    a_file_of(world, "joined").unlink()
+    return "joined"
+
+
+def flip_a_bit(world):
+    file = a_file_of(world, "totals")
+    data = bytearray(file.read_bytes())
+    data[3] ^= 4
+    file.write_bytes(data)
+    return "damaged"
+
+
+def know_a_loss(world):
+    change(world, ResultRow, state="lost")
+    return "is not valid, or lost"
+
+
+def leave_an_attempt_running(world):
+    change(world, AttemptRow, state="running")
+    return "is running"
+
+
+def owe_a_clear(world):
+    with world.ledger.transaction() as session:
+        attempt = session.query(AttemptRow).first()
+        session.add(
+            OwedClearRow(
+                dataflow="ladder",
+                run=attempt.run,
+                region=attempt.region,
+                subtask=attempt.subtask,
+                dag_id="dag",
+                run_id=world.run_id,
+                task_id=attempt.task_id,
+                map_index=0,
+                expected_try=1,
+                reason="a test",
+                created_at=datetime.now(UTC),
+            )
+        )
+    return "is owed"
+
+
+def publish_another(world):
+    folder = pointer_folder("ladder", "delays", EPOCH)
+    pointer = world.store.read(f"{folder}/000001.json")
+    world.store.create(f"{folder}/000002.json", pointer.replace(b'"version": 1', b'"version": 2'))
+    return "readers see version 2, but the ledger published 1"
+
+
+def publish_what_is_not_current(world):
+    change(world, ResultRow, is_current=False)
+    with world.ledger.transaction() as session:
+        for row in session.query(ResultRow).filter_by(stage="delays"):
+            row.digest = "another"
+    return "is not of the current results"
+
+
+def damage_what_is_published_and_current_no_more(world):
+    file = a_file_of(world, "delays")
+    world.airflow.clear_by_hand(world.run_id, "report-delays")
+    world.airflow.run_until_quiet()
+    data = file.read_bytes()
+    file.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+    return "delays[0] (plain)"
+
+
+def forget_a_publication(world):
+    change(world, PublicationRow, published_at=None)
+    return "readers see version 1, but the ledger published 0"
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        lose_a_file,
+        flip_a_bit,
+        know_a_loss,
+        leave_an_attempt_running,
+        owe_a_clear,
+        publish_another,
+        publish_what_is_not_current,
+        forget_a_publication,
+        damage_what_is_published_and_current_no_more,
+    ],
+)
+def test_what_is_broken_is_named(closed, break_it):
+    world, field = closed
+    what = break_it(world)
+    assert any(what in each for each in broken_invariants(field)), broken_invariants(field)
+
+
+def test_what_runs_again_is_counted_for_the_fault_before_it_and_the_rest_is_spared(closed):
+    world, field = closed
+    struck = [Struck("lost", world.airflow.time)]
+    a_file_of(world, "joined").unlink()
+    world.airflow.clear_by_hand(world.run_id, "totals", 0)
+    world.airflow.run_until_quiet()
+    struck.append(Struck("nothing", world.airflow.time + timedelta(seconds=1)))
+    first, second = costs(field.ledger, "ladder", struck)
+    assert first.again == {"joined": 1, "totals": 2}
+    assert first.spared == 7
+    assert (second.again, second.spared) == ({}, 9)

@@ -1,0 +1,33 @@
+"""What the demo prints is short, and leaves nothing out that it found."""
+
+from __future__ import annotations
+
+from weir.cli.airflow_api import TaskInstance
+from weir_dev.demo.hold import LostPartition
+from weir_dev.demo.report import in_short, reason_in_short
+
+LOST = LostPartition("join[0] by carrier", "flights/e/join/by-carrier/0/t1", 411, 10219, ("by_carrier[0]",), 14)
+
+
+def named(*names):
+    return [TaskInstance(task_id, map_index, "run", "success", 1, "") for task_id, map_index in names]
+
+
+def test_neighbours_of_a_mapped_task_are_named_together():
+    found = named(("join", 1), ("clean", 2), ("clean", 0), ("weather", -1), ("clean", 1), ("by", 0), ("by", 2))
+    assert in_short(found) == "by[0], by[2], clean[0..2], join[1], weather"
+
+
+def test_a_reason_leaves_out_which_result_was_lost_and_its_folder():
+    reason = (
+        "join[0] (by-carrier) of flights@e: missing, expected flights/e/join/by-carrier/0/t1/manifest.json, found no "
+        "such file; needed by by_carrier[0]"
+    )
+    assert (
+        reason_in_short(reason, LOST) == "missing, expected manifest.json, found no such file; needed by by_carrier[0]"
+    )
+
+
+def test_any_other_reason_stays_as_it_is():
+    for reason in ("try 2: cleared by a person, backtrack; try 3: retry, committed", "nothing it reads is made again"):
+        assert reason_in_short(reason, LOST) == reason

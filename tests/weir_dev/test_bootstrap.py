@@ -1,0 +1,223 @@
+"""The launcher: one command on a fresh machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from weir_dev.bootstrap import STAMP_NAME, InstallError, ensure_installed, installed, requirement
+
+ROOT = Path(__file__).parents[2]
+
+
+class Installer:
+    """Does what pip would, in no time; `fails` says how often it is interrupted first."""
+
+    def __init__(self, fails=0):
+        self.fails = fails
+        self.calls = []
+        self.may_finish = threading.Event()
+        self.may_finish.set()
+
+    def __call__(self, root, venv, only_project):
+        self.calls.append(only_project)
+        self.may_finish.wait(10)
+        (venv / "bin").mkdir(parents=True, exist_ok=True)
+        (venv / "bin" / "python").touch()
+        if len(self.calls) <= self.fails:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    root = tmp_path / "a checkout"
+    root.mkdir()
+    (root / "requirements.lock").write_text("a==1\n")
+    (root / "pyproject.toml").write_text("[project]\n")
+    return root
+
+
+def test_installs_once(checkout):
+    installer = Installer()
+    first = ensure_installed(checkout, installer)
+    assert ensure_installed(checkout, installer) == first == checkout / ".venv" / "bin" / "python"
+    assert installer.calls == [False]
+
+
+def test_installs_all_anew_when_the_lock_changes(checkout):
+    installer = Installer()
+    ensure_installed(checkout, installer)
+    (checkout / "requirements.lock").write_text("a==2\n")
+    ensure_installed(checkout, installer)
+    assert installer.calls == [False, False]
+
+
+def test_installs_only_the_project_anew_when_only_that_changes(checkout):
+    installer = Installer()
+    ensure_installed(checkout, installer)
+    (checkout / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+    ensure_installed(checkout, installer)
+    assert installer.calls == [False, True]
+
+
+def test_an_interrupted_installation_is_not_taken_for_a_whole_one(checkout):
+    installer = Installer(fails=1)
+    with pytest.raises(KeyboardInterrupt):
+        ensure_installed(checkout, installer)
+    assert installed(checkout / ".venv") is None
+    ensure_installed(checkout, installer)
+    assert installer.calls == [False, False]
+
+
+def test_an_interrupted_update_of_the_project_installs_all_anew(checkout):
+    ensure_installed(checkout, Installer())
+    (checkout / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+    broken = Installer(fails=1)
+    with pytest.raises(KeyboardInterrupt):
+        ensure_installed(checkout, broken)
+    ensure_installed(checkout, broken)
+    assert broken.calls == [True, False]
+
+
+def test_two_at_once_install_once(checkout):
+    installer = Installer()
+    installer.may_finish.clear()
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(ensure_installed(checkout, installer))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    installer.may_finish.set()
+    for thread in threads:
+        thread.join(30)
+    assert installer.calls == [False]
+    assert len(set(found)) == 1
+    assert len(found) == 4
+
+
+def test_a_checkout_that_was_moved_is_installed_anew(checkout, tmp_path):
+    installer = Installer()
+    ensure_installed(checkout, installer)
+    moved = checkout.rename(tmp_path / "elsewhere")
+    ensure_installed(moved, installer)
+    assert installer.calls == [False, False]
+
+
+WATCHED = """
+import sys
+from pathlib import Path
+from weir_dev.bootstrap import Progress, ensure_installed
+
+def installer(root, venv, only_project):
+    progress = Progress(2)
+    for line in ("Collecting a", "Collecting b", "Installing collected packages: a, b"):
+        progress.line(line)
+    progress.close()
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin" / "python").touch()
+
+print(ensure_installed(Path(sys.argv[1]), installer))
+"""
+
+
+def test_an_installation_goes_on_when_nobody_reads_its_progress_any_more(checkout):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-c", WATCHED, str(checkout)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=writer, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stdout) == (0, f"{checkout / '.venv' / 'bin' / 'python'}\n")
+    assert installed(checkout / ".venv") is not None
+
+
+def test_progress_leaves_stdout_to_the_command(checkout):
+    done = subprocess.run([sys.executable, "-c", WATCHED, str(checkout)], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{checkout / '.venv' / 'bin' / 'python'}\n"
+    assert done.stderr == "weir: 1/2 a\nweir: Installing collected packages: a, b\n"
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", "null"])
+def test_a_damaged_stamp_is_no_stamp(checkout, damage):
+    ensure_installed(checkout, Installer())
+    (checkout / ".venv" / STAMP_NAME).write_text(damage)
+    assert installed(checkout / ".venv") is None
+
+
+def test_the_lock_pins_the_build_tool_with_hashes():
+    part = requirement((ROOT / "requirements.lock").read_text(), "setuptools")
+    assert part.startswith("setuptools==")
+    assert part.count("--hash=sha256:") >= 1
+    assert len(re.findall(r"(?m)^[a-z]", part)) == 1
+
+
+def test_a_lock_without_the_build_tool_says_so():
+    with pytest.raises(InstallError, match="does not pin setuptools"):
+        requirement("a==1 \\\n    --hash=sha256:00\n", "setuptools")
+
+
+@pytest.fixture
+def launcher(tmp_path):
+    """The launcher in a checkout whose bootstrap only prints its arguments, on a PATH with these programs alone."""
+    root = tmp_path / "check out"
+    (root / "include/weir/cli").mkdir(parents=True)
+    shutil.copy(ROOT / "weir", root / "weir")
+    (root / "include/weir_dev/bootstrap.py").write_text("import sys; print(sys.argv[1:])")
+    path = tmp_path / "path"
+    path.mkdir()
+    for program in ("sh", "dirname", "readlink"):
+        (path / program).symlink_to(shutil.which(program))
+
+    def run(*arguments, pythons=(), start=root / "weir", **environ):
+        for name, script in dict(pythons).items():
+            (path / name).write_text(script)
+            (path / name).chmod(0o755)
+        environ = {"PATH": str(path), "HOME": str(tmp_path), **environ}
+        return subprocess.run([start, *arguments], env=environ, cwd="/", capture_output=True, text=True, check=False)
+
+    run.root = root
+    return run
+
+
+GOOD = f"#!/bin/sh\nexec '{Path(sys.executable).resolve()}' \"$@\"\n"
+TOO_OLD = "#!/bin/sh\nexit 1\n"
+WITHOUT_VENV = '#!/bin/sh\ncase "$2" in *ensurepip*) exit 1;; *) exit 0;; esac\n'
+
+
+def test_launcher_starts_from_anywhere_and_keeps_arguments_apart(launcher):
+    done = launcher("runs", "two words", "", pythons={"python3": GOOD})
+    assert done.stdout == f"{[str(launcher.root), 'runs', 'two words', '']}\n"
+
+
+def test_launcher_starts_through_a_link(launcher, tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(launcher.root / "weir")
+    assert str(launcher.root) in launcher("demo", pythons={"python3": GOOD}, start=link).stdout
+
+
+def test_launcher_passes_over_a_python_that_is_too_old(launcher):
+    done = launcher("demo", pythons={"python3": TOO_OLD, "python3.12": GOOD})
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_launcher_without_any_python_says_what_to_install(launcher):
+    done = launcher("demo")
+    assert done.returncode == 2
+    assert "Python 3.11" in done.stderr
+    assert "no Python at all" in done.stderr
+
+
+def test_launcher_without_venv_says_what_to_install(launcher):
+    done = launcher("demo", pythons={"python3": WITHOUT_VENV, "python3.12": TOO_OLD})
+    assert done.returncode == 2
+    assert "apt install python3-venv" in done.stderr
+
+
+def test_launcher_and_ci_can_be_executed():
+    assert os.access(ROOT / "weir", os.X_OK)
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)

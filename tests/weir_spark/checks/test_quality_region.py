@@ -1,0 +1,174 @@
+"""A region's stages are checked by suites on what they have written; what is violated is reported, never raised."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from weir.dataflow.quality import Policy
+from weir.dataflow.state import keyed_state
+from weir.formats.checks import CheckToRun, Outcome, Why
+from weir.formats.codec import region_report_from_json, region_report_to_json
+from weir.formats.region_job import InputToRead
+from weir.formats.suite import Expectation, Severity, Suite
+from weir.testing.fakes.state_chain import StateChain
+from weir.topology.partitions import Layout
+from weir_spark.region import region
+
+pytestmark = pytest.mark.spark
+
+NUMBERS = """
+def numbers(ctx):
+    text = "if(id = 7, null, string(id)) text"
+    return ctx.spark.sql(f"select id key, {text}, date('2013-01-01') + int(id) day from range(40)")
+
+def even(ctx, numbers):
+    return numbers.where("key % 2 = 0")
+
+def total(ctx, even, seen):
+    seen.upsert(even.selectExpr("key", "1L n"))
+    return even
+"""
+
+NOT_NULL = Expectation("expect_column_values_to_not_be_null", {"column": "text"})
+FEW = Expectation("expect_column_values_to_be_between", {"column": "key", "max_value": 37}, blames=("numbers",))
+
+
+def to_run(*expectations, policy=Policy.FAIL, passed=()):
+    return CheckToRun(Suite("suite", "fingerprint", expectations), policy, Why.FRESH, passed)
+
+
+@pytest.fixture
+def run(spark, store):
+    def do(job):
+        lines = []
+        report = region.run(job, spark, store, lines.append)
+        assert region_report_from_json(region_report_to_json(report)) == report
+        return report, "\n".join(lines)
+
+    return do
+
+
+def test_what_was_written_is_checked_and_examples_are_given(run, jobs, pipeline) -> None:
+    module = pipeline(NUMBERS)
+    day = Expectation("expect_column_values_to_be_between", {"column": "day", "max_value": "2013-01-30"}, Severity.WARN)
+    output = jobs.output("numbers", Layout(("key",), 128))
+    stage = jobs.stage("numbers", f"{module}:numbers", output, checks=(to_run(NOT_NULL, FEW, day),))
+    report, said = run(jobs.region(stage))
+    (check,) = report.checks
+    assert (check.stage, check.subtask, check.suite, check.fingerprint) == ("numbers", 0, "suite", "fingerprint")
+    assert (check.rows, check.digest) == (40, str(report.outputs[0].digest))
+    missing, few, late = check.results
+    assert (missing.success, missing.unexpected, missing.rows) == (False, 1, 40)
+    assert (few.success, few.unexpected, few.rows, few.blames) == (False, 2, 40, ("numbers",))
+    assert sorted(few.examples) == [38, 39]
+    assert (late.unexpected, len(late.examples), "2013-02-01" in late.examples) == (10, 10, True)
+    assert (check.outcome, check.violated) == (Outcome.FAILED, (missing, few))
+    assert "expect_column_values_to_be_between(key): 2 of 40 rows" in said
+    assert report.metrics["check numbers"] >= check.seconds
+
+
+def test_rows_that_have_passed_are_not_checked_again(run, jobs, pipeline) -> None:
+    module = pipeline(NUMBERS)
+
+    def again(*passed):
+        check = to_run(FEW, passed=passed)
+        report, _ = run(jobs.region(jobs.stage("even", f"{module}:numbers", jobs.output("even"), checks=(check,))))
+        return report.checks[0]
+
+    first = again("another digest")
+    second = again("another digest", first.digest)
+    assert (first.outcome, first.is_same) == (Outcome.FAILED, False)
+    assert (second.outcome, second.results, second.digest) == (Outcome.SAME, (), first.digest)
+
+
+def test_a_stage_that_writes_nothing_is_computed_once_and_checked(run, jobs, pipeline) -> None:
+    module = pipeline(NUMBERS)
+    rows = Expectation("expect_table_row_count_to_equal", {"value": 40})
+    report, _ = run(
+        jobs.region(
+            jobs.stage("numbers", f"{module}:numbers", is_source=True, checks=(to_run(rows, FEW, policy=Policy.WARN),)),
+            jobs.stage("even", f"{module}:even", jobs.output("even"), pipelined={"numbers": "numbers"}),
+        )
+    )
+    (check,) = report.checks
+    assert (check.stage, check.rows, check.outcome) == ("numbers", 40, Outcome.WARNED)
+    assert [each.success for each in check.results] == [True, False]
+    assert "compute numbers" in report.metrics
+
+
+def test_a_checked_stage_behind_a_copy_is_computed_all_the_same(run, jobs, pipeline) -> None:
+    module = pipeline(NUMBERS)
+
+    def stages(copy):
+        return (
+            jobs.stage("numbers", f"{module}:numbers", is_source=True, checks=(to_run(FEW),)),
+            jobs.stage("even", f"{module}:even", pipelined={"numbers": "numbers"}, **copy),
+            jobs.stage("out", "", jobs.output("out"), pipelined={"even": "even"}),
+        )
+
+    copy = jobs.copy("even")
+    first, _ = run(jobs.region(*stages({"copy": copy})))
+    second, _ = run(jobs.region(*stages({"resume": jobs.resume(copy)})))
+    assert second.resumed == ("even",)
+    assert [each.results for each in second.checks] == [each.results for each in first.checks]
+
+
+def test_all_of_a_keyed_state_is_checked_not_only_what_has_changed(run, jobs, pipeline, store) -> None:
+    module = pipeline(NUMBERS)
+    chain = StateChain(store, keyed_state("seen", key="key", schema="key BIGINT, n BIGINT"))
+    rows = Expectation("expect_table_row_count_to_equal", {"value": 40})
+    unique = Expectation("expect_column_values_to_be_unique", {"column": "key"})
+    layout, everything = Layout(("key",), 128), (0, 127)
+
+    def epoch(name, function):
+        output = chain.output(name)
+        seen = InputToRead("seen", layout, "", (), everything, chain.state.schema, chain.read(name))
+        job = jobs.region(
+            jobs.stage("numbers", f"{module}:{function}", is_source=True),
+            jobs.stage("total", f"{module}:total", pipelined={"even": "numbers"}, inputs=(seen,)),
+            jobs.stage(
+                "seen", "", output, pipelined={"total": "total"}, keeps_state_of="seen", checks=(to_run(rows, unique),)
+            ),
+            epoch=name,
+        )
+        report, _ = run(job)
+        (written,) = report.outputs
+        chain.go_on(name, {everything: written})
+        return written, report.checks[0]
+
+    pipeline_of_more = NUMBERS.replace("range(40)", "range(35, 45)")
+    first, check = epoch("20130101T000000Z", "numbers")
+    assert (first.digest.rows, check.rows, check.outcome) == (40, 40, Outcome.PASSED)
+    module = pipeline(pipeline_of_more)
+    second, check = epoch("20130102T000000Z", "numbers")
+    assert (second.state.changed, check.rows, check.outcome) == (10, 45, Outcome.FAILED)
+    assert [(each.observed, each.rows) for each in check.results] == [(45, None), (None, 45)]
+
+
+def test_an_expectation_that_cannot_be_computed_says_why_and_leaves_the_others_alone(run, jobs, pipeline) -> None:
+    module = pipeline(NUMBERS)
+    asked = (
+        Expectation("expect_column_values_to_not_be_null", {"column": "texts"}),
+        Expectation("expect_column_values_to_match_regex", {"column": "text", "regex": "("}),
+        Expectation("expect_column_values_to_be_in_set", {"column": "text", "value_set": [1, 2]}),
+        Expectation("expect_column_values_to_be_in_set", {"column": "day", "value_set": ["no day"]}),
+        NOT_NULL,
+    )
+    stage = jobs.stage("numbers", f"{module}:numbers", jobs.output("numbers"), checks=(to_run(*asked),))
+    report, _ = run(jobs.region(stage))
+    absent, regex, numbers, day, missing = report.checks[0].results
+    assert absent.error == "there is no column 'texts': there are key, text, day"
+    assert "Unclosed group near index 1" in regex.error
+    assert day.error
+    assert [each.success for each in (absent, regex, day)] == [False, False, False]
+    assert (missing.error, missing.unexpected, numbers.rows) == ("", 1, 39)
+
+
+def test_plain_expectations_need_no_great_expectations(run, jobs, pipeline, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "great_expectations", None)
+    module = pipeline(NUMBERS)
+    stage = jobs.stage("numbers", f"{module}:numbers", jobs.output("numbers"), checks=(to_run(NOT_NULL, FEW),))
+    report, _ = run(jobs.region(stage))
+    assert len(report.checks[0].violated) == 2

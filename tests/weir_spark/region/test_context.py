@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+
+from weir.errors import Misconfigured
+from weir_spark.region.context import check_call, load
+
+
+def test_a_function_is_loaded_by_module_and_name(pipeline) -> None:
+    module = pipeline("def clean(ctx, flights):\n    return flights\n")
+    assert load(f"{module}:clean", "stage clean")(None, 7) == 7
+
+
+@pytest.mark.parametrize("reference", ["clean", ":clean", "module:", ""])
+def test_a_reference_needs_a_module_and_a_name(reference) -> None:
+    with pytest.raises(Misconfigured, match=r"stage clean: expected a function as 'module:function'"):
+        load(reference, "stage clean")
+
+
+def test_an_unknown_module_is_named() -> None:
+    with pytest.raises(Misconfigured, match="stage clean: there is no module 'no_such_pipeline' on this machine"):
+        load("no_such_pipeline.flights:clean", "stage clean")
+
+
+def test_a_module_that_cannot_import_what_it_needs_says_so(pipeline) -> None:
+    module = pipeline("import no_such_library\n")
+    with pytest.raises(Misconfigured, match=f"importing the module {module} failed: .*no_such_library"):
+        load(f"{module}:clean", "stage clean")
+
+
+def test_an_unknown_function_is_named_with_the_one_that_was_meant(pipeline) -> None:
+    module = pipeline("def clean(ctx):\n    pass\n")
+    with pytest.raises(Misconfigured, match="has no function 'claen', did you mean 'clean'"):
+        load(f"{module}:claen", "stage clean")
+
+
+def test_an_error_of_the_modules_own_code_passes_through(pipeline) -> None:
+    module = pipeline("1 / 0\n")
+    with pytest.raises(ZeroDivisionError):
+        load(f"{module}:clean", "stage clean")
+
+
+def test_a_function_that_does_not_take_its_inputs_is_refused_with_the_declaration_to_write() -> None:
+    def clean(ctx, flight):
+        pass
+
+    with pytest.raises(Misconfigured, match=r"expected `def clean\(ctx, flights\)`, found `def clean\(ctx, flight\)`"):
+        check_call(clean, "stage clean", ("ctx",), ("flights",))

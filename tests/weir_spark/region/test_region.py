@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import textwrap
+from datetime import UTC, datetime
+
+import pytest
+
+from weir.errors import Internal, Misconfigured
+from weir.formats.codec import region_report_from_json, region_report_to_json
+from weir.topology.partitions import PLAIN, Layout
+from weir_spark.region import region
+from weir_spark.results.digest import digest_of
+from weir_spark.results.reader import read_input
+
+pytestmark = pytest.mark.spark
+
+BY_KEY = Layout(("key",), 128)
+
+
+@pytest.fixture
+def run(spark, store):
+    def do(job, say=lambda line: None):
+        return region.run(job, spark, store, say)
+
+    return do
+
+
+NUMBERS = """
+def numbers(ctx):
+    return ctx.spark.sql("select id key, string(id) text from range(100)")
+
+def even(ctx, numbers):
+    return numbers.where("key % 2 = 0")
+"""
+
+
+def test_the_stages_of_a_region_are_one_plan_whose_last_result_is_written(run, jobs, pipeline, spark) -> None:
+    module = pipeline(NUMBERS)
+    report = run(
+        jobs.region(
+            jobs.stage("numbers", f"{module}:numbers", is_source=True),
+            jobs.stage("even", f"{module}:even", jobs.output("even", BY_KEY), pipelined={"numbers": "numbers"}),
+        )
+    )
+    (output,) = report.outputs
+    assert (output.stage, output.layout, output.digest.rows) == ("even", BY_KEY, 50)
+    assert region_report_from_json(region_report_to_json(report)) == report
+    assert report.session["spark.sql.session.timeZone"] == "UTC"
+    assert {"prepare", "plan even", f"write even ({BY_KEY.id})", f"seal even ({BY_KEY.id})"} <= report.metrics.keys()
+
+
+def test_a_blocking_input_is_read_by_the_key_groups_of_the_subtask(run, jobs, pipeline) -> None:
+    module = pipeline(NUMBERS)
+    written = run(jobs.region(jobs.stage("numbers", f"{module}:numbers", jobs.output("numbers", BY_KEY))))
+    seen = 0
+    for subtask, groups in enumerate([(0, 42), (43, 85), (86, 127)]):
+        read = jobs.read("numbers", *written.outputs, key_groups=groups)
+        output = jobs.output("even", subtask=subtask)
+        stage = jobs.stage("even", f"{module}:even", output, inputs=(read,), subtask=subtask, parallelism=3)
+        seen += run(jobs.region(stage)).outputs[0].digest.rows
+    assert seen == 50
+
+
+def test_a_stage_knows_its_epoch_interval_subtask_parallelism_and_parameters(run, jobs, pipeline, spark) -> None:
+    module = pipeline(
+        textwrap.dedent("""
+        def seen(ctx, slice):
+            times = [str(each) for each in ctx.interval]
+            found = [ctx.epoch, *times, ctx.subtask, ctx.parallelism, ctx.parameters["a"]]
+            return ctx.spark.createDataFrame([(str(found), slice["airport"])], "found string, airport string")
+        """)
+    )
+    stage = jobs.stage(
+        "seen",
+        f"{module}:seen",
+        jobs.output("seen"),
+        is_source=True,
+        subtask=1,
+        parallelism=3,
+        slice={"airport": "JFK"},
+    )
+    report = run(jobs.region(stage, parameters={"a": [1, 2]}))
+    (row,) = read_input(spark, jobs.read("seen", *report.outputs)).collect()
+    days = [datetime(2013, 1, day, tzinfo=UTC) for day in (1, 2)]
+    assert row.asDict() == {
+        "found": str(["20130101T000000Z", *map(str, days), 1, 3, [1, 2]]),
+        "airport": "JFK",
+    }
+
+
+def test_a_sink_stages_the_rows_of_its_input(run, jobs, pipeline) -> None:
+    module = pipeline(NUMBERS)
+    report = run(
+        jobs.region(
+            jobs.stage("numbers", f"{module}:numbers", is_source=True),
+            jobs.stage("published", "", jobs.output("published"), pipelined={"numbers": "numbers"}),
+        )
+    )
+    assert [(output.stage, output.digest.rows) for output in report.outputs] == [("published", 100)]
+
+
+RANDOM = """
+from pyspark.sql import functions as F
+
+def random(ctx):
+    return ctx.spark.range(100).select(F.col("id").alias("key"), F.uuid().alias("text"))
+
+def same(ctx, random):
+    return random
+"""
+
+
+def test_a_stage_that_is_used_twice_is_computed_once(run, jobs, pipeline, spark) -> None:
+    module = pipeline(RANDOM)
+    report = run(
+        jobs.region(
+            jobs.stage("random", f"{module}:random", jobs.output("random"), jobs.output("random", BY_KEY)),
+            jobs.stage("same", f"{module}:same", jobs.output("same"), pipelined={"random": "random"}),
+        )
+    )
+    digests = {digest_of(read_input(spark, jobs.read("x", output)).select("key", "text")) for output in report.outputs}
+    assert len(report.outputs) == 3
+    assert len(digests) == 1
+
+
+def test_the_code_is_fingerprinted_by_the_modules_that_travel(run, jobs, pipeline, monkeypatch) -> None:
+    module, other = pipeline(NUMBERS), pipeline(NUMBERS + "\n")
+    codes = [
+        run(jobs.region(jobs.stage("numbers", f"{name}:numbers", jobs.output("numbers")))).code
+        for name in (module, module, other)
+    ]
+    assert codes[0] == codes[1] != codes[2]
+    assert codes[0].startswith("sha256:")
+
+
+def test_an_unknown_function_is_refused_before_anything_is_computed(run, jobs, pipeline, store) -> None:
+    module = pipeline(NUMBERS)
+    output = jobs.output("numbers")
+    with pytest.raises(Misconfigured, match=r"stage even: .* has no function 'evn', did you mean 'even'"):
+        run(
+            jobs.region(
+                jobs.stage("numbers", f"{module}:numbers", output),
+                jobs.stage("even", f"{module}:evn", jobs.output("even"), pipelined={"numbers": "numbers"}),
+            )
+        )
+    assert store.folders("") == []
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("pass", "must return a Spark DataFrame, found NoneType .is a `return` missing"),
+        ("return [1, 2]", "must return a Spark DataFrame, found list"),
+        ("return ctx.spark.sql('select 1 other')", "returns no column 'key'"),
+        ("return ctx.spark.sql('select double(1) key')", "key column key: a key column cannot be of type double"),
+    ],
+)
+def test_a_stage_that_does_not_return_what_it_must_is_refused(run, jobs, pipeline, body, message) -> None:
+    module = pipeline(f"def numbers(ctx):\n    {body}\n")
+    with pytest.raises(Misconfigured, match=f"stage numbers.*{message}"):
+        run(jobs.region(jobs.stage("numbers", f"{module}:numbers", jobs.output("numbers", BY_KEY))))
+
+
+def test_a_dataframe_of_another_session_is_refused(run, jobs, pipeline, session_of) -> None:
+    module = pipeline("OTHER = []\n\ndef numbers(ctx):\n    return OTHER[0].range(3)\n")
+    __import__(module).OTHER.append(session_of())
+    with pytest.raises(Misconfigured, match="returns a DataFrame of another Spark session"):
+        run(jobs.region(jobs.stage("numbers", f"{module}:numbers", jobs.output("numbers"))))
+
+
+def test_a_sink_has_one_input(run, jobs) -> None:
+    with pytest.raises(Internal, match="the sink published has one pipelined input"):
+        run(jobs.region(jobs.stage("published", "", jobs.output("published")), modules=("weir_spark",)))
+
+
+def test_plain_results_are_read_whole(run, jobs, pipeline, spark) -> None:
+    module = pipeline(NUMBERS)
+    written = run(jobs.region(jobs.stage("numbers", f"{module}:numbers", jobs.output("numbers", PLAIN))))
+    assert read_input(spark, jobs.read("numbers", *written.outputs)).count() == 100

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import weir_spark
+from weir.dataflow import keyed_state
+from weir.formats.codec import region_job_to_json, region_report_from_json
+from weir.formats.region_job import InputToRead, StateToRead
+from weir.topology.partitions import Layout
+
+pytestmark = pytest.mark.spark
+
+RUN_REGION = Path(weir_spark.__file__).parents[1] / "run_region.py"
+TEXT = "def numbers(ctx):\n    return ctx.spark.range(10)\n"
+
+
+STATE = """
+def count(key, rows, state):
+    state.reducing("n", lambda one, other: one + other).add(len(rows))
+    return key[0], state.value("n").get()
+
+def tails(ctx, history, known):
+    flights = ctx.spark.sql("select string(id % 3) tail from range(10)")
+    history.upsert(flights.groupBy("tail").count().selectExpr("tail", "count n"))
+    return known.per_key(flights, count, "tail STRING, n BIGINT")
+"""
+BY_TAIL = Layout(("tail",), 128)
+EMPTY = StateToRead(keyed_state("history", key="tail", schema="tail STRING, n BIGINT"), (), (), 0, None, is_full=False)
+
+
+@pytest.fixture
+def run_region(store, jobs, tmp_path, monkeypatch):
+    """Run the program on a job with one stage, in a process of its own; the report where it wrote one."""
+    modules = tmp_path / "of the program"
+    modules.mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(modules))
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+
+    def run(text: str, *arguments: str, expected: int = 0, stages=None):
+        (modules / "program_pipeline.py").write_text(text)
+        job = jobs.region(*(stages or [jobs.stage("numbers", "program_pipeline:numbers", jobs.output("numbers"))]))
+        store.create("job.json", region_job_to_json(job))
+        done = subprocess.run(
+            [sys.executable, str(RUN_REGION), f"{store.url}/job.json", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == expected, done.stdout + done.stderr
+        return done.stderr if expected else region_report_from_json(store.read(job.report))
+
+    return run
+
+
+def test_it_runs_a_region_on_a_connect_server(server, run_region) -> None:
+    assert run_region(TEXT, "--remote", server.url).outputs[0].digest.rows == 10
+
+
+def test_it_runs_a_region_in_a_session_of_its_own_with_the_same_digest(server, run_region, store) -> None:
+    own = run_region(TEXT)
+    store.delete("job.json")
+    remote = run_region(TEXT, "--remote", server.url)
+    assert own.outputs[0].digest == remote.outputs[0].digest
+
+
+def test_it_keeps_state_in_a_session_of_its_own_with_the_same_digests(server, run_region, jobs, store) -> None:
+    def stages():
+        states = ("history", "known")
+        read = [InputToRead(each, BY_TAIL, "", (), (0, 127), EMPTY.state.schema, EMPTY) for each in states]
+        keeper = jobs.stage("tails", "program_pipeline:tails", jobs.output("tails"), is_source=True, inputs=tuple(read))
+        more = {"pipelined": {"tails": "tails"}, "keeps_state_of": "tails"}
+        return [keeper, *(jobs.stage(each, "", jobs.output(each, BY_TAIL), **more) for each in states)]
+
+    own = run_region(STATE, stages=stages())
+    store.delete("job.json")
+    remote = run_region(STATE, "--remote", server.url, stages=stages())
+    assert [each.digest for each in own.outputs] == [each.digest for each in remote.outputs]
+    assert [each.digest.rows for each in own.outputs] == [3, 3, 3]
+    assert len({str(each.digest) for each in own.outputs[1:]}) == 1
+
+
+def test_its_exit_code_says_that_a_person_has_to_change_something(server, run_region) -> None:
+    message = run_region("def other(ctx):\n    pass\n", "--remote", server.url, expected=78)
+    assert "Misconfigured: stage numbers: the module program_pipeline has no function 'numbers'" in message
+
+
+def test_its_exit_code_says_that_trying_again_may_help(run_region) -> None:
+    assert "EngineLost" in run_region(TEXT, "--remote", "sc://127.0.0.1:1", "--retries", "2", expected=75)

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import pytest
+
+from weir.errors import Misconfigured
+from weir_spark.region.session import FORCED, configure
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_session_has_the_settings_of_weir_and_of_its_region(session_of) -> None:
+    session = session_of()
+    session.conf.set("spark.sql.session.timeZone", "America/New_York")
+    recorded = configure(session, {"spark.sql.shuffle.partitions": "7"})
+    assert {key: session.conf.get(key) for key in FORCED} == dict(FORCED)
+    assert session.conf.get("spark.sql.shuffle.partitions") == "7"
+    assert recorded == {**FORCED, "spark.sql.shuffle.partitions": "7", "spark.version": session.version}
+
+
+def test_a_region_cannot_change_what_weir_forces(session_of) -> None:
+    session = session_of()
+    with pytest.raises(Misconfigured, match=r"spark.sql.ansi.enabled is 'false', but Weir needs 'true'"):
+        configure(session, {"spark.sql.ansi.enabled": "false"})
+    configure(session, {"spark.sql.ansi.enabled": "TRUE"})
+
+
+@pytest.mark.parametrize(("key", "value"), [("spark.executor.memory", "8g"), ("spark.sql.shuffle.partitions", "many")])
+def test_a_setting_that_no_session_takes_is_named(session_of, key, value) -> None:
+    with pytest.raises(Misconfigured, match=f"{key}='{value}' cannot be set for a session"):
+        configure(session_of(), {key: value})

@@ -1,0 +1,164 @@
+"""The handles of one key, without Spark: what is done to them is what is written."""
+
+from __future__ import annotations
+
+import operator
+
+import pytest
+
+from weir_spark.state.handles import LIST, MAP, VALUE, KeyState
+
+COLUMNS = {"n": VALUE, "seen": LIST, "by_route": MAP}
+ROW = {"n": 3, "seen": ["a"], "by_route": {"JFK-LAX": 2}}
+
+
+def known():
+    return KeyState(COLUMNS, {"n": 3, "seen": ["a"], "by_route": {"JFK-LAX": 2}})
+
+
+def unknown():
+    return KeyState(COLUMNS, None)
+
+
+def test_a_key_without_a_row_has_nothing():
+    state = unknown()
+    assert (state.exists, state.get()) == (False, None)
+    assert (state.value("n").get(), state.value("n").get(7)) == (None, 7)
+    assert (state.list("seen").get(), len(state.map("by_route"))) == ([], 0)
+    assert state._change() == (False, None)
+
+
+def test_what_is_only_read_is_not_written():
+    state = known()
+    assert (state.exists, state.get()) == (True, ROW)
+    assert (state.value("n").get(), state.list("seen").get()) == (3, ["a"])
+    assert dict(state.map("by_route").items()) == {"JFK-LAX": 2}
+    assert state._change() == (False, None)
+
+
+def test_a_row_is_set_whole_and_what_is_not_named_is_none():
+    state = known()
+    state.set(n=4)
+    assert state.get() == {"n": 4, "seen": None, "by_route": None}
+    assert state._change() == (True, {"n": 4, "seen": None, "by_route": None})
+
+
+def test_a_value_is_set_and_the_rest_of_the_row_stays():
+    state = known()
+    state.value("n").set(4)
+    assert state._change() == (True, {**ROW, "n": 4})
+    new = unknown()
+    new.value("n").set(4)
+    assert (new.exists, new._change()) == (True, (True, {"n": 4, "seen": None, "by_route": None}))
+
+
+def test_a_row_is_deleted_once_and_only_if_there_was_one():
+    state, new = known(), unknown()
+    state.clear()
+    new.clear()
+    assert (state.exists, state._change(), new._change()) == (False, (True, None), (False, None))
+
+
+def test_a_row_may_be_set_again_after_it_was_deleted():
+    state = known()
+    state.clear()
+    state.value("n").set(1)
+    assert state._change() == (True, {"n": 1, "seen": None, "by_route": None})
+
+
+def test_a_row_all_of_whose_columns_are_cleared_is_none():
+    state = known()
+    state.value("n").clear()
+    state.list("seen").clear()
+    assert state._change() == (True, {**ROW, "n": None, "seen": None})
+    state.map("by_route").clear()
+    assert state._change() == (True, None)
+
+
+def test_a_row_that_is_set_with_nothing_but_nulls_is_a_row():
+    state, bare = unknown(), KeyState({}, None)
+    state.set()
+    bare.set()
+    assert state._change() == (True, {"n": None, "seen": None, "by_route": None})
+    assert bare._change() == (True, {})
+
+
+def test_a_list_grows_at_its_end():
+    state = known()
+    seen = state.list("seen")
+    seen.append("b")
+    seen.extend(["c", "a"])
+    assert (seen.get(), state._change()[1]["seen"]) == (["a", "b", "c", "a"],) * 2
+    seen.update(("z",))
+    seen.append("y")
+    assert seen.get() == ["z", "y"]
+
+
+def test_what_a_function_holds_of_a_list_or_a_map_is_its_own():
+    state = known()
+    first, own = state.list("seen").get(), ["z"]
+    row = state.get()
+    state.list("seen").append("b")
+    state.map("by_route").put("JFK-SFO", 1)
+    assert (first, row) == (["a"], ROW)
+    state.value("seen").set(own)
+    state.list("seen").append("y")
+    assert (own, state.list("seen").get()) == (["z"], ["z", "y"])
+    value = state.value("seen").get()
+    state.list("seen").append("x")
+    assert value == ["z", "y"]
+
+
+def test_a_map_has_entries_that_are_put_and_removed():
+    state = known()
+    routes = state.map("by_route")
+    routes.put("JFK-SFO", 1)
+    routes.put("JFK-LAX", routes.get("JFK-LAX") + 1)
+    assert (routes.items(), list(routes), routes.values()) == (
+        [("JFK-LAX", 3), ("JFK-SFO", 1)],
+        ["JFK-LAX", "JFK-SFO"],
+        [3, 1],
+    )
+    routes.remove("JFK-LAX")
+    routes.remove("no such route")
+    assert ("JFK-LAX" in routes, routes.get("JFK-LAX", 0), len(routes)) == (False, 0, 1)
+    assert state._change() == (True, {**ROW, "by_route": {"JFK-SFO": 1}})
+
+
+def test_a_map_without_entries_is_cleared():
+    state = known()
+    state.map("by_route").remove("JFK-LAX")
+    assert state._change() == (True, {**ROW, "by_route": None})
+
+
+def test_to_remove_what_is_not_there_changes_nothing():
+    state = known()
+    state.map("by_route").remove("no such route")
+    assert state._change() == (False, None)
+
+
+def test_a_reducing_value_takes_the_first_as_it_is():
+    state = unknown()
+    longest = state.reducing("n", max)
+    for value in (5, 9, 2):
+        longest.add(value)
+    assert longest.get() == 9
+    state.reducing("n", operator.add).add(1)
+    assert state._change()[1]["n"] == 10
+    longest.clear()
+    assert longest.get() is None
+
+
+@pytest.mark.parametrize("ask", ["value", "list", "map"])
+def test_a_column_that_the_state_has_not_is_refused(ask):
+    with pytest.raises(ValueError, match=r"no column 'm' besides its key; it has n, seen, by_route"):
+        getattr(known(), ask)("m")
+    with pytest.raises(ValueError, match="no column 'm'"):
+        known().set(m=1)
+
+
+def test_a_column_of_another_kind_is_refused():
+    with pytest.raises(ValueError, match=r"'n' of the state is no ARRAY: use state.value\('n'\)"):
+        known().list("n")
+    with pytest.raises(ValueError, match="'seen' of the state is no MAP"):
+        known().map("seen")

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from weir.errors import Misconfigured
+from weir_spark.transport.archive import write_bundle
+
+
+def test_the_modules_of_weir_and_of_the_pipeline_travel_in_one_zip(jobs, pipeline, tmp_path) -> None:
+    module = pipeline("def numbers(ctx):\n    pass\n")
+    bundle = write_bundle(tmp_path, jobs.region(jobs.stage("numbers", f"{module}:numbers")))
+    names = zipfile.ZipFile(bundle.modules).namelist()
+    assert {f"{module}.py", "weir/errors.py", "weir_spark/region.py"} <= set(names)
+    assert not [name for name in names if name.startswith(("weir_airflow", "pipelines"))]
+
+
+def test_the_program_finds_all_of_weir_in_the_zip(jobs, pipeline, tmp_path) -> None:
+    module = pipeline("def numbers(ctx):\n    pass\n")
+    bundle = write_bundle(tmp_path, jobs.region(jobs.stage("numbers", f"{module}:numbers")))
+    imports = "import runpy; from weir_spark.transport import driver"
+    show = f"{imports}; print(driver.__file__); runpy.run_path({str(bundle.program)!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", show, "--help"],
+        env={"PYTHONPATH": str(bundle.modules)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.startswith(f"{bundle.modules}/weir_spark/driver.py"), done.stderr
+    assert "job.json" in done.stdout
+
+
+def test_nothing_that_could_hide_a_module_of_the_pipeline_lies_beside_the_program(jobs, pipeline, tmp_path) -> None:
+    module = pipeline("def numbers(ctx):\n    pass\n")
+    bundle = write_bundle(tmp_path / "", jobs.region(jobs.stage("numbers", f"{module}:numbers")))
+    assert [path.name for path in bundle.program.parent.glob("*.py")] == ["run_region.py"]
+
+
+def test_a_pipeline_that_is_not_here_cannot_travel(jobs, tmp_path) -> None:
+    with pytest.raises(Misconfigured, match="is not on this machine"):
+        write_bundle(tmp_path, jobs.region(jobs.stage("numbers", "no_such_module:numbers")))

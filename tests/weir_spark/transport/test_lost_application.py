@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import AnalysisException
+
+from weir.errors import DiskFull, EngineLost, Fenced, Misconfigured
+from weir_spark.transport.failures import translate_of_own_session
+
+
+class Py4JNetworkError(Exception):
+    """As py4j names it."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Py4JNetworkError("Answer from Java side is empty"),
+        RuntimeError("An error occurred.\n: java.lang.IllegalStateException: Cannot call on a stopped SparkContext"),
+        RuntimeError("Job aborted: Master removed our application: KILLED"),
+        RuntimeError("[CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND] Checkpoint block rdd_3_0 not found!"),
+    ],
+)
+def test_a_lost_cluster_is_nobody_s_fault(error) -> None:
+    assert type(translate_of_own_session(error, "a-b")) is EngineLost
+
+
+def test_a_plan_that_spark_refuses_is_for_a_person() -> None:
+    assert type(translate_of_own_session(AnalysisException("no column x"), "a-b")) is Misconfigured
+
+
+def test_a_full_disk_is_told_as_such() -> None:
+    error = RuntimeError("Caused by: java.io.IOException: No space left on device")
+    assert type(translate_of_own_session(error, "a-b")) is DiskFull
+
+
+@pytest.mark.parametrize("error", [Fenced("newer"), ValueError("of a stage")])
+def test_what_says_enough_is_left_as_it_is(error) -> None:
+    assert translate_of_own_session(error, "a-b") is error
