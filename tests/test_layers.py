@@ -1,80 +1,178 @@
-"""Arrows point one way: dags -> weir_airflow -> weir <- weir_spark <- pipelines; the core does no I/O (DESIGN 3)."""
+"""Arrows point one way: dags -> weir_airflow -> weir <- weir_spark <- pipelines; a package stands on those before it.
+
+The order of weir's packages is that of `LAYERS`. What is pure does no I/O: it imports the standard library, errors and
+what is pure below it.
+"""
 
 import ast
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PURE = ("dataflow", "topology", "recovery", "results", "state", "sinks", "quality")
-OURS = {"weir", "weir_airflow", "weir_spark", "pipelines"}
+PACKAGES = {"weir": "include", "weir_dev": "include", "weir_airflow": "plugins", "weir_spark": "spark_jobs"}
+OURS = {*PACKAGES, "pipelines"}
+LAYERS = (
+    *("errors", "preloading", "units", "dataflow", "topology", "execution", "formats", "restarts"),
+    *("store", "settings", "ledger", "coordination", "environment"),
+    *("recovery", "state", "snapshots", "quality", "retention", "integrity"),
+    *("attempts", "rebuild", "upkeep", "reading", "doctor", "flink", "java", "cli", "testing"),
+)
+"""What a module may import stands before it; what stands on most of the others comes last."""
+ROOMS_OF_AIRFLOW = ("connections", "api", "engines", "recovery", "tasks", "dags", "doctor", "plugin")
+ROOMS_OF_SPARK = ("results", "state", "checks", "region", "transport")
+PURE = {"errors", "units", "dataflow", "topology", "execution", "formats", "restarts", "flink", "rules"}
 DOING = {"os", "io", "socket", "subprocess", "pathlib", "shutil", "tempfile", "time", "random", "secrets", "threading"}
 """Modules of the standard library that reach out of the process, or that tell another thing at each call."""
+MOST_MODULES = 20
+MOST_LINES = 600
 
 
+def files_below(folder):
+    return sorted((ROOT / folder).rglob("*.py"))
+
+
+@cache
 def imports_of(file):
-    """All modules that a file imports, at its top or later."""
+    """All modules that a file imports, at its top or later, each with the modules and names that it takes of it."""
+    found = []
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: write absolute imports"
-            yield node.module
+            found += [name_of_module(f"{node.module}.{alias.name}") or node.module for alias in node.names]
+    return tuple(dict.fromkeys(found))
+
+
+def name_of_module(name):
+    """The name, if it is that of a module of ours; None else."""
+    folder = PACKAGES.get(name.partition(".")[0])
+    path = ROOT / folder / name.replace(".", "/") if folder else None
+    return name if path and (path.with_suffix(".py").exists() or (path / "__init__.py").exists()) else None
 
 
 def offences(folder, allowed):
     """Imports below `folder` that `allowed` does not allow, each with its file."""
     return [
         f"{file.relative_to(ROOT)} imports {name}"
-        for file in sorted((ROOT / folder).rglob("*.py"))
+        for file in files_below(folder)
         for name in imports_of(file)
         if not allowed(file, name)
     ]
 
 
-@pytest.mark.parametrize("package", PURE)
-def test_the_pure_part_imports_only_itself_and_what_does_nothing(package):
+def is_pure(name):
+    """Whether a module of weir belongs to the pure part: a pure package, `rules.py`, or `*_rules.py`."""
+    parts = name.split(".")[1:]
+    return bool(parts) and (parts[0] in PURE or "rules" in parts or parts[-1].endswith("_rules"))
+
+
+def module_of(file):
+    parts = file.relative_to(ROOT).with_suffix("").parts[1:]
+    return ".".join(parts).removesuffix(".__init__")
+
+
+@pytest.mark.parametrize("layer", [layer for layer in LAYERS if layer != "preloading"])
+def test_a_package_imports_only_what_stands_before_it(layer):
+    allowed_layers = set(LAYERS[: LAYERS.index(layer) + 1])
+
     def allowed(_file, name):
-        top = name.partition(".")[0]
-        if top == "weir":
-            return name == "weir.errors" or name.split(".")[1] in PURE
-        return top in sys.stdlib_module_names and top not in DOING
+        top, _, rest = name.partition(".")
+        return top != "weir" or not rest or rest.split(".")[0] in allowed_layers
 
-    assert offences(f"include/weir/{package}", allowed) == []
-
-
-def test_the_reference_of_flinks_algorithms_is_pure():
-    def allowed(_file, name):
-        top = name.partition(".")[0]
-        if top == "weir":
-            return name == "weir.errors" or name.split(".")[1] in ("dataflow", "topology", "flink")
-        return top in sys.stdlib_module_names and top not in DOING
-
-    assert offences("include/weir/flink", allowed) == []
+    place = f"include/weir/{layer}"
+    files = files_below(place) or [ROOT / f"{place}.py"]
+    found = [(file, name) for file in files for name in imports_of(file) if not allowed(file, name)]
+    assert [f"{file.relative_to(ROOT)} imports {name}" for file, name in found] == []
 
 
-def test_nothing_but_the_planner_of_job_graphs_asks_the_reference_of_flinks_algorithms():
-    planner = {f"include/weir/cli/{name}.py" for name in ("plan_commands", "job_graph_plan", "job_graph_dataflow")}
+def test_every_package_of_weir_has_its_layer():
+    there = {path.stem for path in (ROOT / "include/weir").iterdir() if not path.name.startswith(("_", "py."))}
+    assert there == set(LAYERS)
 
+
+@pytest.mark.parametrize(("package", "rooms"), [("weir_airflow", ROOMS_OF_AIRFLOW), ("weir_spark", ROOMS_OF_SPARK)])
+def test_no_two_rooms_import_each_other(package, rooms):
+    """Rooms of the plugin and of the Spark side: no circle between them, whatever their order."""
+    folder = ROOT / PACKAGES[package] / package
+    arrows = {
+        (room, name.split(".")[1])
+        for room in rooms
+        for file in (folder / room).rglob("*.py")
+        for name in imports_of(file)
+        if name.startswith(f"{package}.") and name.split(".")[1] in rooms
+    }
+    assert circle_in({(room, other) for room, other in arrows if room != other}) == []
+
+
+def test_what_is_pure_imports_only_what_is_pure_and_does_nothing():
     def allowed(file, name):
-        where = str(file.relative_to(ROOT))
-        is_permitted = where in planner or where.startswith("include/weir/flink/")
-        return is_permitted or not (name == "weir.flink" or name.startswith("weir.flink."))
+        top = name.partition(".")[0]
+        if top == "weir":
+            return is_pure(name)
+        return top in sys.stdlib_module_names and top not in DOING
 
-    for folder in ("include", "plugins", "spark_jobs", "dags"):
-        assert offences(folder, allowed) == []
+    found = [
+        f"{file.relative_to(ROOT)} imports {name}"
+        for file in files_below("include/weir")
+        if is_pure(module_of(file))
+        for name in imports_of(file)
+        if not allowed(file, name)
+    ]
+    assert found == []
 
 
-def test_weir_knows_neither_airflow_nor_spark():
+def test_no_module_is_in_a_circle_of_imports():
+    arrows = {
+        (module_of(file), name)
+        for package, folder in PACKAGES.items()
+        for file in files_below(f"{folder}/{package}")
+        if file.name != "__init__.py"
+        for name in imports_of(file)
+        if name_of_module(name) and not name.endswith(module_of(file)) and "." in name
+    }
+    assert circle_in(arrows) == []
+
+
+def circle_in(arrows):
+    """The nodes of a graph that lie on a circle, sorted: none where its arrows all point one way."""
+    left = set(arrows)
+    while True:
+        sources, targets = {source for source, _ in left}, {target for _, target in left}
+        kept = {(source, target) for source, target in left if target in sources and source in targets}
+        if kept == left:
+            return sorted(sources)
+        left = kept
+
+
+def test_weir_knows_neither_airflow_nor_spark_nor_its_development_tools():
     foreign = (OURS - {"weir"}) | {"airflow", "pyspark", "great_expectations"}
     assert offences("include/weir", lambda _file, name: name.partition(".")[0] not in foreign) == []
 
 
+def test_the_product_never_imports_its_fakes():
+    def allowed(file, name):
+        return "testing" in file.parts or not name.startswith(("weir.testing", "weir_dev"))
+
+    assert [each for folder in ("include/weir", "plugins", "spark_jobs") for each in offences(folder, allowed)] == []
+
+
+def test_only_the_command_line_and_what_starts_it_import_the_command_line():
+    def allowed(file, name):
+        return "cli" in file.parts or not name.startswith("weir.cli")
+
+    assert [each for folder in ("include/weir", "plugins", "spark_jobs") for each in offences(folder, allowed)] == []
+
+
 def test_the_spark_side_knows_neither_airflow_nor_the_ledger():
+    pure = {"errors", "dataflow", "topology", "execution", "formats", "state", "store", "settings", "quality", "units"}
+
     def allowed(_file, name):
-        outer = ("weir.ledger", "weir.coordinator", "weir.cli")
-        return name.partition(".")[0] not in {"airflow", "weir_airflow", "sqlalchemy"} and not name.startswith(outer)
+        top, _, rest = name.partition(".")
+        return top not in {"airflow", "weir_airflow", "sqlalchemy"} and (top != "weir" or rest.split(".")[0] in pure)
 
     assert offences("spark_jobs", allowed) == []
 
@@ -97,7 +195,24 @@ def test_dag_files_know_no_spark():
     assert offences("dags", lambda _file, name: name.partition(".")[0] not in {"pyspark", "weir_spark"}) == []
 
 
-def test_no_module_is_longer_than_three_hundred_lines():
-    folders = ("include", "plugins", "spark_jobs", "dags")
-    files = [file for folder in folders for file in (ROOT / folder).rglob("*.py")]
-    assert [str(file) for file in files if len(file.read_text().splitlines()) > 300] == []
+def test_only_the_planner_of_job_graphs_imports_the_reference_algorithms():
+    def allowed(file, name):
+        return (
+            "flink" in file.parts
+            or file.parent.parts[-2:] in {("weir", "cli"), ("cli", "commands")}
+            or not (name.startswith("weir.flink"))
+        )
+
+    assert offences("include", allowed) == []
+
+
+@pytest.mark.parametrize("folder", ["include", "plugins", "spark_jobs", "dags", "tests"])
+def test_no_folder_has_more_modules_than_one_looks_through(folder):
+    folders = [path for path in [ROOT / folder, *(ROOT / folder).rglob("*")] if path.is_dir()]
+    counted = {str(path.relative_to(ROOT)): len(list(path.glob("*.py"))) for path in folders}
+    assert {path: count for path, count in counted.items() if count > MOST_MODULES + 1} == {}
+
+
+def test_no_module_is_longer_than_one_noun_can_be():
+    files = [file for folder in ("include", "plugins", "spark_jobs", "dags") for file in files_below(folder)]
+    assert [str(file) for file in files if len(file.read_text().splitlines()) > MOST_LINES] == []

@@ -67,8 +67,8 @@ def opened_services(*, may_be_new: bool = False) -> Iterator[Services]:
     ledger = Ledger.open(found.ledger)
     try:
         yield Services(
-            ledger,
-            Store.open(found.store, found.store_options),
+            ledger=ledger,
+            store=Store.open(found.store, found.store_options),
             recovery=found.recovery,
             life=found.life,
             expectations=found.expectations,

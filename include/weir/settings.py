@@ -96,7 +96,7 @@ _TWO_RUNS = Keep(KeepUntil.RUNS, runs=2)
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LifeSettings:
     """How long what stays, where a dataflow says nothing of it; None is forever, or without a limit.
 
@@ -130,31 +130,33 @@ class LifeSettings:
         if orphan_age is None:
             raise Misconfigured('orphan_age is "forever": what nobody knows would stay for good; expected a time')
         return LifeSettings(
-            Keep.from_text(given["keep"]) if "keep" in given else usual.keep,
-            _time(given, "keep_failed", usual.keep_failed),
-            _time(given, "keep_published", usual.keep_published),
-            _time(given, "expire_runs", usual.expire_runs),
-            orphan_age,
-            _share(given.get("scrub_share"), usual.scrub_share),
-            _flag(given.get("scrub_repair"), usual=usual.scrub_repair),
-            size_from_text("quota", given["quota"]) if "quota" in given else None,
-            size_from_text("least_free", given["least_free"]) if "least_free" in given else usual.least_free,
-            _count(given, "retained_checkpoints", usual.retained_checkpoints),
+            keep=Keep.from_text(given["keep"]) if "keep" in given else usual.keep,
+            keep_failed=_time(given, "keep_failed", usual.keep_failed),
+            keep_published=_time(given, "keep_published", usual.keep_published),
+            expire_runs=_time(given, "expire_runs", usual.expire_runs),
+            orphan_age=orphan_age,
+            scrub_share=_share(given.get("scrub_share"), usual.scrub_share),
+            scrub_repair=_flag(given.get("scrub_repair"), usual=usual.scrub_repair),
+            quota=size_from_text("quota", given["quota"]) if "quota" in given else None,
+            least_free=size_from_text("least_free", given["least_free"]) if "least_free" in given else usual.least_free,
+            retained_checkpoints=_count(given, "retained_checkpoints", usual.retained_checkpoints),
         )
 
     def of(self, dataflow: Dataflow) -> LifeSettings:
         """What holds for a dataflow: its own word first."""
         return LifeSettings(
-            self.keep if dataflow.keep is None else Keep.from_text(dataflow.keep),
-            _own("keep_failed", dataflow.keep_failed, self.keep_failed),
-            _own("keep_published", dataflow.keep_published, self.keep_published),
-            self.expire_runs,
-            self.orphan_age,
-            self.scrub_share,
-            self.scrub_repair,
-            self.quota if dataflow.quota is None else size_from_text("quota", dataflow.quota),
-            self.least_free,
-            self.retained_checkpoints if dataflow.retained_checkpoints is None else dataflow.retained_checkpoints,
+            keep=self.keep if dataflow.keep is None else Keep.from_text(dataflow.keep),
+            keep_failed=_own("keep_failed", dataflow.keep_failed, self.keep_failed),
+            keep_published=_own("keep_published", dataflow.keep_published, self.keep_published),
+            expire_runs=self.expire_runs,
+            orphan_age=self.orphan_age,
+            scrub_share=self.scrub_share,
+            scrub_repair=self.scrub_repair,
+            quota=self.quota if dataflow.quota is None else size_from_text("quota", dataflow.quota),
+            least_free=self.least_free,
+            retained_checkpoints=self.retained_checkpoints
+            if dataflow.retained_checkpoints is None
+            else dataflow.retained_checkpoints,
         )
 
 
@@ -204,7 +206,7 @@ EXPECTATIONS = str(Path(__file__).parents[1] / "expectations")
 """Where suites are if nobody says otherwise: beside this package, in the project."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """URLs of store and ledger, the ids of the connections to Spark and to Airflow's API, and the store's options.
 

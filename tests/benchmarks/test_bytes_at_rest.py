@@ -54,7 +54,7 @@ class Flights:
         self.store = Store.open(str(folder / "store"))
         self.ledger = new_ledger(folder / "ledger.db")
         self.spark = ConnectEngine(url)
-        services = Services(self.ledger, self.store, now=lambda: self.airflow.time)
+        services = Services(ledger=self.ledger, store=self.store, now=lambda: self.airflow.time)
         self.airflow = FakeAirflow(services, self, runpy.run_path(str(DAG_FILE))["flow"])  # type: ignore[arg-type]
         self.airflow.time = datetime.now(UTC)
 

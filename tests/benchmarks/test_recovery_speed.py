@@ -154,15 +154,26 @@ class RealRun:
             )
             for each in self.topology.outputs(region):
                 self.results[each] = CurrentResult(
-                    each, 1, "t1", 1, PartitionState.FINISHED, "f", "sha", "d", 1, 1, reads
+                    partition=each,
+                    result=1,
+                    attempt="t1",
+                    try_number=1,
+                    state=PartitionState.FINISHED,
+                    folder="f",
+                    manifest_sha256="sha",
+                    digest="d",
+                    rows=1,
+                    bytes=1,
+                    reads=reads,
                 )
         self.regions = {
-            region: RegionState(region, 1, AttemptState.COMMITTED, 1) for region in self.topology.region_ids()
+            region: RegionState(region=region, newest_try=1, newest_state=AttemptState.COMMITTED, ended_try=1)
+            for region in self.topology.region_ids()
         }
 
     def state(self):
         """As a snapshot of the ledger gives it: nothing is derived yet."""
-        return RunState("run", self.topology, self.results, self.regions)
+        return RunState(run="run", topology=self.topology, results=self.results, regions=self.regions)
 
     def decide(self, lost):
         """All rounds of the decision, each of which begins with a new snapshot; what is asked for is there."""
@@ -170,7 +181,9 @@ class RealRun:
             each: Loss("run", each.stage, each.subtask, each.layout, "t1", Fault.MISSING, "gone") for each in lost
         }
         intact = frozenset()
-        while isinstance(plan := decide(self.state(), Failure(self.failed, losses, intact)), NeedsProbe):
+        while isinstance(
+            plan := decide(self.state(), Failure(failed=self.failed, losses=losses, intact=intact)), NeedsProbe
+        ):
             intact |= plan.partitions
         return plan
 

@@ -84,7 +84,11 @@ def test_a_reader_of_a_quarter_of_the_key_groups_reads_about_a_quarter_of_the_by
 
     def read(key_groups: tuple[int, int]) -> int:
         wanted = InputToRead(
-            "rows", BY_KEY, report.spark_schema, (PartitionToRead("rows", 0, files),), key_groups=key_groups
+            argument="rows",
+            layout=BY_KEY,
+            spark_schema=report.spark_schema,
+            partitions=(PartitionToRead("rows", 0, files),),
+            key_groups=key_groups,
         )
         return input_bytes(server, spark, read_input(spark, wanted))
 

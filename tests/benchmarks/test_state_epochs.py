@@ -51,7 +51,7 @@ BUDGET_BYTES = size_from_text("budget", BUDGET)
 SCHEMA = "id BIGINT, name STRING, n BIGINT, amount DOUBLE, seen TIMESTAMP"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Epoch:
     """What an epoch has written, and what its state is made of; sizes in bytes."""
 
@@ -80,7 +80,7 @@ class Changing:
         self.store = Store.open(str(folder / "store"))
         self.store.initialise()
         self.spark = ConnectEngine(url)
-        services = Services(new_ledger(folder / "ledger.db"), self.store, now=lambda: self.airflow.time)
+        services = Services(ledger=new_ledger(folder / "ledger.db"), store=self.store, now=lambda: self.airflow.time)
         self.airflow = FakeAirflow(services, self, changing(2))  # type: ignore[arg-type]
         self.airflow.time = datetime.now(UTC)
 
@@ -119,13 +119,13 @@ class Changing:
         files = [file for each in manifests if each.state is not None for file in each.state.files]
         live = live_state_files(self.airflow.services, "changing")
         return Epoch(
-            number,
-            sum(each.bytes for each in manifests),
-            compacted,
-            sum({file.path: file.file.bytes for file in files}.values()),
-            sum(self.store.size(path) for path in live if path.endswith(".parquet")),
-            max(runs_to_merge(each.state.files) for each in manifests if each.state is not None),
-            sum(spent),
+            number=number,
+            changed=sum(each.bytes for each in manifests),
+            compacted=compacted,
+            state=sum({file.path: file.file.bytes for file in files}.values()),
+            live=sum(self.store.size(path) for path in live if path.endswith(".parquet")),
+            runs=max(runs_to_merge(each.state.files) for each in manifests if each.state is not None),
+            seconds=sum(spent),
         )
 
 

@@ -39,7 +39,7 @@ def to_read(store, files):
         StateFileToRead(store.spark_url(each.path), each.epoch, each.key_groups, each.file.rows, each.file.bytes)
         for each in files
     ]
-    return StateToRead(STATE, tuple(told), None, 0, None, is_full=False)
+    return StateToRead(state=STATE, files=tuple(told), tallies=None, updated=0, expired_until=None, is_full=False)
 
 
 def stages(server, spark):

@@ -147,8 +147,12 @@ class Scene:
         for each in self.gone:
             if random.random() < 0.3:
                 results[each] = replace(results[each], state=PartitionState.RELEASED)
-        closing = {CLOSE: RegionState(CLOSE, 1, AttemptState.COMMITTED, 1)} if is_closed else {}
-        self.state = RunState(state.run, self.topology, results, state.regions | closing)
+        closing = (
+            {CLOSE: RegionState(region=CLOSE, newest_try=1, newest_state=AttemptState.COMMITTED, ended_try=1)}
+            if is_closed
+            else {}
+        )
+        self.state = RunState(run=state.run, topology=self.topology, results=results, regions=state.regions | closing)
         self.failed = random.choice(self.topology.region_ids())
 
     @property
@@ -166,7 +170,9 @@ class Scene:
             own = self.state.inputs_of(self.failed)
             losses |= {each: loss(each) for each in own if each in self.gone}
         for _ in range(len(self.state.results) + 2):
-            answer = decide(self.state, Failure(self.failed, losses, frozenset(intact), occasion))
+            answer = decide(
+                self.state, Failure(failed=self.failed, losses=losses, intact=frozenset(intact), occasion=occasion)
+            )
             if not isinstance(answer, NeedsProbe):
                 return answer
             assert not answer.partitions & (losses.keys() | intact)
@@ -253,7 +259,7 @@ class Run:
 
     @property
     def state(self):
-        return RunState("run", self.topology, dict(self.results), dict(self.regions))
+        return RunState(run="run", topology=self.topology, results=dict(self.results), regions=dict(self.regions))
 
     def ready(self):
         return sorted(each for each in self.waiting if not self.waiting & set(self.producers(each)))
@@ -262,8 +268,10 @@ class Run:
         return [self.topology.producer(each) for read in self.topology.inputs(region) for each in read.partitions]
 
     def begin(self, region):
-        ended = self.regions.get(region, RegionState(region)).ended_try
-        self.regions[region] = RegionState(region, ended + 1, AttemptState.RUNNING, ended)
+        ended = self.regions.get(region, RegionState(region=region)).ended_try
+        self.regions[region] = RegionState(
+            region=region, newest_try=ended + 1, newest_state=AttemptState.RUNNING, ended_try=ended
+        )
 
     def commit(self, region):
         attempt_number = self.regions[region].newest_try
@@ -277,9 +285,21 @@ class Run:
                 self.replaced.append(self.results[each])
             number = len(self.results) + len(self.replaced)
             self.results[each] = CurrentResult(
-                each, number, attempt, attempt_number, PartitionState.FINISHED, "", "", str(each), 1, 1, reads
+                partition=each,
+                result=number,
+                attempt=attempt,
+                try_number=attempt_number,
+                state=PartitionState.FINISHED,
+                folder="",
+                manifest_sha256="",
+                digest=str(each),
+                rows=1,
+                bytes=1,
+                reads=reads,
             )
-        self.regions[region] = RegionState(region, attempt_number, AttemptState.COMMITTED, attempt_number)
+        self.regions[region] = RegionState(
+            region=region, newest_try=attempt_number, newest_state=AttemptState.COMMITTED, ended_try=attempt_number
+        )
         self.waiting.discard(region)
         for vertex in self.job.vertices[region]:
             self.flinks |= set(self.view.finished(vertex))
@@ -295,7 +315,7 @@ class Run:
         flinks = tasks_to_restart(
             self.job.graph, self.job.regions, self.job.vertices[region][0], missing=gone, created=created
         )
-        plan = decide(self.state, Failure(region, {}, frozenset(self.results)))
+        plan = decide(self.state, Failure(failed=region, losses={}, intact=frozenset(self.results)))
         restarted = {region, *(step.region for step in plan.of(StepKind.RERUN))}
         assert restarted == self.job.of(flinks)
         for each in restarted:
@@ -321,8 +341,20 @@ class Run:
     def release(self):
         """Release what may go, by Weir's rule."""
         current = [each for each in self.results.values() if each.state is PartitionState.FINISHED]
-        stored = tuple(StoredResult(each.result, each.partition, each.attempt, True, 1) for each in current)
-        life = RunLife(self.state, stored, {}, {}, None, None, False, NOW)
+        stored = tuple(
+            StoredResult(result=each.result, partition=each.partition, attempt=each.attempt, is_current=True, bytes=1)
+            for each in current
+        )
+        life = RunLife(
+            state=self.state,
+            stored=stored,
+            pins={},
+            needed_later={},
+            closed_at=None,
+            closed_after=None,
+            is_last_word=False,
+            last_event=NOW,
+        )
         for verdict in release_verdicts(life, ON_CONSUMED, NOW):
             if verdict.is_released:
                 partition = verdict.stored.partition

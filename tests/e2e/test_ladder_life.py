@@ -158,7 +158,9 @@ def test_what_a_notebook_has_open_stays_until_it_is_closed(driver):
     driver.hold("totals")
     driver.start()
     driver.await_reached("totals")
-    with weir.open(driver.dag, FIRST, "doubled", services=Services(driver.ledger, driver.store)) as doubled:
+    with weir.open(
+        driver.dag, FIRST, "doubled", services=Services(ledger=driver.ledger, store=driver.store)
+    ) as doubled:
         driver.let_go("totals")
         driver.green()
         upkeep(driver, "release_results")

@@ -137,7 +137,7 @@ def test_a_restored_state_with_a_changed_row_is_read_by_nobody(driver):
     driver.start()
     driver.run(SECOND)
     driver.green()
-    services = Services(driver.ledger, driver.store)
+    services = Services(ledger=driver.ledger, store=driver.store)
     savepoint = create(services, Asked(driver.dag, None, None, None), open_store)
     restore(services, Wish(driver.dag, savepoint.name, fork="fork"), open_store)
     change_a_row(restored_file(driver))

@@ -104,7 +104,14 @@ def _context(
     control = folder / "ladder.json"
     control.write_text(json.dumps(settings))
     interval = (NEW_YEAR, NEW_YEAR + dt.timedelta(days=1))
-    return StageContext("20240101T000000Z", interval, subtask, parallelism, {"control": str(control)}, spark)
+    return StageContext(
+        epoch="20240101T000000Z",
+        interval=interval,
+        subtask=subtask,
+        parallelism=parallelism,
+        parameters={"control": str(control)},
+        spark=spark,
+    )
 
 
 def _wait_for(path: Path) -> None:

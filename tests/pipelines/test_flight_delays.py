@@ -157,7 +157,9 @@ def test_what_is_expected_of_the_flights_holds_on_strange_days_and_needs_no_grea
         suite = suite_from_json(name, (SUITES / f"{name}.json").read_bytes())
         for each in suite.expectations:
             plain(each, rows.schema)  # which raises NotPlain
-        report = check(rows, CheckToRun(suite, Policy.FAIL, Why.FRESH), Checked(name, 0, "", 0))
+        report = check(
+            rows, CheckToRun(suite, Policy.FAIL, Why.FRESH), Checked(stage=name, subtask=0, digest="", rows=0)
+        )
         assert report.violated == ()
         if report.outcome is Outcome.WARNED:
             found[name] = [str(each) for each in report.results if not each.success]
@@ -174,7 +176,14 @@ def run_flow_locally(spark: SparkSession, day: dt.date) -> DataFrame:
 def context(spark: SparkSession, day: dt.date, subtask: int = 0, parallelism: int = 1) -> StageContext:
     start = dt.datetime.combine(day, dt.time(), dt.UTC)
     interval = (start, start + dt.timedelta(days=1))
-    return StageContext(f"{start:%Y%m%dT%H%M%SZ}", interval, subtask, parallelism, {}, spark)
+    return StageContext(
+        epoch=f"{start:%Y%m%dT%H%M%SZ}",
+        interval=interval,
+        subtask=subtask,
+        parallelism=parallelism,
+        parameters={},
+        spark=spark,
+    )
 
 
 def _resolve_context(ctx: StageContext) -> ResolveContext:

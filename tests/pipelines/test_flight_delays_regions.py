@@ -109,7 +109,13 @@ class LocalRun:
     def _input(self, read: InputPartitions) -> InputToRead:
         partitions = tuple(self._partition(partition) for partition in read.partitions)
         schema = self.reports[read.partitions[0]].spark_schema
-        return InputToRead(read.argument, read.layout, schema, partitions, read.key_groups)
+        return InputToRead(
+            argument=read.argument,
+            layout=read.layout,
+            spark_schema=schema,
+            partitions=partitions,
+            key_groups=read.key_groups,
+        )
 
     def _partition(self, partition: PartitionId) -> PartitionToRead:
         report = self.reports[partition]

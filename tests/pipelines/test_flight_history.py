@@ -84,7 +84,14 @@ class Kept:
         )
         updated = 0 if self.until is None else epoch_seconds(epoch)
         is_full = len(files) >= WRITTEN_WHOLE
-        return StateToRead(self.state, files, visible(self.tallies, self.until), updated, self.until, is_full=is_full)
+        return StateToRead(
+            state=self.state,
+            files=files,
+            tallies=visible(self.tallies, self.until),
+            updated=updated,
+            expired_until=self.until,
+            is_full=is_full,
+        )
 
     def went_on(self, epoch: str, report: OutputReport) -> None:
         assert report.state is not None
@@ -144,7 +151,14 @@ class OneRegion:
         stage = self.flow.stage(name)
         states = {state.name: self.kept[state.name] for state in stage.states}
         inputs = tuple(
-            InputToRead(argument, _layout(kept.state), "", (), GROUPS, state=kept.read(epoch, self.store))
+            InputToRead(
+                argument=argument,
+                layout=_layout(kept.state),
+                spark_schema="",
+                partitions=(),
+                key_groups=GROUPS,
+                state=kept.read(epoch, self.store),
+            )
             for argument, kept in states.items()
         )
         keeper = next((each.name for each in self.flow.stages if name in [state.name for state in each.states]), "")
@@ -198,7 +212,7 @@ def two_days(server: TestServer, flow: Dataflow, tmp_path_factory: pytest.TempPa
     store = Store.open(str(folder / "store"))
     store.initialise()
     ledger = new_ledger(folder / "ledger.db")
-    airflow = FakeAirflow(Services(ledger, store), OnSpark(server.url, store), flow)
+    airflow = FakeAirflow(Services(ledger=ledger, store=store), OnSpark(server.url, store), flow)
     for number in (1, 2):
         airflow.dag_run(number)
         airflow.run_until_quiet()

@@ -56,7 +56,7 @@ class World:
 
     def _open(self, flow):
         self.ledger = self._empty_ledger()
-        self.services = Services(self.ledger, self.store, now=lambda: self.airflow.time)
+        self.services = Services(ledger=self.ledger, store=self.store, now=lambda: self.airflow.time)
         self.airflow = FakeAirflow(self.services, FakeEngine(self.store, self.content), flow)
 
     def _empty_file(self):

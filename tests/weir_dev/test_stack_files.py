@@ -37,7 +37,14 @@ def request_of(tmp_path):
 
 
 def test_a_record_comes_back_as_it_was_written(tmp_path):
-    state = StackState(Phase.UP, "m", (ProcessRecord("spark", 7, "x:1"),), ("spark",), {"spark": 2}, {"api": 8080})
+    state = StackState(
+        phase=Phase.UP,
+        message="m",
+        processes=(ProcessRecord("spark", 7, "x:1"),),
+        ready=("spark",),
+        starts={"spark": 2},
+        ports={"api": 8080},
+    )
     write_state(tmp_path, state)
     assert read_state(tmp_path) == state
 

@@ -68,20 +68,20 @@ def _begun(services: Services, registered: Registered, gathered: Gathered, gates
     job = with_gates(region_job(services, registered, state, manifests, states), gates)
     job = with_restored_checks(services, registered, state, manifests, job, checks_of_restored(services, registered))
     return Begun(
-        registered.attempt,
-        registered.run,
-        registered.topology,
-        replace(job, notes=(*notes, *job.notes)),
-        reads_of_job(state, inputs, manifests),
-        tuple(
+        attempt=registered.attempt,
+        run=registered.run,
+        topology=registered.topology,
+        job=replace(job, notes=(*notes, *job.notes)),
+        reads=reads_of_job(state, inputs, manifests),
+        inputs=tuple(
             InputFiles(
                 manifests[each], state.results[each].folder, read.key_groups, state.results[each].manifest_sha256
             )
             for read in inputs
             for each in read.partitions
         ),
-        registered.interrupt,
-        states,
+        interrupt=registered.interrupt,
+        states=states,
     )
 
 

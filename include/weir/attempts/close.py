@@ -108,13 +108,13 @@ def _sink_result(registered: Registered, sink: str, manifests: Mapping[Partition
 def _read(state: RunState, partition: PartitionId) -> InputRead:
     current = state.results[partition]
     return InputRead(
-        f"{partition.stage}[{partition.subtask}]",
-        state.run,
-        partition.stage,
-        partition.subtask,
-        partition.layout,
-        current.attempt,
-        current.digest,
+        argument=f"{partition.stage}[{partition.subtask}]",
+        run=state.run,
+        stage=partition.stage,
+        subtask=partition.subtask,
+        layout=partition.layout,
+        attempt=current.attempt,
+        digest=current.digest,
     )
 
 
@@ -179,7 +179,15 @@ def _intact(services: Services, run: str, folders: Set[str]) -> dict[str, Manife
     with services.ledger.transaction() as session:
         rows = [row for row in results_in(session, run, folders) if row.state not in _MADE_ANEW]
     references = [
-        PartitionRef(run, row.stage, row.subtask, row.layout, row.attempt, row.folder, row.manifest_sha256)
+        PartitionRef(
+            run=run,
+            stage=row.stage,
+            subtask=row.subtask,
+            layout=row.layout,
+            attempt=row.attempt,
+            folder=row.folder,
+            manifest_sha256=row.manifest_sha256,
+        )
         for row in rows
     ]
     answers = probe(services.store, services.store_id(), references)
@@ -198,13 +206,13 @@ def _is_of(services: Services, path: str, attempt: str) -> bool:
 
 def _pointer(services: Services, registered: Registered, state: RunState, sink: SinkResult, version: int) -> Pointer:
     return Pointer(
-        registered.run.dataflow.name,
-        sink.sink,
-        registered.run.epoch,
-        version,
-        registered.attempt.id,
-        sink.manifests[0].spark_schema,
-        tuple(
+        dataflow=registered.run.dataflow.name,
+        sink=sink.sink,
+        epoch=registered.run.epoch,
+        version=version,
+        attempt=registered.attempt.id,
+        spark_schema=sink.manifests[0].spark_schema,
+        partitions=tuple(
             PublishedPartition(
                 partition.subtask,
                 state.results[partition].folder,
@@ -214,7 +222,7 @@ def _pointer(services: Services, registered: Registered, state: RunState, sink: 
             )
             for partition, manifest in zip(sink.partitions, sink.manifests, strict=True)
         ),
-        services.now().isoformat(),
+        published_at=services.now().isoformat(),
     )
 
 

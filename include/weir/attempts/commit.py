@@ -235,13 +235,13 @@ def _write(services: Services, output: OutputReport, manifest: Manifest) -> NewR
     data = manifest_to_json(manifest)
     services.store.create(f"{output.folder}/manifest.json", data)
     return NewResult(
-        PartitionId(manifest.stage, manifest.subtask, manifest.layout),
-        output.folder,
-        hashlib.sha256(data).hexdigest(),
-        str(manifest.digest),
-        manifest.rows,
-        manifest.bytes,
-        made_from(manifest),
+        partition=PartitionId(manifest.stage, manifest.subtask, manifest.layout),
+        folder=output.folder,
+        manifest_sha256=hashlib.sha256(data).hexdigest(),
+        digest=str(manifest.digest),
+        rows=manifest.rows,
+        bytes=manifest.bytes,
+        made_from=made_from(manifest),
     )
 
 

@@ -50,7 +50,9 @@ def with_copies(services: Services, registered: Registered, job: RegionJob, dige
         return job
     made_from = {name: _made_from(job, name, digests) for name in cached}
     earlier = _tries_since_person(services, registered)
-    search = _Search(services, registered, job, made_from, earlier, {}, [])
+    search = _Search(
+        services=services, registered=registered, job=job, made_from=made_from, earlier=earlier, after={}, notes=[]
+    )
     found = search.run()
     return replace(
         job,
@@ -108,7 +110,14 @@ def _to_read(services: Services, found: _Found) -> CopyToRead:
     copy = found.copy
     files = tuple(services.store.spark_url(f"{found.folder}/{file.name}") for file in copy.files)
     return CopyToRead(
-        copy.attempt, found.folder, files, copy.spark_schema, copy.code, dict(copy.session), copy.inputs, copy.copies
+        attempt=copy.attempt,
+        folder=found.folder,
+        files=files,
+        spark_schema=copy.spark_schema,
+        code=copy.code,
+        session=dict(copy.session),
+        inputs=copy.inputs,
+        copies=copy.copies,
     )
 
 
@@ -129,7 +138,7 @@ def _tries_since_person(services: Services, registered: Registered) -> list[tupl
     return [each for each in reversed(tries) if each[1] != registered.attempt.id]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Search:
     """Looks for copies from the results backwards.
 

@@ -50,14 +50,16 @@ def decide_failure(error: BaseException, tries_left: int, book: Callable[[], Fai
     if isinstance(error, Fenced):
         # Airflow ignores the answer of a task instance that was cleared. It obeys it where only the ledger has
         # fenced the try (a restored ledger): then another try is right.
-        return FailureDecision(Action.RETRY, FENCED_DELAY, f"fenced: {error}")
+        return FailureDecision(action=Action.RETRY, delay_seconds=FENCED_DELAY, reason=f"fenced: {error}")
     try:
         return book()
     except Retryable as trouble:
         delay = LEDGER_DELAY if tries_left >= LONG_OUTAGE_BELOW else LONG_OUTAGE_DELAY
-        return FailureDecision(Action.RETRY, delay, f"Weir could not book the failure: {trouble}")
+        return FailureDecision(
+            action=Action.RETRY, delay_seconds=delay, reason=f"Weir could not book the failure: {trouble}"
+        )
     except WeirError as trouble:
-        return FailureDecision(Action.FAIL, 0, f"{trouble} (while booking: {error})")
+        return FailureDecision(action=Action.FAIL, delay_seconds=0, reason=f"{trouble} (while booking: {error})")
 
 
 def book_failure(task: TaskPorts, failed: FailedTry, consult: Consult, enrich: Enrich) -> FailureDecision:

@@ -62,7 +62,7 @@ def fail(
     """Book the failure of a try and decide. Raises Retryable if ledger or store do not answer."""
     failure = classify(error)
     if failure is FailureClass.FENCED:
-        return FailureDecision(Action.NOTHING, UNREGISTERED_DELAY, f"fenced: {error}")
+        return FailureDecision(action=Action.NOTHING, delay_seconds=UNREGISTERED_DELAY, reason=f"fenced: {error}")
     with services.ledger.transaction() as session:
         row = _attempt(session, dataflow, key, try_number)
         run = None if row is None else run_by_id(session, row.run)
@@ -105,14 +105,14 @@ def _attempt(session: Session, dataflow: str, key: TaskKey, try_number: int) -> 
 
 def _unregistered(failure: FailureClass, error: BaseException) -> FailureDecision:
     action = Action.FAIL if failure is FailureClass.FATAL else Action.RETRY
-    return FailureDecision(action, UNREGISTERED_DELAY, str(error))
+    return FailureDecision(action=action, delay_seconds=UNREGISTERED_DELAY, reason=str(error))
 
 
 def _backtrack(services: Services, run: Run, row: AttemptRow, error: ResultUnavailable) -> FailureDecision:
     """Plan in rounds: decide, ask the store what the decision needs, decide again; write down what was decided."""
     store_id, largest = services.store_id(), services.recovery.largest_plan
     failed = RegionId(row.region, row.subtask)
-    asked = Failure(failed, losses_by_partition(error.losses, run.id), largest=largest)
+    asked = Failure(failed=failed, losses=losses_by_partition(error.losses, run.id), largest=largest)
     for _ in range(ROUNDS):
         with services.ledger.transaction(run.dataflow.name) as session:
             record_losses(session, asked.losses.values(), services.now())
@@ -138,7 +138,9 @@ def _end(
         record_failover(session, run, plan, services.now(), FailoverKind.HELD_BACK, row)
         # Also what is answered where this answer is lost, and somebody asks again.
         row.error = _to_a_person(run, plan)
-        decision = FailureDecision(Action.FAIL, 0, row.error, row.id, FailureClass.BACKTRACK)
+        decision = FailureDecision(
+            action=Action.FAIL, delay_seconds=0, reason=row.error, attempt=row.id, failure=FailureClass.BACKTRACK
+        )
     if decision.action is Action.FAIL:
         row.state = AttemptState.FAILED.value
         return decision
@@ -199,7 +201,13 @@ def _decide(
     if failure is FailureClass.FATAL:
         cause = hopeless_cause(error)
         because = "" if cause is None or message.startswith(cause) else f" ({cause})"
-        return FailureDecision(Action.FAIL, 0, f"not recoverable by another try{because}: {message}", row.id, failure)
+        return FailureDecision(
+            action=Action.FAIL,
+            delay_seconds=0,
+            reason=f"not recoverable by another try{because}: {message}",
+            attempt=row.id,
+            failure=failure,
+        )
     if services.recovery.budgets.limit_of(failure) is not None:
         return from_budget(services, attempts_of(session, row.run, region), failure, message)
     answer = restart_answer(session, strategy, row.run, region)
@@ -207,7 +215,15 @@ def _decide(
     if answer.refusal is not None:
         action, reason = Action.FAIL, f"recovery is suppressed by {reason}"
     delay = answer.delay_ms / 1000
-    return FailureDecision(action, delay, reason, row.id, failure, answer.refusal, answer.failures)
+    return FailureDecision(
+        action=action,
+        delay_seconds=delay,
+        reason=reason,
+        attempt=row.id,
+        failure=failure,
+        refusal=answer.refusal,
+        failures=answer.failures,
+    )
 
 
 def from_budget(services: Services, attempts: list[AttemptRow], failure: FailureClass, message: str) -> FailureDecision:
@@ -215,21 +231,29 @@ def from_budget(services: Services, attempts: list[AttemptRow], failure: Failure
     used, limit, newest = spent(attempts, failure), services.recovery.budgets.limit_of(failure) or 0, attempts[-1]
     if used > limit:
         reason = f"more than {limit} times {failure.value} since the last commit or clear: {message}"
-        return FailureDecision(Action.FAIL, 0, reason, newest.id, failure)
+        return FailureDecision(action=Action.FAIL, delay_seconds=0, reason=reason, attempt=newest.id, failure=failure)
     delay = patience(newest.run, RegionId(newest.region, newest.subtask), failure, used)
-    return FailureDecision(Action.RETRY, delay, f"{failure.value} {used} of {limit}: {message}", newest.id, failure)
+    return FailureDecision(
+        action=Action.RETRY,
+        delay_seconds=delay,
+        reason=f"{failure.value} {used} of {limit}: {message}",
+        attempt=newest.id,
+        failure=failure,
+    )
 
 
 def already_ended(row: AttemptRow | None) -> FailureDecision:
     """Answer for an attempt that another has ended, or that the ledger does not know any more."""
     if row is None:
         return FailureDecision(
-            Action.RETRY, UNREGISTERED_DELAY, "the ledger was built again, and does not know the attempt"
+            action=Action.RETRY,
+            delay_seconds=UNREGISTERED_DELAY,
+            reason="the ledger was built again, and does not know the attempt",
         )
     if row.state == AttemptState.FAILED.value:
-        return FailureDecision(Action.FAIL, 0, row.error or "the attempt had failed before")
+        return FailureDecision(action=Action.FAIL, delay_seconds=0, reason=row.error or "the attempt had failed before")
     # Its work is done or another's: the next try adopts it, or is told so.
-    return FailureDecision(Action.RETRY, 1, f"attempt {row.id} is {row.state} already")
+    return FailureDecision(action=Action.RETRY, delay_seconds=1, reason=f"attempt {row.id} is {row.state} already")
 
 
 COUNTED = (FailureClass.APPLICATION, FailureClass.KILLED)

@@ -48,14 +48,14 @@ def register(services: Services, request: BeginRequest) -> Registered | Awaiting
     with services.ledger.transaction(dataflow.name) as session:
         require_after_restore(session, dataflow.name, epoch_of(request.interval[0]))
         new = NewRun(
-            dataflow,
-            request.interval,
-            key.dag_id,
-            key.run_id,
-            request.task_prefix,
-            dict(request.parameters),
-            store_id,
-            request.previous,
+            dataflow=dataflow,
+            interval=request.interval,
+            dag_id=key.dag_id,
+            run_id=key.run_id,
+            task_prefix=request.task_prefix,
+            parameters=dict(request.parameters),
+            store_id=store_id,
+            previous=request.previous,
         )
         run = own_epoch(session, new, services.now(), partial(write_record, services, session))
         topology = run.topology
@@ -108,7 +108,15 @@ def _enter(
         restart_others(session, services, run, older[-1], FailureClass.KILLED)
     if waiting is not None:
         return waiting
-    attempt = Attempt(row.id, run.id, region, row.try_number, run.lineage, row.session_id, row.session_url)
+    attempt = Attempt(
+        id=row.id,
+        run=run.id,
+        region=region,
+        try_number=row.try_number,
+        lineage=run.lineage,
+        session_id=row.session_id,
+        session_url=row.session_url,
+    )
     return Registered(attempt, run, topology, origin, interrupt)
 
 

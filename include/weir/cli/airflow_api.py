@@ -19,7 +19,7 @@ _ASKED = 20
 """How often something is asked that can be asked twice."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class TaskInstance:
     """One task instance as the API describes it."""
 

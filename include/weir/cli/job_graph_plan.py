@@ -170,7 +170,9 @@ class DeclaredJobGraph:
         """Return what restarts when the vertex `failed` fails, and the partitions of `missing` and `lost` are gone."""
         region = self._region_of(failed)
         losses = {each: _loss(each) for each in self._partitions({*missing, *({lost} if lost else ())})}
-        failure = Failure(region, losses, self._state.results.keys() - losses.keys(), Occasion.QUESTION)
+        failure = Failure(
+            failed=region, losses=losses, intact=self._state.results.keys() - losses.keys(), occasion=Occasion.QUESTION
+        )
         plan = decide(self._state, failure)
         if isinstance(plan, NeedsProbe):
             raise Internal(f"the plan of a job graph asks for {sorted(plan.partitions)}, which are known to be there")
@@ -221,10 +223,23 @@ def committed_run(topology: Topology) -> RunState:
             reads.append(read_sets[id(partitions)][1])
         for each in topology.outputs(region):
             results[each] = CurrentResult(
-                each, len(results) + 1, _ATTEMPT, 1, PartitionState.FINISHED, "", "", _digest(each), 1, 1, tuple(reads)
+                partition=each,
+                result=len(results) + 1,
+                attempt=_ATTEMPT,
+                try_number=1,
+                state=PartitionState.FINISHED,
+                folder="",
+                manifest_sha256="",
+                digest=_digest(each),
+                rows=1,
+                bytes=1,
+                reads=tuple(reads),
             )
-    ended = {each: RegionState(each, 1, AttemptState.COMMITTED, 1) for each in topology.region_ids()}
-    return RunState(_RUN, topology, results, ended)
+    ended = {
+        each: RegionState(region=each, newest_try=1, newest_state=AttemptState.COMMITTED, ended_try=1)
+        for each in topology.region_ids()
+    }
+    return RunState(run=_RUN, topology=topology, results=results, regions=ended)
 
 
 def _read_set(partitions: tuple[PartitionId, ...]) -> ReadSet:

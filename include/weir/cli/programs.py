@@ -104,7 +104,7 @@ def checked(
     `remote` is a Spark Connect server; without one it is that of the local stack while it is up, or a Spark in the
     program itself. Raises EngineLost if the program does not come to its end.
     """
-    report = RegionReport(job.attempt, (), "", {}, {})
+    report = RegionReport(attempt=job.attempt, outputs=(), code="", session={}, metrics={})
     done = 0
     for line in lines_of("weir_spark.checks.checking", region_job_to_json(job).decode(), remote, environ):
         try:

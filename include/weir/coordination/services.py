@@ -17,7 +17,7 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """The ledger, the store, the time, ids that never came before, and what the deployment says about recovery.
 

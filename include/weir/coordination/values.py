@@ -23,7 +23,7 @@ from weir.store.probe import PartitionRef
 from weir.topology.regions import RegionId, Topology
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StateShare:
     """What a subtask goes on from of one state: files of its key groups, and their tallies where they are known."""
 
@@ -46,7 +46,7 @@ class TaskKey:
     map_index: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BeginRequest:
     """A try that is about to start: the DagRun's data interval, and the dataflow as the DAG file says it now.
 
@@ -78,7 +78,7 @@ class SparkWork:
     folder: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One try of one region, registered."""
 
@@ -104,11 +104,17 @@ class InputFiles:
         """How the store is asked for it."""
         found = self.manifest
         return PartitionRef(
-            found.run, found.stage, found.subtask, found.layout, found.attempt, self.folder, self.manifest_sha256
+            run=found.run,
+            stage=found.stage,
+            subtask=found.subtask,
+            layout=found.layout,
+            attempt=found.attempt,
+            folder=self.folder,
+            manifest_sha256=self.manifest_sha256,
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
     """Go on: stop the work of `interrupt` (earlier attempts), run `job`, then commit."""
 
@@ -192,7 +198,7 @@ class Action(Enum):
     NOTHING = "nothing"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FailureDecision:
     """Whether and when a failed task instance runs again, and why.
 

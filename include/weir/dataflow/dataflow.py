@@ -177,8 +177,8 @@ class Dataflow:
                 f"{_listed(_READ)}: use the Weir that wrote it, or a newer one"
             )
         return cls(
-            document["name"],
-            tuple(stage_from_json(stage) for stage in document["stages"]),
+            name=document["name"],
+            stages=tuple(stage_from_json(stage) for stage in document["stages"]),
             max_parallelism=document["max_parallelism"],
             parameters=document["parameters"],
             failover=document.get("failover", FailoverStrategy.REGION),

@@ -66,7 +66,7 @@ class Exchange:
 
 def pipelined(stage: str | Stage) -> Exchange:
     """Read `stage` inside the same Spark plan, index to index: nothing is written, both restart together."""
-    return Exchange(name_of(stage), ExchangeKind.PIPELINED)
+    return Exchange(stage=name_of(stage), kind=ExchangeKind.PIPELINED)
 
 
 def cached(stage: str | Stage, *, durable: bool = True) -> Exchange:
@@ -75,7 +75,7 @@ def cached(stage: str | Stage, *, durable: bool = True) -> Exchange:
     The copy is in the store and serves later attempts of the same task, as long as it was made from the same inputs by
     the same code. With `durable=False` it is `DataFrame.persist`, for several readers within one attempt.
     """
-    return Exchange(name_of(stage), ExchangeKind.CACHED, durable=durable)
+    return Exchange(stage=name_of(stage), kind=ExchangeKind.CACHED, durable=durable)
 
 
 def blocking(
@@ -86,7 +86,9 @@ def blocking(
     With `by`, subtask i reads the rows of its own key groups; with `broadcast=True` every subtask reads all rows; with
     `pointwise=True` subtask i reads what subtask i of `stage` wrote. A stage of parallelism 1 needs none of them.
     """
-    return Exchange(name_of(stage), ExchangeKind.BLOCKING, _keys(by), broadcast, pointwise)
+    return Exchange(
+        stage=name_of(stage), kind=ExchangeKind.BLOCKING, keys=_keys(by), broadcast=broadcast, pointwise=pointwise
+    )
 
 
 def previous(
@@ -97,7 +99,9 @@ def previous(
     The first epoch reads no rows, with the columns of `schema`, a Spark DDL string like "id BIGINT, seen TIMESTAMP";
     in later epochs the columns must be these. `by` and `broadcast` are those of `blocking`.
     """
-    return Exchange(name_of(stage), ExchangeKind.PREVIOUS, _keys(by), broadcast, schema=schema)
+    return Exchange(
+        stage=name_of(stage), kind=ExchangeKind.PREVIOUS, keys=_keys(by), broadcast=broadcast, schema=schema
+    )
 
 
 def _keys(by: str | Sequence[str]) -> tuple[str, ...]:
@@ -122,7 +126,7 @@ class StageKind(Enum):
     """What another stage keeps from epoch to epoch: its content is what that stage has done to its handle."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSettings:
     """Airflow's settings of the task that runs a stage; stages of one region must agree.
 
@@ -205,8 +209,8 @@ def source(
 ) -> Stage:
     """Declare a stage without inputs: `def flights(ctx, slice) -> DataFrame`, with a session in `ctx.spark`."""
     return Stage(
-        name,
-        function,
+        name=name,
+        function=function,
         parallelism=parallelism,
         max_parallelism=max_parallelism,
         resolve=resolve,
@@ -227,7 +231,9 @@ def sink(stage: Stage | str, name: str) -> Stage:
     What counts as a change of them is what `stage` says.
     """
     read = name_of(stage)
-    return Stage(name, "", {read: Exchange(read, ExchangeKind.PIPELINED)}, kind=StageKind.SINK)
+    return Stage(
+        name=name, function="", inputs={read: Exchange(stage=read, kind=ExchangeKind.PIPELINED)}, kind=StageKind.SINK
+    )
 
 
 def _by_argument(stage: str, inputs: object) -> dict[str, Exchange]:

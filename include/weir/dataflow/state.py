@@ -77,7 +77,18 @@ def keyed_state(
     `grows=True` says that there are never fewer rows than in the epoch before. Suites of `quality` are given all rows
     of the state, so that one with when="restored" costs nothing on an ordinary day.
     """
-    return State(name, StateKind.KEYED, _keys(key), schema, ttl, runs, budget, full, grows, gates_of(quality))
+    return State(
+        name=name,
+        kind=StateKind.KEYED,
+        keys=_keys(key),
+        schema=schema,
+        ttl=ttl,
+        runs=runs,
+        budget=budget,
+        is_full=full,
+        grows=grows,
+        quality=gates_of(quality),
+    )
 
 
 def list_state(name: str, *, union: bool = False) -> State:
@@ -85,12 +96,12 @@ def list_state(name: str, *, union: bool = False) -> State:
 
     After a change of parallelism each subtask has its share of the elements; with `union=True` each has all of them.
     """
-    return State(name, StateKind.UNION if union else StateKind.SPLIT, schema=LIST_SCHEMA)
+    return State(name=name, kind=StateKind.UNION if union else StateKind.SPLIT, schema=LIST_SCHEMA)
 
 
 def broadcast_state(name: str, *, schema: str) -> State:
     """Declare rows that a stage keeps over epochs and that are the same in every subtask."""
-    return State(name, StateKind.BROADCAST, schema=schema)
+    return State(name=name, kind=StateKind.BROADCAST, schema=schema)
 
 
 LIST_SCHEMA = "position BIGINT, element STRING"

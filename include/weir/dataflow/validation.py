@@ -286,13 +286,21 @@ def _with_states(stage: Stage, declared: set[str]) -> Iterator[Stage]:
     yield replace(stage, inputs={**stage.exchanges, **inputs}) if inputs else stage
     for state in stage.states:
         if state.name not in declared:
-            yield Stage(state.name, "", {stage.name: pipelined(stage)}, kind=StageKind.STATE, quality=state.quality)
+            yield Stage(
+                name=state.name,
+                function="",
+                inputs={stage.name: pipelined(stage)},
+                kind=StageKind.STATE,
+                quality=state.quality,
+            )
 
 
 def previous_of(state: State) -> Exchange:
     """How a stage reads its own state of the epoch before."""
     is_keyed = state.kind is StateKind.KEYED
-    return Exchange(state.name, ExchangeKind.PREVIOUS, state.keys, not is_keyed, schema=state.schema)
+    return Exchange(
+        stage=state.name, kind=ExchangeKind.PREVIOUS, keys=state.keys, broadcast=not is_keyed, schema=state.schema
+    )
 
 
 def declared_problems(argument: str, exchange: Exchange) -> Iterator[str]:

@@ -38,7 +38,7 @@ class Status(Enum):
     """It could not be asked, for a reason that is no fault of what was asked."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One line of the report. `mend` is what to do next, in the words to type where there are such."""
 
@@ -61,22 +61,22 @@ class Finding:
 
 def ok(area: str, name: str, found: str) -> Finding:
     """All is well."""
-    return Finding(area, name, Status.OK, found)
+    return Finding(area=area, name=name, status=Status.OK, found=found)
 
 
 def warning(area: str, name: str, found: str, *, expected: str, mend: str) -> Finding:
     """It works, but."""
-    return Finding(area, name, Status.WARNING, found, expected, mend)
+    return Finding(area=area, name=name, status=Status.WARNING, found=found, expected=expected, mend=mend)
 
 
 def problem(area: str, name: str, found: str, *, expected: str, mend: str) -> Finding:
     """It does not work."""
-    return Finding(area, name, Status.PROBLEM, found, expected, mend)
+    return Finding(area=area, name=name, status=Status.PROBLEM, found=found, expected=expected, mend=mend)
 
 
 def unknown(area: str, name: str, found: str, *, mend: str = "") -> Finding:
     """Nobody can tell, from here."""
-    return Finding(area, name, Status.UNKNOWN, found, mend=mend)
+    return Finding(area=area, name=name, status=Status.UNKNOWN, found=found, mend=mend)
 
 
 def worst(findings: Iterable[Finding]) -> Status:

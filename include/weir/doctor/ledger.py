@@ -361,7 +361,7 @@ LONG_PENDING = timedelta(hours=1)
 """A closing task completes its checkpoint in seconds; what it left is given up within minutes, by upkeep."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatesOfDataflow:
     """The states of a dataflow as its newest closed run has left them.
 
@@ -399,12 +399,12 @@ def _asked(connection: Connection, dataflow: str, epoch: str, run: str, topology
     pending = CheckpointRow.status == CheckpointStatus.PENDING.value
     restored = select(RestoreRow.id).where(RestoreRow.dataflow == dataflow, RestoreRow.epoch == epoch)
     return StatesOfDataflow(
-        dataflow,
-        epoch,
-        connection.scalar(select(func.max(CheckpointRow.epoch)).where(own, is_retained())),
-        connection.scalar(restored.limit(1)) is not None,
-        connection.scalar(select(func.min(CheckpointRow.triggered_at)).where(own, pending)),
-        _runs(connection, run, topology),
+        dataflow=dataflow,
+        epoch=epoch,
+        checkpoint=connection.scalar(select(func.max(CheckpointRow.epoch)).where(own, is_retained())),
+        is_restored=connection.scalar(restored.limit(1)) is not None,
+        pending=connection.scalar(select(func.min(CheckpointRow.triggered_at)).where(own, pending)),
+        runs=_runs(connection, run, topology),
     )
 
 

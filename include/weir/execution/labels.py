@@ -23,7 +23,7 @@ MOST_LABELS, LONGEST = 20, 200
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """What a function that labels failures is told: `def owner(failure) -> {"team": "routes"}`.
 

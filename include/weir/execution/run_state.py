@@ -40,7 +40,7 @@ class ReadSet:
     members: tuple[ReadResult, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentResult:
     """The current result of a partition."""
 
@@ -76,7 +76,7 @@ class AttemptState(Enum):
     FENCED = "fenced"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RegionState:
     """The newest attempt of a region, and whether a clear of it is on its way.
 
@@ -118,7 +118,7 @@ class EarlierRun:
     has_tasks: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
     """A run as the ledger knows it at one instant, and those before it that its `previous` exchanges reach.
 
@@ -156,7 +156,7 @@ class RunState:
 
     def region(self, region: RegionId) -> RegionState:
         """The state of `region`, also of one that never began."""
-        return self.regions.get(region, RegionState(region))
+        return self.regions.get(region, RegionState(region=region))
 
     def region_ids(self, run: str = "") -> tuple[RegionId, ...]:
         """All regions of a run, producers first."""
@@ -207,7 +207,13 @@ class RunState:
     def _of_epoch_before(self, run: str, read: PreviousInput) -> InputPartitions:
         partitions = self._previous_partitions(run, read)
         return InputPartitions(
-            read.argument, read.stage, read.producer, read.layout, partitions, read.key_groups, read.schema
+            argument=read.argument,
+            stage=read.stage,
+            producer=read.producer,
+            layout=read.layout,
+            partitions=partitions,
+            key_groups=read.key_groups,
+            schema=read.schema,
         )
 
     def _previous_partitions(self, run: str, read: PreviousInput) -> tuple[PartitionId, ...]:

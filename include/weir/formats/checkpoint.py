@@ -29,7 +29,7 @@ class SnapshotKind(Enum):
         return self is not SnapshotKind.CHECKPOINT
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatePartition:
     """A subtask's part of a keyed state: `key_groups` is inclusive, `attempt` is who committed it.
 
@@ -61,7 +61,7 @@ class KeyedSnapshot:
         return Layout(self.state.keys, self.max_parallelism)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResultInFlight:
     """A result partition that the next epoch reads over `previous`: lists, broadcast state, and plain results.
 
@@ -78,7 +78,7 @@ class ResultInFlight:
     files: tuple[DataFile, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """A completed checkpoint or savepoint; `number` counts up per dataflow and is never used twice.
 

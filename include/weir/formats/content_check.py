@@ -18,7 +18,7 @@ from weir.formats.state_query import state_from_plain, state_to_plain
 VERSION = 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResultToCheck:
     """A result by a number: its files as Spark spells them, its columns, and the rule of its digest.
 

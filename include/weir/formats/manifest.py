@@ -60,7 +60,7 @@ class DataFile:
     segments: tuple[Segment, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ContentDigest:
     """What the rows are, whatever their order and files: equal digests mean equal content.
 
@@ -92,7 +92,15 @@ def parsed_digest(text: str) -> ContentDigest:
     plain, _, rule = text.partition(RULE)
     version = digest_version(plain)
     schema, rows, xor, low_sum, high_sum = plain.removeprefix(f"v{version}:").rsplit(":", 4)
-    return ContentDigest(schema, int(rows), int(xor, 16), int(low_sum, 16), int(high_sum, 16), version, rule)
+    return ContentDigest(
+        schema=schema,
+        rows=int(rows),
+        xor=int(xor, 16),
+        low_sum=int(low_sum, 16),
+        high_sum=int(high_sum, 16),
+        version=version,
+        rule=rule,
+    )
 
 
 def digest_version(digest: str) -> int:
@@ -160,7 +168,7 @@ class StateContent:
     changed: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InputRead:
     """One input partition that a result was made from, with the digest that was read."""
 
@@ -173,7 +181,7 @@ class InputRead:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """All that is known of one result partition; `created_at` is in UTC, ISO 8601.
 
@@ -268,7 +276,7 @@ COPY: Final = "copy"
 COPY_NAME: Final = "copy.json"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StageCopy:
     """What one attempt copied of one subtask of a stage; `digest` is that of all values, whatever the stage's rule.
 

@@ -27,7 +27,7 @@ class PublishedPartition:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pointer:
     """One version of one epoch of a sink; `published_at` is in UTC, ISO 8601."""
 

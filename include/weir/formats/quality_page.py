@@ -18,7 +18,7 @@ from weir.formats.codec import expectation_results_from_plain, expectation_resul
 VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckToDocument:
     """A check by its number in the ledger; `facts` say of what it is, in the order in which they are shown."""
 

@@ -46,7 +46,7 @@ class StateFileToRead:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StateToRead:
     """The state that a stage goes on from; of keyed state its files, oldest epoch first, and tallies of its live rows.
 
@@ -66,7 +66,7 @@ class StateToRead:
     is_full: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredToCheck:
     """An input partition that was restored, and that nobody has looked at since: what it must be, whole.
 
@@ -92,7 +92,7 @@ class RestoredToCheck:
     """Suites besides what is built in."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InputToRead:
     """An input from the store: partitions, recorded schema, and the inclusive range of key groups to keep (None: all).
 
@@ -124,7 +124,7 @@ class OutputToWrite:
     spark_folder: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MergeToWrite:
     """Files of a keyed state that become one run of it: those of `state`, each cut to its key groups.
 
@@ -153,7 +153,7 @@ class CopyToWrite:
     made_from: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CopyToRead:
     """The copy of a stage's rows that an earlier attempt wrote: made from the same, and right byte for byte.
 
@@ -171,7 +171,7 @@ class CopyToRead:
     copies: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StageToRun:
     """One stage of the region, in topological order.
 
@@ -199,7 +199,7 @@ class StageToRun:
     checks: tuple[CheckToRun, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RegionJob:
     """Everything that one attempt needs; `interval` is in UTC, ISO 8601, end exclusive.
 
@@ -232,7 +232,7 @@ class RegionJob:
         return self.report.rpartition("/")[0]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OutputReport:
     """One result partition as it was written."""
 
@@ -260,7 +260,7 @@ class StateReport:
     rows_before: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RegionReport:
     """The job's answer: outputs, a fingerprint of the code that ran, the session's settings, and seconds a step.
 

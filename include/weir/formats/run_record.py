@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
     """What the ledger knows of a run and no manifest does; times are in UTC, ISO 8601.
 

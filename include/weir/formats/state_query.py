@@ -58,11 +58,13 @@ def state_to_plain(read: StateToRead) -> dict[str, Any]:
 
 def state_from_plain(found: Mapping[str, Any]) -> StateToRead:
     """Read what `state_to_plain` has made."""
-    state = State(found["name"], StateKind.KEYED, tuple(found["keys"]), found["schema"])
+    state = State(name=found["name"], kind=StateKind.KEYED, keys=tuple(found["keys"]), schema=found["schema"])
     files = tuple(
         StateFileToRead(
             each["path"], each["epoch"], (each["key_groups"][0], each["key_groups"][1]), each["rows"], each["bytes"]
         )
         for each in found["files"]
     )
-    return StateToRead(state, files, None, 0, found["expired_until"], is_full=False)
+    return StateToRead(
+        state=state, files=files, tallies=None, updated=0, expired_until=found["expired_until"], is_full=False
+    )

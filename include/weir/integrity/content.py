@@ -54,19 +54,25 @@ def _asked(services: Services, run: Run, each: Verified, manifest: Manifest) -> 
             return None
         files = state_as_of(store, state, run.epoch, manifest.state.files)
         return ResultToCheck(
-            each.result, name, (), manifest.spark_schema, is_keyed=True, expected=str(manifest.digest), state=files
+            number=each.result,
+            name=name,
+            files=(),
+            spark_schema=manifest.spark_schema,
+            is_keyed=True,
+            expected=str(manifest.digest),
+            state=files,
         )
     rules = {stage.name: stage.digest for stage in run.dataflow.stages}
     if each.stage not in rules:
         return None
     return ResultToCheck(
-        each.result,
-        name,
-        tuple(store.spark_url(f"{each.folder}/{file.name}") for file in manifest.files),
-        manifest.spark_schema,
-        bool(manifest.keys),
-        str(manifest.digest),
-        rules[each.stage],
+        number=each.result,
+        name=name,
+        files=tuple(store.spark_url(f"{each.folder}/{file.name}") for file in manifest.files),
+        spark_schema=manifest.spark_schema,
+        is_keyed=bool(manifest.keys),
+        expected=str(manifest.digest),
+        rule=rules[each.stage],
     )
 
 

@@ -76,8 +76,8 @@ def repair(services: Services, run: str, losses: Iterable[Loss], unpublished: st
     found = tuple(losses)
     cause = "; ".join([*(str(each) for each in found), *filter(None, [unpublished])])
     asked = Failure(
-        None,
-        losses_by_partition(found, run),
+        failed=None,
+        losses=losses_by_partition(found, run),
         occasion=Occasion.REPAIR,
         cause=cause,
         largest=services.recovery.largest_plan,

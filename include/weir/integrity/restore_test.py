@@ -61,7 +61,7 @@ ROUNDS = 3
 """How often the newest checkpoint may be subsumed under a drill."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Drilled:
     """What a drill has found. `problem` says why nothing could be restored; it is empty if something was."""
 
@@ -99,7 +99,7 @@ def drill(services: Services, dataflow: str, which: str | None, open_store: Open
     for _ in range(ROUNDS):
         found = drill_source(services, dataflow, which, open_store)
         if isinstance(found.source, str):
-            return Drilled(dataflow, found.told, found.epoch, problem=found.source)
+            return Drilled(dataflow=dataflow, source=found.told, epoch=found.epoch, problem=found.source)
         with _claimed(services, found.source):
             drilled = _drill(services, found, found.source, open_store, check)
         if drilled.is_right or is_still_kept(services, found):
@@ -135,9 +135,15 @@ def _drill(services: Services, found: DrillSource, source: Source, open_store: O
         try:
             restored = restore(place.services, Wish(made.dataflow, found.name, fork=place.dataflow), open_store)
         except Misconfigured as error:
-            return Drilled(made.dataflow, found.told, made.epoch, problem=str(error))
+            return Drilled(dataflow=made.dataflow, source=found.told, epoch=made.epoch, problem=str(error))
         checks = _looked_at(services, place, source, check)
-        return Drilled(made.dataflow, found.told, made.epoch, checks, copied_bytes=restored.copied_bytes)
+        return Drilled(
+            dataflow=made.dataflow,
+            source=found.told,
+            epoch=made.epoch,
+            checks=checks,
+            copied_bytes=restored.copied_bytes,
+        )
 
 
 def _tell_of(place: DrillPlace, source: Source) -> None:

@@ -35,7 +35,7 @@ _FORGOTTEN = timedelta(days=1)
 """What was lost so long ago is no longer repaired before somebody misses it: it may be needed no more."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scrubbed:
     """What was read of one dataflow, what was bad, and what follows for the runs that need it."""
 
@@ -84,7 +84,15 @@ def scrub_dataflow(services: Services, clearer: Clearer, dataflow: str, now: dat
     repairs = repaired(services, _undecided(services, dataflow), misfits) if services.life.scrub_repair else ()
     read = [each for each in found if each.outcome is not Outcome.GONE]
     is_settled = not any(each.owed for each in repairs) or _is_settled(services, clearer, dataflow)
-    return Scrubbed(dataflow, len(read), sum(each.bytes for each in read), bad, misfits, repairs, is_settled)
+    return Scrubbed(
+        dataflow=dataflow,
+        results=len(read),
+        bytes=sum(each.bytes for each in read),
+        bad=bad,
+        misfits=misfits,
+        repairs=repairs,
+        is_settled=is_settled,
+    )
 
 
 def _reserved(services: Services, dataflow: str, now: datetime) -> Sequence[ResultRow]:

@@ -112,7 +112,15 @@ def _states_of(services: Services, checkpoint: Checkpoint) -> Iterator[ResultToC
         for part in each.partitions:
             name = f"{each.state.name}[{part.subtask}] in checkpoint {checkpoint.number} of {checkpoint.dataflow}"
             state = state_as_of(services.store, each.state, checkpoint.epoch, part.files)
-            yield ResultToCheck(0, name, (), each.spark_schema, is_keyed=True, expected=part.digest, state=state)
+            yield ResultToCheck(
+                number=0,
+                name=name,
+                files=(),
+                spark_schema=each.spark_schema,
+                is_keyed=True,
+                expected=part.digest,
+                state=state,
+            )
 
 
 def state_misfits(

@@ -64,7 +64,7 @@ BAD = frozenset(Outcome) - {Outcome.WHOLE, Outcome.BACK, Outcome.GONE}
 """The outcomes that are told of."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
     """One result, what was found of it, and if that is bad, what exactly."""
 
@@ -110,7 +110,15 @@ def verify_results(
 
 def reference(row: ResultRow) -> PartitionRef:
     """How the store is asked for a result."""
-    return PartitionRef(row.run, row.stage, row.subtask, row.layout, row.attempt, row.folder, row.manifest_sha256)
+    return PartitionRef(
+        run=row.run,
+        stage=row.stage,
+        subtask=row.subtask,
+        layout=row.layout,
+        attempt=row.attempt,
+        folder=row.folder,
+        manifest_sha256=row.manifest_sha256,
+    )
 
 
 def _batches(rows: list[ResultRow]) -> Iterator[list[ResultRow]]:
@@ -186,16 +194,16 @@ def _otherwise(row: ResultRow, manifest: Manifest) -> str:
 
 def _verified(row: ResultRow, outcome: Outcome, detail: str = "", loss: Loss | None = None) -> Verified:
     return Verified(
-        row.id,
-        row.run,
-        row.stage,
-        row.subtask,
-        row.layout,
-        row.attempt,
-        row.folder,
-        row.bytes,
-        row.is_current,
-        outcome,
-        detail,
-        loss,
+        result=row.id,
+        run=row.run,
+        stage=row.stage,
+        subtask=row.subtask,
+        layout=row.layout,
+        attempt=row.attempt,
+        folder=row.folder,
+        bytes=row.bytes,
+        is_current=row.is_current,
+        outcome=outcome,
+        detail=detail,
+        loss=loss,
     )

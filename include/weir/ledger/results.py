@@ -39,7 +39,7 @@ _TOUCHED = update(RunRow.__table__).where(RunRow.__table__.c.id == bindparam("of
 _NEW_RESULTS = insert(Table.metadata.tables[ResultRow.__tablename__])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewResult:
     """A result partition that has been written, with its manifest."""
 

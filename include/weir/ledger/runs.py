@@ -41,7 +41,7 @@ SHOWN = 20
 """How many known runs an error names."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """The run that owns an epoch of a dataflow. `interval` is in UTC, its end exclusive."""
 
@@ -78,7 +78,7 @@ class PreviousRun:
     """Whether both are of one backfill, and this one is to run behind the later one: it runs backwards."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewRun:
     """A DagRun that begins, perhaps for the first time."""
 
@@ -277,16 +277,16 @@ def _run(row: RunRow, lineage: int, like: Topology | None = None) -> Run:
     if row.pinned is None and like is None:
         raise Misconfigured(f"run {row.id} is to be pinned anew: clear its tasks in Airflow, so that they begin again")
     return Run(
-        row.id,
-        topology_of(row.pinned) if row.pinned is not None else cast("Topology", like),
-        row.epoch,
-        (row.interval_start, row.interval_end),
-        row.dag_id,
-        row.run_id,
-        row.task_prefix,
-        row.parameters,
-        row.predecessor,
-        lineage,
+        id=row.id,
+        topology=topology_of(row.pinned) if row.pinned is not None else cast("Topology", like),
+        epoch=row.epoch,
+        interval=(row.interval_start, row.interval_end),
+        dag_id=row.dag_id,
+        run_id=row.run_id,
+        task_prefix=row.task_prefix,
+        parameters=row.parameters,
+        predecessor=row.predecessor,
+        lineage=lineage,
     )
 
 

@@ -91,7 +91,7 @@ def run_state(session: Session, run: Run, topology: Topology | None = None, incl
         # What an open run has read may have changed since: the one before it is looked at, too.
         is_wanted = any(each <= reaching for each in oldest_open) or any(each < reaching for each in include)
         reaching = found.predecessor if is_wanted and found.topology.reads_previous else None
-    return RunState(run.id, own, results, regions, before, earlier)
+    return RunState(run=run.id, topology=own, results=results, regions=regions, predecessor=before, earlier=earlier)
 
 
 def _earlier(session: Session, run: str, like: Topology) -> EarlierRun:
@@ -122,19 +122,19 @@ def _results(session: Session, run: str, current: str) -> dict[PartitionId, Curr
 
 def _current(row: Any, partition: PartitionId, reads: tuple[ReadSet, ...]) -> CurrentResult:
     return CurrentResult(
-        partition,
-        row.id,
-        row.attempt,
-        row.try_number,
-        PartitionState(row.state),
-        row.folder,
-        row.manifest_sha256,
-        row.digest,
-        row.rows,
-        row.bytes,
-        reads,
-        row.made_from,
-        row.fault,
+        partition=partition,
+        result=row.id,
+        attempt=row.attempt,
+        try_number=row.try_number,
+        state=PartitionState(row.state),
+        folder=row.folder,
+        manifest_sha256=row.manifest_sha256,
+        digest=row.digest,
+        rows=row.rows,
+        bytes=row.bytes,
+        reads=reads,
+        made_from=row.made_from,
+        fault=row.fault,
     )
 
 
@@ -157,11 +157,11 @@ def _region(region: RegionId, attempts: list[Any], repairs: list[Any]) -> Region
     """`repairs` are (expected try, found try, whether it is void), attempts as they are selected, oldest first."""
     newest, state, is_refused = attempts[-1] if attempts else (0, None, False)
     return RegionState(
-        region,
-        max([newest, *(found or 0 for _, found, is_void in repairs if is_void)]),
-        AttemptState(state) if state else None,
-        max((number for number, ended, _ in attempts if ended in ENDED), default=0),
-        max((expected for expected, _, is_void in repairs if not is_void), default=None),
+        region=region,
+        newest_try=max([newest, *(found or 0 for _, found, is_void in repairs if is_void)]),
+        newest_state=AttemptState(state) if state else None,
+        ended_try=max((number for number, ended, _ in attempts if ended in ENDED), default=0),
+        repair_after_try=max((expected for expected, _, is_void in repairs if not is_void), default=None),
         is_refused=bool(is_refused),
     )
 

@@ -30,7 +30,7 @@ KNOWN_DIGESTS = 20
 _KNOWN = (Outcome.PASSED.value, Outcome.SAME.value)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Blamed:
     """An input partition that was distrusted, as it was read."""
 
@@ -48,7 +48,14 @@ class Blamed:
     @staticmethod
     def of(read: InputRead) -> Blamed:
         """What was read of an input."""
-        return Blamed(read.run, read.stage, read.subtask, read.layout, read.attempt, read.digest)
+        return Blamed(
+            run=read.run,
+            stage=read.stage,
+            subtask=read.subtask,
+            layout=read.layout,
+            attempt=read.attempt,
+            digest=read.digest,
+        )
 
 
 def record_checks(
@@ -187,7 +194,7 @@ def blamed_by(row: QualityCheckRow) -> tuple[Blamed, ...]:
 _NOT_RIGHT = (Outcome.FAILED.value, Outcome.WARNED.value)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChecksAsked:
     """Which checks a person asks about; None is any. `epochs` is how many of the newest."""
 

@@ -103,12 +103,12 @@ def _state(store: Store, dataflow: Dataflow, state: State, manifest: Manifest, r
     until = expired_until(state, manifest.epoch)
     files = share_of(manifest.state.files, _key_groups(dataflow, manifest), until)
     return StateToRead(
-        state,
-        files_to_read(store, files),
-        recorded.tallies,
-        0 if until is None else epoch_seconds(manifest.epoch),
-        until,
-        state.is_full,
+        state=state,
+        files=files_to_read(store, files),
+        tallies=recorded.tallies,
+        updated=0 if until is None else epoch_seconds(manifest.epoch),
+        expired_until=until,
+        is_full=state.is_full,
     )
 
 

@@ -40,7 +40,7 @@ class Unreadable(ResultUnavailable):
 TO_INSPECT = (PartitionState.FINISHED, PartitionState.QUARANTINED)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
     """The results of one stage of one run; `version` is the published one, for a sink.
 
@@ -87,7 +87,15 @@ def published_results(session: Session, row: RunRow, topology: Topology, sink: s
     (layout,) = topology.layouts_of(sink)
     rows = _of_version(session, found, layout.id)
     _require(row, rows)
-    return Chosen(row.id, row.run_id, row.epoch, sink, layout.id, found.version, tuple(rows))
+    return Chosen(
+        run=row.id,
+        run_id=row.run_id,
+        epoch=row.epoch,
+        stage=sink,
+        layout=layout.id,
+        version=found.version,
+        rows=tuple(rows),
+    )
 
 
 def _of_version(session: Session, version: PublicationRow, layout: str) -> list[ResultRow]:
@@ -124,7 +132,9 @@ def current_results(session: Session, run: RunRow, stage: str) -> Chosen:
         losses = {each: loss for each in partitions if (loss := _problem(session, state, each)) is not None}
         if not losses:
             rows = tuple(session.get_one(ResultRow, state.results[each].result) for each in partitions)
-            return Chosen(run.id, run.run_id, run.epoch, stage, layout.id, None, rows)
+            return Chosen(
+                run=run.id, run_id=run.run_id, epoch=run.epoch, stage=stage, layout=layout.id, version=None, rows=rows
+            )
         problem = problem or _unreadable(session, state, losses)
     raise problem or Misconfigured(f"run {run.id} writes nothing of {stage}")
 
@@ -140,7 +150,16 @@ def results_of_attempt(session: Session, rows: Sequence[ResultRow]) -> Chosen:
     gone = [(row, PartitionState(row.state)) for row in found if PartitionState(row.state) not in TO_INSPECT]
     if gone:
         raise Unreadable([_loss(row, state) for row, state in gone], advice(run.id, found))
-    return Chosen(run.id, run.run_id, run.epoch, first.stage, first.layout, None, tuple(found), is_inspected=True)
+    return Chosen(
+        run=run.id,
+        run_id=run.run_id,
+        epoch=run.epoch,
+        stage=first.stage,
+        layout=first.layout,
+        version=None,
+        rows=tuple(found),
+        is_inspected=True,
+    )
 
 
 def _problem(session: Session, state: RunState, partition: PartitionId) -> Loss | None:
@@ -202,4 +221,12 @@ def manifests_of(services: Services, chosen: Chosen) -> list[Manifest]:
 
 
 def _reference(row: ResultRow) -> PartitionRef:
-    return PartitionRef(row.run, row.stage, row.subtask, row.layout, row.attempt, row.folder, row.manifest_sha256)
+    return PartitionRef(
+        run=row.run,
+        stage=row.stage,
+        subtask=row.subtask,
+        layout=row.layout,
+        attempt=row.attempt,
+        folder=row.folder,
+        manifest_sha256=row.manifest_sha256,
+    )

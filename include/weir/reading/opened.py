@@ -38,7 +38,7 @@ _SPARK_OPTIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpenPartition:
     """One partition: who made it, what it holds, and its Parquet files, as paths or URLs that Spark understands."""
 
@@ -157,7 +157,15 @@ class OpenedResults:
     def _partition(self, row: ResultRow, manifest: Manifest) -> OpenPartition:
         files = tuple(self._store.spark_url(f"{row.folder}/{file.name}") for file in manifest.files)
         digest = str(manifest.digest)
-        return OpenPartition(row.subtask, row.attempt, manifest.rows, manifest.bytes, digest, row.folder, files)
+        return OpenPartition(
+            subtask=row.subtask,
+            attempt=row.attempt,
+            rows=manifest.rows,
+            bytes=manifest.bytes,
+            digest=digest,
+            folder=row.folder,
+            files=files,
+        )
 
     def _require_open(self) -> None:
         if not self._is_open:

@@ -32,7 +32,7 @@ from weir.topology.key_hash import key_group
 _FILES_AT_ONCE = 4
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpenStatePartition:
     """What one subtask keeps: who committed it, its inclusive key groups, and its files, oldest epoch first."""
 
@@ -45,7 +45,7 @@ class OpenStatePartition:
     files: tuple[StateFile, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StateAt:
     """A state at the end of an epoch: of which run, and of which checkpoint (None: as the epoch has committed it)."""
 
@@ -184,7 +184,14 @@ class OpenedState:
             )
             for each in sorted(self._files, key=lambda file: (file.epoch, file.key_groups, file.path))
         )
-        return StateToRead(self._at.state, files, None, 0, self._at.expired_until, is_full=False)
+        return StateToRead(
+            state=self._at.state,
+            files=files,
+            tallies=None,
+            updated=0,
+            expired_until=self._at.expired_until,
+            is_full=False,
+        )
 
     def close(self) -> None:
         """Give up the claim: what nobody else needs may be released from now on."""

@@ -113,13 +113,13 @@ def _of_epoch(topology: Topology, name: str, chosen: Chosen, manifests: Sequence
     first = manifests[0]
     parts = tuple(
         OpenStatePartition(
-            each.subtask,
-            each.layout,
-            each.attempt,
-            key_group_range(each.max_parallelism, topology.dataflow.stage(name).parallelism, each.subtask),
-            each.rows,
-            str(each.digest),
-            () if each.state is None else each.state.files,
+            subtask=each.subtask,
+            layout=each.layout,
+            attempt=each.attempt,
+            key_groups=key_group_range(each.max_parallelism, topology.dataflow.stage(name).parallelism, each.subtask),
+            rows=each.rows,
+            digest=str(each.digest),
+            files=() if each.state is None else each.state.files,
         )
         for each in manifests
     )
@@ -193,7 +193,13 @@ def _of_checkpoint(checkpoint: Checkpoint, found: KeyedSnapshot, advice: str, fo
     layout = found.layout.id
     parts = tuple(
         OpenStatePartition(
-            part.subtask, layout, part.attempt, part.key_groups, part.rows, part.digest, _below(folder, part.files)
+            subtask=part.subtask,
+            layout=layout,
+            attempt=part.attempt,
+            key_groups=part.key_groups,
+            rows=part.rows,
+            digest=part.digest,
+            files=_below(folder, part.files),
         )
         for part in found.partitions
     )

@@ -184,12 +184,12 @@ def restore_quarantine(session: Session, run: str, found: Iterable[Candidate], n
 
 def _new(partition: PartitionId, stored: Stored) -> NewResult:
     return NewResult(
-        partition,
-        stored.folder,
-        stored.manifest_sha256,
-        str(stored.manifest.digest),
-        stored.manifest.rows,
-        stored.manifest.bytes,
+        partition=partition,
+        folder=stored.folder,
+        manifest_sha256=stored.manifest_sha256,
+        digest=str(stored.manifest.digest),
+        rows=stored.manifest.rows,
+        bytes=stored.manifest.bytes,
     )
 
 
@@ -263,7 +263,13 @@ def _published_reads(run: str, pointer: Pointer) -> Iterable[InputRead]:
     for part in pointer.partitions:
         attempt = part.folder.rpartition("/")[2]
         yield InputRead(
-            f"{pointer.sink}[{part.subtask}]", run, pointer.sink, part.subtask, PLAIN.id, attempt, part.digest
+            argument=f"{pointer.sink}[{part.subtask}]",
+            run=run,
+            stage=pointer.sink,
+            subtask=part.subtask,
+            layout=PLAIN.id,
+            attempt=attempt,
+            digest=part.digest,
         )
 
 

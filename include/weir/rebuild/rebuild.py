@@ -54,7 +54,7 @@ UNKNOWN = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RebuiltRun:
     """A run as it stands now: how many regions have valid results, which have none, how many versions are published."""
 
@@ -186,17 +186,17 @@ def _records(
 
 def _record_of(row: RunRow) -> RunRecord:
     return RunRecord(
-        row.id,
-        row.dataflow,
-        row.epoch,
-        (_iso(row.interval_start), _iso(row.interval_end)),
-        row.dag_id,
-        row.run_id,
-        row.task_prefix,
-        row.parameters,
-        row.pinned,
-        row.predecessor,
-        _iso(row.created_at),
+        run=row.id,
+        dataflow=row.dataflow,
+        epoch=row.epoch,
+        interval=(_iso(row.interval_start), _iso(row.interval_end)),
+        dag_id=row.dag_id,
+        run_id=row.run_id,
+        task_prefix=row.task_prefix,
+        parameters=row.parameters,
+        pinned=row.pinned,
+        predecessor=row.predecessor,
+        created_at=_iso(row.created_at),
     )
 
 
@@ -213,7 +213,15 @@ def _run(
         restore_results(session, row.id, (), now)
         restore_publications(session, row, epoch.pointers)
         note = f"it is to be pinned anew: clear the whole run {row.run_id} in Airflow"
-        return RebuiltRun(row.id, row.dag_id, row.run_id, 0, (), len(epoch.pointers), (*epoch.notes, note))
+        return RebuiltRun(
+            run=row.id,
+            dag_id=row.dag_id,
+            run_id=row.run_id,
+            valid=0,
+            missing=(),
+            published=len(epoch.pointers),
+            notes=(*epoch.notes, note),
+        )
     topology = topology_of(record.pinned)
     found = candidates(topology, epoch.stored)
     quarantined = [each for each in found if each.is_quarantined]
@@ -272,7 +280,15 @@ def _standing(session: Session, row: RunRow, topology: Topology, epoch: EpochCat
             "computed, and publishes"
         )
     valid = len(writing) - len(missing)
-    return RebuiltRun(row.id, row.dag_id, row.run_id, valid, missing, len(epoch.pointers), (*notes, *outdated))
+    return RebuiltRun(
+        run=row.id,
+        dag_id=row.dag_id,
+        run_id=row.run_id,
+        valid=valid,
+        missing=missing,
+        published=len(epoch.pointers),
+        notes=(*notes, *outdated),
+    )
 
 
 def _digests(state: RunState, sink: str) -> dict[int, str]:

@@ -14,7 +14,7 @@ from weir.formats.manifest import InputRead, Stored
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """All that one attempt of a region has written."""
 
@@ -60,7 +60,14 @@ def candidates(topology: Topology, stored: Iterable[Stored]) -> tuple[Candidate,
 def _candidate(region: RegionId, attempt: str, results: Mapping[PartitionId, Stored]) -> Candidate:
     one = next(iter(results.values())).manifest
     created_at = max(each.manifest.created_at for each in results.values())
-    return Candidate(attempt, region, one.lineage, one.try_number, created_at, results)
+    return Candidate(
+        attempt=attempt,
+        region=region,
+        lineage=one.lineage,
+        try_number=one.try_number,
+        created_at=created_at,
+        results=results,
+    )
 
 
 def choose(

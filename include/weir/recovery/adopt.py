@@ -26,7 +26,7 @@ MOVED = "the run was moved to the present dataflow"
 UNFINISHED = (*LIVE, AttemptState.RETRYING.value)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Adoption:
     """What was taken out of use: results, attempts that had not ended, and clears that were still owed."""
 
@@ -71,7 +71,7 @@ def free_run(session: Session, services: Services, row: RunRow, reason: str) -> 
     row.closed_at = None
     session.flush()
     write_record(services, session, row)
-    return Adoption(row.id, row.dag_id, row.run_id, results, fenced, owed)
+    return Adoption(run=row.id, dag_id=row.dag_id, run_id=row.run_id, results=results, fenced=fenced, owed=owed)
 
 
 def _fence(session: Session, run: str, now: datetime) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ def restart_others(session: Session, services: Services, run: Run, row: AttemptR
     if failure not in RESTARTING or not restarts_others(run.topology):
         return 0
     cause = f"{failure.value}: {row.error}"
-    asked = Failure(RegionId(row.region, row.subtask), {}, occasion=Occasion.FAILURE, cause=cause)
+    asked = Failure(failed=RegionId(row.region, row.subtask), losses={}, occasion=Occasion.FAILURE, cause=cause)
     plan = decide_now(session, run, asked).answer
     if not isinstance(plan, Plan) or not plan.of(StepKind.RERUN):
         return 0

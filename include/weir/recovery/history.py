@@ -31,7 +31,7 @@ Row = TypeVar("Row", AttemptRow, OwedClearRow)
 _TASK = re.compile(r"^(?P<task>[^\[\]]+)(\[(?P<index>\d+)\])?$")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunOverview:
     """A run, and how many of its regions have valid results, stale ones, or none that can be read."""
 
@@ -66,16 +66,16 @@ def _overview(session: Session, row: RunRow) -> RunOverview:
     if row.pinned is not None:
         valid, stale, missing = _counts(run_state(session, run_by_id(session, row.id)))
     return RunOverview(
-        row.id,
-        row.dataflow,
-        row.epoch,
-        row.dag_id,
-        row.run_id,
-        row.pinned is not None,
-        valid,
-        stale,
-        missing,
-        _published(session, row.id),
+        id=row.id,
+        dataflow=row.dataflow,
+        epoch=row.epoch,
+        dag_id=row.dag_id,
+        run_id=row.run_id,
+        is_pinned=row.pinned is not None,
+        valid=valid,
+        stale=stale,
+        missing=missing,
+        published=_published(session, row.id),
     )
 
 

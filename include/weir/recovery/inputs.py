@@ -70,13 +70,13 @@ def reference(result: CurrentResult, run: str) -> PartitionRef:
     """How the store is asked for a result."""
     partition = result.partition
     return PartitionRef(
-        partition.run or run,
-        partition.stage,
-        partition.subtask,
-        partition.layout,
-        result.attempt,
-        result.folder,
-        result.manifest_sha256,
+        run=partition.run or run,
+        stage=partition.stage,
+        subtask=partition.subtask,
+        layout=partition.layout,
+        attempt=result.attempt,
+        folder=result.folder,
+        manifest_sha256=result.manifest_sha256,
     )
 
 

@@ -55,8 +55,8 @@ def ask(services: Services, question: Question) -> Answer:
     failed = None if question.fail is None else _region(run, question.fail)
     losses = losses_by_partition((each for text in question.lost for each in _gone(state, text)), run.id)
     asked = Failure(
-        failed,
-        losses,
+        failed=failed,
+        losses=losses,
         occasion=Occasion.QUESTION,
         cause=_cause(failed, question.lost),
         largest=services.recovery.largest_plan,

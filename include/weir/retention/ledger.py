@@ -83,21 +83,21 @@ def run_life(session: Session, run: Run, settings: LifeSettings, now: datetime) 
     state = run_state(session, run)
     stored = stored_results(session, run.id)
     return RunLife(
-        state,
-        tuple(_stored(each, run.topology) for each in stored),
-        {
+        state=state,
+        stored=tuple(_stored(each, run.topology) for each in stored),
+        pins={
             **_read(session, stored, now),
             **checkpoint_pins(session, row, run.topology, stored),
             **_published(session, run.id, stored),
         },
-        _needed_later(session, row, settings, now),
-        row.closed_at,
-        _closed_after(session, row),
-        _is_last_word(session, run.id),
-        last_event(session, row),
-        row.deleted_at is not None and row.deleted_at + settings.orphan_age <= now,
-        frozenset(run.topology.states),
-        why_subsumed(session, row, run.topology, settings.retained_checkpoints),
+        needed_later=_needed_later(session, row, settings, now),
+        closed_at=row.closed_at,
+        closed_after=_closed_after(session, row),
+        is_last_word=_is_last_word(session, run.id),
+        last_event=last_event(session, row),
+        is_deleted=row.deleted_at is not None and row.deleted_at + settings.orphan_age <= now,
+        states=frozenset(run.topology.states),
+        subsumed=why_subsumed(session, row, run.topology, settings.retained_checkpoints),
     )
 
 
@@ -152,7 +152,15 @@ def _stored(row: ResultRow, topology: Topology | None = None) -> StoredResult:
     is_chancy = is_declared or row.differs_from is not None
     partition = PartitionId(row.stage, row.subtask, row.layout)
     is_quarantined = row.state == PartitionState.QUARANTINED.value
-    return StoredResult(row.id, partition, row.attempt, row.is_current, row.bytes, is_chancy, is_quarantined)
+    return StoredResult(
+        result=row.id,
+        partition=partition,
+        attempt=row.attempt,
+        is_current=row.is_current,
+        bytes=row.bytes,
+        is_chancy=is_chancy,
+        is_quarantined=is_quarantined,
+    )
 
 
 def _chancy(topology: Topology) -> set[str]:

@@ -25,7 +25,7 @@ from weir.formats.manifest import COPY, COPY_NAME, RELEASED_NOTE
 from weir.formats.paths import MANIFEST, RUN_RECORD
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KnownResult:
     """A result in the ledger; `reader` says who has a lease on it, `is_deleted` that its data are known to be gone."""
 
@@ -37,7 +37,7 @@ class KnownResult:
     is_deleted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KnownAttempt:
     """An attempt in the ledger; one that is not at work has ended at `ended_at`, in a state that is told."""
 
@@ -49,7 +49,7 @@ class KnownAttempt:
     ended_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunKnowledge:
     """What the ledger knows of a run: results by folder, attempts by id, and folders of published versions.
 
@@ -224,7 +224,7 @@ class Place(Enum):
     """Where the job of an attempt is described and reports."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFolder:
     """A folder that one attempt has written: `files` are names below it with sizes, `name` the stage or the region."""
 
@@ -293,10 +293,14 @@ def _attempt_folder(root: str, path: str, files: list[tuple[str, int]]) -> Attem
     parts = path.removeprefix(f"{root}/").split("/")
     if parts[0] == _RECORDS:
         _, region, subtask, attempt = parts
-        return AttemptFolder(path, Place.RECORD, region, subtask, "", attempt, tuple(files))
+        return AttemptFolder(
+            path=path, place=Place.RECORD, name=region, subtask=subtask, layout="", attempt=attempt, files=tuple(files)
+        )
     stage, layout, subtask, attempt = parts
     place = Place.COPY if layout == COPY else Place.RESULT
-    return AttemptFolder(path, place, stage, subtask, layout, attempt, tuple(files))
+    return AttemptFolder(
+        path=path, place=place, name=stage, subtask=subtask, layout=layout, attempt=attempt, files=tuple(files)
+    )
 
 
 def may_have_strays(folder: AttemptFolder, expected_bytes: int) -> bool:

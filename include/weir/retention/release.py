@@ -45,7 +45,7 @@ _RECENT = timedelta(days=1)
 _KEPT_FILES = frozenset({MANIFEST, RELEASED_NOTE})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResultLife:
     """What has become of one stored result of a run, or would: released or kept, and why. `bytes` are its data."""
 
@@ -59,7 +59,7 @@ class ResultLife:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Deleted:
     """A result whose data files were deleted: how many bytes these had by the ledger, and why it was released."""
 
@@ -127,14 +127,14 @@ def _mark(session: Session, services: Services, row: RunRow, verdicts: Iterable[
 def _told(run: str, verdict: Verdict) -> ResultLife:
     stored = verdict.stored
     return ResultLife(
-        run,
-        stored.partition.stage,
-        stored.partition.subtask,
-        stored.partition.layout,
-        stored.attempt,
-        stored.bytes,
-        verdict.is_released,
-        verdict.reason,
+        run=run,
+        stage=stored.partition.stage,
+        subtask=stored.partition.subtask,
+        layout=stored.partition.layout,
+        attempt=stored.attempt,
+        bytes=stored.bytes,
+        is_released=verdict.is_released,
+        reason=verdict.reason,
     )
 
 
@@ -191,7 +191,16 @@ def _pending(
 
 
 def _deleted(row: ResultRow) -> Deleted:
-    return Deleted(row.run, row.stage, row.subtask, row.layout, row.attempt, row.folder, row.bytes, row.state_reason)
+    return Deleted(
+        run=row.run,
+        stage=row.stage,
+        subtask=row.subtask,
+        layout=row.layout,
+        attempt=row.attempt,
+        folder=row.folder,
+        bytes=row.bytes,
+        reason=row.state_reason,
+    )
 
 
 def _delete_data(services: Services, deleted: Deleted) -> None:

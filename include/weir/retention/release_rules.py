@@ -23,7 +23,7 @@ QUIET = timedelta(hours=1)
 _FINISHED = (AttemptState.COMMITTED, AttemptState.ADOPTED)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredResult:
     """A finished result whose bytes are there: `result` is its number in the ledger, `attempt` who made it.
 
@@ -48,7 +48,7 @@ class Pin:
     is_lasting: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunLife:
     """What the release of a run's results depends on, at one instant.
 

@@ -45,7 +45,7 @@ class Consumer:
     attempt: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResultMemory:
     """One result partition of one attempt: `is_valid` is asked only of the current one.
 
@@ -162,13 +162,13 @@ class _Known:
         later = self._events[row.id]
         written = Chapter(PartitionState.WRITING, attempt.began_at, f"by try {attempt.try_number} of {attempt.region}")
         return ResultMemory(
-            row,
-            attempt,
-            self._valid.get(row.id) if row.is_current else None,
-            tuple(self._consumers[row.stage, row.layout, row.subtask, row.attempt]),
-            tuple(self._readers[row.id]),
-            tuple(self._versions[row.folder]),
-            (written, *committed_chapter(attempt, later), *later),
+            row=row,
+            attempt=attempt,
+            is_valid=self._valid.get(row.id) if row.is_current else None,
+            consumers=tuple(self._consumers[row.stage, row.layout, row.subtask, row.attempt]),
+            readers=tuple(self._readers[row.id]),
+            published=tuple(self._versions[row.folder]),
+            story=(written, *committed_chapter(attempt, later), *later),
         )
 
 

@@ -66,7 +66,7 @@ def make_room_again(services: Services, dataflow: str) -> str:
         limit = DiskLimit(services, Demand("", dataflow, Likely(), 0, ()))
         if limit.short_of(0) <= 0:
             return "there is room again"
-        press = _Press(services, limit, dataflow)
+        press = _Press(services=services, limit=limit, dataflow=dataflow)
         press.run()
     except WeirError as error:
         return f"no room could be made: {error}"
@@ -77,7 +77,7 @@ def _kept_within(services: Services, limit: Limit, run: Run) -> Iterator[str]:
     """Release until the limit is kept. Raises its refusal if it cannot be."""
     if limit.short_of(limit.most) <= 0:
         return
-    press = _Press(services, limit, run.dataflow.name, run.id)
+    press = _Press(services=services, limit=limit, dataflow=run.dataflow.name, own_run=run.id)
     press.run()
     if limit.short_of(limit.least) > 0:
         raise limit.refusal(press.freed(), press.held())
@@ -142,7 +142,7 @@ _Step = tuple[str, Callable[[], bool]]
 """A dataflow, and something to do about it that answers whether something was deleted."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Press:
     """Releases and deletes until a limit is kept, or nothing more may go.
 

@@ -44,7 +44,7 @@ def sweep(
     no more. A dry one changes nothing. Raises Misconfigured for a dataflow that is not known, and Retryable.
     """
     services.store_id()  # an unmounted disk looks as if all were missing
-    report = SweepReport(is_dry, is_full)
+    report = SweepReport(is_dry=is_dry, is_full=is_full)
     names = _known(services)
     if dataflow is not None and dataflow not in names:
         raise Misconfigured(f"the ledger knows no dataflow {dataflow}; it knows {', '.join(names) or 'none'}")

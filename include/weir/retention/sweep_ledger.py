@@ -67,14 +67,14 @@ def knowledge_of(
     live = _pointers(session, run)
     kept = {} if expired else _copies(session, row, settings, now, set(copies), is_pressed=is_pressed)
     return RunKnowledge(
-        _results(session, run, now),
-        {each.id: _attempt(each, is_given_up=each.id in given_up) for each in attempts},
-        _published(session, run)
+        results=_results(session, run, now),
+        attempts={each.id: _attempt(each, is_given_up=each.id in given_up) for each in attempts},
+        published=_published(session, run)
         | {each for path, folders in pointed.items() if live.get(path, True) for each in folders},
-        kept,
-        live,
-        expired,
-        not expired or _has_readers(session, row),
+        copies=kept,
+        pointers=live,
+        is_expired=expired,
+        has_readers=not expired or _has_readers(session, row),
     )
 
 
@@ -87,12 +87,12 @@ def _results(session: Session, run: str, now: datetime) -> dict[str, KnownResult
     }
     return {
         row.folder: KnownResult(
-            PartitionState(row.state),
-            row.is_current,
-            row.bytes,
-            row.state_reason,
-            readers.get(row.id),
-            row.deleted_at is not None,
+            state=PartitionState(row.state),
+            is_current=row.is_current,
+            bytes=row.bytes,
+            reason=row.state_reason,
+            reader=readers.get(row.id),
+            is_deleted=row.deleted_at is not None,
         )
         for row in rows
     }
@@ -101,7 +101,14 @@ def _results(session: Session, run: str, now: datetime) -> dict[str, KnownResult
 def _attempt(row: AttemptRow, *, is_given_up: bool) -> KnownAttempt:
     is_at_work = row.state in LIVE and not is_given_up
     ended = row.ended_at or row.began_at
-    return KnownAttempt(row.region, row.subtask, row.try_number, is_at_work, row.state, None if is_at_work else ended)
+    return KnownAttempt(
+        region=row.region,
+        subtask=row.subtask,
+        try_number=row.try_number,
+        is_at_work=is_at_work,
+        state=row.state,
+        ended_at=None if is_at_work else ended,
+    )
 
 
 def _given_up(
@@ -171,7 +178,10 @@ def _copies(
     topology = life.state.topology
     known = {each: _partition(topology, each) for each in found}
     asked = {each: partition for each, partition in known.items() if partition is not None}
-    stored = tuple(StoredResult(-1, partition, "", is_current=True, bytes=0) for partition in asked.values())
+    stored = tuple(
+        StoredResult(result=-1, partition=partition, attempt="", is_current=True, bytes=0)
+        for partition in asked.values()
+    )
     verdicts = release_verdicts(
         replace(life, stored=stored, pins={}, needed_later={}), settings, now, is_pressed=is_pressed
     )

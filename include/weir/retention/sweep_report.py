@@ -48,7 +48,7 @@ class Kept:
     reason: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class SweepReport:
     """A sweep of one dataflow or of all.
 

@@ -67,7 +67,7 @@ class PartitionPlan:
     is_restored: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
     """What was restored, or would be.
 
@@ -178,14 +178,16 @@ def _plan(session: Session, wish: Wish, source: Source) -> _Plan:
     lineage = session.scalar(select(DataflowRow.lineage).where(DataflowRow.name == wish.target)) or 0
     later = select(RunRow.id).where(RunRow.dataflow == wish.target, RunRow.epoch > checkpoint.epoch)
     told = Restored(
-        wish.target,
-        str(source),
-        checkpoint.epoch,
-        lineage + 1,
-        tuple(PartitionPlan(each, digest, each in replaced) for each, digest in sorted(wanted.items())),
-        tuple(f"{region} of {run}: {reason.removeprefix('weir: ')}" for (run, region), reason in sorted(stale.items())),
-        tuple(session.scalars(later.order_by(RunRow.epoch))),
-        is_repinned,
+        dataflow=wish.target,
+        source=str(source),
+        epoch=checkpoint.epoch,
+        lineage=lineage + 1,
+        partitions=tuple(PartitionPlan(each, digest, each in replaced) for each, digest in sorted(wanted.items())),
+        stale=tuple(
+            f"{region} of {run}: {reason.removeprefix('weir: ')}" for (run, region), reason in sorted(stale.items())
+        ),
+        later=tuple(session.scalars(later.order_by(RunRow.epoch))),
+        is_repinned=is_repinned,
     )
     return _Plan(topology, is_repinned, replaced, told)
 
@@ -250,18 +252,18 @@ def _commit(
     session.add(_row(services, wish, source, dataflow.lineage))
     told = again.told
     return Restored(
-        told.dataflow,
-        told.source,
-        told.epoch,
-        dataflow.lineage,
-        told.partitions,
-        told.stale,
-        told.later,
-        told.is_repinned,
-        fenced,
-        owed,
-        dropped,
-        copied,
+        dataflow=told.dataflow,
+        source=told.source,
+        epoch=told.epoch,
+        lineage=dataflow.lineage,
+        partitions=told.partitions,
+        stale=told.stale,
+        later=told.later,
+        is_repinned=told.is_repinned,
+        fenced=fenced,
+        owed=owed,
+        dropped=dropped,
+        copied_bytes=copied,
     )
 
 

@@ -231,10 +231,10 @@ def _write(services: Services, restored: RestoredPartition, number: int, lineage
     data = manifest_to_json(manifest)
     services.store.create(f"{restored.folder}/{MANIFEST}", data)
     return NewResult(
-        restored.partition,
-        restored.folder,
-        hashlib.sha256(data).hexdigest(),
-        restored.digest,
-        manifest.rows,
-        manifest.bytes,
+        partition=restored.partition,
+        folder=restored.folder,
+        manifest_sha256=hashlib.sha256(data).hexdigest(),
+        digest=restored.digest,
+        rows=manifest.rows,
+        bytes=manifest.bytes,
     )

@@ -49,7 +49,7 @@ class Asked:
     name: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Savepoint:
     """A savepoint as the ledger knows it: unfinished, complete or given up; `url` is its folder."""
 
@@ -243,15 +243,15 @@ def _told(row: CheckpointRow) -> Savepoint:
         row.status, "complete"
     )
     return Savepoint(
-        row.dataflow,
-        row.number,
-        row.epoch,
-        status,
-        row.folder,
-        row.full_bytes,
-        row.new_files,
-        row.triggered_at,
-        row.completed_at,
+        dataflow=row.dataflow,
+        number=row.number,
+        epoch=row.epoch,
+        status=status,
+        url=row.folder,
+        bytes=row.full_bytes,
+        files=row.new_files,
+        triggered_at=row.triggered_at,
+        completed_at=row.completed_at,
     )
 
 

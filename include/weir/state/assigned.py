@@ -64,7 +64,14 @@ def _share(
         content = manifests[alone[0]].state if alone and not evolved.is_changed else None
         tallies = None if content is None else visible(content.tallies, until)
     files_to_read = share_of(files, read.key_groups, until)
-    return StateShare(kept, read.key_groups, files_to_read, tallies, until, evolved.is_rewritten)
+    return StateShare(
+        state=kept,
+        key_groups=read.key_groups,
+        files=files_to_read,
+        tallies=tallies,
+        expired_until=until,
+        is_rewritten=evolved.is_rewritten,
+    )
 
 
 def _evolution(
@@ -96,7 +103,14 @@ def state_to_read(services: Services, run: Run, share: StateShare) -> StateToRea
     files = files_to_read(services.store, share.files)
     updated = 0 if share.expired_until is None else epoch_seconds(run.epoch)
     is_full = share.state.is_full or share.is_rewritten or needs_others(run.dataflow.name, share.files)
-    return StateToRead(share.state, files, share.tallies, updated, share.expired_until, is_full)
+    return StateToRead(
+        state=share.state,
+        files=files,
+        tallies=share.tallies,
+        updated=updated,
+        expired_until=share.expired_until,
+        is_full=is_full,
+    )
 
 
 def files_to_read(store: Store, files: Iterable[StateFile]) -> tuple[StateFileToRead, ...]:
@@ -110,7 +124,14 @@ def files_to_read(store: Store, files: Iterable[StateFile]) -> tuple[StateFileTo
 def state_as_of(store: Store, kept: State, epoch: str, files: Iterable[StateFile]) -> StateToRead:
     """A state at the end of an epoch, as whoever only reads it is told of it."""
     ordered = sorted(files, key=lambda each: (each.epoch, each.key_groups, each.path))
-    return StateToRead(kept, files_to_read(store, ordered), None, 0, expired_until(kept, epoch), is_full=False)
+    return StateToRead(
+        state=kept,
+        files=files_to_read(store, ordered),
+        tallies=None,
+        updated=0,
+        expired_until=expired_until(kept, epoch),
+        is_full=False,
+    )
 
 
 def needs_others(dataflow: str, files: Iterable[StateFile]) -> bool:

@@ -86,13 +86,13 @@ def _keyed(run: Run, state: State, stage: str, parts: Iterable[Manifest], files_
     parallelism = run.dataflow.stage(state.name).parallelism
     partitions = tuple(
         StatePartition(
-            each.subtask,
-            key_group_range(each.max_parallelism, parallelism, each.subtask),
-            each.attempt,
-            str(each.digest),
-            each.rows,
-            () if each.state is None else each.state.tallies,
-            files_of(each),
+            subtask=each.subtask,
+            key_groups=key_group_range(each.max_parallelism, parallelism, each.subtask),
+            attempt=each.attempt,
+            digest=str(each.digest),
+            rows=each.rows,
+            tallies=() if each.state is None else each.state.tallies,
+            files=files_of(each),
         )
         for each in found
     )
@@ -101,14 +101,14 @@ def _keyed(run: Run, state: State, stage: str, parts: Iterable[Manifest], files_
 
 def _in_flight(result: CurrentResult, manifest: Manifest) -> ResultInFlight:
     return ResultInFlight(
-        manifest.stage,
-        manifest.subtask,
-        manifest.layout,
-        manifest.attempt,
-        result.folder,
-        result.manifest_sha256,
-        str(manifest.digest),
-        manifest.files,
+        stage=manifest.stage,
+        subtask=manifest.subtask,
+        layout=manifest.layout,
+        attempt=manifest.attempt,
+        folder=result.folder,
+        manifest_sha256=result.manifest_sha256,
+        digest=str(manifest.digest),
+        files=manifest.files,
     )
 
 

@@ -24,7 +24,7 @@ SUBSUMED, DROPPED = "subsumed", "dropped"
 """How a completed one is called that is not retained any more."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointOverview:
     """A checkpoint or savepoint. Sizes are in bytes; `duration` in seconds, None where it is not complete.
 
@@ -91,20 +91,20 @@ def _told(
     found = read_checkpoint(services.store, row.dataflow, row.number) if _is_there(row) else None
     done = None if row.completed_at is None else (row.completed_at - row.triggered_at).total_seconds()
     return CheckpointOverview(
-        row.dataflow,
-        row.number,
-        row.kind,
-        row.epoch,
-        _status(row),
-        row.triggered_at,
-        done,
-        row.full_bytes,
-        row.incremental_bytes,
-        row.new_files,
-        row.shared_files,
-        row.subsumed_by,
-        row.folder,
-        None if found is None else _amplification(found, *written[row.dataflow, row.number]),
+        dataflow=row.dataflow,
+        number=row.number,
+        kind=row.kind,
+        epoch=row.epoch,
+        status=_status(row),
+        triggered_at=row.triggered_at,
+        duration=done,
+        full_bytes=row.full_bytes,
+        incremental_bytes=row.incremental_bytes,
+        new_files=row.new_files,
+        shared_files=row.shared_files,
+        subsumed_by=row.subsumed_by,
+        folder=row.folder,
+        amplification=None if found is None else _amplification(found, *written[row.dataflow, row.number]),
     )
 
 

@@ -62,7 +62,7 @@ class PartToCompact:
     merges: Mapping[int, Merge]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToCompact:
     """Run `job`, then enter what it reports. Without merges there is no job to run."""
 
@@ -96,7 +96,14 @@ def plan_compaction(services: Services, request: CompactionRequest) -> ToCompact
     if not parts:
         return None
     job = _job(services, run, request.region, attempt, merges)
-    return ToCompact(run.id, run.dataflow.name, attempt, str(services.new_uuid()), job, tuple(parts))
+    return ToCompact(
+        run=run.id,
+        dataflow=run.dataflow.name,
+        attempt=attempt,
+        session_id=str(services.new_uuid()),
+        job=job,
+        parts=tuple(parts),
+    )
 
 
 def enter_compacted(services: Services, begun: ToCompact, report: RegionReport | None) -> list[str]:
@@ -234,7 +241,7 @@ def _merge_to_write(
     return MergeToWrite(
         stage=state.name,
         layout=layout,
-        state=StateToRead(state, files, None, 0, until, is_full=False),
+        state=StateToRead(state=state, files=files, tallies=None, updated=0, expired_until=until, is_full=False),
         is_bottom=merge.is_bottom,
         parts=1 + _read_bytes(merge) // PART_BYTES,
         folder=folder,
@@ -263,13 +270,13 @@ def _job(services: Services, run: Run, region: str, attempt: str, merges: Sequen
 def _new(begun: ToCompact, part: PartToCompact, outputs: Sequence[OutputReport]) -> NewCompaction:
     written = [file for number, merge in part.merges.items() for file in _written(merge, outputs[number])]
     return NewCompaction(
-        part.of,
-        begun.dataflow,
-        begun.run,
-        begun.attempt,
-        after(part.files, tuple(part.merges.values()), written),
-        sum(_read_bytes(merge) for merge in part.merges.values()),
-        sum(each.file.bytes for each in written),
+        of=part.of,
+        dataflow=begun.dataflow,
+        run=begun.run,
+        attempt=begun.attempt,
+        files=after(part.files, tuple(part.merges.values()), written),
+        read_bytes=sum(_read_bytes(merge) for merge in part.merges.values()),
+        written_bytes=sum(each.file.bytes for each in written),
     )
 
 

@@ -37,7 +37,7 @@ class Compacted:
     subtask: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewCompaction:
     """What a partition consists of now; `attempt` has read and written so many bytes for it."""
 

@@ -29,7 +29,7 @@ R = TypeVar("R")
 A = TypeVar("A")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRef:
     """One committed result partition as the ledger knows it; `manifest_sha256` is in hex."""
 

@@ -83,7 +83,7 @@ class Layout:
 PLAIN = Layout()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InputPartitions:
     """What one blocking input of a region reads; `key_groups` is the inclusive range to keep (None: all rows).
 

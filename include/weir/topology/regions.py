@@ -235,7 +235,14 @@ class Topology:
         layout, groups = self._share(stage, exchange, region)
         partitions = self._partitions[exchange.stage, layout.id]
         read = partitions[region.subtask : region.subtask + 1] if exchange.pointwise else partitions
-        return InputPartitions(argument, stage.name, exchange.stage, layout, read, groups)
+        return InputPartitions(
+            argument=argument,
+            stage=stage.name,
+            producer=exchange.stage,
+            layout=layout,
+            partitions=read,
+            key_groups=groups,
+        )
 
     def _share(self, stage: Stage, exchange: Exchange, region: RegionId) -> tuple[Layout, tuple[int, int] | None]:
         layout = self.layout_read(stage.name, exchange)

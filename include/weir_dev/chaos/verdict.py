@@ -117,7 +117,15 @@ def _of_bytes(field: Field, run: RunView) -> list[str]:
     references = {
         *(reference(result, run.id) for result in run.results if result.state is PartitionState.FINISHED),
         *(
-            PartitionRef(run.id, row.stage, row.subtask, row.layout, row.attempt, row.folder, row.manifest_sha256)
+            PartitionRef(
+                run=run.id,
+                stage=row.stage,
+                subtask=row.subtask,
+                layout=row.layout,
+                attempt=row.attempt,
+                folder=row.folder,
+                manifest_sha256=row.manifest_sha256,
+            )
             for row in seen
         ),
     }

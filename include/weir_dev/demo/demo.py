@@ -156,7 +156,7 @@ class _Story:
         password = stack.credentials.person_password
         self._api = self._await("Airflow to let us in", lambda: AirflowApi(stack.url, PERSON, password))
         self._ledger = Ledger.open(stack.ledger_url)
-        self._services = Services(self._ledger, Store.open(stack.store_url))
+        self._services = Services(ledger=self._ledger, store=Store.open(stack.store_url))
 
     def close(self) -> None:
         """Give the connections back."""

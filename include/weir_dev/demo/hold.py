@@ -39,7 +39,7 @@ class HeldDay:
     held: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LostPartition:
     """A result partition to delete: its folder in the store, its size, and the regions that read it.
 
@@ -98,7 +98,14 @@ def partition_to_lose(held: HeldDay, verified: Sequence[Verified], name: str, ke
         if f"{result.partition.stage}[{result.partition.subtask}]" == name and _keys(held, result) == (key,):
             consumers = tuple(str(region) for region in held.state.topology.consumers(result.partition))
             label = _named(held, result)
-            return LostPartition(label, result.folder, result.rows, result.bytes, consumers, len(held.held))
+            return LostPartition(
+                name=label,
+                folder=result.folder,
+                rows=result.rows,
+                bytes=result.bytes,
+                consumers=consumers,
+                held_results=len(held.held),
+            )
     raise Misconfigured(f"the ledger has no result of {name} by {key} for {held.day} ({epoch_key(held.day)})")
 
 

@@ -37,7 +37,7 @@ class Request:
     path: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Fault:
     method: str
     pattern: str
@@ -134,7 +134,9 @@ class FaultyHttp:
             kinds = (partial(exchange.answer, *SLOW_DOWN), exchange.reset, exchange.lose_answer)
             chance.choice(kinds)()
 
-        self._faults.append(_Fault("*", "*", act, 0, None, lambda: chance.random() < probability))
+        self._faults.append(
+            _Fault(method="*", pattern="*", act=act, skip=0, times=None, is_due=lambda: chance.random() < probability)
+        )
 
     def heal(self) -> None:
         """Forget all faults and all requests."""
@@ -167,7 +169,7 @@ class FaultyHttp:
 
     def _add(self, method: str, path: str, act: Callable[[_Exchange], None], skip: int, times: int | None) -> None:
         with self._lock:
-            self._faults.append(_Fault(method, path, act, skip, times))
+            self._faults.append(_Fault(method=method, pattern=path, act=act, skip=skip, times=times))
 
     def _fault_for(self, exchange: _Exchange) -> _Fault | None:
         with self._lock:
@@ -196,7 +198,7 @@ class _Server(ThreadingHTTPServer):
         """Say nothing: clients that go away are part of the game."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Exchange:
     """One request, and the ways to answer it."""
 
@@ -259,7 +261,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
                 return
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            self.server.proxy.handle(_Exchange(self.server.proxy, self, body))
+            self.server.proxy.handle(_Exchange(proxy=self.server.proxy, handler=self, body=body))
             with suppress(ValueError):  # closed by a reset
                 self.wfile.flush()
             return

@@ -50,7 +50,13 @@ def running_server(folder: Path, cores: int = 2, *, collects_every: str = "10s")
     environment = {**os.environ, **find_java(folder / "java", os.environ).environment(os.environ)}
     settings = {"spark.cleaner.periodicGC.interval": collects_every}
     server = SparkServer(
-        folder / "spark", folder / "spark.log", ports["connect"], ports["ui"], cores, environment, settings=settings
+        folder=folder / "spark",
+        log=folder / "spark.log",
+        port=ports["connect"],
+        ui_port=ports["ui"],
+        cores=cores,
+        environment=environment,
+        settings=settings,
     )
     program = server.program()
     leader = program.start()

@@ -60,7 +60,14 @@ def running_cluster(folder: Path, workers: int = 2, cores: int = 2) -> Iterator[
     """
     environment = {**os.environ, **find_java(folder / "java", os.environ).environment(os.environ)}
     ports = choose_ports(port_names(workers), {})
-    cluster = SparkCluster(folder / "cluster", folder / "logs", ports, workers, cores, environment)
+    cluster = SparkCluster(
+        folder=folder / "cluster",
+        logs=folder / "logs",
+        ports=ports,
+        workers=workers,
+        cores=cores,
+        environment=environment,
+    )
     cluster.clear()
     started: dict[str, ProcessRecord] = {}
     try:

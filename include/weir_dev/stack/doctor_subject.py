@@ -39,8 +39,8 @@ def local_stack(stack: Stack) -> Subject:
     environment = (_environment_of(state) if is_kept else None) or _environment_to_be(stack)
     has_submission = environment is not None and f"AIRFLOW_CONN_{_SUBMITTING.upper()}" in environment
     return Subject(
-        f"the local stack in {stack.folder}",
-        environment,
+        about=f"the local stack in {stack.folder}",
+        environment=environment,
         is_served=is_kept,
         is_local=True,
         connections=(_SUBMITTING,) if has_submission else (),

@@ -30,7 +30,7 @@ def _nobody(_: ProcessRecord) -> None:
     """Nobody has to know."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """`environment` is the whole environment; `prepare` is called before each start."""
 

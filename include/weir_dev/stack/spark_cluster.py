@@ -35,7 +35,7 @@ _WORKER_MEMORY: Final = "12g"
 """Counted against the executors' heaps, which are never full at the same time."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SparkCluster:
     """How to start it. `ports` has those of `port_names`; `cores` is what one application is given.
 

@@ -29,7 +29,14 @@ def spark_programs(
     cores = request.spark_cores
     on_cluster = executor_settings(cores) if request.spark_workers else {}
     write_defaults(spark_conf_folder(request.folder), cores, on_cluster)
-    cluster = SparkCluster(request.folder / "spark-cluster", logs, ports, request.spark_workers, cores, environment)
+    cluster = SparkCluster(
+        folder=request.folder / "spark-cluster",
+        logs=logs,
+        ports=ports,
+        workers=request.spark_workers,
+        cores=cores,
+        environment=environment,
+    )
     cluster.clear()
     server = SparkServer(
         folder=request.folder / "spark",

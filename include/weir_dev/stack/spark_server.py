@@ -23,7 +23,7 @@ NAME = "spark"
 _MAIN_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SparkServer:
     """How to start the server. `environment` must hold JAVA_HOME.
 

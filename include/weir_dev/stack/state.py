@@ -30,7 +30,7 @@ class Phase(Enum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StackRequest:
     """What to start. `parent` is the process without which the stack must not go on, if there is one.
 
@@ -79,7 +79,7 @@ class StackRequest:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StackState:
     """A stack's record. `processes` are the keeper, under its own name, and its components; `ready` those that work.
 

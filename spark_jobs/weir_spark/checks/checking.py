@@ -37,7 +37,9 @@ def check_all(job: RegionJob, session: SparkSession, say: Callable[[str], None] 
         settings = configure(session, job.spark_conf)
         for each in job.to_check:
             checks += looked_at(session, each, job.why, say)
-    return RegionReport(job.attempt, (), "", settings, seconds, checks=tuple(checks))
+    return RegionReport(
+        attempt=job.attempt, outputs=(), code="", session=settings, metrics=seconds, checks=tuple(checks)
+    )
 
 
 def looked_at(
@@ -78,7 +80,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with active(session):
                 for each in job.to_check:
                     checks = looked_at(session, each, job.why, _say)
-                    _print(RegionReport(job.attempt, (), "", settings, {}, checks=checks))
+                    _print(
+                        RegionReport(
+                            attempt=job.attempt, outputs=(), code="", session=settings, metrics={}, checks=checks
+                        )
+                    )
         finally:
             session.stop()
     except (WeirError, OSError, PySparkException) as error:

@@ -18,7 +18,7 @@ from weir_spark.checks.plain_expectations import plain
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
     """What rows are: fields of a CheckReport, which says what they mean."""
 

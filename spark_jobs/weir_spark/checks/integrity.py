@@ -49,14 +49,14 @@ def check_restored(
     start = time.monotonic()
     results, digest = looked.results()
     about = Checked(
-        restored.stage,
-        restored.subtask,
-        "" if digest is None else str(digest),
-        restored.rows if digest is None else digest.rows,
-        argument,
-        restored.run,
-        restored.layout.id,
-        restored.attempt,
+        stage=restored.stage,
+        subtask=restored.subtask,
+        digest="" if digest is None else str(digest),
+        rows=restored.rows if digest is None else digest.rows,
+        argument=argument,
+        run=restored.run,
+        layout=restored.layout.id,
+        attempt=restored.attempt,
     )
     built_in = CheckToRun(SUITE, Policy.FAIL, why)
     found = [report(built_in, about, results, time.monotonic() - start)]
@@ -156,10 +156,19 @@ class _Restored:
         group, own = F.col(KEY_GROUP_COLUMN), key_group(self.schema, self.restored.stage, layout)
         is_foreign = ~(group.eqNullSafe(own) & F.coalesce(group.between(*groups), F.lit(False)))  # noqa: FBT003
         in_groups = Expectation("weir_keys_in_key_groups", {**kwargs, "key_groups": list(groups)})
-        asked = [Rows(in_groups, None, is_foreign, 1.0, layout.keys)]
+        asked = [Rows(expectation=in_groups, counts=None, violates=is_foreign, mostly=1.0, shown=layout.keys)]
         if self.stored is not None:
             unique = Expectation("weir_keys_unique", kwargs)
-            asked.append(Rows(unique, None, None, 1.0, layout.keys, (RANK, *layout.keys)))
+            asked.append(
+                Rows(
+                    expectation=unique,
+                    counts=None,
+                    violates=None,
+                    mostly=1.0,
+                    shown=layout.keys,
+                    unique=(RANK, *layout.keys),
+                )
+            )
         return answers(rows, asked)
 
     def _digest(self) -> ContentDigest:

@@ -32,7 +32,7 @@ _FILTERS: dict[str, Callable[[Column, Column], Column]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
     """An expectation of each row: of those that `counts`, `mostly` are to be such as `violates` does not hold for.
 
@@ -87,8 +87,16 @@ def _of_a_column(kwargs: Kwargs, kind: _OfAColumn) -> Rows:
     field = kwargs.column()
     value, expected = value_of(field), kind.expected(kwargs, field)
     if kind.is_about_nulls:
-        return Rows(kwargs.expectation, None, ~expected, kwargs.mostly, (field.name,))
-    return Rows(kwargs.expectation, value.isNotNull(), value.isNotNull() & ~expected, kwargs.mostly, (field.name,))
+        return Rows(
+            expectation=kwargs.expectation, counts=None, violates=~expected, mostly=kwargs.mostly, shown=(field.name,)
+        )
+    return Rows(
+        expectation=kwargs.expectation,
+        counts=value.isNotNull(),
+        violates=value.isNotNull() & ~expected,
+        mostly=kwargs.mostly,
+        shown=(field.name,),
+    )
 
 
 def _is_not_null(_: Kwargs, field: StructField) -> Column:
@@ -164,14 +172,26 @@ def _unique(kwargs: Kwargs) -> Rows:
     kwargs.require(("column",), ("mostly",))
     field = kwargs.column()
     counts = value_of(field).isNotNull()
-    return Rows(kwargs.expectation, counts, None, kwargs.mostly, (field.name,), (field.name,))
+    return Rows(
+        expectation=kwargs.expectation,
+        counts=counts,
+        violates=None,
+        mostly=kwargs.mostly,
+        shown=(field.name,),
+        unique=(field.name,),
+    )
 
 
 def _compound_unique(kwargs: Kwargs) -> Rows:
     fields = _columns(kwargs)
     names = tuple(each.name for each in fields)
     return Rows(
-        kwargs.expectation, _counting(kwargs, fields, "all_values_are_missing"), None, kwargs.mostly, names, names
+        expectation=kwargs.expectation,
+        counts=_counting(kwargs, fields, "all_values_are_missing"),
+        violates=None,
+        mostly=kwargs.mostly,
+        shown=names,
+        unique=names,
     )
 
 
@@ -240,7 +260,13 @@ def _counting(kwargs: Kwargs, fields: Sequence[StructField], default: str) -> Co
 
 def _counted(kwargs: Kwargs, fields: Sequence[StructField], counts: Column | None, expected: Column) -> Rows:
     violates = ~expected if counts is None else counts & ~expected
-    return Rows(kwargs.expectation, counts, violates, kwargs.mostly, tuple(each.name for each in fields))
+    return Rows(
+        expectation=kwargs.expectation,
+        counts=counts,
+        violates=violates,
+        mostly=kwargs.mostly,
+        shown=tuple(each.name for each in fields),
+    )
 
 
 _OF_COLUMNS: dict[str, Callable[[Kwargs], Rows]] = {

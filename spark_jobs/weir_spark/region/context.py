@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["ResolveContext", "StageContext"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StageContext:
     """The first argument of every stage function.
 

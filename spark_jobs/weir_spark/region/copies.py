@@ -67,7 +67,7 @@ def needed(job: RegionJob, resumed: Collection[str]) -> frozenset[str]:
     return frozenset(seen)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Copies:
     """The copies of one attempt, its own and those it resumes from; told of each stage in order.
 
@@ -141,18 +141,21 @@ class Copies:
         return self._read(
             stage,
             CopyToRead(
-                described.attempt,
-                copy.folder,
-                files,
-                described.spark_schema,
-                described.code,
-                described.session,
-                described.inputs,
-                described.copies,
+                attempt=described.attempt,
+                folder=copy.folder,
+                files=files,
+                spark_schema=described.spark_schema,
+                code=described.code,
+                session=described.session,
+                inputs=described.inputs,
+                copies=described.copies,
             ),
         )
 
     def _read(self, stage: StageToRun, copy: CopyToRead) -> DataFrame:
         self._read_from[stage.name] = ReadFrom(frozenset(copy.inputs), frozenset((*copy.copies, copy.folder)))
         part = PartitionToRead(stage.name, stage.subtask, copy.files, copy.attempt)
-        return read_input(self.session, InputToRead(stage.name, PLAIN, copy.spark_schema, (part,)))
+        return read_input(
+            self.session,
+            InputToRead(argument=stage.name, layout=PLAIN, spark_schema=copy.spark_schema, partitions=(part,)),
+        )

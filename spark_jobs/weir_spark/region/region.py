@@ -54,10 +54,10 @@ def run(job: RegionJob, session: SparkSession, store: Store, say: Say = print) -
     if job.to_check:
         return check_all(job, session, say)
     with active(session):
-        return _Execution(job, session, store, say).run()
+        return _Execution(job=job, session=session, store=store, say=say).run()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Execution:
     """One run of one job; `seconds` says how long each step took."""
 
@@ -79,15 +79,27 @@ class _Execution:
         checks = RegionChecks(self.job, self.session, self.store, self.say, self.seconds)
         found = checks.restored()
         if any(each.violated for each in found):
-            return RegionReport(self.job.attempt, (), code, settings, self.seconds, checks=found)
-        copies = Copies(self.job, self.session, self.store, code, settings, self.say)
+            return RegionReport(
+                attempt=self.job.attempt, outputs=(), code=code, session=settings, metrics=self.seconds, checks=found
+            )
+        copies = Copies(
+            job=self.job, session=self.session, store=self.store, code=code, settings=settings, say=self.say
+        )
         with Persisted(self.job.attempt, self.say) as persisted:
             results = self._results(copies, persisted)
             outputs = tuple(
                 self._write(results[stage.name], stage, output) for stage in self.job.stages for output in stage.outputs
             )
             found += checks.written(results, outputs, self.states)
-        return RegionReport(self.job.attempt, outputs, code, settings, self.seconds, copies.resumed_from, found)
+        return RegionReport(
+            attempt=self.job.attempt,
+            outputs=outputs,
+            code=code,
+            session=settings,
+            metrics=self.seconds,
+            resumed=copies.resumed_from,
+            checks=found,
+        )
 
     def _ship(self) -> Archive:
         modules = top_level(self.job.modules, [stage.function for stage in self.job.stages])
@@ -159,12 +171,19 @@ class _Execution:
             return KeyedState(StoredState(self.session, kept, read.key_groups))
         if kept.state.kind is StateKind.BROADCAST:
             return BroadcastState(kept.state, self.session, read)
-        return ListState(kept.state, self.session, read, stage.subtask, stage.parallelism)
+        return ListState(
+            state=kept.state, session=self.session, given_as=read, subtask=stage.subtask, parallelism=stage.parallelism
+        )
 
     def _context(self, stage: StageToRun) -> StageContext:
         start, end = (datetime.fromisoformat(text) for text in self.job.interval)
         return StageContext(
-            self.job.epoch, (start, end), stage.subtask, stage.parallelism, self.job.parameters, self.session
+            epoch=self.job.epoch,
+            interval=(start, end),
+            subtask=stage.subtask,
+            parallelism=stage.parallelism,
+            parameters=self.job.parameters,
+            spark=self.session,
         )
 
     def _write(self, result: DataFrame, stage: StageToRun, output: OutputToWrite) -> OutputReport:

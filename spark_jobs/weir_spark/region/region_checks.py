@@ -73,13 +73,18 @@ class RegionChecks:
         output = next((each for each in outputs if each.stage == stage.name), None)
         if output is None:
             return results[stage.name], _of_rows(results[stage.name], stage)
-        about = Checked(stage.name, stage.subtask, str(output.digest), output.digest.rows)
+        about = Checked(stage=stage.name, subtask=stage.subtask, digest=str(output.digest), rows=output.digest.rows)
         handle = handles.get(stage.name) if stage.keeps_state_of else None
         return (self._state(output, handle) if isinstance(handle, KeyedState) else self._output(stage, output)), about
 
     def _output(self, stage: StageToRun, output: OutputReport) -> DataFrame:
         part = PartitionToRead(stage.name, stage.subtask, self._files(output))
-        return read_input(self.session, InputToRead(stage.name, output.layout, output.spark_schema, (part,)))
+        return read_input(
+            self.session,
+            InputToRead(
+                argument=stage.name, layout=output.layout, spark_schema=output.spark_schema, partitions=(part,)
+            ),
+        )
 
     def _state(self, output: OutputReport, handle: KeyedState) -> DataFrame:
         """All visible rows of a keyed state: those of the files that it goes on from, and what was written now."""
@@ -110,5 +115,5 @@ def _of_rows(rows: DataFrame, stage: StageToRun) -> Checked:
     try:
         digest = digest_of(rows, stage.digest)
     except Misconfigured:
-        return Checked(stage.name, stage.subtask, "", rows.count())
-    return Checked(stage.name, stage.subtask, str(digest), digest.rows)
+        return Checked(stage=stage.name, subtask=stage.subtask, digest="", rows=rows.count())
+    return Checked(stage=stage.name, subtask=stage.subtask, digest=str(digest), rows=digest.rows)

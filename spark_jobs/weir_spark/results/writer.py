@@ -85,7 +85,14 @@ def report(written: Written, stage: str, output: OutputToWrite, store: Store) ->
     """Seal the files and describe them. Raises Internal if their footers count other rows than Spark wrote."""
     files = seal(store, output.folder)
     _check_count(written.digest, files, f"{stage} ({output.layout.id})")
-    return OutputReport(stage, output.layout, output.folder, written.spark_schema, written.digest, files)
+    return OutputReport(
+        stage=stage,
+        layout=output.layout,
+        folder=output.folder,
+        spark_schema=written.spark_schema,
+        digest=written.digest,
+        files=files,
+    )
 
 
 def key_group(schema: StructType, stage: str, layout: Layout) -> Column:

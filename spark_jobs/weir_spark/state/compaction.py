@@ -34,7 +34,7 @@ def compact(job: RegionJob, session: SparkSession, store: Store, say: Callable[[
                 outputs.append(_merged(merge, session, store))
             rows, size = outputs[-1].digest.rows, sum(file.bytes for file in outputs[-1].files)
             say(f"merged {len(merge.state.files)} files of the state {merge.stage}: {rows} rows, {size} bytes")
-    return RegionReport(job.attempt, tuple(outputs), "", settings, seconds)
+    return RegionReport(attempt=job.attempt, outputs=tuple(outputs), code="", session=settings, metrics=seconds)
 
 
 def _merged(merge: MergeToWrite, session: SparkSession, store: Store) -> OutputReport:
@@ -46,9 +46,21 @@ def _merged(merge: MergeToWrite, session: SparkSession, store: Store) -> OutputR
     rows.select(*columns).write.mode("error").options(**writer.OPTIONS).parquet(merge.spark_folder)
     files = seal(store, merge.folder)
     content = ContentDigest(
-        digest.schema_fingerprint(stored.schema), sum(file.rows for file in files), 0, 0, 0, digest.VERSION
+        schema=digest.schema_fingerprint(stored.schema),
+        rows=sum(file.rows for file in files),
+        xor=0,
+        low_sum=0,
+        high_sum=0,
+        version=digest.VERSION,
     )
-    return OutputReport(merge.stage, merge.layout, merge.folder, stored.schema.json(), content, files)
+    return OutputReport(
+        stage=merge.stage,
+        layout=merge.layout,
+        folder=merge.folder,
+        spark_schema=stored.schema.json(),
+        digest=content,
+        files=files,
+    )
 
 
 def _newest(stored: StoredState, merge: MergeToWrite) -> DataFrame:

@@ -26,7 +26,7 @@ from weir_spark.results.reader import read_input
 _OF = "_weir_of"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class ListState:
     """A list of JSON values that a stage keeps from epoch to epoch, as Flink's operator state.
 

@@ -69,7 +69,13 @@ def write_state(state: KeyedState, name: str, output: OutputToWrite, store: Stor
     rows_before = sum(each.rows for each in before)
     report = StateReport(tallies, written.changed, stored.read.is_full, rows_before)
     return OutputReport(
-        name, output.layout, output.folder, stored.schema.json(), _digest(stored.schema, tallies), files, report
+        stage=name,
+        layout=output.layout,
+        folder=output.folder,
+        spark_schema=stored.schema.json(),
+        digest=_digest(stored.schema, tallies),
+        files=files,
+        state=report,
     )
 
 
@@ -275,12 +281,12 @@ def _by_update(rows: DataFrame) -> tuple[StateTally, ...]:
 
 def _digest(schema: StructType, tallies: Sequence[StateTally]) -> ContentDigest:
     return ContentDigest(
-        digest.schema_fingerprint(schema),
-        sum(each.rows for each in tallies),
-        reduce(lambda xor, each: xor ^ each.xor, tallies, 0),
-        sum(each.low_sum for each in tallies),
-        sum(each.high_sum for each in tallies),
-        digest.VERSION,
+        schema=digest.schema_fingerprint(schema),
+        rows=sum(each.rows for each in tallies),
+        xor=reduce(lambda xor, each: xor ^ each.xor, tallies, 0),
+        low_sum=sum(each.low_sum for each in tallies),
+        high_sum=sum(each.high_sum for each in tallies),
+        version=digest.VERSION,
     )
 
 

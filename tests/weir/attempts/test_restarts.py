@@ -289,6 +289,13 @@ def test_a_second_word_to_retry_restarts_what_the_strategys_word_would_have(worl
         airflow.step(airflow._ready())
     assert owed() == set()
     [failed] = [row for row in rows_of(world, "joined") if row.failure]
-    decision = FailureDecision(Action.FAIL, 0, "refused", failed.id, FailureClass.APPLICATION, Refusal.STRATEGY)
+    decision = FailureDecision(
+        action=Action.FAIL,
+        delay_seconds=0,
+        reason="refused",
+        attempt=failed.id,
+        failure=FailureClass.APPLICATION,
+        refusal=Refusal.STRATEGY,
+    )
     airflow.coordinator.overrule("ladder", decision, Action.RETRY, 0, "mine")
     assert {"raw-clean", "weather"} <= owed()

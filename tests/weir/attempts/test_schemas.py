@@ -5,7 +5,7 @@ from weir.formats.manifest import ContentDigest, digest_rule, digest_schema
 
 
 def text(schema="aa", rows=1, version=1, rule=""):
-    return str(ContentDigest(schema, rows, 1, 2, 3, version, rule))
+    return str(ContentDigest(schema=schema, rows=rows, xor=1, low_sum=2, high_sum=3, version=version, rule=rule))
 
 
 def test_siblings_with_other_columns_are_named_in_their_order():

@@ -46,7 +46,7 @@ class Scene:
     def __init__(self, world, flow):
         self.world = world
         self.airflow = world.airflow = FakeAirflow(world.services, world.airflow.engine, flow)
-        world.services = self.services = Services(world.ledger, world.store, now=lambda: self.airflow.time)
+        world.services = self.services = Services(ledger=world.ledger, store=world.store, now=lambda: self.airflow.time)
         self.airflow.services = self.services
         self.airflow.coordinator = type(self.airflow.coordinator)(self.services)
         self.run = self.airflow.dag_run()
@@ -192,7 +192,7 @@ def test_individual_leaves_consumers_of_changed_content_and_the_closing_task_nam
 
 def test_a_person_carries_out_what_began_never_because_it_was_marked_success(world):
     airflow = world.airflow = FakeAirflow(world.services, world.airflow.engine, fan(2, failover="individual"))
-    services = world.services = airflow.services = Services(world.ledger, world.store, now=airflow.now)
+    services = world.services = airflow.services = Services(ledger=world.ledger, store=world.store, now=airflow.now)
     airflow.coordinator = type(airflow.coordinator)(services)
     run = airflow.dag_run()
     airflow.task(run, "weather").state = "success"
@@ -364,8 +364,8 @@ def test_a_deployment_says_how_much_may_restart_without_a_word(scene):
     found = scene()
     found.airflow.coordinator = type(found.airflow.coordinator)(
         Services(
-            found.world.ledger,
-            found.world.store,
+            ledger=found.world.ledger,
+            store=found.world.store,
             now=lambda: found.airflow.time,
             recovery=RecoverySettings.from_options({"largest_plan": "1"}),
         )

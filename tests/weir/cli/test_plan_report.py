@@ -6,9 +6,14 @@ from weir.topology.regions import RegionId
 
 
 def test_a_plan_that_nobody_can_carry_out_says_so_and_offers_no_command_that_would(capsys):
-    step = Step(StepKind.RERUN, RegionId("aircraft", 0), 1, "history[0] is gone")
+    step = Step(kind=StepKind.RERUN, region=RegionId("aircraft", 0), after_try=1, reason="history[0] is gone")
     plan = Plan(
-        None, "asked", (step,), "delays@1", held_back="too much", impossible="history[0] of delays@0 was released"
+        failed=None,
+        cause="asked",
+        steps=(step,),
+        run="delays@1",
+        held_back="too much",
+        impossible="history[0] of delays@0 was released",
     )
     tell_plan(plan)
     told = " ".join(capsys.readouterr().out.split())
@@ -18,6 +23,6 @@ def test_a_plan_that_nobody_can_carry_out_says_so_and_offers_no_command_that_wou
 
 
 def test_a_plan_that_is_held_back_says_how_it_is_carried_out(capsys):
-    tell_plan(Plan(None, "asked", (), "delays@1", held_back="too much"))
+    tell_plan(Plan(failed=None, cause="asked", steps=(), run="delays@1", held_back="too much"))
     told = " ".join(capsys.readouterr().out.split())
     assert "Weir does not carry this out by itself: too much. `weir plan delays@1 --apply` does." in told

@@ -17,7 +17,14 @@ FLOW = aircraft(history={"runs": 2})
 
 
 def states(checkpoint="2", *, is_restored=False, pending=None, runs=(2, 8)):
-    return StatesOfDataflow("flow", "2", checkpoint, is_restored, pending, {"history": runs})
+    return StatesOfDataflow(
+        dataflow="flow",
+        epoch="2",
+        checkpoint=checkpoint,
+        is_restored=is_restored,
+        pending=pending,
+        runs={"history": runs},
+    )
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,16 @@ from weir.errors import Misconfigured
 from weir.execution.failure_class import FailureClass
 from weir.execution.labels import LONGEST, MOST_LABELS, Failure, built_in_labels, checked_enrichers, enriched, shown
 
-FAILURE = Failure("delays", "20130101T000000Z", "joined", 1, 3, "ValueError", "bad row", "application")
+FAILURE = Failure(
+    dataflow="delays",
+    epoch="20130101T000000Z",
+    region="joined",
+    subtask=1,
+    try_number=3,
+    error="ValueError",
+    message="bad row",
+    failure_class="application",
+)
 
 
 class PythonException(Exception):

@@ -38,12 +38,27 @@ def result(name, digest=None, reads=None, state=PartitionState.FINISHED):
     if reads is None:
         reads = () if before is None else (read(before),)
     return CurrentResult(
-        PARTITION[name], 1, f"t0001-{name}", 1, state, name, "sha", digest or f"digest of {name}", 1, 1, reads
+        partition=PARTITION[name],
+        result=1,
+        attempt=f"t0001-{name}",
+        try_number=1,
+        state=state,
+        folder=name,
+        manifest_sha256="sha",
+        digest=digest or f"digest of {name}",
+        rows=1,
+        bytes=1,
+        reads=reads,
     )
 
 
 def run_of(*results, regions=()):
-    return RunState("run", CHAIN, {each.partition: each for each in results}, {each.region: each for each in regions})
+    return RunState(
+        run="run",
+        topology=CHAIN,
+        results={each.partition: each for each in results},
+        regions={each.region: each for each in regions},
+    )
 
 
 def all_of(*others):
@@ -102,16 +117,31 @@ def test_the_closing_task_needs_all_results():
 @pytest.mark.parametrize(
     ("region", "at_work"),
     [
-        (RegionState(REGION["a"]), False),
-        (RegionState(REGION["a"], 1, AttemptState.RUNNING), True),
-        (RegionState(REGION["a"], 1, AttemptState.WAITING), True),
-        (RegionState(REGION["a"], 1, AttemptState.RETRYING), True),
-        (RegionState(REGION["a"], 1, AttemptState.FAILED, ended_try=1), False),
-        (RegionState(REGION["a"], 1, AttemptState.FENCED), False),
-        (RegionState(REGION["a"], 1, AttemptState.COMMITTED, ended_try=1), False),
-        (RegionState(REGION["a"], 1, AttemptState.COMMITTED, ended_try=1, repair_after_try=1), True),
-        (RegionState(REGION["a"], 2, AttemptState.COMMITTED, ended_try=2, repair_after_try=1), False),
-        (RegionState(REGION["a"], 2, AttemptState.FAILED, ended_try=2, repair_after_try=1), False),
+        (RegionState(region=REGION["a"]), False),
+        (RegionState(region=REGION["a"], newest_try=1, newest_state=AttemptState.RUNNING), True),
+        (RegionState(region=REGION["a"], newest_try=1, newest_state=AttemptState.WAITING), True),
+        (RegionState(region=REGION["a"], newest_try=1, newest_state=AttemptState.RETRYING), True),
+        (RegionState(region=REGION["a"], newest_try=1, newest_state=AttemptState.FAILED, ended_try=1), False),
+        (RegionState(region=REGION["a"], newest_try=1, newest_state=AttemptState.FENCED), False),
+        (RegionState(region=REGION["a"], newest_try=1, newest_state=AttemptState.COMMITTED, ended_try=1), False),
+        (
+            RegionState(
+                region=REGION["a"], newest_try=1, newest_state=AttemptState.COMMITTED, ended_try=1, repair_after_try=1
+            ),
+            True,
+        ),
+        (
+            RegionState(
+                region=REGION["a"], newest_try=2, newest_state=AttemptState.COMMITTED, ended_try=2, repair_after_try=1
+            ),
+            False,
+        ),
+        (
+            RegionState(
+                region=REGION["a"], newest_try=2, newest_state=AttemptState.FAILED, ended_try=2, repair_after_try=1
+            ),
+            False,
+        ),
     ],
 )
 def test_a_region_is_at_work_until_its_newest_attempt_or_repair_has_ended(region, at_work):
@@ -123,7 +153,7 @@ def test_a_region_that_never_began_is_not_at_work():
 
 
 def running(name):
-    return RegionState(REGION[name], 2, AttemptState.RUNNING, ended_try=1)
+    return RegionState(region=REGION[name], newest_try=2, newest_state=AttemptState.RUNNING, ended_try=1)
 
 
 def test_a_producer_at_work_is_awaited():

@@ -46,7 +46,7 @@ from weir.topology.partitions import PLAIN, Layout
 GOLDEN = Path(__file__).parents[2] / "golden"
 KEYED = Layout(("origin", "hour"), 128)
 SCHEMA = '{"fields":[{"metadata":{},"name":"origin","nullable":true,"type":"string"}],"type":"struct"}'
-DIGEST = ContentDigest("5f1c", 3, -(2**63), 2**70, 0)
+DIGEST = ContentDigest(schema="5f1c", rows=3, xor=-(2**63), low_sum=2**70, high_sum=0)
 RULED = replace(DIGEST, rule="0123456789abcdef")
 FILE = DataFile(
     "part-00000.zstd.parquet",
@@ -70,7 +70,17 @@ MANIFEST = Manifest(
     spark_schema=SCHEMA,
     digest=RULED,
     files=(FILE,),
-    inputs=(InputRead("flights", "scheduled__2013-01-02", "flights", 2, "plain", "t0001-ba9876543210", str(DIGEST)),),
+    inputs=(
+        InputRead(
+            argument="flights",
+            run="scheduled__2013-01-02",
+            stage="flights",
+            subtask=2,
+            layout="plain",
+            attempt="t0001-ba9876543210",
+            digest=str(DIGEST),
+        ),
+    ),
     code="sha256:11",
     session={"spark.sql.session.timeZone": "UTC"},
     parameters={"airports": ["EWR", "JFK"], "limit": None, "nested": {"é": 1.5}},
@@ -86,13 +96,21 @@ STAGE = StageToRun(
     parallelism=3,
     pipelined={"flights": "flights"},
     inputs=(
-        InputToRead("weather", KEYED, SCHEMA, (PartitionToRead("weather", 0, ("file:///store/a.parquet",)),), (0, 42)),
-        InputToRead("planes", PLAIN, SCHEMA, (PartitionToRead("planes", 0, ()),)),
         InputToRead(
-            "before",
-            PLAIN,
-            SCHEMA,
-            (PartitionToRead("clean", 0, (), "t0002-ba9876543210", "scheduled__2013-01-01"),),
+            argument="weather",
+            layout=KEYED,
+            spark_schema=SCHEMA,
+            partitions=(PartitionToRead("weather", 0, ("file:///store/a.parquet",)),),
+            key_groups=(0, 42),
+        ),
+        InputToRead(
+            argument="planes", layout=PLAIN, spark_schema=SCHEMA, partitions=(PartitionToRead("planes", 0, ()),)
+        ),
+        InputToRead(
+            argument="before",
+            layout=PLAIN,
+            spark_schema=SCHEMA,
+            partitions=(PartitionToRead("clean", 0, (), "t0002-ba9876543210", "scheduled__2013-01-01"),),
             declared_schema="origin STRING",
         ),
     ),
@@ -101,14 +119,14 @@ STAGE = StageToRun(
     digest=DigestRule({"delay": 6}, ("loaded_at",)),
     copy=CopyToWrite("flight_delays/e/clean/copy/2/t", "file:///store/flight_delays/e/clean/copy/2/t", "0a" * 32),
     resume=CopyToRead(
-        "t0001-0123456789ab",
-        "flight_delays/e/clean/copy/2/s",
-        ("file:///store/flight_delays/e/clean/copy/2/s/part-00000.zstd.parquet",),
-        SCHEMA,
-        "sha256:11",
-        {"spark.version": "4.3.0"},
-        ("t0001-ba9876543210",),
-        ("flight_delays/e/flights/copy/2/s",),
+        attempt="t0001-0123456789ab",
+        folder="flight_delays/e/clean/copy/2/s",
+        files=("file:///store/flight_delays/e/clean/copy/2/s/part-00000.zstd.parquet",),
+        spark_schema=SCHEMA,
+        code="sha256:11",
+        session={"spark.version": "4.3.0"},
+        inputs=("t0001-ba9876543210",),
+        copies=("flight_delays/e/flights/copy/2/s",),
     ),
     is_persisted=True,
 )
@@ -129,7 +147,16 @@ JOB = RegionJob(
 )
 REPORT = RegionReport(
     attempt="t0001-0123456789ab",
-    outputs=(OutputReport("clean", KEYED, "flight_delays/e/clean/k/2/t", SCHEMA, DIGEST, (FILE,)),),
+    outputs=(
+        OutputReport(
+            stage="clean",
+            layout=KEYED,
+            folder="flight_delays/e/clean/k/2/t",
+            spark_schema=SCHEMA,
+            digest=DIGEST,
+            files=(FILE,),
+        ),
+    ),
     code="sha256:11",
     session={"spark.sql.ansi.enabled": "true"},
     metrics={"read": 0.5, "write": 2.0},
@@ -168,18 +195,20 @@ STATE_FILES = (
 )
 STATE_MANIFEST = replace(MANIFEST, stage="history", state=StateContent(STATE_FILES, TALLIES, 3))
 STATE_INPUT = InputToRead(
-    "history",
-    KEYED,
-    SCHEMA,
-    (PartitionToRead("history", 2, ("file:///store/h.parquet",), "t0001-ba9876543210", "scheduled__2013-01-01"),),
-    (0, 42),
-    HISTORY.schema,
-    StateToRead(
-        HISTORY,
-        (StateFileToRead("file:///store/h.parquet", "20121231T000000Z", (0, 20), 3, 500),),
-        TALLIES,
-        1356998400,
-        1356393600,
+    argument="history",
+    layout=KEYED,
+    spark_schema=SCHEMA,
+    partitions=(
+        PartitionToRead("history", 2, ("file:///store/h.parquet",), "t0001-ba9876543210", "scheduled__2013-01-01"),
+    ),
+    key_groups=(0, 42),
+    declared_schema=HISTORY.schema,
+    state=StateToRead(
+        state=HISTORY,
+        files=(StateFileToRead("file:///store/h.parquet", "20121231T000000Z", (0, 20), 3, 500),),
+        tallies=TALLIES,
+        updated=1356998400,
+        expired_until=1356393600,
         is_full=False,
     ),
 )
@@ -197,9 +226,9 @@ STATE_STAGE = replace(
     is_persisted=False,
 )
 MERGE = MergeToWrite(
-    "history",
-    KEYED,
-    replace(STATE_INPUT.state, tallies=None),
+    stage="history",
+    layout=KEYED,
+    state=replace(STATE_INPUT.state, tallies=None),
     is_bottom=True,
     parts=2,
     folder="flight_delays/e/history/k/2/c/m0",
@@ -284,14 +313,27 @@ CHECKPOINT = Checkpoint(
             SCHEMA,
             (
                 StatePartition(
-                    2, (0, 42), "t0001-0123456789ab", str(DIGEST), 3, (StateTally(0, 3, 7, 8, 9),), STATE_FILES
+                    subtask=2,
+                    key_groups=(0, 42),
+                    attempt="t0001-0123456789ab",
+                    digest=str(DIGEST),
+                    rows=3,
+                    tallies=(StateTally(0, 3, 7, 8, 9),),
+                    files=STATE_FILES,
                 ),
             ),
         ),
     ),
     results=(
         ResultInFlight(
-            "clean", 2, KEYED.id, "t0001-0123456789ab", "flight_delays/e/clean/k/2/t", "0b" * 32, str(DIGEST), (FILE,)
+            stage="clean",
+            subtask=2,
+            layout=KEYED.id,
+            attempt="t0001-0123456789ab",
+            folder="flight_delays/e/clean/k/2/t",
+            manifest_sha256="0b" * 32,
+            digest=str(DIGEST),
+            files=(FILE,),
         ),
     ),
     pinned={"name": "flight_delays", "stages": [{"name": "clean"}]},

@@ -52,13 +52,22 @@ class Writer:
     def __init__(self, url, folder, flow, number):
         self.store = Store.open(f"file://{folder}")
         self.ledger = Ledger.open(url)
-        self.coordinator = Coordinator(Services(self.ledger, self.store))
+        self.coordinator = Coordinator(Services(ledger=self.ledger, store=self.store))
         self.flow, self.key = flow, TaskKey("dag", "run", region_of(flow), number)
         self.world = {}
 
     def try_once(self, number):
         """One try; whether it committed. Each computes other content, as `max_tries` says that a person asked."""
-        request = BeginRequest(self.key, number, 999 + number, "ti", self.flow, "", (DAY, DAY + timedelta(days=1)), "")
+        request = BeginRequest(
+            key=self.key,
+            try_number=number,
+            max_tries=999 + number,
+            ti_id="ti",
+            dataflow=self.flow,
+            task_prefix="",
+            interval=(DAY, DAY + timedelta(days=1)),
+            session_url="",
+        )
         begun = self.coordinator.begin(request, Hand())
         assert isinstance(begun, Begun)
         self.world["raw"] = number
@@ -153,7 +162,7 @@ def deadlocks(postgres, url):
 @pytest.mark.parametrize("dataflows", [1, 4])
 def test_of_sixteen_processes_that_race_in_pairs_one_enters_each_try(postgres, url, folder, dataflows):
     flows = [wide(f"wide_{number}", 8 // dataflows) for number in range(dataflows)]
-    Services(Ledger.open(url), Store.open(f"file://{folder}")).store_id()
+    Services(ledger=Ledger.open(url), store=Store.open(f"file://{folder}")).store_id()
     pairs = [(url, folder, flow, subtask) for flow in flows for subtask in range(8 // dataflows)]
     processes = start(race, *pairs, *pairs)
     for process in processes:
@@ -168,7 +177,7 @@ def test_of_sixteen_processes_that_race_in_pairs_one_enters_each_try(postgres, u
 
 def test_eight_processes_reach_their_end_although_the_server_dies_again_and_again(postgres, url, folder):
     flow = wide("wide", 8)
-    Services(Ledger.open(url), Store.open(f"file://{folder}")).store_id()
+    Services(ledger=Ledger.open(url), store=Store.open(f"file://{folder}")).store_id()
     processes = start(persist, *[(url, folder, flow, subtask) for subtask in range(8)])
     died, before = 0, -1
     while any(process.is_alive() for process in processes):

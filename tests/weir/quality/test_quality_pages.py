@@ -57,7 +57,7 @@ def pages(world):
 
 
 def expire(world, days):
-    use(world, Services(world.ledger, world.store, now=lambda: world.airflow.time, life=LifeSettings()))
+    use(world, Services(ledger=world.ledger, store=world.store, now=lambda: world.airflow.time, life=LifeSettings()))
     world.airflow.time += timedelta(days=days)
 
 

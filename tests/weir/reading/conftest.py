@@ -54,8 +54,15 @@ class ParquetEngine(FakeEngine):
         buffer = io.BytesIO()
         pq.write_table(pa.table(columns), buffer, compression="zstd", write_page_checksum=True)
         self._store.create(f"{output.folder}/part-0.zstd.parquet", buffer.getvalue())
-        digest = ContentDigest("k:bigint", 2, int(content[:15], 16), 1, 2)
-        return OutputReport(stage.name, output.layout, output.folder, SCHEMA, digest, seal(self._store, output.folder))
+        digest = ContentDigest(schema="k:bigint", rows=2, xor=int(content[:15], 16), low_sum=1, high_sum=2)
+        return OutputReport(
+            stage=stage.name,
+            layout=output.layout,
+            folder=output.folder,
+            spark_schema=SCHEMA,
+            digest=digest,
+            files=seal(self._store, output.folder),
+        )
 
 
 class World(small.World):

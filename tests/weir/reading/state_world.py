@@ -77,9 +77,17 @@ class StateEngine:
         xor = 0
         for each in tallies:
             xor ^= each.xor
-        digest = ContentDigest("s", len(rows), xor, 0, 0)
+        digest = ContentDigest(schema="s", rows=len(rows), xor=xor, low_sum=0, high_sum=0)
         report = StateReport(tallies, len(own))
-        return OutputReport(stage.name, output.layout, output.folder, SCHEMA, digest, files, report)
+        return OutputReport(
+            stage=stage.name,
+            layout=output.layout,
+            folder=output.folder,
+            spark_schema=SCHEMA,
+            digest=digest,
+            files=files,
+            state=report,
+        )
 
     def _read(self, spark_path):
         if "/history/" not in spark_path:

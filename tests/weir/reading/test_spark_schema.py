@@ -80,7 +80,7 @@ def test_a_type_of_a_users_own_is_read_as_what_it_is_stored_as():
 
 
 def digest(rows, xor, low, high, **more):
-    return ContentDigest("k:bigint", rows, xor, low, high, **more)
+    return ContentDigest(schema="k:bigint", rows=rows, xor=xor, low_sum=low, high_sum=high, **more)
 
 
 def test_digests_of_partitions_add_up_to_that_of_all_rows():

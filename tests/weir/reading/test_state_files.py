@@ -28,7 +28,7 @@ FIELDS = [("k", "long"), ("n", "integer"), ("more", {"type": "array", "elementTy
 SCHEMA = json.dumps(
     {"type": "struct", "fields": [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in FIELDS]}
 )
-STATE = State("s", StateKind.KEYED, ("k",), "k BIGINT, n INT, more ARRAY<STRING>")
+STATE = State(name="s", kind=StateKind.KEYED, keys=("k",), schema="k BIGINT, n INT, more ARRAY<STRING>")
 
 
 def group_of(key):
@@ -78,8 +78,21 @@ def cut(file, first, last):
 
 def opened(store, files):
     files = tuple(sorted(files, key=lambda file: (file.epoch, file.key_groups, file.path)))
-    part = OpenStatePartition(0, "by-k", "a", (0, GROUPS - 1), 0, "", files)
-    at = StateAt(STATE, "stage", "flow@e", epoch(9), None, SCHEMA, GROUPS, None, (part,), "")
+    part = OpenStatePartition(
+        subtask=0, layout="by-k", attempt="a", key_groups=(0, GROUPS - 1), rows=0, digest="", files=files
+    )
+    at = StateAt(
+        state=STATE,
+        stage="stage",
+        run="flow@e",
+        epoch=epoch(9),
+        checkpoint=None,
+        spark_schema=SCHEMA,
+        max_parallelism=GROUPS,
+        expired_until=None,
+        partitions=(part,),
+        advice="",
+    )
     return OpenedState(store, at, None, ExitStack())
 
 

@@ -328,7 +328,7 @@ def test_an_unknown_dataflow_is_refused_with_those_that_are_known(green):
 def test_a_store_that_is_not_mounted_is_refused(green):
     green.lose_ledger()
     (green.folder / "empty").mkdir()
-    services = Services(green.ledger, Store.open(str(green.folder / "empty")))
+    services = Services(ledger=green.ledger, store=Store.open(str(green.folder / "empty")))
     with pytest.raises(Misconfigured, match="has no marker"):
         rebuild(services)
     assert list((green.folder / "empty").iterdir()) == []

@@ -42,11 +42,28 @@ def whole_run(*, changed=(), states=None, without=(), regions=None):
         for each in TOPOLOGY.outputs(region):
             state = (states or {}).get((each.stage, each.subtask), PartitionState.FINISHED)
             digest = "another" if (each.stage, each.subtask) in changed else f"digest of {each}"
-            results[each] = CurrentResult(each, 1, "t0001", 1, state, "f", "sha", digest, 1, 1, reads)
+            results[each] = CurrentResult(
+                partition=each,
+                result=1,
+                attempt="t0001",
+                try_number=1,
+                state=state,
+                folder="f",
+                manifest_sha256="sha",
+                digest=digest,
+                rows=1,
+                bytes=1,
+                reads=reads,
+            )
     for each in without:
         del results[PARTITIONS[each]]
-    ended = {region: RegionState(region, 1, AttemptState.COMMITTED, 1) for region in REGIONS}
-    return RunState("run", TOPOLOGY, results, ended | {each.region: each for each in regions or ()})
+    ended = {
+        region: RegionState(region=region, newest_try=1, newest_state=AttemptState.COMMITTED, ended_try=1)
+        for region in REGIONS
+    }
+    return RunState(
+        run="run", topology=TOPOLOGY, results=results, regions=ended | {each.region: each for each in regions or ()}
+    )
 
 
 def lost(*names):
@@ -63,7 +80,7 @@ SOURCES = intact(("clean", 0), ("clean", 1), ("weather", 0))
 
 
 def backtrack(state, failed, losses, intact):
-    return decide(state, Failure(failed, losses, intact))
+    return decide(state, Failure(failed=failed, losses=losses, intact=intact))
 
 
 def names(plan, kind):
@@ -94,7 +111,11 @@ def test_every_region_is_in_the_plan_once_but_the_failed_one():
 
 
 def test_a_clear_names_the_try_that_it_must_find():
-    state = whole_run(regions=[RegionState(RegionId("joined", 1), 7, AttemptState.COMMITTED, 7)])
+    state = whole_run(
+        regions=[
+            RegionState(region=RegionId("joined", 1), newest_try=7, newest_state=AttemptState.COMMITTED, ended_try=7)
+        ]
+    )
     [step] = backtrack(state, TOTALS, lost(("joined", 1)), SOURCES).of(StepKind.RERUN)
     assert step.after_try == 7
 
@@ -102,8 +123,14 @@ def test_a_clear_names_the_try_that_it_must_find():
 @pytest.mark.parametrize(
     "at_work",
     [
-        RegionState(RegionId("joined", 1), 2, AttemptState.RUNNING, 1),
-        RegionState(RegionId("joined", 1), 1, AttemptState.COMMITTED, 1, repair_after_try=1),
+        RegionState(region=RegionId("joined", 1), newest_try=2, newest_state=AttemptState.RUNNING, ended_try=1),
+        RegionState(
+            region=RegionId("joined", 1),
+            newest_try=1,
+            newest_state=AttemptState.COMMITTED,
+            ended_try=1,
+            repair_after_try=1,
+        ),
     ],
 )
 def test_a_region_under_repair_is_joined_and_nothing_before_it_is_asked_for(at_work):
@@ -115,7 +142,7 @@ def test_a_region_under_repair_is_joined_and_nothing_before_it_is_asked_for(at_w
 
 
 def test_one_loss_is_joined_while_another_restarts():
-    at_work = RegionState(RegionId("joined", 0), 2, AttemptState.RUNNING, 1)
+    at_work = RegionState(region=RegionId("joined", 0), newest_try=2, newest_state=AttemptState.RUNNING, ended_try=1)
     plan = backtrack(whole_run(regions=[at_work]), TOTALS, lost(("joined", 0), ("joined", 1)), SOURCES)
     assert (names(plan, StepKind.JOINED), names(plan, StepKind.RERUN)) == (["joined[0]"], ["joined[1]"])
 
@@ -141,7 +168,9 @@ def test_a_released_input_is_a_loss():
 
 
 def test_consumers_that_never_began_are_spared_and_not_maybe():
-    state = whole_run(regions=[RegionState(RegionId("totals", 1)), RegionState(RegionId("report-out", 0))])
+    state = whole_run(
+        regions=[RegionState(region=RegionId("totals", 1)), RegionState(region=RegionId("report-out", 0))]
+    )
     plan = backtrack(state, TOTALS, lost(("joined", 1)), SOURCES)
     assert names(plan, StepKind.IF_CHANGED) == []
 
@@ -177,9 +206,9 @@ def test_what_was_released_is_made_again_when_a_person_names_it():
     )
     state = whole_run(states=states)
     present = intact(*(name for name in PARTITIONS if name not in states))
-    nothing = decide(state, Failure(None, {}, present, occasion=Occasion.QUESTION))
+    nothing = decide(state, Failure(failed=None, losses={}, intact=present, occasion=Occasion.QUESTION))
     assert nothing.of(StepKind.RERUN) == ()
-    plan = decide(state, Failure(None, lost(("joined", 0)), present, occasion=Occasion.QUESTION))
+    plan = decide(state, Failure(failed=None, losses=lost(("joined", 0)), intact=present, occasion=Occasion.QUESTION))
     assert {str(step.region) for step in plan.of(StepKind.RERUN)} == {
         "joined[0]",
         "weather[0]",

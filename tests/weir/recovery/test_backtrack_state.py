@@ -53,15 +53,29 @@ def days(*, changed=(), without_tasks=(), **states):
             each = replace(partition, run=run)
             state = named.get(day, PartitionState.FINISHED) if stage == "history" else PartitionState.FINISHED
             digest = "other" if stage == "history" and day in changed else "content"
-            results[each] = CurrentResult(each, 1, "t1", 1, state, "f", "sha", digest, 1, 1, tuple(reads))
+            results[each] = CurrentResult(
+                partition=each,
+                result=1,
+                attempt="t1",
+                try_number=1,
+                state=state,
+                folder="f",
+                manifest_sha256="sha",
+                digest=digest,
+                rows=1,
+                bytes=1,
+                reads=tuple(reads),
+            )
         for region in TOPOLOGY.region_ids():
             own = replace(region, run=run)
-            regions[own] = RegionState(own, 1, AttemptState.COMMITTED, 1)
+            regions[own] = RegionState(region=own, newest_try=1, newest_state=AttemptState.COMMITTED, ended_try=1)
     earlier = {
         run: EarlierRun(run, TOPOLOGY, DAYS[place - 1] if place else None, has_tasks=place + 1 not in without_tasks)
         for place, run in enumerate(DAYS[:-1])
     }
-    return RunState("delays@4", TOPOLOGY, results, regions, DAYS[2], earlier)
+    return RunState(
+        run="delays@4", topology=TOPOLOGY, results=results, regions=regions, predecessor=DAYS[2], earlier=earlier
+    )
 
 
 def lost(*gone):
@@ -72,7 +86,12 @@ def lost(*gone):
 
 
 def plan_of(state, *gone, failed=AIRCRAFT, occasion=Occasion.LOSS):
-    answer = decide(state, Failure(failed, lost(*gone), frozenset(state.results) - lost(*gone).keys(), occasion))
+    answer = decide(
+        state,
+        Failure(
+            failed=failed, losses=lost(*gone), intact=frozenset(state.results) - lost(*gone).keys(), occasion=occasion
+        ),
+    )
     assert not isinstance(answer, NeedsProbe)
     return answer
 

@@ -28,7 +28,10 @@ def comb(**options):
 def ended(topology, run=""):
     return {
         RegionId(each.name, each.subtask, run): RegionState(
-            RegionId(each.name, each.subtask, run), 1, AttemptState.COMMITTED, 1
+            region=RegionId(each.name, each.subtask, run),
+            newest_try=1,
+            newest_state=AttemptState.COMMITTED,
+            ended_try=1,
         )
         for each in topology.region_ids()
     }
@@ -40,7 +43,12 @@ def two_epochs(topology, begun):
         region: each for region, each in ended(topology, "before").items() if not is_reader(region) or region in begun
     }
     return RunState(
-        "now", topology, {}, ended(topology) | before, "before", {"before": EarlierRun("before", topology, None)}
+        run="now",
+        topology=topology,
+        results={},
+        regions=ended(topology) | before,
+        predecessor="before",
+        earlier={"before": EarlierRun("before", topology, None)},
     )
 
 

@@ -57,9 +57,24 @@ def whole_run(of, *, changed=(), states=None, regions=(), run="run"):
         for each in of.outputs(region):
             state = (states or {}).get((each.stage, each.subtask), PartitionState.FINISHED)
             digest = "another" if (each.stage, each.subtask) in changed else f"digest of {each}"
-            results[each] = CurrentResult(each, 1, "t0001", 1, state, "f", "sha", digest, 1, 1, reads)
-    ended = {each: RegionState(each, 1, AttemptState.COMMITTED, 1) for each in (*of.region_ids(), CLOSE)}
-    return RunState(run, of, results, ended | {each.region: each for each in regions})
+            results[each] = CurrentResult(
+                partition=each,
+                result=1,
+                attempt="t0001",
+                try_number=1,
+                state=state,
+                folder="f",
+                manifest_sha256="sha",
+                digest=digest,
+                rows=1,
+                bytes=1,
+                reads=reads,
+            )
+    ended = {
+        each: RegionState(region=each, newest_try=1, newest_state=AttemptState.COMMITTED, ended_try=1)
+        for each in (*of.region_ids(), CLOSE)
+    }
+    return RunState(run=run, topology=of, results=results, regions=ended | {each.region: each for each in regions})
 
 
 def gone(state, *names):
@@ -79,7 +94,7 @@ def decided(state, failed="totals[0]", lost=(), **more):
     region = None if failed is None else named(failed)
     losses = gone(state, *lost)
     intact = frozenset(state.results) - losses.keys()
-    return decide(state, Failure(region, losses, intact, **more))
+    return decide(state, Failure(failed=region, losses=losses, intact=intact, **more))
 
 
 def named(text):
@@ -99,9 +114,9 @@ def test_with_always_what_has_not_begun_is_spared_and_what_is_at_work_goes_on():
     state = whole_run(
         topology(consumers="always"),
         regions=[
-            RegionState(RegionId("report-out", 0)),
-            RegionState(CLOSE),
-            RegionState(RegionId("totals", 1), 2, AttemptState.RUNNING, 1),
+            RegionState(region=RegionId("report-out", 0)),
+            RegionState(region=CLOSE),
+            RegionState(region=RegionId("totals", 1), newest_try=2, newest_state=AttemptState.RUNNING, ended_try=1),
         ],
     )
     plan = decided(state, lost=[("joined", 1)])
@@ -120,10 +135,10 @@ def test_full_restarts_all_that_has_begun_and_is_finished_after_any_failure():
     state = whole_run(
         topology(failover="full"),
         regions=[
-            RegionState(RegionId("joined", 1), 2, AttemptState.RETRYING, 1),
-            RegionState(RegionId("weather", 0), 2, AttemptState.FAILED, 2),
-            RegionState(RegionId("report-out", 0)),
-            RegionState(CLOSE),
+            RegionState(region=RegionId("joined", 1), newest_try=2, newest_state=AttemptState.RETRYING, ended_try=1),
+            RegionState(region=RegionId("weather", 0), newest_try=2, newest_state=AttemptState.FAILED, ended_try=2),
+            RegionState(region=RegionId("report-out", 0)),
+            RegionState(region=CLOSE),
         ],
     )
     plan = decided(state, occasion=Occasion.FAILURE, cause="application: boom")
@@ -152,8 +167,12 @@ def test_individual_names_producers_and_holds_the_plan_back():
 
 def test_what_is_stale_only_through_what_is_at_work_is_suspended():
     """The weather has changed and joined[0] is under repair: totals were made of the old joined[0]."""
-    repair = RegionState(RegionId("joined", 0), 1, AttemptState.COMMITTED, 1, repair_after_try=1)
-    other = RegionState(RegionId("joined", 1), 1, AttemptState.COMMITTED, 1, repair_after_try=1)
+    repair = RegionState(
+        region=RegionId("joined", 0), newest_try=1, newest_state=AttemptState.COMMITTED, ended_try=1, repair_after_try=1
+    )
+    other = RegionState(
+        region=RegionId("joined", 1), newest_try=1, newest_state=AttemptState.COMMITTED, ended_try=1, repair_after_try=1
+    )
     state = whole_run(topology(), changed=[("weather", 0)], regions=[repair, other])
     plan = decided(state, failed="report-out[0]", lost=[("totals", 1)])
     assert of(plan, StepKind.RERUN) == ["totals[1]"]
@@ -202,13 +221,13 @@ def test_what_was_never_made_or_what_follows_from_one_loss_waits_for_nobody():
     everything = [("a", i) for i in range(8)]
     assert decided(whole_run(wide(failover="full")), "b-out[0]", everything, largest=0.5).held_back == ""
     state = replace(whole_run(wide()), results={})
-    assert decide(state, Failure(RegionId("b-out", 0), {}, largest=0.5)).held_back == ""
+    assert decide(state, Failure(failed=RegionId("b-out", 0), losses={}, largest=0.5)).held_back == ""
 
 
 def test_a_person_is_told_all_that_a_run_misses_and_what_has_failed_for_good():
-    failed = RegionState(RegionId("weather", 0), 2, AttemptState.FAILED, 2)
+    failed = RegionState(region=RegionId("weather", 0), newest_try=2, newest_state=AttemptState.FAILED, ended_try=2)
     state = whole_run(topology(), states={("clean", 0): PartitionState.LOST}, regions=[failed])
-    asked = Failure(None, {}, occasion=Occasion.QUESTION)
+    asked = Failure(failed=None, losses={}, occasion=Occasion.QUESTION)
     answer = decide(state, asked)
     assert isinstance(answer, NeedsProbe)
     assert answer.partitions == frozenset(state.results)
@@ -289,7 +308,7 @@ YESTERDAY = PartitionId("sums", 0, "plain", "flow@1")
 def test_a_loss_in_the_epoch_before_restarts_its_producer_there_and_names_all_that_may_follow():
     state = two_runs()
     intact = frozenset(state.results) - {YESTERDAY}
-    plan = decide(state, Failure(RegionId("sums", 0), loss_of(YESTERDAY), intact))
+    plan = decide(state, Failure(failed=RegionId("sums", 0), losses=loss_of(YESTERDAY), intact=intact))
     assert of(plan, StepKind.RERUN) == ["sums[0] of flow@1"]
     assert of(plan, StepKind.IF_CHANGED) == [
         "report-out[0] of flow@1",
@@ -302,11 +321,11 @@ def test_a_loss_in_the_epoch_before_restarts_its_producer_there_and_names_all_th
 
 def test_an_earlier_run_that_is_still_to_come_is_waited_for():
     producer = RegionId("sums", 0, "flow@1")
-    state = two_runs(earlier_regions=[RegionState(producer)], without=["sums"])
-    plan = decide(state, Failure(RegionId("sums", 0), {}, frozenset(state.results)))
+    state = two_runs(earlier_regions=[RegionState(region=producer)], without=["sums"])
+    plan = decide(state, Failure(failed=RegionId("sums", 0), losses={}, intact=frozenset(state.results)))
     assert (of(plan, StepKind.JOINED), of(plan, StepKind.RERUN)) == (["sums[0] of flow@1"], [])
     void = replace(state, void=frozenset({producer}))
-    plan = decide(void, Failure(RegionId("sums", 0), {}, frozenset(state.results)))
+    plan = decide(void, Failure(failed=RegionId("sums", 0), losses={}, intact=frozenset(state.results)))
     assert of(plan, StepKind.RERUN) == ["sums[0] of flow@1"]
 
 
@@ -314,15 +333,23 @@ def test_a_decision_that_needs_an_epoch_that_was_not_looked_at_says_so():
     state = two_runs()
     state = replace(state, earlier={"flow@1": replace(state.earlier["flow@1"], predecessor="flow@0")})
     with pytest.raises(BeyondHorizon, match="flow@0"):
-        decide(state, Failure(RegionId("sums", 0), loss_of(YESTERDAY), frozenset()))
+        decide(state, Failure(failed=RegionId("sums", 0), losses=loss_of(YESTERDAY), intact=frozenset()))
 
 
 def test_readers_of_later_epochs_are_named():
-    later = {("sums", "plain"): (RegionState(RegionId("sums", 0, "flow@3"), 1, AttemptState.COMMITTED, 1),)}
+    later = {
+        ("sums", "plain"): (
+            RegionState(
+                region=RegionId("sums", 0, "flow@3"), newest_try=1, newest_state=AttemptState.COMMITTED, ended_try=1
+            ),
+        )
+    }
     state = two_runs()
     intact = frozenset(state.results)
     lost = PartitionId("sums", 0, "plain")
-    plan = decide(state, Failure(RegionId("report-out", 0), loss_of(lost), intact - {lost}, later=later))
+    plan = decide(
+        state, Failure(failed=RegionId("report-out", 0), losses=loss_of(lost), intact=intact - {lost}, later=later)
+    )
     assert of(plan, StepKind.RERUN) == ["sums[0]"]
     assert of(plan, StepKind.IF_CHANGED) == ["weir_close[0]", "sums[0] of flow@3"]
 

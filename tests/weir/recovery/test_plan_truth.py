@@ -49,7 +49,7 @@ class Drawn:
         self.chance = random.Random(seed)
         self.world, self.flow = world, drawn_flow(self.chance)
         airflow = FakeAirflow(world.services, world.airflow.engine, self.flow)
-        self.services = Services(world.ledger, world.store, now=airflow.now, recovery=ANY_SIZE)
+        self.services = Services(ledger=world.ledger, store=world.store, now=airflow.now, recovery=ANY_SIZE)
         airflow.services, airflow.coordinator = self.services, Coordinator(self.services)
         self.airflow, self.run = airflow, airflow.dag_run()
         airflow.run_until_quiet()
@@ -157,7 +157,7 @@ class Epochs:
         )
         self.world = world
         self.airflow = FakeAirflow(world.services, world.airflow.engine, flow)
-        self.services = Services(world.ledger, world.store, now=self.airflow.now)
+        self.services = Services(ledger=world.ledger, store=world.store, now=self.airflow.now)
         self.airflow.services, self.airflow.coordinator = self.services, Coordinator(self.services)
         self.runs = [self.airflow.dag_run(day) for day in (1, 2, 3)]
         self.airflow.run_until_quiet()

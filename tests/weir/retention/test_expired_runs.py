@@ -50,7 +50,9 @@ def rows(world, model, **wanted):
 
 
 def settle_with(world, **life):
-    world.services = Services(world.ledger, world.store, now=lambda: world.airflow.time, life=LifeSettings(**life))
+    world.services = Services(
+        ledger=world.ledger, store=world.store, now=lambda: world.airflow.time, life=LifeSettings(**life)
+    )
     world.airflow.services = world.services
 
 
@@ -311,7 +313,7 @@ def settle(world, days):
 
 def dies(world, days, nth):
     grow_old(world, days)
-    dying = Services(world.ledger, DyingStore(world.store, nth), now=lambda: world.airflow.time)
+    dying = Services(ledger=world.ledger, store=DyingStore(world.store, nth), now=lambda: world.airflow.time)
     try:
         sweep(dying, is_full=True)
     except Killed:

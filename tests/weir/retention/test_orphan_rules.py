@@ -25,15 +25,24 @@ COPY = f"{ROOT}/clean/copy/0"
 
 
 def attempt(number=1, *, at_work=False, state="failed"):
-    return KnownAttempt("clean", 0, number, at_work, state, None if at_work else AT)
+    return KnownAttempt(
+        region="clean", subtask=0, try_number=number, is_at_work=at_work, state=state, ended_at=None if at_work else AT
+    )
 
 
 def result(state, **more):
-    return KnownResult(state, is_current=False, bytes=4, reason="so it is", **more)
+    return KnownResult(state=state, is_current=False, bytes=4, reason="so it is", **more)
 
 
 def knowing(results=None, attempts=None, *, published=(), copies=None, expired=False):
-    return RunKnowledge(results or {}, attempts or {}, frozenset(published), copies or {}, {}, expired)
+    return RunKnowledge(
+        results=results or {},
+        attempts=attempts or {},
+        published=frozenset(published),
+        copies=copies or {},
+        pointers={},
+        is_expired=expired,
+    )
 
 
 def fate(known, *files):

@@ -45,7 +45,7 @@ class Run:
 
     @property
     def state(self):
-        return RunState("run", self.topology, dict(self.results), dict(self.regions))
+        return RunState(run="run", topology=self.topology, results=dict(self.results), regions=dict(self.regions))
 
     def inputs(self, region):
         return [each for read in self.topology.inputs(region) for each in read.partitions]
@@ -63,20 +63,32 @@ class Run:
             )
             for read in self.topology.inputs(region)
         )
-        try_number = self.regions.get(region, RegionState(region)).newest_try + 1
+        try_number = self.regions.get(region, RegionState(region=region)).newest_try + 1
         attempt = f"t{try_number}-{region}"
         for each in self.topology.outputs(region):
             if each in self.results and self.results[each].state is FINISHED:
                 self.old.append(self.results[each])
             self.number += 1
             self.results[each] = CurrentResult(
-                each, self.number, attempt, try_number, FINISHED, attempt, "sha", f"{digest} {each}", 1, 1, reads
+                partition=each,
+                result=self.number,
+                attempt=attempt,
+                try_number=try_number,
+                state=FINISHED,
+                folder=attempt,
+                manifest_sha256="sha",
+                digest=f"{digest} {each}",
+                rows=1,
+                bytes=1,
+                reads=reads,
             )
-        self.regions[region] = RegionState(region, try_number, AttemptState.COMMITTED, try_number)
+        self.regions[region] = RegionState(
+            region=region, newest_try=try_number, newest_state=AttemptState.COMMITTED, ended_try=try_number
+        )
 
     def begin(self, region):
         """The next try of a region is at work."""
-        known = self.regions.get(region, RegionState(region))
+        known = self.regions.get(region, RegionState(region=region))
         self.regions[region] = replace(known, newest_try=known.newest_try + 1, newest_state=AttemptState.RUNNING)
 
     def mark(self, partition, state):
@@ -85,7 +97,9 @@ class Run:
     def life(self, **more):
         current = [each for each in self.results.values() if each.state is FINISHED]
         stored = tuple(
-            StoredResult(each.result, each.partition, each.attempt, is_current, 1)
+            StoredResult(
+                result=each.result, partition=each.partition, attempt=each.attempt, is_current=is_current, bytes=1
+            )
             for group, is_current in ((current, True), (self.old, False))
             for each in group
         )
@@ -97,7 +111,7 @@ class Run:
             "is_last_word": False,
             "last_event": NOW,
         }
-        return RunLife(self.state, stored, **{**usual, **more})
+        return RunLife(state=self.state, stored=stored, **{**usual, **more})
 
     def release(self, **more):
         """Release what may go; answers which current partitions."""
@@ -138,7 +152,12 @@ def random_run(random):
         elif what == "begin":
             run.begin(region)
         elif what == "fail" and known is not None:
-            run.regions[region] = RegionState(region, known.newest_try + 1, AttemptState.FAILED, known.newest_try + 1)
+            run.regions[region] = RegionState(
+                region=region,
+                newest_try=known.newest_try + 1,
+                newest_state=AttemptState.FAILED,
+                ended_try=known.newest_try + 1,
+            )
         elif what == "owe" and known is not None:
             run.regions[region] = replace(known, repair_after_try=known.newest_try)
         elif what == "anew":
@@ -149,7 +168,10 @@ def random_run(random):
                     run.mark(each, LOST if what == "lose" else PartitionState.QUARANTINED)
     if random.random() < 0.2:
         run.regions[CLOSE] = random.choice(
-            [RegionState(CLOSE, 2, AttemptState.RUNNING, 1), RegionState(CLOSE, 1, None)]
+            [
+                RegionState(region=CLOSE, newest_try=2, newest_state=AttemptState.RUNNING, ended_try=1),
+                RegionState(region=CLOSE, newest_try=1, newest_state=None),
+            ]
         )
     return run
 
@@ -341,7 +363,9 @@ END_OF_RUN = keeping("end_of_run")
 def test_a_closing_task_that_is_to_publish_keeps_what_it_reads_however_long_it_takes():
     run = whole(chain())
     assert released(closed(run), END_OF_RUN) == {each.result for each in run.results.values()}
-    run.regions[CLOSE] = RegionState(CLOSE, 1, AttemptState.COMMITTED, 1, repair_after_try=1)
+    run.regions[CLOSE] = RegionState(
+        region=CLOSE, newest_try=1, newest_state=AttemptState.COMMITTED, ended_try=1, repair_after_try=1
+    )
     assert not released(closed(run), END_OF_RUN)
     long_ago = closed(run, is_last_word=False, last_event=NOW - 5 * HOUR)
     assert not released(long_ago, END_OF_RUN)
@@ -349,7 +373,7 @@ def test_a_closing_task_that_is_to_publish_keeps_what_it_reads_however_long_it_t
 
 def test_a_closing_task_that_has_failed_keeps_what_it_reads_until_it_is_given_up():
     run = whole(chain())
-    run.regions[CLOSE] = RegionState(CLOSE, 2, AttemptState.FAILED, 2)
+    run.regions[CLOSE] = RegionState(region=CLOSE, newest_try=2, newest_state=AttemptState.FAILED, ended_try=2)
     assert not released(closed(run, last_event=NOW - 13 * DAY), END_OF_RUN)
     assert released(closed(run, last_event=NOW - 14 * DAY), END_OF_RUN)
 

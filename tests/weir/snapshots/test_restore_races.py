@@ -92,7 +92,9 @@ def test_a_checkpoint_that_is_subsumed_before_the_commit_is_not_restored(days, f
 
     lineage = lineage_of(days)
     with pytest.raises(Misconfigured, match=r"checkpoint 1 of ladder .* was subsumed while it was being restored"):
-        restore_snapshot(Services(days.ledger, days.store, now=now), Wish("ladder", "1", fork=fork), Store.open)
+        restore_snapshot(
+            Services(ledger=days.ledger, store=days.store, now=now), Wish("ladder", "1", fork=fork), Store.open
+        )
     assert 1 not in checkpoints(days)
     assert (lineage_of(days), lineage_of(days, "forked"), states_of(days, 1, "forked")) == (lineage, None, {})
     assert not any(row.attempt.startswith("t0000") for row in rows_of(days, 1))
@@ -104,7 +106,9 @@ def test_files_that_a_checkpoint_hands_over_while_somebody_asks_are_in_use(days,
         restore(days, 1, fork=fork)
         run_days(days.airflow, 3)
 
-    services = Services(days.ledger, WatchedStore(days.store, Once(hand_over)), now=lambda: days.airflow.time)
+    services = Services(
+        ledger=days.ledger, store=WatchedStore(days.store, Once(hand_over)), now=lambda: days.airflow.time
+    )
     in_use = live_state_files(services, "ladder")
     assert 1 not in checkpoints(days)
     restored = {file.path for subtask in (0, 1) for file in files_of(days, 1, subtask, fork or "ladder")}

@@ -77,7 +77,9 @@ class DyingLedger:
 def dying(world, nth):
     """The world as a process sees it that is killed at its n-th change."""
     fate = Fate(nth)
-    services = Services(DyingLedger(world.ledger, fate), DyingStore(world.store, fate), now=lambda: world.airflow.time)
+    services = Services(
+        ledger=DyingLedger(world.ledger, fate), store=DyingStore(world.store, fate), now=lambda: world.airflow.time
+    )
     airflow = FakeAirflow(services, FakeEngine(services.store, world.content), world.airflow.flow)
     for name in Saved.STATE:
         setattr(airflow, name, getattr(world.airflow, name))

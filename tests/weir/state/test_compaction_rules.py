@@ -20,7 +20,7 @@ def epoch(number):
     return f"{number:08d}T000000Z"
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Model:
     """Files with what they hold: of each key its value, or None where it was deleted; `truth` is what is visible."""
 

@@ -49,7 +49,9 @@ def ledger(request, tmp_path):
 
 
 def new(attempt, files=FILES):
-    return NewCompaction(OF, "flow", RUN, attempt, files, 2**41, 2**40)
+    return NewCompaction(
+        of=OF, dataflow="flow", run=RUN, attempt=attempt, files=files, read_bytes=2**41, written_bytes=2**40
+    )
 
 
 def test_what_was_entered_reads_back_as_it_was(ledger):

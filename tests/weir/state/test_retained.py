@@ -81,9 +81,26 @@ def _epochs(listed, gone):
 
 def checkpoint(number, epoch, paths):
     files = tuple(StateFile(path, DataFile("f", 1, 1, "", ()), epoch, (0, 127)) for path in sorted(paths))
-    part = StatePartition(0, (0, 127), "a", "d", 1, (), files)
+    part = StatePartition(subtask=0, key_groups=(0, 127), attempt="a", digest="d", rows=1, tallies=(), files=files)
     state = KeyedSnapshot(keyed_state("s", key="k", schema="k bigint"), "stage", 128, "", (part,))
-    return Checkpoint("d", number, CHECKPOINT, epoch, "r", 1, "a", (state,), (), {}, "", "", 0, 0, 0, 0)
+    return Checkpoint(
+        dataflow="d",
+        number=number,
+        kind=CHECKPOINT,
+        epoch=epoch,
+        run="r",
+        lineage=1,
+        attempt="a",
+        states=(state,),
+        results=(),
+        pinned={},
+        triggered_at="",
+        completed_at="",
+        full_bytes=0,
+        incremental_bytes=0,
+        new_files=0,
+        shared_files=0,
+    )
 
 
 @pytest.mark.parametrize("seed", range(150))

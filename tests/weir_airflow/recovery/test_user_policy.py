@@ -64,7 +64,17 @@ class Tries:
         key = TaskKey("brook", "r", "spring-mouth", -1)
         with Office.open() as office:
             office.coordinator.begin(
-                BeginRequest(key, self.count, 999, f"ti-{self.count}", flow, "", DAY, "sc://nowhere"), office.clearer
+                BeginRequest(
+                    key=key,
+                    try_number=self.count,
+                    max_tries=999,
+                    ti_id=f"ti-{self.count}",
+                    dataflow=flow,
+                    task_prefix="",
+                    interval=DAY,
+                    session_url="sc://nowhere",
+                ),
+                office.clearer,
             )
         ti = SimpleNamespace(dag_id="brook", run_id="r", task_id="spring-mouth", map_index=-1, try_number=self.count)
         run = SimpleNamespace(run_id="r", dag_id="brook", data_interval_start=DAY[0], data_interval_end=DAY[1])
@@ -196,7 +206,16 @@ def test_a_function_that_does_not_work_never_hides_the_failure(tries, tickets, n
 
 
 def test_a_function_that_hangs_is_not_waited_for(tickets):
-    failure = Failure("brook", "e", "spring", 0, 1, "ValueError", "bad row", "application")
+    failure = Failure(
+        dataflow="brook",
+        epoch="e",
+        region="spring",
+        subtask=0,
+        try_number=1,
+        error="ValueError",
+        message="bad row",
+        failure_class="application",
+    )
     found = ask_enrichers(failure, ["tickets:late"], seconds=0.05)
     assert found.complaints == ("tickets:late: no answer within 0.05 s",)
     hanging = [thread for thread in threading.enumerate() if thread.name == "weir-enrichers"]
@@ -215,7 +234,7 @@ def test_a_failure_that_cannot_be_noted_is_decided_all_the_same(tries, tickets, 
 def test_a_note_says_what_becomes_of_the_task_and_why():
     from weir.coordination.values import Action, FailureDecision
 
-    decision = FailureDecision(Action.RETRY, 5, "fixed-delay: ValueError: bad row")
+    decision = FailureDecision(action=Action.RETRY, delay_seconds=5, reason="fixed-delay: ValueError: bad row")
     labels = {"type": "application", "exception": "ValueError", "owner": "routes"}
     note = note_of(decision, decision.reason, labels)
     assert note == "Weir: application, tried again (owner=routes). fixed-delay: ValueError: bad row"
@@ -237,7 +256,19 @@ def test_a_task_whose_process_was_killed_too_often_fails_with_a_note(tries, monk
     flow = Dataflow("river", [source("spring", "m:spring"), mouth, sink("mouth", "sea")])
     key = TaskKey("river", run_id, "spring", -1)
     with Office.open() as office:
-        office.coordinator.begin(BeginRequest(key, 1, 999, "ti-1", flow, "", DAY, ""), office.clearer)
+        office.coordinator.begin(
+            BeginRequest(
+                key=key,
+                try_number=1,
+                max_tries=999,
+                ti_id="ti-1",
+                dataflow=flow,
+                task_prefix="",
+                interval=DAY,
+                session_url="",
+            ),
+            office.clearer,
+        )
     ti = SimpleNamespace(
         dag_id="river", run_id=run_id, task_id="spring", map_index=-1, try_number=2, max_tries=999, id="ti-2"
     )

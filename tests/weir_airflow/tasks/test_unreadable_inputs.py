@@ -30,7 +30,7 @@ SAID = "region joined-delays: Spark could not read numbers[0] (plain) of attempt
 def airflow(tmp_path):
     store = Store.open(str(tmp_path / "store"))
     ledger = new_ledger(tmp_path / "ledger.db")
-    services = Services(ledger, store, now=lambda: made.time)
+    services = Services(ledger=ledger, store=store, now=lambda: made.time)
     made = FakeAirflow(services, FakeEngine(store, {}), FLOW)
     yield made
     ledger.close()

@@ -47,7 +47,14 @@ def chosen(world):
 def instances(world):
     """The task instances of all runs, as Airflow's API tells of them."""
     return [
-        TaskInstance(key.task_id, key.map_index, key.run_id, task.state, task.try_number, "")
+        TaskInstance(
+            task_id=key.task_id,
+            map_index=key.map_index,
+            run_id=key.run_id,
+            state=task.state,
+            try_number=task.try_number,
+            note="",
+        )
         for key, task in world.airflow.tasks.items()
     ]
 

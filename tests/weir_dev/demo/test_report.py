@@ -6,11 +6,21 @@ from weir.cli.airflow_api import TaskInstance
 from weir_dev.demo.hold import LostPartition
 from weir_dev.demo.report import in_short, reason_in_short
 
-LOST = LostPartition("join[0] by carrier", "flights/e/join/by-carrier/0/t1", 411, 10219, ("by_carrier[0]",), 14)
+LOST = LostPartition(
+    name="join[0] by carrier",
+    folder="flights/e/join/by-carrier/0/t1",
+    rows=411,
+    bytes=10219,
+    consumers=("by_carrier[0]",),
+    held_results=14,
+)
 
 
 def named(*names):
-    return [TaskInstance(task_id, map_index, "run", "success", 1, "") for task_id, map_index in names]
+    return [
+        TaskInstance(task_id=task_id, map_index=map_index, run_id="run", state="success", try_number=1, note="")
+        for task_id, map_index in names
+    ]
 
 
 def test_neighbours_of_a_mapped_task_are_named_together():

@@ -27,7 +27,7 @@ TASKS = (("by_carrier", 0), ("by_carrier", 1), ("join", 0), ("join", 1), ("weath
 
 
 def instance(task_id, map_index=-1, run_id=RUN, tries=1):
-    return TaskInstance(task_id, map_index, run_id, "success", tries, "")
+    return TaskInstance(task_id=task_id, map_index=map_index, run_id=run_id, state="success", try_number=tries, note="")
 
 
 BEFORE = [instance(*task, run_id=run) for run in (OTHER, RUN) for task in TASKS]
@@ -139,7 +139,9 @@ def test_a_report_that_differs_is_not_healed():
 
 def test_tries_that_were_needed_before_the_loss_are_told():
     console = Console(file=StringIO(), width=400)
-    lost = LostPartition("join[0] by carrier", "folder", 411, 10219, ("by_carrier[0]",), 22)
+    lost = LostPartition(
+        name="join[0] by carrier", folder="folder", rows=411, bytes=10219, consumers=("by_carrier[0]",), held_results=22
+    )
     print_found(console, DAY, lost, 39, [])
     assert "39 task instances have succeeded, each in its first try" in console.file.getvalue()
     print_found(console, DAY, lost, 39, needed_several_tries(after(join_1=2)))

@@ -98,7 +98,15 @@ def test_nothing_is_left_of_a_program_whose_starter_is_killed_before_it_was_writ
 
 
 def test_a_command_that_is_not_there_is_told_in_the_log(program, tmp_path):
-    missing = Program("none", (str(tmp_path / "none"),), {}, tmp_path, tmp_path / "log", 1.0, lambda: True)
+    missing = Program(
+        name="none",
+        command=(str(tmp_path / "none"),),
+        environment={},
+        folder=tmp_path,
+        log=tmp_path / "log",
+        grace_seconds=1.0,
+        is_ready=lambda: True,
+    )
     started = missing.start()
     reap(started.pid)
     assert "not found" in (tmp_path / "log").read_text()

@@ -87,7 +87,14 @@ def test_what_an_earlier_cluster_left_is_not_recovered(tmp_path):
     stale = tmp_path / "cluster" / "recovery" / "app_1"
     stale.parent.mkdir(parents=True)
     stale.touch()
-    SparkCluster(tmp_path / "cluster", tmp_path, dict.fromkeys(port_names(1), 1), 1, 1, {}).clear()
+    SparkCluster(
+        folder=tmp_path / "cluster",
+        logs=tmp_path,
+        ports=dict.fromkeys(port_names(1), 1),
+        workers=1,
+        cores=1,
+        environment={},
+    ).clear()
     assert not stale.exists()
 
 

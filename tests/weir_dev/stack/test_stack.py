@@ -20,7 +20,7 @@ from weir_dev.stack.state import Phase, StackRequest, StackState, write_state
 @pytest.fixture
 def stack(tmp_path):
     """A stack of which nothing was started."""
-    made = Stack(StackRequest(tmp_path / "stack", (tmp_path,), tmp_path, tmp_path / "cache"))
+    made = Stack(StackRequest(folder=tmp_path / "stack", dags=(tmp_path,), plugins=tmp_path, cache=tmp_path / "cache"))
     made.folder.mkdir()
     return made
 
@@ -30,7 +30,7 @@ def left(stack):
     """A component that a keeper has left."""
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
     left = record("scheduler", process.pid)
-    write_state(stack.folder, StackState(Phase.UP, processes=(left,)))
+    write_state(stack.folder, StackState(phase=Phase.UP, processes=(left,)))
     yield left
     process.kill()
     process.wait()
@@ -46,7 +46,7 @@ def test_what_is_left_is_ended_though_the_lock_is_held_for_another_moment(stack,
     stack.stop()
     freeing.join()
     assert not left.is_alive()
-    assert stack.state == StackState(Phase.DOWN)
+    assert stack.state == StackState(phase=Phase.DOWN)
 
 
 def test_what_another_process_is_about_to_start_is_left_to_it(stack, left, monkeypatch):

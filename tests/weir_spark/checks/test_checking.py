@@ -73,7 +73,7 @@ def world(server, tmp_path_factory):
     (folder / "suites").mkdir()
     (folder / "suites" / "small.json").write_text(json.dumps(SUITE))
     store, ledger = Store.open(str(folder / "store")), new_ledger(folder / "ledger.db")
-    services = Services(ledger, store, expectations=str(folder / "suites"))
+    services = Services(ledger=ledger, store=store, expectations=str(folder / "suites"))
     services.store_id()
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))

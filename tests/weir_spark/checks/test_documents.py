@@ -78,7 +78,15 @@ def documented(tmp_path, capsys, *checks):
 
 def check(number, results, outcome="failed"):
     facts = (("epoch", "20130212T000000Z"), ("digest", EVIL))
-    return CheckToDocument(number, "weather_hours", outcome, 72, "2026-11-21T18:00:00+00:00", facts, results)
+    return CheckToDocument(
+        check=number,
+        suite="weather_hours",
+        outcome=outcome,
+        rows=72,
+        checked_at="2026-11-21T18:00:00+00:00",
+        facts=facts,
+        results=results,
+    )
 
 
 class _Elements(HTMLParser):
@@ -125,7 +133,15 @@ def test_what_comes_from_data_does_nothing_in_a_page_and_nothing_is_loaded(tmp_p
 
 
 def test_what_cannot_be_shown_hinders_no_other_page(tmp_path, capsys):
-    broken = CheckToDocument(9, "weather_hours", "failed", 72, "not a time", (), RESULTS[:1])
+    broken = CheckToDocument(
+        check=9,
+        suite="weather_hours",
+        outcome="failed",
+        rows=72,
+        checked_at="not a time",
+        facts=(),
+        results=RESULTS[:1],
+    )
     answers, folder = documented(tmp_path, capsys, broken, check(7, RESULTS[:1]))
     assert "not a time" in answers[9].error
     assert (folder / answers[7].file).exists()

@@ -46,7 +46,15 @@ def written(spark, store, jobs, pipeline):
     output = jobs.output("numbers", BY_KEY)
     (report,) = region.run(jobs.region(jobs.stage("numbers", f"{module}:numbers", output)), spark, store, print).outputs
     restored = RestoredToCheck(
-        "flow@1", "numbers", 0, BY_KEY, "t1", str(report.digest), 40, report.spark_schema, jobs.files(report)
+        run="flow@1",
+        stage="numbers",
+        subtask=0,
+        layout=BY_KEY,
+        attempt="t1",
+        digest=str(report.digest),
+        rows=40,
+        spark_schema=report.spark_schema,
+        files=jobs.files(report),
     )
     return module, report, restored
 
@@ -67,14 +75,14 @@ def state(spark, store):
     epoch("20130101T000000Z", spark.sql("select id key, 1L n from range(30)"), spark.sql("select 99L key"))
     report = epoch(SECOND, spark.sql("select id key, 2L n from range(25, 35)"), spark.sql("select 3L key"))
     return RestoredToCheck(
-        "flow@2",
-        "seen",
-        0,
-        BY_KEY,
-        "t2",
-        str(report.digest),
-        report.digest.rows,
-        report.spark_schema,
+        run="flow@2",
+        stage="seen",
+        subtask=0,
+        layout=BY_KEY,
+        attempt="t2",
+        digest=str(report.digest),
+        rows=report.digest.rows,
+        spark_schema=report.spark_schema,
         state=chain.read(SECOND),
         key_groups=ALL,
         at_least=30,
@@ -99,7 +107,15 @@ def evolved(spark, store):
     report = epoch(SECOND, spark.sql("select id key, 'x' more, 2L n from range(5)"), tallies=False)
     assert report.state.rows_before == 30
     return RestoredToCheck(
-        "flow@2", "wider", 0, BY_KEY, "t2", str(report.digest), 30, report.spark_schema, state=chain.read(SECOND)
+        run="flow@2",
+        stage="wider",
+        subtask=0,
+        layout=BY_KEY,
+        attempt="t2",
+        digest=str(report.digest),
+        rows=30,
+        spark_schema=report.spark_schema,
+        state=chain.read(SECOND),
     )
 
 

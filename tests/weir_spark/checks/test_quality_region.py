@@ -124,7 +124,15 @@ def test_all_of_a_keyed_state_is_checked_not_only_what_has_changed(run, jobs, pi
 
     def epoch(name, function):
         output = chain.output(name)
-        seen = InputToRead("seen", layout, "", (), everything, chain.state.schema, chain.read(name))
+        seen = InputToRead(
+            argument="seen",
+            layout=layout,
+            spark_schema="",
+            partitions=(),
+            key_groups=everything,
+            declared_schema=chain.state.schema,
+            state=chain.read(name),
+        )
         job = jobs.region(
             jobs.stage("numbers", f"{module}:{function}", is_source=True),
             jobs.stage("total", f"{module}:total", pipelined={"even": "numbers"}, inputs=(seen,)),

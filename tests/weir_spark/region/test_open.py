@@ -87,7 +87,7 @@ def airflow(server, tmp_path_factory):
         ],
     )
     ledger = new_ledger(folder / "ledger.db")
-    airflow = FakeAirflow(Services(ledger, store), SparkEngine(server.url, store), flow)
+    airflow = FakeAirflow(Services(ledger=ledger, store=store), SparkEngine(server.url, store), flow)
     airflow.dag_run()
     airflow.run_until_quiet()
     with ledger.transaction() as session:

@@ -115,7 +115,7 @@ class World:
         self.airflow: FakeAirflow
 
     def deploy(self, *stages) -> None:
-        services = Services(self.ledger, self.store, now=lambda: self.airflow.time)
+        services = Services(ledger=self.ledger, store=self.store, now=lambda: self.airflow.time)
         self.airflow = FakeAirflow(services, self.engine, Dataflow("flow", stages))
         failed = self.airflow._failed
         self.airflow._failed = lambda task, error: (self.errors.append(error), failed(task, error))

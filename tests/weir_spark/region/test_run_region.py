@@ -29,7 +29,14 @@ def tails(ctx, history, known):
     return known.per_key(flights, count, "tail STRING, n BIGINT")
 """
 BY_TAIL = Layout(("tail",), 128)
-EMPTY = StateToRead(keyed_state("history", key="tail", schema="tail STRING, n BIGINT"), (), (), 0, None, is_full=False)
+EMPTY = StateToRead(
+    state=keyed_state("history", key="tail", schema="tail STRING, n BIGINT"),
+    files=(),
+    tallies=(),
+    updated=0,
+    expired_until=None,
+    is_full=False,
+)
 
 
 @pytest.fixture
@@ -71,7 +78,18 @@ def test_it_runs_a_region_in_a_session_of_its_own_with_the_same_digest(server, r
 def test_it_keeps_state_in_a_session_of_its_own_with_the_same_digests(server, run_region, jobs, store) -> None:
     def stages():
         states = ("history", "known")
-        read = [InputToRead(each, BY_TAIL, "", (), (0, 127), EMPTY.state.schema, EMPTY) for each in states]
+        read = [
+            InputToRead(
+                argument=each,
+                layout=BY_TAIL,
+                spark_schema="",
+                partitions=(),
+                key_groups=(0, 127),
+                declared_schema=EMPTY.state.schema,
+                state=EMPTY,
+            )
+            for each in states
+        ]
         keeper = jobs.stage("tails", "program_pipeline:tails", jobs.output("tails"), is_source=True, inputs=tuple(read))
         more = {"pipelined": {"tails": "tails"}, "keeps_state_of": "tails"}
         return [keeper, *(jobs.stage(each, "", jobs.output(each, BY_TAIL), **more) for each in states)]

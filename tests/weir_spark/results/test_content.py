@@ -50,7 +50,15 @@ def written(spark, jobs, store):
         output = jobs.output("numbers", layout)
         done = writer.report(writer.write(rows, "numbers", output, rule), "numbers", output, store)
         files = tuple(f"{output.spark_folder}/{file.name}" for file in done.files)
-        return ResultToCheck(7, "numbers[0]", files, done.spark_schema, bool(layout.keys), str(done.digest), rule)
+        return ResultToCheck(
+            number=7,
+            name="numbers[0]",
+            files=files,
+            spark_schema=done.spark_schema,
+            is_keyed=bool(layout.keys),
+            expected=str(done.digest),
+            rule=rule,
+        )
 
     return session, write
 
@@ -82,14 +90,23 @@ def test_the_rows_of_a_result_have_the_digest_that_was_committed(written, layout
 def test_other_rows_have_another(written):
     session, write = written
     right, other = write(rows_of(session)), write(rows_of(session).where("id != 5"))
-    mixed = ResultToCheck(7, "", other.files, right.spark_schema, is_keyed=False, expected=right.expected)
+    mixed = ResultToCheck(
+        number=7, name="", files=other.files, spark_schema=right.spark_schema, is_keyed=False, expected=right.expected
+    )
     assert content_of(session, mixed).digest == other.expected != right.expected
 
 
 def test_what_cannot_be_read_has_no_digest(written, store):
     session, write = written
     asked = write(rows_of(session))
-    gone = ResultToCheck(7, "", (store.spark_url("flow/none.parquet"),), asked.spark_schema, False, asked.expected)
+    gone = ResultToCheck(
+        number=7,
+        name="",
+        files=(store.spark_url("flow/none.parquet"),),
+        spark_schema=asked.spark_schema,
+        is_keyed=False,
+        expected=asked.expected,
+    )
     assert content_of(session, gone).digest is None
     assert "none.parquet" in content_of(session, gone).error
 
@@ -146,7 +163,7 @@ def world(server, store, pipeline, tmp_path, monkeypatch):
         ],
     )
     url = f"sqlite:///{tmp_path}/ledger.db"
-    services = Services(new_ledger(tmp_path / "ledger.db"), store)
+    services = Services(ledger=new_ledger(tmp_path / "ledger.db"), store=store)
     airflow = FakeAirflow(services, SparkEngine(server.url, store), flow)
     airflow.dag_run()
     airflow.run_until_quiet()
@@ -205,7 +222,7 @@ def state_world(server, store, pipeline, tmp_path, monkeypatch):
     )
     days = source("days", f"{pipeline(STATES)}:days", state=states)
     flow = Dataflow("flow", [days, sink("days", "published")], keep="60 days")
-    services = Services(new_ledger(tmp_path / "ledger.db"), store)
+    services = Services(ledger=new_ledger(tmp_path / "ledger.db"), store=store)
     airflow = FakeAirflow(services, SparkEngine(server.url, store), flow)
     for day in (1, 2, 3):
         airflow.dag_run(day)

@@ -88,7 +88,12 @@ def _read_all(store: Store, report: OutputReport):
     from weir.formats.region_job import InputToRead
 
     files = tuple(store.spark_url(f"{report.folder}/{file.name}") for file in report.files)
-    return InputToRead("numbers", report.layout, report.spark_schema, (PartitionToRead("numbers", 0, files),))
+    return InputToRead(
+        argument="numbers",
+        layout=report.layout,
+        spark_schema=report.spark_schema,
+        partitions=(PartitionToRead("numbers", 0, files),),
+    )
 
 
 def test_a_store_may_have_spaces_and_percent_signs_in_its_path(spark, tmp_path, rows) -> None:
@@ -131,7 +136,9 @@ DECLARED = "value STRING, key BIGINT"
 
 
 def test_an_input_of_the_epoch_before_is_empty_in_the_first_one_and_has_the_declared_columns(spark, jobs) -> None:
-    read = InputToRead("before", BY_KEY, "", (), (0, 3), DECLARED)
+    read = InputToRead(
+        argument="before", layout=BY_KEY, spark_schema="", partitions=(), key_groups=(0, 3), declared_schema=DECLARED
+    )
     rows = read_input(spark, read)
     assert (rows.count(), rows.schema.simpleString()) == (0, "struct<value:string,key:bigint>")
 
@@ -160,7 +167,17 @@ def test_a_result_with_other_columns_than_declared_is_refused_with_both(spark, j
 @pytest.mark.parametrize("declared", ["value STRINGS", "value", "("])
 def test_a_schema_that_is_none_is_refused(spark, declared) -> None:
     with pytest.raises(Misconfigured, match="the schema of the input 'before' is not one: expected a Spark DDL string"):
-        read_input(spark, InputToRead("before", BY_KEY, "", (), None, declared))
+        read_input(
+            spark,
+            InputToRead(
+                argument="before",
+                layout=BY_KEY,
+                spark_schema="",
+                partitions=(),
+                key_groups=None,
+                declared_schema=declared,
+            ),
+        )
 
 
 def test_a_declared_schema_is_compared_without_nullability_at_any_depth(spark, jobs, written) -> None:

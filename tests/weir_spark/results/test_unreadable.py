@@ -29,18 +29,23 @@ def job():
     path = f"{STORE}/clean/{KEYED.id}/1/t0003-aaaaaaaaaaaa"
     before = "file:///data/the store/flow/20121231T000000Z/totals/plain/0/t0001-cccccccccccc"
     inputs = (
-        InputToRead("flights", KEYED, "{}", (PartitionToRead("clean", 1, (f"{path}/{NAME}",), "t0003-aaaaaaaaaaaa"),)),
         InputToRead(
-            "yesterday",
-            PLAIN,
-            "{}",
-            (PartitionToRead("totals", 0, (f"{before}/{NAME}",), "t0001-cccccccccccc", "run"),),
+            argument="flights",
+            layout=KEYED,
+            spark_schema="{}",
+            partitions=(PartitionToRead("clean", 1, (f"{path}/{NAME}",), "t0003-aaaaaaaaaaaa"),),
+        ),
+        InputToRead(
+            argument="yesterday",
+            layout=PLAIN,
+            spark_schema="{}",
+            partitions=(PartitionToRead("totals", 0, (f"{before}/{NAME}",), "t0001-cccccccccccc", "run"),),
         ),
     )
     resumed = f"{STORE}/wide/copy/0/t0001-bbbbbbbbbbbb"
     stage = StageToRun(
-        "joined",
-        "m:f",
+        name="joined",
+        function="m:f",
         is_source=False,
         subtask=0,
         parallelism=1,
@@ -48,10 +53,28 @@ def job():
         inputs=inputs,
         outputs=(),
         copy=CopyToWrite("flow/20130101T000000Z/joined/copy/0/t0002-dddddddddddd", "", ""),
-        resume=CopyToRead("t0001-bbbbbbbbbbbb", "", (f"{resumed}/{NAME}",), "{}", "", {}, (), ()),
+        resume=CopyToRead(
+            attempt="t0001-bbbbbbbbbbbb",
+            folder="",
+            files=(f"{resumed}/{NAME}",),
+            spark_schema="{}",
+            code="",
+            session={},
+            inputs=(),
+            copies=(),
+        ),
     )
     return RegionJob(
-        "t0002-dddddddddddd", "flow", "e", ("", ""), "joined", 0, "file:///data/store", "r/report.json", (stage,), {}
+        attempt="t0002-dddddddddddd",
+        dataflow="flow",
+        epoch="e",
+        interval=("", ""),
+        region="joined",
+        subtask=0,
+        store="file:///data/store",
+        report="r/report.json",
+        stages=(stage,),
+        parameters={},
     )
 
 

@@ -70,7 +70,7 @@ def what_was_published(store, epoch):
 def test_columns_come_go_and_become_wider_and_no_old_value_comes_back(server, store, tmp_path, pipeline):
     module = pipeline(AIRCRAFT)
     ledger = new_ledger(tmp_path / "ledger.db")
-    services = Services(ledger, store, now=lambda: airflow.time)
+    services = Services(ledger=ledger, store=store, now=lambda: airflow.time)
     airflow = FakeAirflow(services, OnSpark(server.url, store), flow(module, SCHEMAS[0]))
     read = []
     for day, schema in enumerate(SCHEMAS, 1):

@@ -81,7 +81,9 @@ class History:
             )
             for each in files
         ]
-        return StateToRead(STATE, tuple(told), None, 0, self.until, is_full=False)
+        return StateToRead(
+            state=STATE, files=tuple(told), tallies=None, updated=0, expired_until=self.until, is_full=False
+        )
 
     def compact(self, limits, parts=1):
         """Merge what the policy says."""
@@ -92,18 +94,28 @@ class History:
             folder = f"flow/{epoch(self.day)}/history/x/0/c0001/m{number}"
             url = self.store.spark_url(folder)
             read = self.to_read(merge.files)
-            to_write.append(MergeToWrite("history", LAYOUT, read, merge.is_bottom, parts, folder, url))
+            to_write.append(
+                MergeToWrite(
+                    stage="history",
+                    layout=LAYOUT,
+                    state=read,
+                    is_bottom=merge.is_bottom,
+                    parts=parts,
+                    folder=folder,
+                    spark_folder=url,
+                )
+            )
         job = RegionJob(
-            "c0001",
-            "flow",
-            epoch(self.day),
-            ("", ""),
-            "aircraft",
-            0,
-            self.store.url,
-            "",
-            (),
-            {},
+            attempt="c0001",
+            dataflow="flow",
+            epoch=epoch(self.day),
+            interval=("", ""),
+            region="aircraft",
+            subtask=0,
+            store=self.store.url,
+            report="",
+            stages=(),
+            parameters={},
             merges=tuple(to_write),
         )
         report = compact(job, self.session, self.store, lambda line: None)

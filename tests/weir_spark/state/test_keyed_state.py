@@ -62,7 +62,7 @@ def test_a_state_goes_on_from_epoch_to_epoch(server, store, tmp_path, pipeline):
         )
     )
     ledger = new_ledger(tmp_path / "ledger.db")
-    services = Services(ledger, store, now=lambda: airflow.time)
+    services = Services(ledger=ledger, store=store, now=lambda: airflow.time)
     airflow = FakeAirflow(services, OnSpark(server.url, store), flow)
     for day in (1, 2, 3):
         airflow.dag_run(day)

@@ -61,16 +61,23 @@ def given_as(jobs, state, before):
     read = (
         replace(jobs.read(state.name, *before), declared_schema=state.schema)
         if before
-        else InputToRead(state.name, PLAIN, "", (), declared_schema=state.schema)
+        else InputToRead(
+            argument=state.name, layout=PLAIN, spark_schema="", partitions=(), declared_schema=state.schema
+        )
     )
-    return replace(read, state=StateToRead(state, (), None, 0, None, is_full=False))
+    return replace(
+        read, state=StateToRead(state=state, files=(), tallies=None, updated=0, expired_until=None, is_full=False)
+    )
 
 
 @pytest.fixture
 def lists(spark, jobs):
     """The handles that subtasks are given of what others have left."""
     return lambda state, before, parallelism: [
-        ListState(state, spark, given_as(jobs, state, before), subtask, parallelism) for subtask in range(parallelism)
+        ListState(
+            state=state, session=spark, given_as=given_as(jobs, state, before), subtask=subtask, parallelism=parallelism
+        )
+        for subtask in range(parallelism)
     ]
 
 
@@ -82,7 +89,13 @@ def kept(spark, jobs, store):
     def write(*elements_by_subtask, state=SPLIT):
         reports = []
         for subtask, elements in enumerate(elements_by_subtask):
-            handle = ListState(state, spark, given_as(jobs, state, ()), subtask, len(elements_by_subtask))
+            handle = ListState(
+                state=state,
+                session=spark,
+                given_as=given_as(jobs, state, ()),
+                subtask=subtask,
+                parallelism=len(elements_by_subtask),
+            )
             handle.update(elements)
             reports.append(write_operator_state(handle, state.name, jobs.output(state.name, subtask=subtask), store))
         return reports

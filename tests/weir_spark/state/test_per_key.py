@@ -237,7 +237,13 @@ def run(spark, store, jobs, pipeline, chain):
             lambda line: None,
         )
         state = InputToRead(
-            "counts", layout, "", (), WHOLE, declared_schema=COUNTS.schema, state=kept.read(EPOCHS[0], WHOLE)
+            argument="counts",
+            layout=layout,
+            spark_schema="",
+            partitions=(),
+            key_groups=WHOLE,
+            declared_schema=COUNTS.schema,
+            state=kept.read(EPOCHS[0], WHOLE),
         )
         flights = jobs.read("flights", *written.outputs, key_groups=WHOLE)
         keeper = jobs.stage("counted", f"{module}:{function}", jobs.output("counted"), inputs=(flights, state))

@@ -53,7 +53,7 @@ class Deployment:
         self.url, self.module = url, module
         self.store = store or Store.open(str(folder / "store"))
         self.ledger = new_ledger(folder / "ledger.db")
-        self.services = Services(self.ledger, self.store)
+        self.services = Services(ledger=self.ledger, store=self.store)
         self.services.store_id()
 
     def airflow(self, name, parallelism):

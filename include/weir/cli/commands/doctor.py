@@ -225,7 +225,7 @@ ENVIRONMENT = (
 """An environment with one of these speaks of a set-up of its own."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """What is examined. `environment` is the whole one of a worker, None if there is nothing to ask yet.
 
@@ -242,4 +242,4 @@ class Subject:
 
 def this_environment(environ: Mapping[str, str]) -> Subject:
     """The set-up that this command's own environment describes."""
-    return Subject("this environment", dict(environ), is_served=True, is_local=False)
+    return Subject(about="this environment", environment=dict(environ), is_served=True, is_local=False)

@@ -66,7 +66,7 @@ def history(
     """
     from weir.quality.ledger import ChecksAsked, checks_asked  # noqa: PLC0415  SQLAlchemy is slow to import
 
-    asked = ChecksAsked(dataflow, stage=stage, suite=suite, epochs=epochs, is_violated=violations)
+    asked = ChecksAsked(dataflow=dataflow, stage=stage, suite=suite, epochs=epochs, is_violated=violations)
     with opened_services() as services, services.ledger.transaction() as session:
         found = checks_asked(session, asked)
         if not found:

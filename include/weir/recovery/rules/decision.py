@@ -34,7 +34,7 @@ class NeedsProbe:
     partitions: frozenset[PartitionId]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """What a decision is asked for: the region that failed (None: a person asks what the run misses), and why.
 
@@ -74,13 +74,13 @@ def decide(state: RunState, failure: Failure) -> Plan | NeedsProbe:
     steps = tuple(_step(state, readers, found, each) for each in _regions(state, found) if each != failure.failed)
     dataflow = state.topology.dataflow
     return Plan(
-        failure.failed,
-        failure.cause or "; ".join(str(loss) for loss in failure.losses.values()),
-        steps,
-        state.run,
-        dataflow.failover.value,
-        dataflow.consumers.value,
-        _held_back(state, failure, found),
+        failed=failure.failed,
+        cause=failure.cause or "; ".join(str(loss) for loss in failure.losses.values()),
+        steps=steps,
+        run=state.run,
+        strategy=dataflow.failover.value,
+        consumers=dataflow.consumers.value,
+        held_back=_held_back(state, failure, found),
         impossible=_impossible(found.back.kept_no_more.values()),
     )
 
@@ -205,20 +205,36 @@ def _regions(state: RunState, found: _Found) -> tuple[RegionId, ...]:
 def _step(state: RunState, readers: Readers, found: _Found, region: RegionId) -> Step:
     known = readers.state_of(region)
     if region in found.rerun:
-        return Step(StepKind.RERUN, region, known.newest_try, found.rerun[region])
+        return Step(kind=StepKind.RERUN, region=region, after_try=known.newest_try, reason=found.rerun[region])
     if region in found.back.causes:
         waits = "" if known.at_work or not known.is_refused else f"; {_REFUSED}"
-        return Step(StepKind.JOINED, region, known.newest_try, f"{found.back.causes[region]}{waits}")
+        return Step(
+            kind=StepKind.JOINED,
+            region=region,
+            after_try=known.newest_try,
+            reason=f"{found.back.causes[region]}{waits}",
+        )
     if known.at_work:
         reason = "it is at work; what it commits is compared with what was read"
-        return Step(StepKind.JOINED, region, known.newest_try, reason)
+        return Step(kind=StepKind.JOINED, region=region, after_try=known.newest_try, reason=reason)
     is_stale = region in found.back.suspended or _is_stale(state, readers, region)
     reasons, depends_on = _conditions(found, region)
     if depends_on:
         kind = StepKind.SUSPENDED if is_stale else StepKind.IF_CHANGED
         missing = f", but could not: {_impossible([found.missing[region]])}" if region in found.missing else ""
-        return Step(kind, region, known.newest_try, "; or ".join(reasons) + missing, depends_on)
-    return Step(StepKind.SPARED, region, known.newest_try, _why_spared(state, known, is_stale=is_stale))
+        return Step(
+            kind=kind,
+            region=region,
+            after_try=known.newest_try,
+            reason="; or ".join(reasons) + missing,
+            depends_on=depends_on,
+        )
+    return Step(
+        kind=StepKind.SPARED,
+        region=region,
+        after_try=known.newest_try,
+        reason=_why_spared(state, known, is_stale=is_stale),
+    )
 
 
 def _conditions(found: _Found, region: RegionId) -> tuple[list[str], tuple[RegionId, ...]]:

@@ -84,7 +84,7 @@ class Total:
     unknown: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """One region and what becomes of it; `after_try` is the try that a clear of it must find.
 
@@ -100,7 +100,7 @@ class Step:
     cost: Cost | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The answer to one failure. `failed` is retried by Airflow itself and needs no clear; None if nothing failed.
 
@@ -186,16 +186,16 @@ class Plan:
             )
         failed, run = found["failed"], found.get("run", "")
         return Plan(
-            None if failed is None else _region(failed, ""),
-            found["cause"],
-            tuple(_step_from_json(step, run) for step in found["steps"]),
-            run,
-            found.get("strategy", "region"),
-            found.get("consumers", "if_changed"),
-            found.get("held_back", ""),
-            _cost_from_json(found.get("failed_cost")),
-            tuple(_full_region(each) for each in found.get("not_deterministic", ())),
-            found.get("impossible", ""),
+            failed=None if failed is None else _region(failed, ""),
+            cause=found["cause"],
+            steps=tuple(_step_from_json(step, run) for step in found["steps"]),
+            run=run,
+            strategy=found.get("strategy", "region"),
+            consumers=found.get("consumers", "if_changed"),
+            held_back=found.get("held_back", ""),
+            failed_cost=_cost_from_json(found.get("failed_cost")),
+            not_deterministic=tuple(_full_region(each) for each in found.get("not_deterministic", ())),
+            impossible=found.get("impossible", ""),
         )
 
 
@@ -232,12 +232,12 @@ def _step_from_json(found: Mapping[str, Any], run: str) -> Step:
     kind = _OF_VERSION_1.get(found["kind"]) or StepKind(found["kind"])
     of = found.get("run", run)
     return Step(
-        kind,
-        _region(found["region"], "" if of == run else of),
-        found["after_try"],
-        found["reason"],
-        tuple(_full_region(each) for each in found.get("depends_on", ())),
-        _cost_from_json(found.get("cost")),
+        kind=kind,
+        region=_region(found["region"], "" if of == run else of),
+        after_try=found["after_try"],
+        reason=found["reason"],
+        depends_on=tuple(_full_region(each) for each in found.get("depends_on", ())),
+        cost=_cost_from_json(found.get("cost")),
     )
 
 

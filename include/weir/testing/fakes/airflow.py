@@ -188,14 +188,14 @@ class FakeAirflow:
     def request(self, task: FakeTask) -> BeginRequest:
         """What a task's process tells the coordinator."""
         return BeginRequest(
-            task.key,
-            task.try_number,
-            task.max_tries,
-            f"ti-{self.deleted}-{task.try_number}",
-            self.flow,
-            "",
-            interval_of(task.key.run_id),
-            "sc://nowhere",
+            key=task.key,
+            try_number=task.try_number,
+            max_tries=task.max_tries,
+            ti_id=f"ti-{self.deleted}-{task.try_number}",
+            dataflow=self.flow,
+            task_prefix="",
+            interval=interval_of(task.key.run_id),
+            session_url="sc://nowhere",
             clear_number=self.clear_numbers.get(task.key.run_id, 0),
             parameters=self.flow.parameters,
             previous=self._previous(task.key.run_id) if Topology(self.flow).reads_previous else None,

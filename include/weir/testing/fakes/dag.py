@@ -25,7 +25,7 @@ def interval_of(run_id: str) -> tuple[datetime, datetime]:
     return day, day + timedelta(days=1)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class FakeTask:
     """A task instance. `runs` are the tries that were really executed, `waits_on` is what it last said to wait for.
 
@@ -93,4 +93,4 @@ class FakeDag:
         """An instance that has never run."""
         retries = RETRIES if region_compacted(key.task_id) is None else compaction_tasks.RETRIES
         pipeline = self.pipeline.get(key.task_id, frozenset())
-        return FakeTask(key, self.upstream[key.task_id], pipeline, retries=retries)
+        return FakeTask(key=key, upstream=self.upstream[key.task_id], pipeline=pipeline, retries=retries)

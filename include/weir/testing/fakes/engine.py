@@ -75,7 +75,7 @@ class FakeEngine:
             return self._merged(job, during)
         found = restored_reports(job, self.violated)
         if any(each.violated for each in found):
-            return RegionReport(job.attempt, (), self.code, {}, {}, checks=found)
+            return RegionReport(attempt=job.attempt, outputs=(), code=self.code, session={}, metrics={}, checks=found)
         resumed = {each.name for each in job.stages if each.resume is not None and each.resume.code == self.code}
         needed = _needed(job, resumed)
         contents: dict[str, str] = {}
@@ -98,7 +98,15 @@ class FakeEngine:
         )
         behind = tuple(each.name for each in job.stages if each.name in resumed & needed)
         checks = (*found, *stage_reports(job, outputs, contents, self.violated))
-        return RegionReport(job.attempt, outputs, self.code, {}, {"compute": 0.0}, behind, checks)
+        return RegionReport(
+            attempt=job.attempt,
+            outputs=outputs,
+            code=self.code,
+            session={},
+            metrics={"compute": 0.0},
+            resumed=behind,
+            checks=checks,
+        )
 
     def _computed(self, stage: StageToRun, contents: Mapping[str, str]) -> str:
         self.computed.append(stage.name)
@@ -121,20 +129,20 @@ class FakeEngine:
     def _copy(self, job: RegionJob, stage: StageToRun, copy: CopyToWrite, content: str) -> None:
         written = self._write(stage, OutputToWrite(PLAIN, copy.folder, copy.spark_folder), content)
         described = StageCopy(
-            job.dataflow,
-            job.epoch,
-            job.region,
-            stage.name,
-            stage.subtask,
-            job.attempt,
-            copy.made_from,
-            self.code,
-            {},
-            written.spark_schema,
-            written.digest,
-            written.files,
-            tuple({part.attempt for each in job.stages for read in each.inputs for part in read.partitions}),
-            tuple(each.copy.folder for each in _before(job, stage) if each.copy is not None),
+            dataflow=job.dataflow,
+            epoch=job.epoch,
+            region=job.region,
+            stage=stage.name,
+            subtask=stage.subtask,
+            attempt=job.attempt,
+            made_from=copy.made_from,
+            code=self.code,
+            session={},
+            spark_schema=written.spark_schema,
+            digest=written.digest,
+            files=written.files,
+            inputs=tuple({part.attempt for each in job.stages for read in each.inputs for part in read.partitions}),
+            copies=tuple(each.copy.folder for each in _before(job, stage) if each.copy is not None),
         )
         self._store.create(f"{copy.folder}/{COPY_NAME}", stage_copy_to_json(described))
 
@@ -162,7 +170,7 @@ class FakeEngine:
             self._write_of(merge.stage, OutputToWrite(merge.layout, merge.folder, merge.spark_folder), content)
             for merge, content in zip(job.merges, newest, strict=True)
         )
-        return RegionReport(job.attempt, outputs, self.code, {}, {})
+        return RegionReport(attempt=job.attempt, outputs=outputs, code=self.code, session={}, metrics={})
 
     def _of_stage(self, job: RegionJob, stage: StageToRun, contents: Mapping[str, str]) -> tuple[str, bytes]:
         """A plain result's content, and what its file has besides."""
@@ -202,8 +210,10 @@ class FakeEngine:
         )
         file = DataFile("part-0.bin", 1, len(data), hashlib.sha256(data).hexdigest(), segments)
         schema = str(self._world.get(f"schema of {stage}", "k:bigint"))
-        digest = ContentDigest(schema, 1, int(content[:15], 16), 0, 0)
-        return OutputReport(stage, output.layout, output.folder, SCHEMA, digest, (file,))
+        digest = ContentDigest(schema=schema, rows=1, xor=int(content[:15], 16), low_sum=0, high_sum=0)
+        return OutputReport(
+            stage=stage, layout=output.layout, folder=output.folder, spark_schema=SCHEMA, digest=digest, files=(file,)
+        )
 
 
 def _files(read: InputToRead) -> list[str]:

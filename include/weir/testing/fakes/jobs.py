@@ -64,7 +64,13 @@ class Jobs:
             for subtask, each in enumerate(reports)
         )
         first = reports[0]
-        return InputToRead(argument, first.layout, first.spark_schema, partitions, key_groups)
+        return InputToRead(
+            argument=argument,
+            layout=first.layout,
+            spark_schema=first.spark_schema,
+            partitions=partitions,
+            key_groups=key_groups,
+        )
 
     def copy(self, stage: str, made_from: str = "from this") -> CopyToWrite:
         """Where to copy a stage."""
@@ -76,14 +82,14 @@ class Jobs:
         found = stage_copy_from_json(self.store.read(f"{copy.folder}/{COPY_NAME}"))
         files = tuple(f"{copy.spark_folder}/{file.name}" for file in found.files)
         return CopyToRead(
-            found.attempt,
-            copy.folder,
-            files,
-            found.spark_schema,
-            found.code,
-            found.session,
-            found.inputs,
-            found.copies,
+            attempt=found.attempt,
+            folder=copy.folder,
+            files=files,
+            spark_schema=found.spark_schema,
+            code=found.code,
+            session=found.session,
+            inputs=found.inputs,
+            copies=found.copies,
         )
 
     def files(self, report: OutputReport) -> tuple[str, ...]:

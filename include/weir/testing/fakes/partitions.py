@@ -62,7 +62,9 @@ def write_partition(
     data = manifest_to_json(manifest)
     store.create(f"{folder}/{MANIFEST}", data)
     sha256 = hashlib.sha256(data).hexdigest()
-    return PartitionRef(run, stage, subtask, KEYED.id, attempt, folder, sha256), manifest
+    return PartitionRef(
+        run=run, stage=stage, subtask=subtask, layout=KEYED.id, attempt=attempt, folder=folder, manifest_sha256=sha256
+    ), manifest
 
 
 def _manifest(files: tuple[DataFile, ...], *, run: str, stage: str, subtask: int, attempt: str) -> Manifest:
@@ -79,7 +81,7 @@ def _manifest(files: tuple[DataFile, ...], *, run: str, stage: str, subtask: int
         keys=KEYED.keys,
         max_parallelism=KEYED.max_parallelism,
         spark_schema='{"type":"struct","fields":[]}',
-        digest=ContentDigest("schema", sum(file.rows for file in files), 0, 0, 0),
+        digest=ContentDigest(schema="schema", rows=sum(file.rows for file in files), xor=0, low_sum=0, high_sum=0),
         files=files,
         inputs=(),
         code="code",

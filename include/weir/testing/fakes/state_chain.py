@@ -50,7 +50,14 @@ class StateChain:
         if self.partitions:
             tallies = visible(self.partitions[mine].tallies, until) if mine in self.partitions else None
         updated = 0 if until is None else epoch_seconds(epoch)
-        return StateToRead(self.state, files, tallies, updated, until, self.state.is_full)
+        return StateToRead(
+            state=self.state,
+            files=files,
+            tallies=tallies,
+            updated=updated,
+            expired_until=until,
+            is_full=self.state.is_full,
+        )
 
     def share(self, epoch: str, key_groups: KeyGroups) -> tuple[StateFile, ...]:
         """The files of these key groups."""

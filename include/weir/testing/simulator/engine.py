@@ -175,7 +175,15 @@ class _Computation(FakeEngine):
         written = rows if kept.state.is_full else changes
         files = (self._file(output.folder, packed(written)),) if written else ()
         report = StateReport(tallies, len(changes), kept.state.is_full)
-        return OutputReport(stage.name, output.layout, output.folder, SCHEMA, digest_of(tallies), files, report)
+        return OutputReport(
+            stage=stage.name,
+            layout=output.layout,
+            folder=output.folder,
+            spark_schema=SCHEMA,
+            digest=digest_of(tallies),
+            files=files,
+            state=report,
+        )
 
     def _merged(self, job: RegionJob, during: Callable[[], None]) -> RegionReport:
         """Of two rows of a key the later one stays; a deleted one where there may be an older one."""
@@ -183,16 +191,16 @@ class _Computation(FakeEngine):
         during()
         outputs = tuple(
             OutputReport(
-                each.stage,
-                each.layout,
-                each.folder,
-                SCHEMA,
-                digest_of(tallies_of(rows, has_end=False)),
-                (self._file(each.folder, packed(rows)),) if rows else (),
+                stage=each.stage,
+                layout=each.layout,
+                folder=each.folder,
+                spark_schema=SCHEMA,
+                digest=digest_of(tallies_of(rows, has_end=False)),
+                files=(self._file(each.folder, packed(rows)),) if rows else (),
             )
             for each, rows in zip(job.merges, merged, strict=True)
         )
-        return RegionReport(job.attempt, outputs, self.code, {}, {})
+        return RegionReport(attempt=job.attempt, outputs=outputs, code=self.code, session={}, metrics={})
 
     def _merge(self, merge: MergeToWrite) -> dict[int, str]:
         found: dict[int, str] = {}

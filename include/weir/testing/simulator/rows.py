@@ -117,11 +117,11 @@ def digest_of(tallies: Iterable[StateTally]) -> ContentDigest:
     """The digest of all rows that tallies tell of."""
     listed = list(tallies)
     return ContentDigest(
-        "state",
-        sum(each.rows for each in listed),
-        _xor(each.xor for each in listed),
-        sum(each.low_sum for each in listed),
-        sum(each.high_sum for each in listed),
+        schema="state",
+        rows=sum(each.rows for each in listed),
+        xor=_xor(each.xor for each in listed),
+        low_sum=sum(each.low_sum for each in listed),
+        high_sum=sum(each.high_sum for each in listed),
     )
 
 

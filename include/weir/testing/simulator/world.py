@@ -45,11 +45,11 @@ class World:
         numbers = count(1)
         self._suites = suite_folder(scene)
         services = Services(
-            self.ledger,
-            self.store,
-            lambda: self.airflow.time,
-            lambda: uuid.UUID(int=next(numbers) << 80),
-            RecoverySettings(largest_plan=scene.largest_plan),
+            ledger=self.ledger,
+            store=self.store,
+            now=lambda: self.airflow.time,
+            new_uuid=lambda: uuid.UUID(int=next(numbers) << 80),
+            recovery=RecoverySettings(largest_plan=scene.largest_plan),
             expectations=EXPECTATIONS if self._suites is None else self._suites.name,
         )
         self.services = services

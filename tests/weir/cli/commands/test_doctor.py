@@ -138,7 +138,7 @@ def test_a_stack_with_a_dead_component_is_told_which(stack):
     load_or_create(stack.folder)
     alive = record("keeper", os.getpid())
     dead = record("scheduler", 2**22 + 1)
-    write_state(stack.folder, StackState(Phase.UP, processes=(alive, dead), ready=("scheduler",)))
+    write_state(stack.folder, StackState(phase=Phase.UP, processes=(alive, dead), ready=("scheduler",)))
     [found] = local_stack(stack).findings
     assert found.status is Status.PROBLEM
     assert "scheduler is dead" in found.found
@@ -153,7 +153,7 @@ def test_the_java_of_an_environment_is_judged(tmp_path):
 
 @pytest.mark.parametrize(("finding", "code"), [(FINDINGS[0], 0), (FINDINGS[3], 0), (FINDINGS[4], 0), (FINDINGS[1], 1)])
 def test_the_exit_code_says_whether_there_is_a_problem(monkeypatch, finding, code):
-    subject = Subject("a test", None, is_served=False, is_local=True, findings=(finding,))
+    subject = Subject(about="a test", environment=None, is_served=False, is_local=True, findings=(finding,))
     monkeypatch.setattr(command, "subject_of", lambda *_, **__: subject)
     done = CliRunner().invoke(app, ["doctor", "--json"])
     report = json.loads(done.stdout)

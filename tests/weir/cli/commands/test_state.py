@@ -124,9 +124,13 @@ def test_values_are_told_as_json_has_them():
 
 
 def test_a_query_reads_back_as_it_was_written():
-    state = State("history", StateKind.KEYED, ("tail",), "tail STRING, n BIGINT")
+    state = State(name="history", kind=StateKind.KEYED, keys=("tail",), schema="tail STRING, n BIGINT")
     file = StateFileToRead("file:///store/a.parquet", LAST, (0, 63), 3, 1000)
-    query = StateQuery("select *", {"history": StateToRead(state, (file,), None, 0, 17, is_full=False)}, 20)
+    query = StateQuery(
+        "select *",
+        {"history": StateToRead(state=state, files=(file,), tallies=None, updated=0, expired_until=17, is_full=False)},
+        20,
+    )
     assert query_from_json(query_to_json(query)) == query
     with pytest.raises(Misconfigured, match="has version 7, expected 1"):
         query_from_json('{"version": 7}')
