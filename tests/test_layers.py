@@ -79,3 +79,11 @@ def test_no_module_is_longer_than_three_hundred_lines():
     folders = ("include", "plugins", "spark_jobs", "dags")
     files = [file for folder in folders for file in (ROOT / folder).rglob("*.py")]
     assert [str(file) for file in files if len(file.read_text().splitlines()) > 300] == []
+
+
+def test_what_ships_does_not_import_what_tests_it():
+    def allowed(_file, name):
+        return not name.startswith("weir.testing")
+
+    assert offences("include/weir/attempts", allowed) == []
+    assert offences("plugins", allowed) == []
