@@ -35,7 +35,6 @@ from weir.ledger.leases import renew_leases
 from weir.ledger.runs import dataflow_of
 from weir.recovery.restart import RestartStrategy
 from weir.results.region_job import RegionReport
-from weir.store.store import Store
 
 
 class Coordinator:
@@ -45,9 +44,9 @@ class Coordinator:
         self._services = services
 
     @property
-    def store(self) -> Store:
-        """The store where jobs are recorded, and engines report."""
-        return self._services.store
+    def services(self) -> Services:
+        """The ledger, the store and the clock that it works with."""
+        return self._services
 
     def begin(self, request: BeginRequest, clearer: Clearer) -> Begun | Adopted | Awaiting | Exhausted | NotInRecord:
         """Start a try of a region. Raises Fenced, ResultUnavailable, Misconfigured, Retryable or Conflict."""

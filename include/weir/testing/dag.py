@@ -28,8 +28,9 @@ def interval_of(run_id: str) -> tuple[datetime, datetime]:
 
 @dataclass(slots=True)
 class FakeTask:
-    """A task instance. `runs` are the tries that were really executed, `waits_on` is what it last said to wait for,
-    and `failed_because` why it last failed.
+    """A task instance. `runs` are the tries that were really executed.
+
+    `waits_on` is what it last waited for, `failed_because` why it last failed.
 
     It waits for all instances of the tasks in `upstream`, but of those in its `pipeline` for that of its own index.
     """
