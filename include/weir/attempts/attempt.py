@@ -89,13 +89,13 @@ def _compute(
     task: TaskPorts, engine: TaskEngine, key: TaskKey, begun: Begun, make_pages: Callable[[str], None]
 ) -> dict[str, Any]:
     attempt, job, coordinator = begun.attempt, begun.job, task.coordinator
-    write_job(coordinator.store, job)
+    write_job(coordinator.services.store, job)
     task.log(
         f"Attempt {attempt.id} of {attempt.region} computes at {attempt.session_url}, session {attempt.session_id}"
     )
     with renewed(coordinator, attempt, task.log), inputs_suspected(coordinator, begun):
         engine.run(job, attempt.session_id, task.log)
-    evaluated = _evaluate(task, begun, read_report(coordinator.store, job), make_pages)
+    evaluated = _evaluate(task, begun, read_report(coordinator.services.store, job), make_pages)
     committed = coordinator.commit(begun, evaluated.report, task.airflow)
     after_commit(task, key, begun, evaluated, committed)
     return dict(committed.summary)

@@ -29,7 +29,7 @@ def run_compaction(task: TaskPorts, engine: TaskEngine, request: CompactionReque
 
 def _merge(task: TaskPorts, engine: TaskEngine, planned: ToCompact) -> RegionReport:
     engine.connect()
-    store = task.coordinator.store
+    store = task.coordinator.services.store
     write_job(store, planned.job)
     engine.run(planned.job, planned.session_id, task.log)
     return read_report(store, planned.job)

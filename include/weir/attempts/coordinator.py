@@ -37,7 +37,6 @@ from weir.retention.space import make_room_again
 from weir.retention.versions import expire_versions
 from weir.state import compaction
 from weir.state.compaction import CompactionRequest, ToCompact
-from weir.store.store import Store
 
 
 class Coordinator:
@@ -47,9 +46,9 @@ class Coordinator:
         self._services = services
 
     @property
-    def store(self) -> Store:
-        """The store where jobs are recorded, and engines report."""
-        return self._services.store
+    def services(self) -> Services:
+        """The ledger, the store and the clock that it works with."""
+        return self._services
 
     def begin(self, request: BeginRequest, clearer: Clearer) -> Begun | Adopted | Awaiting | Exhausted | NotInRecord:
         """Start a try of a region. Raises Fenced, ResultUnavailable, Misconfigured, Retryable or Conflict."""

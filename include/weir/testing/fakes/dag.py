@@ -27,7 +27,9 @@ def interval_of(run_id: str) -> tuple[datetime, datetime]:
 
 @dataclass(slots=True, kw_only=True)
 class FakeTask:
-    """A task instance. `runs` are the tries that were really executed, `waits_on` is what it last said to wait for.
+    """A task instance. `runs` are the tries that were really executed.
+
+    `waits_on` is what it last waited for, `failed_because` why it last failed.
 
     It waits for all instances of the tasks in `upstream`, but of those in its `pipeline` for that of its own index.
     """
@@ -43,6 +45,7 @@ class FakeTask:
     runs: list[int] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     waits_on: str = ""
+    failed_because: str = ""
 
     def __post_init__(self) -> None:
         if self.max_tries < 0:
@@ -50,7 +53,7 @@ class FakeTask:
 
     def fail(self, reason: str) -> None:
         """Fail, for a reason that its log tells."""
-        self.state = "failed"
+        self.state, self.failed_because = "failed", reason
         self.notes.append(reason)
 
     def waits_for(self, other: TaskKey) -> bool:

@@ -82,7 +82,7 @@ class TaskCoordinator(Coordinator):
     """The coordinator of `airflow`, for one task: a test may look at each commit, and do without releases."""
 
     def __init__(self, airflow: FakeAirflow, key: TaskKey) -> None:
-        super().__init__(airflow.services)
+        super().__init__(airflow.coordinator.services)
         self._airflow, self._key = airflow, key
 
     def begin(self, request: BeginRequest, clearer: Clearer) -> Begun | Adopted | Awaiting | Exhausted | NotInRecord:

@@ -173,6 +173,9 @@ def _ill(world: World) -> list[FakeTask]:
 
 
 def _said(task: FakeTask) -> str:
+    """Why it has failed, also where a process that nobody listens to has left a note since; else its last note."""
+    if task.state == "failed" and task.failed_because:
+        return task.failed_because
     return task.notes[-1] if task.notes else ""
 
 

@@ -1,0 +1,258 @@
+"""The driver of attempts: the order of its steps, and what an error of the computation becomes."""
+
+import threading
+
+import pytest
+
+from weir.attempts.attempt import run_attempt
+from weir.coordination.values import Awaiting
+from weir.errors import EngineLost, Fenced, InputUnreadable, Misconfigured, ResultUnavailable, Retryable
+from weir.formats.codec import region_job_from_json
+from weir.formats.region_job import JOB_NAME
+from weir.restarts.strategy import NoRestart
+from weir.testing.fakes.airflow import Killed
+from weir.testing.fakes.task_ports import FailedForGood, Rescheduled
+
+FIRST, LAST = "numbers", "joined-delays"
+
+
+def attempt(driven, task_id, pages=print):
+    return run_attempt(driven.ports, driven.engine, "flow", driven.request(task_id), pages)
+
+
+def fails(driven, error, raised=None):
+    """Let the consumer fail in the middle of its computation; answers what is raised."""
+    driven.engine.fails = error
+    with pytest.raises(type(error) if raised is None else raised) as caught:
+        attempt(driven.until(LAST), LAST)
+    return caught.value
+
+
+def test_the_steps_of_an_attempt_are_taken_in_this_order(driven):
+    summary = attempt(driven.until(LAST), LAST)
+    assert driven.steps == [
+        "deliver clears",
+        "request",
+        "prepare",
+        "begin",
+        "connect",
+        "compute",
+        "evaluate",
+        "commit",
+        "release",
+    ]
+    assert summary["rows"] == 1
+
+
+def test_the_job_is_in_the_store_before_it_runs_and_the_report_is_read_from_there(driven):
+    seen, store, run = [], driven.airflow.services.store, driven.engine.run
+
+    def look(job, session_id, log):
+        seen.append((region_job_from_json(store.read(f"{job.folder}/{JOB_NAME}")), job))
+        run(job, session_id, log)
+        seen.append(store.read(job.report))
+
+    driven.engine.run = look
+    attempt(driven.until(FIRST), FIRST)
+    (written, job), report = seen
+    assert written == job
+    assert job.attempt.encode() in report
+
+
+def test_a_commit_that_owes_clears_delivers_them_before_it_releases(driven):
+    driven.airflow.run_until_quiet()
+    change_the_source(driven)
+    driven.steps.clear()
+    attempt(driven, FIRST)
+    assert driven.steps[-3:] == ["commit", "deliver clears", "release"]
+
+
+def change_the_source(driven):
+    """Let a person clear the source, which would read something else now."""
+    driven.airflow.engine._world["numbers"] = "changed"
+    driven.airflow.clear_by_hand(driven.run, FIRST)
+    driven.next_try(FIRST)
+
+
+def test_what_is_committed_stays_committed_where_all_that_follows_fails(driven):
+    driven.airflow.run_until_quiet()
+    change_the_source(driven)
+    driven.airflow.reachable = False
+    driven.ports.coordinator.release = refuses
+    assert attempt(driven, FIRST)["rows"] == 1
+    assert any(line.startswith("Clears remain owed: Airflow cannot be reached") for line in driven.ports.lines)
+    assert any("is still there: refused" in line for line in driven.ports.lines)
+
+
+def refuses(*_given):
+    raise Retryable("refused")
+
+
+def test_an_attempt_does_not_depend_on_the_clears_that_it_delivers_first(driven):
+    driven.ports.coordinator.settle = refuses
+    attempt(driven.until(FIRST), FIRST)
+    assert driven.ports.lines[0] == "Clears remain owed: refused"
+    assert driven.steps[-1] == "release"
+
+
+def test_clears_are_delivered_also_where_the_request_cannot_be_made(driven):
+    def misconfigured():
+        raise Misconfigured("no connection")
+
+    with pytest.raises(Misconfigured):
+        run_attempt(driven.ports, driven.engine, "flow", misconfigured, print)
+    assert driven.steps == ["deliver clears"]
+
+
+def test_who_waits_begins_anew_after_each_wait(driven):
+    driven.next_try(LAST)
+    answers = [Awaiting(1, "numbers are awaited"), Awaiting(2, "still")]
+    begin, waits = driven.ports.coordinator.begin, []
+    driven.ports.coordinator.begin = lambda *given: answers.pop(0) if answers else begin(*given)
+    driven.ports.wait = waits.append
+    driven.airflow.step(driven.airflow._ready())
+    driven.steps.clear()
+    attempt(driven, LAST)
+    assert [each.seconds for each in waits] == [1, 2]
+    assert driven.steps.count("request") == 1
+
+
+def test_a_wait_may_end_the_process(driven):
+    driven.next_try(FIRST)
+    driven.ports.coordinator.begin = lambda *_: Awaiting(60, "a repair is under way")
+    with pytest.raises(Rescheduled, match="a repair"):
+        attempt(driven, FIRST)
+
+
+@pytest.fixture
+def killed(driven):
+    """The first try was killed while it computed, and the second one is about to begin."""
+    driven.engine.fails = Killed()
+    with pytest.raises(Killed):
+        attempt(driven.until(FIRST), FIRST)
+    driven.engine.fails = None
+    driven.ports.wait = lambda awaiting: driven.pass_time(awaiting.seconds)
+    driven.next_try(FIRST)
+    driven.steps.clear()
+    return driven
+
+
+def test_the_work_of_an_earlier_try_is_stopped_before_anything_is_computed(killed):
+    attempt(killed, FIRST)
+    assert killed.steps.index("interrupt") < killed.steps.index("connect")
+    assert len({work.attempt for work in killed.engine.interrupted}) == 1
+
+
+def test_a_server_that_is_gone_with_the_earlier_work_is_no_reason_to_fail(killed):
+    killed.engine.is_away = True
+    assert attempt(killed, FIRST)["rows"] == 1
+    assert "That server does not answer: the server is away" in killed.ports.lines
+
+
+def test_what_an_earlier_try_has_committed_is_adopted_and_nothing_is_computed(driven):
+    driven.until(FIRST)
+    attempt(driven, FIRST)
+    driven.next_try(FIRST)
+    driven.steps.clear()
+    assert "adopted" in attempt(driven, FIRST)
+    assert driven.steps == ["deliver clears", "request", "prepare", "begin"]
+
+
+def test_a_task_that_was_killed_too_often_gets_a_note_and_fails_for_good(driven):
+    driven.airflow.strategy = NoRestart()
+    driven.engine.fails = Killed()
+    with pytest.raises(Killed):
+        attempt(driven.until(FIRST), FIRST)
+    task = driven.next_try(FIRST)
+    with pytest.raises(FailedForGood, match="ended without a word"):
+        attempt(driven, FIRST)
+    assert task.notes[-1].startswith("Weir: killed, not tried again. ")
+
+
+def test_leases_are_renewed_by_a_thread_only_while_the_engine_computes(driven):
+    def renewing():
+        return any(thread.name == "weir-renew" for thread in threading.enumerate())
+
+    seen, run = [], driven.engine.run
+
+    def look(*given):
+        seen.append(renewing())
+        run(*given)
+
+    driven.engine.run = look
+    attempt(driven.until(FIRST), FIRST)
+    assert seen == [True]
+    assert not renewing()
+
+
+# What an error of the computation becomes
+
+
+@pytest.mark.parametrize(
+    "error", [Fenced("newer"), EngineLost("gone"), Retryable("away")], ids=lambda e: type(e).__name__
+)
+def test_what_is_fenced_or_away_is_raised_as_it_is_and_no_input_is_suspected(driven, error):
+    assert fails(driven, error) is error
+    assert "check inputs" not in driven.steps
+
+
+@pytest.mark.parametrize("error", [ValueError("bug"), Misconfigured("no scipy")], ids=str)
+def test_any_other_error_is_raised_as_it_is_where_all_inputs_are_as_recorded(driven, error):
+    assert fails(driven, error) is error
+    assert driven.steps[-1] == "check inputs"
+
+
+def test_any_other_error_is_that_of_an_input_where_one_is_lost(driven):
+    def lose_and_fail(*_given):
+        for path in lost_files(driven):
+            driven.airflow.services.store.delete(path)
+        raise error
+
+    error = ValueError("No such file")
+    driven.until(LAST)
+    driven.engine.run = lose_and_fail
+    with pytest.raises(ResultUnavailable) as caught:
+        attempt(driven, LAST)
+    assert caught.value.__cause__ is error
+    assert [loss.stage for loss in caught.value.losses] == ["numbers"]
+
+
+def lost_files(driven):
+    below = walk(driven.airflow.services.store, "flow/20130101T000000Z/numbers")
+    return [path for path in below if path.endswith("part-0.bin")]
+
+
+def walk(store, folder):
+    for name, size in store.entries(folder):
+        if size is None:
+            yield from walk(store, f"{folder}/{name}")
+        else:
+            yield f"{folder}/{name}"
+
+
+def test_an_input_that_could_not_be_read_and_is_there_costs_a_try_of_the_environment(driven):
+    raised = fails(driven, InputUnreadable("numbers[0] could not be read"))
+    assert type(raised) is InputUnreadable
+    assert str(raised).startswith("numbers[0] could not be read. By now it is there, as recorded")
+
+
+def test_an_input_that_could_not_be_read_and_is_gone_is_lost(driven):
+    def lose_and_fail(*_given):
+        for path in lost_files(driven):
+            driven.airflow.services.store.delete(path)
+        raise InputUnreadable("numbers[0] could not be read")
+
+    driven.until(LAST)
+    driven.engine.run = lose_and_fail
+    with pytest.raises(ResultUnavailable):
+        attempt(driven, LAST)
+
+
+def test_a_store_that_does_not_answer_about_the_inputs_is_away(driven):
+    driven.ports.coordinator.check_inputs = refuses
+    assert type(fails(driven, ValueError("bug"), raised=Retryable)) is Retryable
+
+
+def test_a_process_that_is_killed_suspects_no_input(driven):
+    assert isinstance(fails(driven, Killed()), Killed)
+    assert "check inputs" not in driven.steps
