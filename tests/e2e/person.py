@@ -69,7 +69,7 @@ class Person:
         return self._api._send("POST", "/api/v2/backfills", body)["id"]
 
     def end_backfill(self, backfill):
-        """Call a backfill complete, if Airflow has not noticed it yet (in half a minute): its runs never start again."""
+        """Call a backfill complete, unless Airflow has (in half a minute): its runs never start again."""
         answer = self._api._client.put(f"/api/v2/backfills/{backfill}/cancel")
         assert answer.is_success or "already completed" in answer.text, answer.text
 
