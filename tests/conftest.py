@@ -7,11 +7,13 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import psutil
 import pytest
@@ -19,7 +21,7 @@ from tests import schedule, spark_classes
 from tests.progress import Progress
 
 from weir.java import find_java
-from weir_dev.servers.small_disk import may_mount, with_own_mounts
+from weir_dev.servers.small_disk import may_mount, why_no_own_mounts, with_own_mounts
 from weir_dev.stack.state import StackRequest
 
 ROOT = Path(__file__).parents[1]
@@ -27,13 +29,20 @@ MARK = "WEIR_TEST_RUN"
 LAST_DAY = "2013-01-05"
 """The `flight_delays` of a test's stack has runs from 2013-01-01 to this day, once it is unpaused."""
 
+CALM_AIRFLOW = {
+    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",  # what changes is touched (`ladder_stack.py`)
+    "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "60",
+    "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
+}
+"""A stack of tests waits most of the time: while it does, the processor is for other tests."""
+
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """JVMs of tests live for seconds: what they compile at leisure takes half of that time, and is ready when they end."""
 
 
 SPARK_CLASSES = ROOT / ".weir" / "tests" / f"spark-{version('pyspark')}.jsa"
 
-# Programs that tests start by the hundred find the modules of this tree compiled, even where that is forbidden.
+# Programs that tests start by the hundred find the modules of this tree compiled, also where it is not wanted.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -88,18 +97,47 @@ def pytest_unconfigure(config):
             process.kill()
 
 
-def pytest_runtest_protocol(item):
-    """A test on a small disk runs in namespaces of its own where these tests may not mount; never is it left out."""
-    if "disk" not in item.fixturenames or may_mount():
+def pytest_runtest_setup(item):
+    """Skip tests on a small disk where nobody but root may have one."""
+    if _needs_own_mounts(item) and why_no_own_mounts():
+        pytest.skip(f"this user may mount no small disk here: {why_no_own_mounts()}")
+
+
+def pytest_runtest_protocol(item, nextitem):
+    """Run the tests of a module on small disks in namespaces of their own, where this process may not mount."""
+    if not _needs_own_mounts(item) or why_no_own_mounts():
         return None
-    command = with_own_mounts([sys.executable, "-m", "pytest", "-q", item.nodeid])
-    run = subprocess.run(command, cwd=item.config.rootpath, check=False, capture_output=True, text=True)
-    outcome = "failed" if run.returncode else "passed"
+    if item.path not in SMALL_DISKS:
+        items = [each for each in item.session.items if each.path == item.path and _needs_own_mounts(each)]
+        SMALL_DISKS[item.path] = _run_with_own_mounts(items)
+    outcome, said = SMALL_DISKS[item.path][item.name]
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    report = pytest.TestReport(item.nodeid, item.location, {}, outcome, f"{run.stdout}{run.stderr}", "call")
-    item.ihook.pytest_runtest_logreport(report=report)
+    for when in ("setup", "call", "teardown"):
+        given = (outcome, said) if when == "call" else ("passed", None)
+        report = pytest.TestReport(item.nodeid, item.location, {}, *given, when)
+        item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
+
+
+SMALL_DISKS = {}
+"""By module, the outcomes of its tests in namespaces of their own."""
+
+
+def _needs_own_mounts(item):
+    return "disk" in item.fixturenames and not may_mount()
+
+
+def _run_with_own_mounts(items):
+    """Run tests of one module in one process with mounts of its own; answers outcome and text by name."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *(item.nodeid for item in items)]
+        run = subprocess.run(with_own_mounts(command), cwd=ROOT, check=False, capture_output=True, text=True)
+        cases = ET.parse(report).iter("testcase") if report.exists() else ()  # noqa: S314  # pytest has written it
+        right = {case.get("name") for case in cases if case.find("failure") is None and case.find("error") is None}
+    said = f"{run.stdout}{run.stderr}"
+    return {item.name: ("passed", None) if item.name in right else ("failed", said) for item in items}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -163,13 +201,14 @@ def _name_of(parent):
 def stack_request(tmp_path_factory):
     """Describe a stack that ends with the tests; each call is for a stack of its own, in a folder with a space."""
 
-    def request(*dags, **more):
+    def request(*dags, environment=None, **more):
         return StackRequest.owned_by_this_process(
             folder=tmp_path_factory.mktemp("stack") / "of tests",
             dags=(ROOT / "dags", *dags),
             plugins=ROOT / "plugins",
             cache=ROOT / ".weir" / "cache",
-            **{"environment": {"WEIR_FLIGHTS_LAST_DAY": LAST_DAY}, **more},
+            environment=CALM_AIRFLOW | ({"WEIR_FLIGHTS_LAST_DAY": LAST_DAY} if environment is None else environment),
+            **more,
         )
 
     return request

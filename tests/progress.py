@@ -18,7 +18,7 @@ class Progress:
     def __init__(self, config):
         self._plugins = config.pluginmanager
         self._total, self._of_module = 0, Counter()
-        self._outcomes, self._seconds = defaultdict(Counter), Counter()
+        self._outcomes, self._seconds, self._reasons = defaultdict(Counter), Counter(), defaultdict(set)
         self._done, self._at_work = 0, {}
         self._started = self._said_at = time.monotonic()
         self._end = threading.Event()
@@ -56,6 +56,9 @@ class Progress:
             reason = getattr(getattr(report.longrepr, "reprcrash", None), "message", str(report.longrepr))
             self._say(f"FAILED ({report.when}) {report.nodeid}: {' '.join(reason.split())[:300]}")
             self._outcomes[module]["failed"] += 1
+        elif report.skipped and isinstance(report.longrepr, tuple):
+            self._outcomes[module]["skipped"] += 1
+            self._reasons[module].add(report.longrepr[2].removeprefix("Skipped: "))
         elif report.skipped or report.when == "call":
             self._outcomes[module][report.outcome] += 1
         if report.when == "teardown":
@@ -64,7 +67,8 @@ class Progress:
             if self._of_module[module] == 0:
                 del self._at_work[module]
                 counts = ", ".join(f"{number} {outcome}" for outcome, number in self._outcomes[module].items())
-                self._say(f"{module}: {counts} in {self._seconds[module]:.0f} s")
+                reasons = "".join(f"; skipped: {reason}" for reason in sorted(self._reasons[module]))
+                self._say(f"{module}: {counts} in {self._seconds[module]:.0f} s{reasons}")
 
     def pytest_sessionfinish(self):
         """Fall silent: the last lines are pytest's."""

@@ -8,10 +8,12 @@ first, beside those that compute, so that the cores always have work and no proc
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import psutil
 from xdist.scheduler import LoadScopeScheduling
 
+ROOT = Path(__file__).parents[1]
 GIB = 2**30
 MEMORY_OF_A_PROCESS = 3 * GIB
 """The memory that a process of tests takes with its stack or its Spark server."""

@@ -28,11 +28,14 @@ def options(file: Path) -> str:
 def record_meanwhile(file: Path, java_options: str) -> None:
     """Start a process that makes the file, if it is not there; a JVM that starts before it is whole does without."""
     if not file.exists():
-        imports = "from pathlib import Path; from tests import spark_classes"
-        program = f"{imports}; spark_classes.record(Path({str(file)!r}), {java_options!r})"
-        root = Path(__file__).parents[1]
-        command = [sys.executable, "-c", program]
-        subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        program = "import sys; from tests import spark_classes; spark_classes.main(*sys.argv[1:])"
+        command = [sys.executable, "-c", program, str(file), java_options]
+        subprocess.Popen(command, cwd=Path(__file__).parents[1], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def main(file: str, java_options: str) -> None:
+    """Make the file in this process."""
+    record(Path(file), java_options)
 
 
 def record(file: Path, java_options: str) -> None:

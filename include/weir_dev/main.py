@@ -23,10 +23,10 @@ app.command()(chaos.chaos)
     add_help_option=False,
 )
 def test(context: typer.Context) -> None:
-    """Run the tests; whatever follows is for pytest."""
+    """Run the tests, in several processes unless a path follows; --soak runs those that take long. The rest is pytest's."""
     os.chdir(project_root())
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "pytest", *context.args])  # noqa: S606  no shell is wanted
+    os.execv(sys.executable, [sys.executable, "-m", "pytest", "-n", "auto", *context.args])  # noqa: S606  no shell is wanted
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from weir.formats.checks import CheckToRun, Why
 from weir.formats.suite import Expectation, Suite
 from weir.testing.fakes.jobs import Jobs
 from weir.topology.partitions import Layout
-from weir_spark.region.region import region
+from weir_spark.region import region
 
 MODULE = "quality_bench_stages"
 STAGES = """

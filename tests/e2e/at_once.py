@@ -25,7 +25,7 @@ from weir.ledger.database.tables import RunRow
 class Driver(LadderStack):
     """One DAG of the stack, with a control file of its own, and the person who works with it."""
 
-    LOOK_SECONDS = 1.0  # many look at the same API
+    LOOK_SECONDS = 2.0  # many look at the same API, and each look takes its time
 
     def __init__(self, stack, shared, dag):
         own = _own(shared, dag)

@@ -38,10 +38,7 @@ def stack(stack_request, control, tmp_path_factory):
             "WEIR_LADDER": str(control),
             "WEIR_KEEP": "7 days",  # of a dataflow that does not say it: what comes back is what a test has lost
             "PYTHONPATH": str(FLOWS),
-            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",  # what changes is touched (`ladder_stack.py`)
-            "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "60",
             "AIRFLOW__CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "1",
-            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.25",
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database.url("airflow"),
         }
         # Tasks that are held, and those that wait for them, each take a place.

@@ -29,6 +29,7 @@ def left():
     return [member for one in state.processes for member in (one, *session_members(one)) if member.is_alive()]
 
 
+@pytest.mark.soak
 def test_a_minute_of_faults_changes_nothing_of_what_is_published():
     run = chaos("--minutes", "1", "--seed", "6", "--faults", FAULTS)
     said, _ = run.communicate()
@@ -39,6 +40,7 @@ def test_a_minute_of_faults_changes_nothing_of_what_is_published():
     assert left() == []
 
 
+@pytest.mark.soak
 def test_an_interrupted_run_leaves_nothing_running():
     run = chaos("--minutes", "5", "--seed", "1")
     for line in run.stdout:

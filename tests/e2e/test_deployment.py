@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 FLOWS = Path(__file__).parents[1] / "flows"
 SUBMITTED = "ladder_submitted"
-SHAPE = {"parallelism": {"totals": 1}}  # two drivers at once take two cores as long as two in a row
+SHAPE = {"parallelism": {"totals": 1}}
 WORKERS = 2
 
 
@@ -38,7 +38,8 @@ def database(tmp_path_factory):
 def deployment(stack_request, database, tmp_path_factory):
     """The deployment, with its control file beside it."""
     control = tmp_path_factory.mktemp("ladder") / "control.json"
-    dags = {"ladder": SHAPE, SUBMITTED: {**SHAPE, "spark_conn_id": "spark_default"}}
+    submitted = {"parallelism": {"numbers": 1, "totals": 1}, "spark_conn_id": "spark_default"}
+    dags = {"ladder": SHAPE, SUBMITTED: submitted}
     control.write_text(json.dumps({"dags": dags}))
     environment = {
         "WEIR_LADDER": str(control),

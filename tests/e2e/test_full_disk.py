@@ -6,6 +6,7 @@ what it hangs at is released.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,8 @@ def ladder(stack_request, disk, tmp_path_factory):
         "WEIR_STORE": f"file://{disk.path}",
         "WEIR_STORE_OPTIONS": f'{{"timeout": {HUNG_SECONDS}}}',
     }
-    with Stack(stack_request(FLOWS / "dags", environment=environment)) as stack:
+    dags = shutil.copytree(FLOWS / "dags", control.parent / "dags")
+    with Stack(stack_request(dags, environment=environment)) as stack:
         driver = LadderStack(stack, control)
         driver.wait(lambda: driver.api.has_dag("ladder"), "the DAG ladder")
         driver.api.unpause("ladder")

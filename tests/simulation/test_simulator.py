@@ -3,6 +3,7 @@
 A failure prints a seed and the shortest schedule that was found: `python -m weir.testing.simulator --seed SEED`.
 """
 
+import time
 from pathlib import Path
 from random import Random
 
@@ -12,13 +13,28 @@ from weir.testing.simulator.dataflows import scene_from_text
 from weir.testing.simulator.events import Event, events_from_text, events_to_text, random_events
 from weir.testing.simulator.simulate import Shares, report_of, scene_and_events, shrunk, simulate, sweep
 
-SEEDS = 600
+SEEDS = 300
+"""As many as two cores do in a minute. They are the same each time; thousands of others are a soak."""
+
+SEEDS_OF_A_SOAK = 5000
 
 
 def test_the_invariants_hold_under_random_faults():
     swept = sweep(range(SEEDS), most=1)
     assert swept.findings == (), "\n".join(report_of(found.seed, found.finding) for found in swept.findings)
     assert swept.seeds == SEEDS
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_the_invariants_hold_under_seeds_that_no_run_had_before(capsys):
+    first = int(time.time()) * SEEDS_OF_A_SOAK
+    for seed in range(first, first + SEEDS_OF_A_SOAK, SEEDS):
+        seeds = range(seed, min(seed + SEEDS, first + SEEDS_OF_A_SOAK))
+        with capsys.disabled():
+            print(f"seeds {seeds.start} to {seeds.stop - 1}", flush=True)
+        swept = sweep(seeds, most=1)
+        assert swept.findings == (), "\n".join(report_of(found.seed, found.finding) for found in swept.findings)
 
 
 @pytest.mark.parametrize("file", sorted(Path(__file__).with_name("seeds").glob("*.txt")), ids=lambda file: file.stem)

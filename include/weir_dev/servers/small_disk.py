@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -99,6 +101,20 @@ def may_mount() -> bool:
 def with_own_mounts(command: Sequence[str]) -> list[str]:
     """The command that runs `command` where `small_disk` works, without any right to do so here."""
     return [*_OWN_NAMESPACES, *command]
+
+
+@cache
+def why_no_own_mounts() -> str:
+    """Return why this machine refuses mounts in namespaces of their own to this process; empty if it allows them.
+
+    Containers and hardened hosts refuse them to users who are not root.
+    """
+    mount = ["mount", "-t", "tmpfs", "weir-small-disk", tempfile.gettempdir()]
+    try:
+        run = subprocess.run(with_own_mounts(mount), check=False, capture_output=True, text=True)
+    except FileNotFoundError as error:
+        return str(error)
+    return run.stderr.strip() or f"status {run.returncode}" if run.returncode else ""
 
 
 def _refusal(folder: Path, said: str) -> str:

@@ -77,7 +77,7 @@ def run_compaction(
     # Here rather than above: each parse of a DAG file would pay for it.
     from weir.attempts import compacting  # noqa: PLC0415
     from weir.ledger.runs import epoch_of  # noqa: PLC0415
-    from weir.state.compaction_rules import CompactionRequest  # noqa: PLC0415
+    from weir.state.compaction import CompactionRequest  # noqa: PLC0415
     from weir_airflow.tasks.context import Office  # noqa: PLC0415
     from weir_airflow.tasks.ports import AirflowTask, SparkEngine  # noqa: PLC0415
     from weir_airflow.tasks.region_run import data_interval  # noqa: PLC0415

@@ -25,7 +25,7 @@ from weir.errors import Fenced, WeirError
 from weir.formats.codec import region_report_to_json
 from weir.formats.region_job import RegionJob, RegionReport
 from weir.store.store import Store
-from weir_spark.region.region import region
+from weir_spark.region import region
 from weir_spark.results.reader import unreadable_input
 from weir_spark.transport.failures import is_interruption, is_server_gone, is_still_closing, translate
 from weir_spark.transport.progress import ProgressLog

@@ -76,7 +76,7 @@ def _run_in_own_session(job: RegionJob, store: Store) -> None:
     from pyspark import SparkConf  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    from weir_spark.region.region import region  # noqa: PLC0415  # after the arguments are known to be right
+    from weir_spark.region import region  # noqa: PLC0415  # after the arguments are known to be right
 
     # A parent process with a remote session hands this down, and pyspark would ask for a server's URL.
     os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)

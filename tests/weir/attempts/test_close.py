@@ -14,9 +14,7 @@ from weir.testing.fakes.airflow import Killed
 EPOCH = "20130101T000000Z"
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database(request):
-    return request.param
+on_both = pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 
 
 @pytest.fixture
@@ -71,6 +69,7 @@ def folder_of(world, stage, subtask=0):
         return session.scalar(query)
 
 
+@on_both
 def test_a_closed_run_is_published_and_recorded(ready):
     closed = close(ready)
     assert isinstance(closed, Published)
@@ -181,6 +180,7 @@ def test_a_run_is_not_closed_while_a_repair_is_under_way(ready):
     assert pointer(ready) is None
 
 
+@on_both
 def test_a_result_that_changes_between_look_and_publication_is_not_published(ready):
     """The closing task begins anew, and publishes what is valid then."""
 
@@ -227,6 +227,7 @@ def test_a_kill_between_decision_and_pointer_leaves_a_number_unused(ready):
     assert versions(ready) == ["000002.json"]
 
 
+@on_both
 def test_a_version_of_a_zombie_never_wins(ready):
     """A closing process stops before it creates its pointer; its successor publishes; then it wakes up."""
     results = {}
@@ -264,6 +265,7 @@ def test_a_zombie_that_wakes_up_with_old_content_never_wins(ready):
     assert pointer(ready).partitions[0].folder == folder_of(ready, "delays")
 
 
+@on_both
 def test_a_pointer_that_was_never_recorded_gets_an_equal_successor(ready):
     """The process died behind its create: whether the pointer is its own is not asked, a higher one is safe."""
     close(ready)

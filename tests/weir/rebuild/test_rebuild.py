@@ -24,9 +24,7 @@ _spec.loader.exec_module(small)
 RUN = "ladder@20130101T000000Z"
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database(request):
-    return request.param
+on_both = pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 
 
 @pytest.fixture
@@ -78,6 +76,7 @@ def rerun_of(world, before):
     return dict(Counter(world.airflow.executed(world.run)) - Counter(before))
 
 
+@on_both
 def test_all_that_is_valid_is_current_again(green):
     before = current(green), table(green, ConsumptionRow), table(green, PublicationRow), table(green, RunRow)
     green.lose_ledger()
@@ -165,6 +164,7 @@ def test_an_older_attempt_of_a_region_that_never_committed_is_fenced(world, tmp_
         world.airflow.coordinator.commit(begun, world.airflow.engine.run(begun.job), world.airflow)
 
 
+@on_both
 def test_over_an_existing_ledger_what_runs_is_fenced_too(green):
     task = green.airflow.task(green.run, "weather")
     green.airflow.clear_by_hand(green.run, "weather")
@@ -177,6 +177,7 @@ def test_over_an_existing_ledger_what_runs_is_fenced_too(green):
         green.airflow.coordinator.commit(begun, green.airflow.engine.run(begun.job), green.airflow)
 
 
+@on_both
 def test_twice_is_as_once(green):
     green.lose_ledger()
     rebuild(green.services)
@@ -219,6 +220,7 @@ def test_an_older_try_is_taken_where_the_newest_has_no_manifest(green):
     assert {found[0] for (_, stage, *_), found in current(green).items() if stage == "weather"} == {old}
 
 
+@on_both
 def test_over_an_existing_ledger_the_older_try_counts_where_the_newest_is_gone(green):
     green.airflow.collects = False
     green.airflow.clear_by_hand(green.run, "weather")

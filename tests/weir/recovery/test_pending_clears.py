@@ -34,9 +34,7 @@ class Hand:
         raise AssertionError("settling asks nothing that it does not carry out")
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database(request):
-    return request.param
+on_both = pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 
 
 @pytest.fixture
@@ -64,6 +62,7 @@ def newest(session):
     return session.scalars(query.order_by(AttemptRow.try_number.desc())).first()
 
 
+@on_both
 def test_a_clear_that_was_carried_out_is_settled(owing):
     hand = Hand("success", 1, clears=True)
     [settled] = settle(owing.services, hand)
@@ -158,11 +157,13 @@ def test_clears_are_asked_for_by_reason_with_a_note_that_airflow_keeps(owing):
     assert hand.notes == ["weir: weather[0] has changed", "x" * NOTE_LENGTH]
 
 
+@on_both
 def test_only_the_clears_of_one_dataflow_are_settled_on_demand(owing):
     assert settle(owing.services, Hand("success", 1, clears=True), "another") == []
     assert open_clears(owing) == [("joined", 1, 1)]
 
 
+@on_both
 def test_two_that_settle_at_once_do_it_once(owing):
     """The second one finds it settled meanwhile, and does not overwrite what was recorded."""
 

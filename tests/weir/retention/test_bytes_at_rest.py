@@ -17,7 +17,6 @@ from weir.testing.fakes.airflow import Killed
 from weir.upkeep import scrub_everywhere, sweep_everywhere
 
 EPOCHS = 30
-EPOCHS_OF_FAULTS = 15
 DAY = timedelta(days=1)
 OFTEN = RestartStrategy.from_options(
     {
@@ -72,7 +71,13 @@ OF_A_RUN = {"clean": 2, "weather": 1, "joined": 2, "totals": 2, "routes": 1}
 
 @pytest.mark.parametrize(
     ("policy", "runs", "epochs"),
-    [("on_consumed", 0, 5), ("end_of_run", 0, 5), ("2 runs", 2, EPOCHS), ("5 days", 4, 8)],  # a day ends with its run
+    [
+        ("on_consumed", 0, 5),
+        ("end_of_run", 0, 5),
+        ("2 runs", 2, 6),
+        ("5 days", 4, 8),  # a day ends with its run
+        pytest.param("2 runs", 2, EPOCHS, marks=pytest.mark.soak),
+    ],
 )
 def test_intermediates_at_rest_are_those_of_the_runs_that_are_kept(keeping, policy, runs, epochs):
     world = keeping(policy)
@@ -84,14 +89,15 @@ def test_intermediates_at_rest_are_those_of_the_runs_that_are_kept(keeping, poli
         assert data == {stage: count * min(day, runs) for stage, count in OF_A_RUN.items() if runs}, day
 
 
-def test_records_and_versions_stay_flat_where_runs_expire(keeping):
-    world = keeping("end_of_run", expire_runs=10 * DAY, keep_published=10 * DAY)
+@pytest.mark.parametrize(("days", "epochs"), [(3, 9), pytest.param(10, EPOCHS, marks=pytest.mark.soak)])
+def test_records_and_versions_stay_flat_where_runs_expire(keeping, days, epochs):
+    world = keeping("end_of_run", expire_runs=days * DAY, keep_published=days * DAY)
     seen = []
-    for day in range(1, EPOCHS + 1):
+    for day in range(1, epochs + 1):
         a_day(world, day)
         data, records, size = at_rest(world)
         seen.append((sum(data.values()), records, size))
-    assert len(set(seen[15:])) == 1, seen
+    assert len(set(seen[days + 2 :])) == 1, seen
 
 
 class Saboteur:
@@ -128,12 +134,15 @@ class Saboteur:
             self.world.store.delete(file.path)
 
 
-def test_kills_losses_and_clears_leave_nothing_behind(keeping):
+@pytest.mark.parametrize(
+    ("seed", "epochs"), [(1, 6), *(pytest.param(seed, 15, marks=pytest.mark.soak) for seed in (1, 2, 3))]
+)
+def test_kills_losses_and_clears_leave_nothing_behind(keeping, seed, epochs):
     world = keeping("end_of_run", orphan_age=timedelta(hours=1), scrub_share=1.0)
     world.airflow.strategy = OFTEN
     world.airflow.time = datetime.now(UTC)  # the store's files are as old as it says
-    saboteur = Saboteur(world, seed=1)
-    for day in range(1, EPOCHS_OF_FAULTS + 1):
+    saboteur = Saboteur(world, seed)
+    for day in range(1, epochs + 1):
         a_day(world, day, saboteur.fault)
         data, _, _ = at_rest(world)
         assert data == {"delays": day}, day

@@ -1,4 +1,7 @@
-"""Regions on a standalone cluster of two workers, one of whose parts is killed in the middle."""
+"""Regions on a standalone cluster of two workers, one of which is killed in the middle.
+
+What the loss of executors costs is proved end to end (`tests/e2e/test_deployment.py`).
+"""
 
 from __future__ import annotations
 
@@ -131,16 +134,6 @@ def test_a_region_is_computed_by_the_executors_of_two_workers(region, calm):
     region.open()
     calm["digest"] = region.digest()
     assert calm["digest"].rows == 11
-
-
-def test_a_lost_executor_costs_a_region_nothing_but_time(region, cluster, calm):
-    region.thread.start()
-    await_that(region.is_at_the_gate)
-    (executor,) = cluster.executors(1)
-    os.kill(executor.pid, signal.SIGKILL)
-    await_that(lambda: not executor.is_alive())
-    region.open()
-    assert region.digest() == calm["digest"]
 
 
 def test_a_lost_worker_costs_a_region_nothing_but_time(region, cluster, calm):

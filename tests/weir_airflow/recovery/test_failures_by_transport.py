@@ -158,8 +158,9 @@ def failure_of_stage(tmp_path, monkeypatch, server):
     ("transport", "stage"),
     [
         *(("Connect", stage) for stage in TABLE),
-        *(("spark-submit", stage) for stage in ("no_column", "no_module", "no_restarts_by_subclass", "no_path")),
-        *(("spark-submit", stage) for stage in IN_WORKER),
+        # By spark-submit, that the driver's report says of an error of each origin what the client of a server says.
+        *(("spark-submit", stage) for stage in ("no_column", "no_restarts_by_subclass")),
+        *(("spark-submit", stage) for stage in ("no_restarts_in_udf", "no_division_in_udf")),
     ],
 )
 def test_what_no_retry_can_help_is_known_on_both_transports(failure_of_stage, transport, stage):

@@ -18,7 +18,7 @@ from weir.formats.suite import Expectation, Suite
 from weir.testing.fakes.state_chain import StateChain
 from weir.topology.partitions import KEY_GROUP_COLUMN, Layout
 from weir_spark.checks.integrity import check_restored
-from weir_spark.region.region import region
+from weir_spark.region import region
 from weir_spark.state.keyed_state import KeyedState
 from weir_spark.state.reader import StoredState
 from weir_spark.state.writer import write_state

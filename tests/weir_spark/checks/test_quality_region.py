@@ -14,7 +14,7 @@ from weir.formats.region_job import InputToRead
 from weir.formats.suite import Expectation, Severity, Suite
 from weir.testing.fakes.state_chain import StateChain
 from weir.topology.partitions import Layout
-from weir_spark.region.region import region
+from weir_spark.region import region
 
 pytestmark = pytest.mark.spark
 

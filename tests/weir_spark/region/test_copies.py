@@ -14,8 +14,8 @@ import pytest
 from weir.errors import Misconfigured
 from weir.formats.codec import region_job_to_json, stage_copy_from_json
 from weir.topology.partitions import Layout
+from weir_spark.region import region
 from weir_spark.region.persisted import Persisted
-from weir_spark.region.region import region
 from weir_spark.results.digest import digest_of
 from weir_spark.results.reader import read_input
 

@@ -8,7 +8,7 @@ import pytest
 from weir.errors import Internal, Misconfigured
 from weir.formats.codec import region_report_from_json, region_report_to_json
 from weir.topology.partitions import PLAIN, Layout
-from weir_spark.region.region import region
+from weir_spark.region import region
 from weir_spark.results.digest import digest_of
 from weir_spark.results.reader import read_input
 

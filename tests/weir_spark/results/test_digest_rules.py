@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.errors import Misconfigured
 from weir.topology.partitions import PLAIN, Layout
-from weir_spark.region.region import region
+from weir_spark.region import region
 from weir_spark.results import writer
 from weir_spark.results.digest import digest_of
 

@@ -10,7 +10,7 @@ from weir.dataflow.state import broadcast_state, list_state
 from weir.errors import Misconfigured
 from weir.formats.region_job import InputToRead, StateToRead
 from weir.topology.partitions import PLAIN
-from weir_spark.region.region import region
+from weir_spark.region import region
 from weir_spark.results.digest import digest_of
 from weir_spark.results.reader import read_input
 from weir_spark.state.operator_state import BroadcastState, ListState

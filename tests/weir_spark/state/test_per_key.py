@@ -14,7 +14,7 @@ from weir.execution.failure_class import FailureClass, classify
 from weir.formats.region_job import InputToRead
 from weir.testing.fakes.state_chain import StateChain
 from weir.topology.partitions import Layout
-from weir_spark.region.region import region
+from weir_spark.region import region
 from weir_spark.state.keyed_state import KeyedState
 from weir_spark.state.reader import StoredState
 from weir_spark.state.writer import write_state

@@ -1,0 +1,69 @@
+"""In how many processes `./weir test` runs, and which test goes where."""
+
+import pytest
+from tests import schedule
+
+
+class Option(dict):
+    """Options of pytest as a configuration has them."""
+
+    __getattr__ = dict.__getitem__
+
+
+class Config:
+    """As much of pytest's configuration as counts here."""
+
+    ArgsSource = pytest.Config.ArgsSource
+
+    def __init__(self, source="TESTPATHS", **options):
+        self.args_source = self.ArgsSource[source]
+        self.option = Option({"keyword": "", "collectonly": False, "benchmark_only": False} | options)
+
+    def getoption(self, name, default=None):
+        return self.option.get(name, default)
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Set the cores and the gigabytes that are there."""
+
+    def has(cores, gigabytes):
+        memory = type("Memory", (), {"available": gigabytes * schedule.GIB})
+        monkeypatch.setattr(schedule.os, "sched_getaffinity", lambda _: range(cores))
+        monkeypatch.setattr(schedule.psutil, "virtual_memory", lambda: memory)
+
+    return has
+
+
+@pytest.mark.parametrize(("cores", "gigabytes", "processes"), [(2, 16, 4), (8, 64, 10), (2, 7, 2), (2, 1, 1)])
+def test_all_tests_run_in_two_processes_more_than_cores_if_memory_allows(machine, cores, gigabytes, processes):
+    machine(cores, gigabytes)
+    assert schedule.processes(Config()) == processes
+
+
+@pytest.mark.parametrize(
+    "config", [Config("ARGS"), Config(keyword="seed"), Config(collectonly=True), Config(benchmark_only=True)]
+)
+def test_chosen_tests_run_in_this_process(machine, config):
+    machine(2, 16)
+    assert schedule.processes(config) == 0
+
+
+def test_each_module_that_the_lanes_name_is_there():
+    named = {prefix for lane in schedule.LANES.values() for prefix in lane}
+    assert [prefix for prefix in named if not (schedule.ROOT / prefix).exists()] == []
+
+
+@pytest.mark.parametrize(
+    ("module", "lane"),
+    [
+        ("tests/e2e/test_ladder_life.py", schedule.AT_ONCE),
+        ("tests/e2e/test_ladder_faults.py", schedule.ONE_BY_ONE),
+        ("tests/e2e/test_deployment.py", "stacks of their own"),
+        ("tests/weir_airflow/test_dag.py", "Airflow"),
+        ("tests/weir/store/test_s3.py", "the rest"),
+        ("tests/test_layers.py", "the rest"),
+    ],
+)
+def test_a_module_is_in_the_lane_of_the_longest_prefix_of_its_path(module, lane):
+    assert schedule.lane_of(f"{module}::test_that[a::b]") == lane
