@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from weir.cli.airflow_api import TaskInstance
-from weir.cli.demo import CONSUMER, CONSUMER_SUBTASK, DAMAGED_DAY, DAYS, EXPECTED_TRIES, LOST, LOST_KEY
+from weir.cli.demo import CONSUMER, CONSUMER_SUBTASK, DAMAGED_DAY, EXPECTED_TRIES, LOST, LOST_KEY
 from weir.cli.demo_hold import LostPartition
 from weir.cli.demo_report import (
     DayCheck,
@@ -22,6 +22,7 @@ from weir.cli.demo_report import (
     print_healing,
     print_lost,
 )
+from weir.cli.demo_stack import DAYS
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 BLOCKS = re.findall(r"(?s)```python\n(.*?)```", README)
