@@ -59,7 +59,7 @@ EXPECTED_TRIES: Final = {f"{CONSUMER}[{CONSUMER_SUBTASK}]": 2, LOST: 1}
 """The further tries that the loss costs: the consumer finds the result missing, its producer makes it again, and the
 consumer reads it. No other task instance has a reason to run."""
 
-POLL_SECONDS: Final = 0.5
+POLL_SECONDS: Final = 1.0
 PATIENCE_SECONDS: Final = 1800.0
 _UNFINISHED: Final = frozenset(
     {None, "scheduled", "queued", "running", "restarting", "deferred", "up_for_retry", "up_for_reschedule"}
