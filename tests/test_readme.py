@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import inspect
 import re
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-BLOCKS = re.findall(r"(?s)```python\n(.*?)```", (Path(__file__).parents[1] / "README.md").read_text())
+from weir.cli.airflow_api import TaskInstance
+from weir_dev.demo.demo import CONSUMER, CONSUMER_SUBTASK, DAMAGED_DAY, EXPECTED_TRIES, LOST, LOST_KEY
+from weir_dev.demo.hold import LostPartition
+from weir_dev.demo.report import DayCheck, Healing, print_checks, print_cleared, print_found, print_healing, print_lost
+from weir_dev.demo.stack import DAYS
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+BLOCKS = re.findall(r"(?s)```python\n(.*?)```", README)
+PICTURE = re.findall(r"(?s)```\n\$ ./weir demo\n  ...\n(.*?)```", README)
 
 
 @pytest.fixture(scope="module")
@@ -36,3 +46,48 @@ def test_each_stage_names_a_function_that_takes_its_inputs(example):
 
 def test_a_pipeline_takes_about_twenty_lines():
     assert sum(bool(line.strip()) for block in BLOCKS for line in block.splitlines()) <= 25
+
+
+def task_instances(names):
+    """Task instances by their names, `join[0..2]` for three."""
+    found = []
+    for task_id, first, last in re.findall(r"([\w-]+)(?:\[(\d+)(?:\.\.(\d+))?\])?", names):
+        indexes = range(int(first), int(last or first) + 1) if first else [-1]
+        found += [TaskInstance(task_id=task_id, map_index=index, run_id="run", state="success", try_number=1, note="") for index in indexes]
+    return found
+
+
+def test_the_picture_is_what_the_demo_prints():
+    """The picture has the sizes and the reasons of a run; for these, the demo's code prints exactly the picture."""
+    again = {
+        "by_carrier[0]": "try 2: cleared by a person, backtrack; try 3: retry, committed",
+        "join[0]": "missing, expected the manifest, found no such file; needed by by_carrier[0]",
+    }
+    spared = {
+        "by_carrier[1], by_route[0..1]": "only if the digest of join[0] changes, and it did not",
+        "flights-clean[0..2], join[1], planes, weather": "nothing it reads is made again",
+        "report-delays": "only if the digest of by_carrier[0], by_carrier[1], by_route[0] or by_route[1] "
+        "changes, and it did not",
+        "weir_close": "only if the digest of report-delays[0] changes, and it did not",
+    }
+    assert list(again) == list(EXPECTED_TRIES)
+    reasons = {one: why for names, why in (again | spared).items() for one in task_instances(names)}
+    tries = {one: (1, 1 + EXPECTED_TRIES[str(one)]) for one in reasons if str(one) in EXPECTED_TRIES}
+    consumers = (f"{CONSUMER}[0]", f"{CONSUMER}[1]")
+    lost = LostPartition(name=f"{LOST} by {LOST_KEY}", folder="folder", rows=519, bytes=11833, consumers=consumers, held_results=14)
+    console = Console(file=StringIO(), width=120)
+    print_found(console, DAMAGED_DAY, lost, len(reasons) * len(DAYS), [])
+    print_lost(console, DAMAGED_DAY, lost, 2)
+    print_cleared(console, DAMAGED_DAY, f"{CONSUMER}[{CONSUMER_SUBTASK}]")
+    others = len(DAYS) - 1
+    print_healing(
+        console, Healing(tries, reasons, [one for one in reasons if one not in tries], len(reasons) * others, others)
+    )
+    checks = [DayCheck(day, 1, rows, None) for day, rows in zip(DAYS, (180, 190), strict=True)]
+    print_checks(console, checks, sorted(EXPECTED_TRIES), None)
+    assert lines(PICTURE[0]) == lines(console.file.getvalue())
+
+
+def lines(text):
+    """The lines that are not empty."""
+    return [line.rstrip() for line in text.splitlines() if line.strip()]

@@ -23,7 +23,7 @@ app.command()(chaos.chaos)
     add_help_option=False,
 )
 def test(context: typer.Context) -> None:
-    """Run the tests, in several processes unless a path follows; --soak runs those that take long. The rest is pytest's."""
+    """Run the tests, in several processes unless a path follows; --soak runs the long ones. All else is pytest's."""
     os.chdir(project_root())
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", "pytest", "-n", "auto", *context.args])  # noqa: S606  no shell is wanted

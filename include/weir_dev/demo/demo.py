@@ -6,11 +6,9 @@ exactly the expected task instances ran again, and every published row was compa
 
 from __future__ import annotations
 
-import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import date, timedelta
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from weir.cli.airflow_api import AirflowApi, DagRun, TaskInstance
@@ -43,63 +41,39 @@ from weir_dev.demo.report import (
     reason_in_short,
     unexpected_reruns,
 )
-from weir_dev.project import project_root, state_folder
+from weir_dev.demo.stack import DAG, DAYS, new_stack
 from weir_dev.stack.credentials import PERSON
-from weir_dev.stack.stack import Stack
-from weir_dev.stack.state import StackRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
+    from datetime import date
 
     from rich.console import Console
 
+    from weir_dev.stack.stack import Stack
 
-DAG: Final = "flight_delays"
 SINK: Final = "delays"
-FIRST_DAY: Final = date(2013, 1, 1)
-DAYS: Final = tuple(FIRST_DAY + timedelta(days=number) for number in range(2))
 DAMAGED_DAY: Final = DAYS[0]
 LOST, LOST_KEY = "join[0]", "carrier"
 CONSUMER, CONSUMER_SUBTASK = "by_carrier", 0
-
 EXPECTED_TRIES: Final = {f"{CONSUMER}[{CONSUMER_SUBTASK}]": 2, LOST: 1}
 """The further tries that the loss costs: the consumer finds the result missing, its producer makes it again, and the
 consumer reads it. No other task instance has a reason to run."""
 
-ENVIRONMENT: Final = {
-    "WEIR_FLIGHTS_LAST_DAY": DAYS[-1].isoformat(),
-    # Nothing is to be released between the end of a run and the lease that the demo takes on its results, whatever
-    # the person's own settings say.
-    "WEIR_KEEP": "7 days",
-    # No process is killed here, and one that a busy machine delays is neither dead nor to be killed.
-    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "300",
-    "AIRFLOW__WORKERS__MAX_FAILED_HEARTBEATS": "60",
-    "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "300",
-    "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "600",
-    # The DAG file does not change while the demo runs: parsing it every five seconds takes a quarter of a core.
-    "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "300",
-    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",
-    "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.25",
-    # In two minutes, what the JVM's optimising compiler costs does not come back.
-    "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-}
-
-POLL_SECONDS: Final = 0.5
+POLL_SECONDS: Final = 1.0
 PATIENCE_SECONDS: Final = 1800.0
 _UNFINISHED: Final = frozenset(
     {None, "scheduled", "queued", "running", "restarting", "deferred", "up_for_retry", "up_for_reschedule"}
 )
-
 _T = TypeVar("_T")
 
 
 def run_demo(console: Console) -> bool:
     """Run the demo in a stack of its own, and report whether everything is as it should be."""
     progress = Progress(console)
-    folder = state_folder() / "demo"
     with progress.phase("starting Airflow and Spark"):
-        stack = _new_stack(progress)
+        stack = new_stack(lambda state: progress.say(state.describe()))
         stack.start()
     try:
         console.print(
@@ -114,29 +88,7 @@ def run_demo(console: Console) -> bool:
     finally:
         with progress.phase("stopping Airflow and Spark"):
             stack.stop()
-        console.print(f"Logs, results and the ledger of the demo are in [bold]{folder}[/] until the next one.")
-
-
-def _new_stack(progress: Progress) -> Stack:
-    root = project_root()
-    folder = state_folder() / "demo"
-    request = StackRequest.owned_by_this_process(
-        folder=folder,
-        dags=(folder / "dags",),
-        plugins=root / "plugins",
-        cache=state_folder() / "cache",
-        environment=dict(ENVIRONMENT),
-        has_triggerer=False,  # no task of the demo is deferred
-    )
-    stack = Stack(request, on_change=lambda state: progress.say(state.describe()))
-    if stack.is_running():
-        raise Misconfigured(f"another demo is running, at {stack.url}: wait until it ends")
-    stack.stop()  # what a demo that was killed has left
-    shutil.rmtree(folder, ignore_errors=True)
-    # Only the demo's DAG: without Weir's upkeep and the other examples, which would take a third of a small machine.
-    (folder / "dags").mkdir(parents=True)
-    (folder / "dags" / f"{DAG}.py").symlink_to(root / "dags" / f"{DAG}.py")
-    return stack
+        console.print(f"Logs, results and the ledger of the demo are in [bold]{stack.folder}[/] until the next one.")
 
 
 @dataclass(frozen=True, slots=True)

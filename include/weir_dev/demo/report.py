@@ -107,8 +107,8 @@ def in_short(instances: Sequence[TaskInstance]) -> str:
 
 
 def reason_in_short(reason: str, lost: LostPartition) -> str:
-    """Leave out of a reason what has been said already: which result was lost, and in which folder it was."""
-    return re.sub(r"^\S+ \([^)]*\) of \S+: ", "", reason).replace(f"{lost.folder}/", "")
+    """Leave out of a reason what has been said already: which result was lost, and the path of its manifest."""
+    return re.sub(r"^\S+ \([^)]*\) of \S+: ", "", reason).replace(f" {lost.folder}/manifest.json", "")
 
 
 def _table(columns: int) -> Table:

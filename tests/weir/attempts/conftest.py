@@ -165,7 +165,7 @@ def drive(flow):
     with fast_folder() as folder:
         store, steps = Store.open(str(folder / "store")), []
         ledger = new_ledger(folder / "ledger.db")
-        services = Services(ledger, store, now=lambda: airflow.time)
+        services = Services(ledger=ledger, store=store, now=lambda: airflow.time)
         airflow = Airflow(services, FakeEngine(store, {}), flow)
         airflow.steps = steps
         ports = FakeTaskPorts(airflow, Steps(services, steps))

@@ -101,5 +101,5 @@ def test_any_other_error_of_the_booking_fails_the_task_and_names_both(trouble):
 
 
 def test_what_was_booked_is_the_answer():
-    booked = FailureDecision(Action.RETRY, 7, "fixed-delay")
+    booked = FailureDecision(action=Action.RETRY, delay_seconds=7, reason="fixed-delay")
     assert decide_failure(BUG, 999, lambda: booked) is booked

@@ -28,14 +28,13 @@ def test_neighbours_of_a_mapped_task_are_named_together():
     assert in_short(found) == "by[0], by[2], clean[0..2], join[1], weather"
 
 
-def test_a_reason_leaves_out_which_result_was_lost_and_its_folder():
+def test_a_reason_leaves_out_which_result_was_lost_and_the_path_of_its_manifest():
     reason = (
-        "join[0] (by-carrier) of flights@e: missing, expected flights/e/join/by-carrier/0/t1/manifest.json, found no "
-        "such file; needed by by_carrier[0]"
+        "join[0] (by-carrier) of flights@e: missing, expected the manifest "
+        "flights/e/join/by-carrier/0/t1/manifest.json, found no such file; needed by by_carrier[0]"
     )
-    assert (
-        reason_in_short(reason, LOST) == "missing, expected manifest.json, found no such file; needed by by_carrier[0]"
-    )
+    said = reason_in_short(reason, LOST)
+    assert said == "missing, expected the manifest, found no such file; needed by by_carrier[0]"
 
 
 def test_any_other_reason_stays_as_it_is():
