@@ -81,7 +81,7 @@ app.add_typer(state_commands.state_app, name="state")
     add_help_option=False,
 )
 def test(context: typer.Context) -> None:
-    """Run the tests, in several processes unless a path follows; --soak runs those that take long. All else is pytest's."""
+    """Run the tests, in several processes unless a path follows; with --soak those that take long."""
     os.chdir(project_root())
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", "pytest", "-n", "auto", *context.args])  # noqa: S606  no shell is wanted
