@@ -5,7 +5,7 @@ from sqlalchemy import select
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, list_state, sink, source
 from weir.formats.codec import manifest_from_json
 from weir.ledger.database.tables import AttemptRow, CheckpointRow, DataflowRow, ResultRow
-from weir.snapshots.restore import Wish
+from weir.snapshots.restore import RestoreRequest
 from weir.snapshots.restore import restore as restore_snapshot
 from weir.snapshots.savepoint import Asked, create
 from weir.store.store import Store
@@ -92,7 +92,7 @@ def attempts_of_day(world, day, dataflow="ladder"):
 
 def restore(world, source, **more):
     """Restore, as the command line does."""
-    return restore_snapshot(world.services, Wish("ladder", str(source), **more), Store.open)
+    return restore_snapshot(world.services, RestoreRequest("ladder", str(source), **more), Store.open)
 
 
 def second_airflow(world, flow):

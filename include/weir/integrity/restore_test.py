@@ -31,7 +31,7 @@ from weir.ledger.runs import ensure_dataflow, runs_of, topology_of
 from weir.quality.ledger import enter_checks
 from weir.quality.rules import told
 from weir.quality.stored_checks import checking_job, checks_now, recorded_by, to_check
-from weir.snapshots.restore import Wish, restore
+from weir.snapshots.restore import RestoreRequest, restore
 from weir.snapshots.restored_results import makers_in, partitions_in
 from weir.snapshots.scratch import DrillPlace, drill_place
 from weir.snapshots.source import (
@@ -133,7 +133,9 @@ def _drill(services: Services, found: DrillSource, source: Source, open_store: O
     with drill_place(services) as place:
         _tell_of(place, source)
         try:
-            restored = restore(place.services, Wish(made.dataflow, found.name, fork=place.dataflow), open_store)
+            restored = restore(
+                place.services, RestoreRequest(made.dataflow, found.name, fork=place.dataflow), open_store
+            )
         except Misconfigured as error:
             return Drilled(dataflow=made.dataflow, source=found.told, epoch=made.epoch, problem=str(error))
         checks = _looked_at(services, place, source, check)

@@ -40,7 +40,7 @@ ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RestoreRequest:
     """What a person asks for: the dataflow, and the number, name or folder of what it goes on from.
 
     `fork` names the dataflow that is to begin with it. `allows_non_restored`: the next epoch may do without states.
@@ -100,7 +100,7 @@ class _Plan:
     told: Restored
 
 
-def restore(services: Services, wish: Wish, open_store: OpenStore) -> Restored:
+def restore(services: Services, wish: RestoreRequest, open_store: OpenStore) -> Restored:
     """Let a dataflow go on from a checkpoint or savepoint; nothing is changed where it cannot.
 
     Raises Misconfigured for what does not exist, is not whole or not kept, does not fit the present dataflow or is in
@@ -119,7 +119,7 @@ def restore(services: Services, wish: Wish, open_store: OpenStore) -> Restored:
     return _restore(services, wish, source, store_id)
 
 
-def _require_sensible(wish: Wish, checkpoint: Checkpoint) -> None:
+def _require_sensible(wish: RestoreRequest, checkpoint: Checkpoint) -> None:
     if wish.fork is None and checkpoint.dataflow != wish.dataflow:
         raise Misconfigured(
             f"this is a savepoint of {checkpoint.dataflow}, not of {wish.dataflow}: `weir restore "
@@ -131,7 +131,7 @@ def _require_sensible(wish: Wish, checkpoint: Checkpoint) -> None:
         Dataflow.from_json(named(checkpoint, wish.fork).pinned)  # whether it may have that name
 
 
-def _restore(services: Services, wish: Wish, source: Source, store_id: str) -> Restored:
+def _restore(services: Services, wish: RestoreRequest, source: Source, store_id: str) -> Restored:
     with services.ledger.transaction() as session:
         plan = _plan(session, wish, source)
     if wish.is_dry:
@@ -155,7 +155,7 @@ def _is_committed(services: Services, making: Sequence[RestoredPartition]) -> bo
         return any(session.get(AttemptRow, each.manifest.attempt) is not None for each in making[:1])
 
 
-def _plan(session: Session, wish: Wish, source: Source) -> _Plan:
+def _plan(session: Session, wish: RestoreRequest, source: Source) -> _Plan:
     """What is to be done, and what follows from it. Raises Misconfigured."""
     checkpoint = named(source.checkpoint, wish.target)
     wanted = partitions_in(checkpoint)
@@ -192,7 +192,7 @@ def _plan(session: Session, wish: Wish, source: Source) -> _Plan:
     return _Plan(topology, is_repinned, replaced, told)
 
 
-def _require_fitting(session: Session, wish: Wish, checkpoint: Checkpoint) -> None:
+def _require_fitting(session: Session, wish: RestoreRequest, checkpoint: Checkpoint) -> None:
     """Check what is restored against the dataflow that goes on from it, as far as that has ever begun."""
     pinned = select(RunRow.pinned).where(
         RunRow.dataflow == wish.target, RunRow.pinned.is_not(None), RunRow.dag_id != NO_DAG
@@ -225,7 +225,7 @@ def _state_names(checkpoint: Checkpoint) -> tuple[str, ...]:
 def _commit(
     session: Session,
     services: Services,
-    wish: Wish,
+    wish: RestoreRequest,
     source: Source,
     plan: _Plan,
     making: Sequence[RestoredPartition],
@@ -267,7 +267,7 @@ def _commit(
     )
 
 
-def _row(services: Services, wish: Wish, source: Source, lineage: int) -> RestoreRow:
+def _row(services: Services, wish: RestoreRequest, source: Source, lineage: int) -> RestoreRow:
     return RestoreRow(
         dataflow=wish.target,
         epoch=source.checkpoint.epoch,

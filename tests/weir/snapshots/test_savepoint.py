@@ -24,7 +24,7 @@ from weir.formats.codec import checkpoint_from_json
 from weir.formats.paths import number_path
 from weir.ledger.database.tables import CheckpointRow
 from weir.rebuild.rebuild import rebuild
-from weir.snapshots.restore import Wish
+from weir.snapshots.restore import RestoreRequest
 from weir.snapshots.restore import restore as restore_snapshot
 from weir.snapshots.savepoint import Asked, create, drop, savepoints, show, tidy
 from weir.store.store import Store
@@ -82,7 +82,7 @@ def test_one_that_was_moved_elsewhere_is_restored_from_there_when_all_else_is_go
     (tmp_path / "new" / "store").mkdir(parents=True)
     other = World(tmp_path / "new", aircraft())
     other.services.store_id()
-    done = restore_snapshot(other.services, Wish("ladder", f"{tmp_path}/moved"), Store.open)
+    done = restore_snapshot(other.services, RestoreRequest("ladder", f"{tmp_path}/moved"), Store.open)
     shutil.rmtree(tmp_path / "moved")
     assert (done.epoch, states_of(other, 2)) == (EPOCHS[1], right)
     run_days(other.airflow, 3)

@@ -22,7 +22,7 @@ from weir.errors import Misconfigured, WeirError
 from weir.ledger.runs import runs_of
 from weir.retention.checkpoints import keep_checkpoints
 from weir.retention.sweep import sweep
-from weir.snapshots.restore import Wish, restore
+from weir.snapshots.restore import RestoreRequest, restore
 from weir.snapshots.savepoint import Asked, create, tidy
 from weir.store.store import Store
 from weir.testing.fakes.airflow import Killed
@@ -84,7 +84,7 @@ def go_back(world: World, event: Event) -> None:
     kept = sorted(row.number for row in world.witness.snapshots.known.values() if row.is_usable)
     if kept:
         fork = FORK if event.verb is Verb.FORK else None
-        wish = Wish(world.airflow.flow.name, str(kept[event.number % len(kept)]), fork)
+        wish = RestoreRequest(world.airflow.flow.name, str(kept[event.number % len(kept)]), fork)
         _let(world, lambda: restore(world.services, wish, _elsewhere), event.fate)
 
 
