@@ -22,7 +22,7 @@ from weir.formats.codec import manifest_from_json
 from weir.formats.paths import MANIFEST
 from weir.ledger.database.tables import AttemptRow, QualityCheckRow, ResultRow
 from weir.snapshots.restore import RestoreRequest, restore
-from weir.snapshots.savepoint import Asked, create
+from weir.snapshots.savepoint import SavepointRequest, create
 from weir.store.published import published
 
 pytestmark = pytest.mark.e2e
@@ -138,7 +138,7 @@ def test_a_restored_state_with_a_changed_row_is_read_by_nobody(driver):
     driver.run(SECOND)
     driver.green()
     services = Services(ledger=driver.ledger, store=driver.store)
-    savepoint = create(services, Asked(driver.dag, None, None, None), open_store)
+    savepoint = create(services, SavepointRequest(driver.dag, None, None, None), open_store)
     restore(services, RestoreRequest(driver.dag, savepoint.name, fork="fork"), open_store)
     change_a_row(restored_file(driver))
     fork = driver.beside("fork", **FORK)

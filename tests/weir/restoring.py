@@ -7,7 +7,7 @@ from weir.formats.codec import manifest_from_json
 from weir.ledger.database.tables import AttemptRow, CheckpointRow, DataflowRow, ResultRow
 from weir.snapshots.restore import RestoreRequest
 from weir.snapshots.restore import restore as restore_snapshot
-from weir.snapshots.savepoint import Asked, create
+from weir.snapshots.savepoint import SavepointRequest, create
 from weir.store.store import Store
 from weir.testing.fakes.airflow import FakeAirflow
 
@@ -106,7 +106,7 @@ def keep_savepoints(world, *days):
     """Make a savepoint of each day, named after it."""
     numbers = {epoch: number for number, epoch in checkpoints(world).items()}
     for day in days:
-        asked = Asked("ladder", numbers[EPOCHS[day - 1]], name=f"day{day}")
+        asked = SavepointRequest("ladder", numbers[EPOCHS[day - 1]], name=f"day{day}")
         create(world.services, asked, Store.open)
 
 

@@ -40,7 +40,7 @@ ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SavepointRequest:
     """A savepoint to be made: of which checkpoint (None: the newest), where (None: in the store), and named how."""
 
     dataflow: str
@@ -69,7 +69,7 @@ class Savepoint:
         return self.url.rpartition("/")[2]
 
 
-def create(services: Services, asked: Asked, open_store: OpenStore) -> Savepoint:
+def create(services: Services, asked: SavepointRequest, open_store: OpenStore) -> Savepoint:
     """Copy all that a checkpoint consists of to a folder that needs nothing else.
 
     Raises Misconfigured if there is no such checkpoint, or the place is taken; Retryable if a store does not answer.
@@ -86,7 +86,7 @@ def create(services: Services, asked: Asked, open_store: OpenStore) -> Savepoint
     return _create(services, asked, open_store)
 
 
-def _create(services: Services, asked: Asked, open_store: OpenStore) -> Savepoint:
+def _create(services: Services, asked: SavepointRequest, open_store: OpenStore) -> Savepoint:
     with services.ledger.transaction() as session:
         row = _wanted(session, asked)
     source = read_checkpoint(services, asked.dataflow, row.number)
@@ -106,7 +106,7 @@ def _create(services: Services, asked: Asked, open_store: OpenStore) -> Savepoin
         raise
 
 
-def _wanted(session: Session, asked: Asked) -> CheckpointRow:
+def _wanted(session: Session, asked: SavepointRequest) -> CheckpointRow:
     kept = [row for row in retained_snapshots(session, asked.dataflow) if not row.folder]
     if asked.checkpoint is None and kept:
         return max(kept, key=lambda row: (row.epoch, row.number))
@@ -121,7 +121,7 @@ def _wanted(session: Session, asked: Asked) -> CheckpointRow:
     raise Misconfigured(f"{asked.dataflow} has not {wanted} to make a savepoint of; it keeps {listed}")
 
 
-def _folder(services: Services, asked: Asked, number: int, open_store: OpenStore) -> Folder:
+def _folder(services: Services, asked: SavepointRequest, number: int, open_store: OpenStore) -> Folder:
     name = asked.name or (f"{number:08d}" if asked.to is None else f"{asked.dataflow}-{number:08d}")
     if "/" in name or name.startswith((".", "_")) or name.isspace() or (asked.name is not None and name.isdigit()):
         raise Misconfigured(f"a savepoint cannot be named {name!r}: write a plain name that is not a number")

@@ -23,7 +23,7 @@ from weir.ledger.runs import runs_of
 from weir.retention.checkpoints import keep_checkpoints
 from weir.retention.sweep import sweep
 from weir.snapshots.restore import RestoreRequest, restore
-from weir.snapshots.savepoint import Asked, create, tidy
+from weir.snapshots.savepoint import SavepointRequest, create, tidy
 from weir.store.store import Store
 from weir.testing.fakes.airflow import Killed
 from weir.testing.simulator.airflow import SimulatedAirflow
@@ -75,7 +75,7 @@ def make_savepoint(world: World, event: Event) -> None:
     """A person copies a checkpoint."""
     kept = sorted(row.number for row in world.witness.snapshots.known.values() if row.is_retained)
     if kept:
-        asked = Asked(world.airflow.flow.name, kept[event.number % len(kept)])
+        asked = SavepointRequest(world.airflow.flow.name, kept[event.number % len(kept)])
         _let(world, lambda: create(world.services, asked, _elsewhere), event.fate)
 
 
