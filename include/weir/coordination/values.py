@@ -24,7 +24,7 @@ from weir.topology.regions import RegionId, Topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateShare:
+class AssignedState:
     """What a subtask goes on from of one state: files of its key groups, and their tallies where they are known."""
 
     state: State
@@ -125,7 +125,7 @@ class Begun:
     reads: tuple[InputRead, ...]
     inputs: tuple[InputFiles, ...]
     interrupt: tuple[SparkWork, ...]
-    states: Mapping[str, StateShare] = field(default_factory=dict)
+    states: Mapping[str, AssignedState] = field(default_factory=dict)
     """The keyed states that it goes on from, by name."""
 
 

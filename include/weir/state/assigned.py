@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from weir.coordination.registered import Registered
 from weir.coordination.services import Services
-from weir.coordination.values import StateShare
+from weir.coordination.values import AssignedState
 from weir.dataflow.state import State, StateKind
 from weir.dataflow.state_evolution import Evolution, evolution, problems
 from weir.dataflow.state_schema import fields_of_json
@@ -32,12 +32,12 @@ from weir.topology.key_groups import key_group_range
 from weir.topology.regions import InputPartitions, PartitionId
 
 
-def state_shares(
+def assigned_states(
     registered: Registered,
     state: RunState,
     manifests: Mapping[PartitionId, Manifest],
     compactions: Compactions = types.MappingProxyType({}),
-) -> dict[str, StateShare]:
+) -> dict[str, AssignedState]:
     """The keyed states that the attempt's region goes on from, by name; of what was compacted that is read."""
     shares = {}
     for read in state.inputs(registered.attempt.region):
@@ -54,7 +54,7 @@ def _share(
     read: InputPartitions,
     manifests: Mapping[PartitionId, Manifest],
     compactions: Compactions,
-) -> StateShare:
+) -> AssignedState:
     assert read.key_groups is not None  # noqa: S101  # keyed
     evolved, until = _evolution(run, kept, state, read, manifests)
     files = [file for each in read.partitions for file in compacted_files(manifests[each], compactions)]
@@ -64,7 +64,7 @@ def _share(
         content = manifests[alone[0]].state if alone and not evolved.is_changed else None
         tallies = None if content is None else visible(content.tallies, until)
     files_to_read = share_of(files, read.key_groups, until)
-    return StateShare(
+    return AssignedState(
         state=kept,
         key_groups=read.key_groups,
         files=files_to_read,
@@ -98,7 +98,7 @@ def _range_of(state: RunState, partition: PartitionId, read: InputPartitions) ->
     return key_group_range(read.layout.max_parallelism, parallelism, partition.subtask)
 
 
-def state_to_read(services: Services, run: Run, share: StateShare) -> StateToRead:
+def state_to_read(services: Services, run: Run, share: AssignedState) -> StateToRead:
     """What the job is told of it."""
     files = files_to_read(services.store, share.files)
     updated = 0 if share.expired_until is None else epoch_seconds(run.epoch)
@@ -139,7 +139,7 @@ def needs_others(dataflow: str, files: Iterable[StateFile]) -> bool:
     return any(not file.folder.startswith(f"{dataflow}/") for file in files)
 
 
-def state_content(run: Run, share: StateShare, output: OutputReport) -> StateContent | None:
+def state_content(run: Run, share: AssignedState, output: OutputReport) -> StateContent | None:
     """What a partition of keyed state consists of once the job has written what has changed."""
     if output.state is None:
         return None
