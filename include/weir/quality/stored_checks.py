@@ -24,7 +24,7 @@ from weir.ledger.restores import NO_DAG
 from weir.ledger.runs import topology_of
 from weir.quality.suites import read_suite
 from weir.state.assigned import files_to_read
-from weir.state.file_rules import epoch_seconds, expired_until, share_of
+from weir.state.file_rules import assigned_files, epoch_seconds, expired_until
 from weir.store.store import Store
 from weir.topology.key_groups import key_group_range
 from weir.topology.partitions import Layout
@@ -101,7 +101,7 @@ def _state(store: Store, dataflow: Dataflow, state: State, manifest: Manifest, r
     """All of the partition, as the epoch that made it saw it: a later one may see less of it."""
     assert manifest.state is not None  # noqa: S101  # of keyed state
     until = expired_until(state, manifest.epoch)
-    files = share_of(manifest.state.files, _key_groups(dataflow, manifest), until)
+    files = assigned_files(manifest.state.files, _key_groups(dataflow, manifest), until)
     return StateToRead(
         state=state,
         files=files_to_read(store, files),

@@ -26,7 +26,7 @@ from weir.formats.manifest import Manifest, StateContent, StateFile, StateTally
 from weir.formats.region_job import OutputReport, StateFileToRead, StateToRead
 from weir.ledger.runs import Run, epoch_of_run
 from weir.state.compactions import Compactions, compacted_files
-from weir.state.file_rules import epoch_seconds, expired_until, share_of, visible
+from weir.state.file_rules import assigned_files, epoch_seconds, expired_until, visible
 from weir.store.store import Store
 from weir.topology.key_groups import key_group_range
 from weir.topology.regions import InputPartitions, PartitionId
@@ -63,7 +63,7 @@ def _share(
         alone = [each for each in read.partitions if _range_of(state, each, read) == read.key_groups]
         content = manifests[alone[0]].state if alone and not evolved.is_changed else None
         tallies = None if content is None else visible(content.tallies, until)
-    files_to_read = share_of(files, read.key_groups, until)
+    files_to_read = assigned_files(files, read.key_groups, until)
     return AssignedState(
         state=kept,
         key_groups=read.key_groups,

@@ -33,7 +33,7 @@ from weir.state.compactions import (
     enter_compaction,
     present_compactions,
 )
-from weir.state.file_rules import expired_until, runs_to_merge, share_of, visible
+from weir.state.file_rules import assigned_files, expired_until, runs_to_merge, visible
 from weir.store.errors import NotFound
 from weir.topology.key_groups import key_group_range
 from weir.topology.partitions import Layout
@@ -198,10 +198,10 @@ def _with_earlier(
     own = [each for each in manifest.state.files if each.epoch == run.epoch]
     before = _manifests(services, [(each.run, each.attempt, each.stage, each.subtask) for each in read])
     plain = [file for each in before for file in (each.state.files if each.state else ())]
-    if list(share_of(plain, groups, until)) != kept:
+    if list(assigned_files(plain, groups, until)) != kept:
         return manifest.state.files  # it has gone on from what was compacted, or from something else
     better = [file for each in before for file in compacted_files(each, compacted)]
-    return (*share_of(better, groups, until), *own)
+    return (*assigned_files(better, groups, until), *own)
 
 
 def _manifests(services: Services, wanted: Sequence[tuple[str, str, str, int]]) -> list[Manifest]:

@@ -27,7 +27,7 @@ def expired_until(state: State, epoch: str) -> int | None:
     return None if time is None else epoch_seconds(epoch) - int(time.total_seconds())
 
 
-def share_of(
+def assigned_files(
     files: Iterable[StateFile], key_groups: tuple[int, int], expired_until: int | None
 ) -> tuple[StateFile, ...]:
     """What a subtask with these key groups goes on from, oldest epoch first: nothing is rewritten, whoever wrote it.

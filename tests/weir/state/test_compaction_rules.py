@@ -9,7 +9,7 @@ import pytest
 
 from weir.formats.manifest import DataFile, Segment, StateFile
 from weir.state.compaction_rules import WORTH_CLEANING, Limits, after, amplification, bytes_of, merges_of
-from weir.state.file_rules import runs_to_merge, share_of
+from weir.state.file_rules import assigned_files, runs_to_merge
 
 GROUPS = 16
 ROW = 2_000
@@ -209,7 +209,7 @@ def test_after_a_change_of_parallelism_shares_of_old_files_are_merged_and_counte
                 StateFile("folder", _named(file, f"{file.path}-{each.key_groups[0]}"), file.epoch, file.key_groups)
                 for file in each.files
             ]
-            model.files = share_of([*model.files, *renamed], groups, None)
+            model.files = assigned_files([*model.files, *renamed], groups, None)
             model.truth |= {key: value for key, value in each.truth.items() if groups[0] <= key % GROUPS <= groups[1]}
         assert model.compact(0) == ()
         model.runs = 2

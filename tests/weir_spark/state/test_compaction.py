@@ -13,7 +13,7 @@ from weir.dataflow import keyed_state
 from weir.formats.manifest import StateFile
 from weir.formats.region_job import MergeToWrite, RegionJob, StateFileToRead, StateToRead
 from weir.state.compaction_rules import Limits, after, merges_of
-from weir.state.file_rules import epoch_seconds, runs_to_merge, share_of
+from weir.state.file_rules import assigned_files, epoch_seconds, runs_to_merge
 from weir.store.seal import seal
 from weir.topology.partitions import KEY_GROUP_COLUMN, Layout
 from weir_spark.state.compaction import compact
@@ -87,7 +87,7 @@ class History:
 
     def compact(self, limits, parts=1):
         """Merge what the policy says."""
-        files = share_of(self.files, (0, GROUPS - 1), self.until)
+        files = assigned_files(self.files, (0, GROUPS - 1), self.until)
         merges = merges_of(files, len(self.truth), limits)
         to_write = []
         for number, merge in enumerate(merges):

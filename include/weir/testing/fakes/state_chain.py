@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from weir.formats.manifest import StateContent, StateFile, StateTally
 from weir.formats.region_job import OutputReport, OutputToWrite, StateFileToRead, StateToRead
-from weir.state.file_rules import epoch_seconds, share_of, visible
+from weir.state.file_rules import assigned_files, epoch_seconds, visible
 from weir.topology.key_groups import key_group_range
 from weir.topology.partitions import Layout
 from weir.units import time_from_text
@@ -62,7 +62,7 @@ class StateChain:
     def share(self, epoch: str, key_groups: KeyGroups) -> tuple[StateFile, ...]:
         """The files of these key groups."""
         files = [file for content in self.partitions.values() for file in content.files]
-        return share_of(files, key_groups, self.expired_until(epoch))
+        return assigned_files(files, key_groups, self.expired_until(epoch))
 
     def output(self, epoch: str) -> OutputToWrite:
         """A partition to write."""
