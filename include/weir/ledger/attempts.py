@@ -105,7 +105,7 @@ def end(
         row.labels = {TYPE: failure.value}
 
 
-def nobodys_attempt(
+def synthetic_attempt(
     run: RunRow,
     region: RegionId,
     attempt: str,

@@ -27,7 +27,7 @@ from weir.formats.manifest import InputRead, Manifest, Stored
 from weir.formats.paths import pointer_path
 from weir.formats.pointer import Pointer
 from weir.formats.run_record import RunRecord
-from weir.ledger.attempts import LIVE, Origin, end, nobodys_attempt
+from weir.ledger.attempts import LIVE, Origin, end, synthetic_attempt
 from weir.ledger.database.tables import (
     AttemptRow,
     ConsumptionRow,
@@ -134,7 +134,7 @@ def _attempt(run: str, region: RegionId, try_number: int | None = None) -> Any:
 def _attempt_row(run: RunRow, topology: Topology, candidate: Candidate) -> AttemptRow:
     region, at = candidate.region, datetime.fromisoformat(candidate.created_at)
     index = topology.region(region.name).map_index(region.subtask)
-    return nobodys_attempt(
+    return synthetic_attempt(
         run,
         region,
         candidate.attempt,
@@ -237,7 +237,7 @@ def restore_publications(session: Session, run: RunRow, pointers: Iterable[Point
     is_new = session.get(AttemptRow, closing) is None
     if is_new and session.scalar(_attempt(run.id, CLOSE, _try_number(closing))) is None:
         number, state = _try_number(closing), AttemptState.COMMITTED
-        session.add(nobodys_attempt(run, CLOSE, closing, -1, number, 0, at, state, Origin.REBUILT))
+        session.add(synthetic_attempt(run, CLOSE, closing, -1, number, 0, at, state, Origin.REBUILT))
         session.flush()
         visible = {pointer.sink: pointer for pointer in every}
         _restore_reads(session, closing, [read for each in visible.values() for read in _published_reads(run.id, each)])

@@ -20,7 +20,7 @@ from weir.formats.codec import manifest_from_json, manifest_to_json
 from weir.formats.manifest import DataFile, Manifest, StateContent, parsed_digest
 from weir.formats.paths import MANIFEST
 from weir.formats.savepoint import FileCopy, Place, copies_of, moved
-from weir.ledger.attempts import Origin, nobodys_attempt
+from weir.ledger.attempts import Origin, synthetic_attempt
 from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.ledger.results import NewResult, replace_results
 from weir.ledger.runs import run_key
@@ -195,7 +195,7 @@ def commit_restored(
         attempt, number = parts[0].manifest.attempt, _next_number(session, row.id, region)
         now, state = services.now(), AttemptState.COMMITTED
         session.add(
-            nobodys_attempt(row, region, attempt, indexes[region], number, lineage, now, state, Origin.RESTORED)
+            synthetic_attempt(row, region, attempt, indexes[region], number, lineage, now, state, Origin.RESTORED)
         )
         session.flush()
         new = [_write(services, each, number, lineage) for each in parts]
