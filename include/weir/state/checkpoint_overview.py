@@ -18,7 +18,7 @@ from weir.ledger.database.tables import CheckpointRow, DataflowRow, ResultRow
 from weir.state.checkpoint_content import read_checkpoint
 from weir.state.compaction_rules import Amplification, amplification
 from weir.state.compactions import compaction_rows
-from weir.state.file_rules import runs_to_merge
+from weir.state.file_rules import sorted_runs
 
 SUBSUMED, DROPPED = "subsumed", "dropped"
 """How a completed one is called that is not retained any more."""
@@ -121,7 +121,7 @@ def _amplification(checkpoint: Checkpoint, changed: int, compacted: int) -> Ampl
     together = amplification(
         (file for part in parts for file in part.files), sum(part.rows for part in parts), changed, compacted
     )
-    return Amplification(_most(runs_to_merge(part.files) for part in parts), together.writing, together.space)
+    return Amplification(_most(sorted_runs(part.files) for part in parts), together.writing, together.space)
 
 
 def _most(numbers: Iterable[int]) -> int:

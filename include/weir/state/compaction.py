@@ -33,7 +33,7 @@ from weir.state.compactions import (
     enter_compaction,
     present_compactions,
 )
-from weir.state.file_rules import assigned_files, expired_until, runs_to_merge, visible
+from weir.state.file_rules import assigned_files, expired_until, sorted_runs, visible
 from weir.store.errors import NotFound
 from weir.topology.key_groups import key_group_range
 from weir.topology.partitions import Layout
@@ -300,7 +300,7 @@ def _read_bytes(merge: Merge) -> int:
 
 def _told(new: NewCompaction, part: PartToCompact) -> str:
     return (
-        f"{_name(new)}: {runs_to_merge(part.files)} runs are {runs_to_merge(new.files)} now; "
+        f"{_name(new)}: {sorted_runs(part.files)} runs are {sorted_runs(new.files)} now; "
         f"{told_size(new.read_bytes)} read, {told_size(new.written_bytes)} written"
     )
 

@@ -20,7 +20,7 @@ from itertools import pairwise
 from math import comb
 
 from weir.formats.manifest import StateFile
-from weir.state.file_rules import overlap, runs_to_merge
+from weir.state.file_rules import overlap, sorted_runs
 
 CHANGED_SHARE = 2
 """How many bytes an epoch's compaction may write for each byte that it changed, besides the budget."""
@@ -310,7 +310,7 @@ def amplification(
     known = tuple(files)
     stored = sum({each.path: each.file.rows for each in known}.values())
     return Amplification(
-        runs_to_merge(known),
+        sorted_runs(known),
         (changed_bytes + compacted_bytes) / changed_bytes if changed_bytes else 1.0,
         stored / live_rows if live_rows else 1.0,
     )

@@ -52,7 +52,7 @@ def overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
     return one[0] <= other[1] and other[0] <= one[1]
 
 
-def runs_to_merge(files: Sequence[StateFile]) -> int:
+def sorted_runs(files: Sequence[StateFile]) -> int:
     """The most files that name one key group: how many rows of a key a reader may have to choose from."""
     starts = {each.key_groups[0] for each in files}
     return max((sum(each.key_groups[0] <= at <= each.key_groups[1] for each in files) for at in starts), default=0)
