@@ -33,7 +33,7 @@ from weir.quality.rules import told
 from weir.quality.stored_checks import checking_job, checks_now, recorded_by, to_check
 from weir.snapshots.restore import RestoreRequest, restore
 from weir.snapshots.restored_results import makers_in, partitions_in
-from weir.snapshots.scratch import DrillPlace, drill_place
+from weir.snapshots.scratch import RestoreTestPlace, restore_test_place
 from weir.snapshots.source import (
     OpenStore,
     Source,
@@ -130,7 +130,7 @@ def _claimed(services: Services, source: Source) -> Iterator[None]:
 
 def _drill(services: Services, found: DrillSource, source: Source, open_store: OpenStore, check: Check) -> Drilled:
     made = source.checkpoint
-    with drill_place(services) as place:
+    with restore_test_place(services) as place:
         _tell_of(place, source)
         try:
             restored = restore(
@@ -148,7 +148,7 @@ def _drill(services: Services, found: DrillSource, source: Source, open_store: O
         )
 
 
-def _tell_of(place: DrillPlace, source: Source) -> None:
+def _tell_of(place: RestoreTestPlace, source: Source) -> None:
     """Let the ledger of the drill know what is restored; a savepoint needs no ledger."""
     if source.is_savepoint:
         return
@@ -159,7 +159,7 @@ def _tell_of(place: DrillPlace, source: Source) -> None:
         complete(session, made.dataflow, made.number, now)
 
 
-def _looked_at(services: Services, place: DrillPlace, source: Source, check: Check) -> tuple[CheckReport, ...]:
+def _looked_at(services: Services, place: RestoreTestPlace, source: Source, check: Check) -> tuple[CheckReport, ...]:
     """Compare all bytes of what was restored, and have Spark look at the rows of what is whole."""
     with place.services.ledger.transaction() as session:
         query = select(ResultRow).where(ResultRow.is_current).order_by(ResultRow.stage, ResultRow.subtask)
@@ -207,7 +207,7 @@ def _built_in(made: Checkpoint, of: PartitionId, digest: str, result: Expectatio
 
 
 def _to_check(
-    services: Services, place: DrillPlace, made: Checkpoint, manifest: Manifest, folder: str
+    services: Services, place: RestoreTestPlace, made: Checkpoint, manifest: Manifest, folder: str
 ) -> RestoredToCheck:
     pinned = topology_of(made.pinned).dataflow
     checks = checks_now(services, made.dataflow, pinned, manifest.stage, Why.DRILL)
