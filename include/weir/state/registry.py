@@ -47,7 +47,7 @@ class Use(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Restored(Generic[File]):
+class RestoredSnapshot(Generic[File]):
     """A snapshot that a dataflow was restored from, by its id; `files` by their keys."""
 
     checkpoint: int
@@ -123,7 +123,7 @@ class SharedFiles(Generic[File]):
             )
         return self._entries[key].used_by(checkpoint, use)
 
-    def restore(self, snapshot: Restored[File]) -> None:
+    def restore(self, snapshot: RestoredSnapshot[File]) -> None:
         """Note the files of the snapshot that the dataflow continues from, and whose they are."""
         for key, file in snapshot.files.items():
             self.register(key, file, snapshot.checkpoint)
