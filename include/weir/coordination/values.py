@@ -14,7 +14,7 @@ from typing import Any
 from weir.dataflow import Dataflow
 from weir.dataflow.state import State
 from weir.execution.failure_class import FailureClass
-from weir.formats.manifest import InputRead, Manifest, StateFile, StateTally
+from weir.formats.manifest import InputRead, Manifest, StateFile, UpdateDigest
 from weir.formats.region_job import RegionJob, RegionReport
 from weir.ledger.runs import PreviousRun, Run
 from weir.restarts.answer import Refusal
@@ -30,7 +30,7 @@ class AssignedState:
     state: State
     key_groups: tuple[int, int]
     files: tuple[StateFile, ...]
-    tallies: tuple[StateTally, ...] | None
+    tallies: tuple[UpdateDigest, ...] | None
     expired_until: int | None
     is_rewritten: bool = False
     """Whether the epoch writes all of it, because it is declared otherwise than before."""

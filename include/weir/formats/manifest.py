@@ -142,7 +142,7 @@ class StateFile:
 
 
 @dataclass(frozen=True, slots=True)
-class StateTally:
+class UpdateDigest:
     """The rows of keyed state that were last updated at `updated`, and the sums of their hashes.
 
     `updated` is the start of that epoch in seconds since 1970; 0 for all rows where the state has no time to live.
@@ -164,7 +164,7 @@ class StateContent:
     """
 
     files: tuple[StateFile, ...]
-    tallies: tuple[StateTally, ...]
+    tallies: tuple[UpdateDigest, ...]
     changed: int
 
 

@@ -17,7 +17,7 @@ from weir.dataflow import Dataflow
 from weir.dataflow.state import State, StateKind
 from weir.formats.checkpoint import Checkpoint
 from weir.formats.checks import CheckToRun, Why
-from weir.formats.manifest import Manifest, StateTally, parsed_digest
+from weir.formats.manifest import Manifest, UpdateDigest, parsed_digest
 from weir.formats.region_job import RegionJob, RestoredToCheck, StateToRead
 from weir.ledger.database.tables import RunRow
 from weir.ledger.restores import NO_DAG
@@ -37,7 +37,7 @@ class Recorded:
     digest: str
     rows: int
     spark_schema: str
-    tallies: tuple[StateTally, ...] = ()
+    tallies: tuple[UpdateDigest, ...] = ()
 
 
 def recorded_by(checkpoint: Checkpoint, manifest: Manifest) -> Recorded:

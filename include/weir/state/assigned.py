@@ -22,7 +22,7 @@ from weir.dataflow.state_evolution import Evolution, evolution, problems
 from weir.dataflow.state_schema import fields_of_json
 from weir.errors import Misconfigured
 from weir.execution.run_state import RunState
-from weir.formats.manifest import Manifest, StateContent, StateFile, StateTally
+from weir.formats.manifest import Manifest, StateContent, StateFile, UpdateDigest
 from weir.formats.region_job import OutputReport, StateFileToRead, StateToRead
 from weir.ledger.runs import Run, epoch_of_run
 from weir.state.compactions import Compactions, compacted_files
@@ -58,7 +58,7 @@ def _share(
     assert read.key_groups is not None  # noqa: S101  # keyed
     evolved, until = _evolution(run, kept, state, read, manifests)
     files = [file for each in read.partitions for file in compacted_files(manifests[each], compactions)]
-    tallies: tuple[StateTally, ...] | None = ()
+    tallies: tuple[UpdateDigest, ...] | None = ()
     if read.partitions:
         alone = [each for each in read.partitions if _range_of(state, each, read) == read.key_groups]
         content = manifests[alone[0]].state if alone and not evolved.is_changed else None

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from weir.dataflow.state import State
-from weir.formats.manifest import StateFile, StateTally
+from weir.formats.manifest import StateFile, UpdateDigest
 from weir.units import time_from_text
 
 _EPOCH = "%Y%m%dT%H%M%SZ"
@@ -58,15 +58,15 @@ def sorted_runs(files: Sequence[StateFile]) -> int:
     return max((sum(each.key_groups[0] <= at <= each.key_groups[1] for each in files) for at in starts), default=0)
 
 
-def visible(tallies: Iterable[StateTally], expired_until: int | None) -> tuple[StateTally, ...]:
+def visible(tallies: Iterable[UpdateDigest], expired_until: int | None) -> tuple[UpdateDigest, ...]:
     """The tallies of rows that have not expired, oldest first; those without rows are left out."""
     kept = (each for each in tallies if each.rows and (expired_until is None or each.updated > expired_until))
     return tuple(sorted(kept, key=lambda each: each.updated))
 
 
 def added(
-    tallies: Iterable[StateTally], more: Iterable[StateTally], less: Iterable[StateTally]
-) -> tuple[StateTally, ...]:
+    tallies: Iterable[UpdateDigest], more: Iterable[UpdateDigest], less: Iterable[UpdateDigest]
+) -> tuple[UpdateDigest, ...]:
     """Tallies to which rows were added and from which rows were taken away."""
     sums: dict[int, list[int]] = {}
     for sign, group in ((1, tallies), (1, more), (-1, less)):
@@ -76,4 +76,4 @@ def added(
             known[1] ^= each.xor
             known[2] += sign * each.low_sum
             known[3] += sign * each.high_sum
-    return tuple(StateTally(updated, *sums[updated]) for updated in sorted(sums) if sums[updated] != [0, 0, 0, 0])
+    return tuple(UpdateDigest(updated, *sums[updated]) for updated in sorted(sums) if sums[updated] != [0, 0, 0, 0])

@@ -26,7 +26,7 @@ from weir.dataflow.state_schema import fields_of_ddl, spark_json
 from weir.errors import Internal
 from weir.formats.checks import BUILT_IN, CheckReport, CheckToRun, ExpectationResult, Why
 from weir.formats.codec import manifest_from_json, stage_copy_from_json, stage_copy_to_json
-from weir.formats.manifest import COPY_NAME, ContentDigest, DataFile, Segment, StageCopy, StateTally
+from weir.formats.manifest import COPY_NAME, ContentDigest, DataFile, Segment, StageCopy, UpdateDigest
 from weir.formats.region_job import (
     CopyToWrite,
     InputToRead,
@@ -158,7 +158,7 @@ class FakeEngine:
         own = self._world.get(f"{stage.name} in {job.epoch}", [contents[stage.name], before[-1:]])
         content = hashlib.sha256(json.dumps(own).encode()).hexdigest()
         written = self._write(stage, output, content)
-        tally = StateTally(read.updated, 1, written.digest.xor, 0, 0)
+        tally = UpdateDigest(read.updated, 1, written.digest.xor, 0, 0)
         schema = spark_json(fields_of_ddl(read.state.schema))
         return replace(written, spark_schema=schema, state=StateReport((tally,), 1, read.is_full))
 

@@ -9,7 +9,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from weir.formats.manifest import StateContent, StateFile, StateTally
+from weir.formats.manifest import StateContent, StateFile, UpdateDigest
 from weir.formats.region_job import OutputReport, OutputToWrite, StateFileToRead, StateToRead
 from weir.state.file_rules import assigned_files, epoch_seconds, visible
 from weir.topology.key_groups import key_group_range
@@ -46,7 +46,7 @@ class StateChain:
             )
             for each in self.share(epoch, mine)
         )
-        tallies: tuple[StateTally, ...] | None = ()
+        tallies: tuple[UpdateDigest, ...] | None = ()
         if self.partitions:
             tallies = visible(self.partitions[mine].tallies, until) if mine in self.partitions else None
         updated = 0 if until is None else epoch_seconds(epoch)
