@@ -39,7 +39,7 @@ from weir.formats.region_job import (
     StateReport,
 )
 from weir.formats.suite import Severity
-from weir.state.operator_state import own
+from weir.state.operator_state import own_elements
 from weir.store.errors import NotFound
 from weir.store.store import Store
 from weir.topology.partitions import PLAIN
@@ -327,7 +327,7 @@ def next_operator_state(
         elements = [*(lists[0] if lists else []), job.epoch, str(world.get(f"{stage.name}[{stage.subtask}]", of_all))]
     else:
         mine = f"{job.epoch}/{stage.subtask}/{contents[keeper.name][:6]}"
-        elements = [*own(lists, stage.parallelism, stage.subtask), mine]
+        elements = [*own_elements(lists, stage.parallelism, stage.subtask), mine]
     data = json.dumps(elements).encode()
     return hashlib.sha256(data).hexdigest(), data
 
