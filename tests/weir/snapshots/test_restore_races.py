@@ -24,8 +24,8 @@ from weir.recovery.adopt import adopt
 from weir.snapshots.restore import RestoreRequest
 from weir.snapshots.restore import restore as restore_snapshot
 from weir.snapshots.source import find_source, require_retained
+from weir.state.checkpoint import subsume_checkpoints
 from weir.state.files_in_use import live_state_files
-from weir.state.subsumption import subsume_checkpoints
 from weir.store.store import Store
 from weir.testing.fakes.ledgers import fast_folder
 

@@ -65,7 +65,7 @@ def test_the_first_epoch_is_given_nothing(kind):
 
 
 def test_keyed_state_is_no_list():
-    with pytest.raises(Internal, match="keyed is not given as a list"):
+    with pytest.raises(Internal, match="keyed state is not read as a list"):
         assigned_elements(StateKind.KEYED, [["a"]], 1, 0)
 
 
