@@ -25,7 +25,7 @@ from weir.formats.region_job import RegionJob, RegionReport, RestoredToCheck
 from weir.formats.savepoint import SAVEPOINT
 from weir.formats.suite import Severity
 from weir.integrity.verify import reference
-from weir.ledger.checkpoints import CheckpointStatus, complete, enter_checkpoint, is_retained
+from weir.ledger.checkpoints import CheckpointStatus, checkpoints_of, complete, enter_checkpoint, is_retained
 from weir.ledger.database.tables import CheckpointRow, DataflowRow, ResultRow
 from weir.ledger.runs import ensure_dataflow, runs_of, topology_of
 from weir.quality.ledger import enter_checks
@@ -41,7 +41,6 @@ from weir.snapshots.source import (
     read_checkpoint,
     read_savepoint,
     require_retained,
-    snapshots_of,
 )
 from weir.state.checkpoint_content import fingerprint
 from weir.store.errors import NotFound
@@ -265,7 +264,7 @@ def drill_source(services: Services, dataflow: str, which: str | None, open_stor
     with services.ledger.transaction() as session:
         if session.get(DataflowRow, dataflow) is None:
             raise Misconfigured(f"the ledger knows no dataflow {dataflow}")
-        rows = [row for row in snapshots_of(session, dataflow) if _is_kept(row)]
+        rows = [row for row in checkpoints_of(session, dataflow) if _is_kept(row)]
     if which is None:
         wanted = [row for row in rows if not row.folder][-1:]
     else:

@@ -79,6 +79,6 @@ def _require_running(session: Session, run: str, airflow_state: str) -> None:
     if is_idle and not is_complete(session, run):
         raise Misconfigured(
             f"checkpoints complete in the order of epochs, but run {run} of the epoch before is not closed, and no "
-            f"task computes what it lacks (weir_close is {airflow_state} in Airflow): `weir plan {run}` shows it. Clear "
-            f"that and weir_close of {row.run_id} (or have that interval run again); then clear this task"
+            f"task computes what it lacks (weir_close is {airflow_state} in Airflow): `weir plan {run}` shows it. "
+            f"Clear that and weir_close of {row.run_id} (or have that interval run again); then clear this task"
         )
