@@ -12,7 +12,7 @@ from enum import Enum
 from sqlalchemy import bindparam, select, update
 from sqlalchemy.orm import Session
 
-from weir.execution.failure_class import FailureClass
+from weir.execution.failure_class import FailureCause, FailureClass
 from weir.execution.labels import TYPE
 from weir.execution.run_state import AttemptState
 from weir.ledger.database.tables import AttemptRow, OwedClearRow, RunRow
@@ -96,13 +96,20 @@ def origin_of(
 
 
 def end(
-    row: AttemptRow, state: AttemptState, now: datetime, *, failure: FailureClass | None = None, error: str = ""
+    row: AttemptRow,
+    state: AttemptState,
+    now: datetime,
+    *,
+    failure: FailureClass | None = None,
+    cause: FailureCause | None = None,
+    error: str = "",
 ) -> None:
-    """End an attempt, once."""
+    """End an attempt, once; `cause` is that of the `failure`."""
     row.state, row.ended_at = state.value, now
     row.failure, row.error = (failure.value if failure else row.failure), (error or row.error)
     if failure is not None:
         row.labels = {TYPE: failure.value}
+        row.failure_cause = None if cause is None else cause.value
 
 
 def nobodys_attempt(

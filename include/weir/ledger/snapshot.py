@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
-from weir.errors import QualityFailed
+from weir.execution.failure_class import FailureCause
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState, CurrentResult, EarlierRun, ReadSet, RegionState, RunState
 from weir.ledger.database.tables import AttemptRow, ConsumptionRow, OwedClearRow, ResultRow, RunRow
@@ -43,7 +43,7 @@ _CURRENT_RESULTS = (
     .where(_RESULT.run == bindparam("run"), _RESULT.is_current)
 )
 
-_IS_REFUSED = _ATTEMPT.error.startswith(QualityFailed.__name__) & (_ATTEMPT.state == AttemptState.FAILED.value)
+_IS_REFUSED = (_ATTEMPT.failure_cause == FailureCause.REFUSED.value) & (_ATTEMPT.state == AttemptState.FAILED.value)
 _ATTEMPTS = (
     select(_ATTEMPT.region, _ATTEMPT.subtask, _ATTEMPT.try_number, _ATTEMPT.state, _IS_REFUSED)
     .where(_ATTEMPT.run == bindparam("run"), _ATTEMPT.try_number > 0)

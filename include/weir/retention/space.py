@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from weir.coordination.registered import Registered
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow
-from weir.errors import DiskFull, Misconfigured, StoreFull, WeirError
-from weir.execution.labels import EXCEPTION
+from weir.errors import DiskFull, Misconfigured, WeirError
+from weir.execution.failure_class import FailureCause
 from weir.execution.run_state import AttemptState
 from weir.formats.codec import stage_copy_from_json
 from weir.formats.manifest import COPY, COPY_NAME
@@ -109,7 +109,7 @@ def _times_out_of_room(attempts: Iterable[AttemptRow]) -> int:
     for row in attempts:
         if row.origin == Origin.CLEARED_BY_PERSON.value or row.state == AttemptState.COMMITTED.value:
             times = 0
-        times += (row.labels or {}).get(EXCEPTION) == StoreFull.__name__
+        times += row.failure_cause == FailureCause.STORE_FULL.value
     return times
 
 

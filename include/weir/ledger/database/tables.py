@@ -120,7 +120,8 @@ class AttemptRow(Table):
     """One try of one region, ordered by try number.
 
     `max_tries` grows with each clear of the task instance unless it was running; the run's `clear_number` then does.
-    `heard_at` is when its process has last said that it is at work.
+    `heard_at` is when its process has last said that it is at work. `failure` is the value of a FailureClass,
+    `failure_cause` that of a FailureCause.
     """
 
     __tablename__ = "attempt"
@@ -145,6 +146,7 @@ class AttemptRow(Table):
     heard_at: Mapped[datetime | None]
     waits: Mapped[int] = mapped_column(Integer, default=0)
     failure: Mapped[str | None] = mapped_column(String(20))
+    failure_cause: Mapped[str | None] = mapped_column(String(20))
     error: Mapped[str | None] = mapped_column(Prose)
     labels: Mapped[dict[str, Any] | None]
     metrics: Mapped[dict[str, Any] | None]
