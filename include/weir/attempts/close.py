@@ -283,6 +283,6 @@ def _to_announce(session: Session, run: str, sink: str, max_tries: int) -> int |
     """
     last = last_publication(session, run, sink)
     publisher = None if last is None else session.get(AttemptRow, last.attempt)
-    if last is None or publisher is None or publisher.try_number < 1:
+    if last is None or publisher is None or not publisher.is_of_dag_run:
         return None
     return last.version if publisher.max_tries == max_tries else None

@@ -34,8 +34,8 @@ from weir.errors import Conflict, DiskFull, Fault, ResultUnavailable, Retryable,
 from weir.execution.failure_class import FailureClass, cause_of, classify, hopeless_cause
 from weir.execution.labels import built_in_labels
 from weir.execution.run_state import CLOSE, AttemptState
-from weir.formats.manifest import COPY, COPY_NAME
-from weir.formats.paths import MANIFEST
+from weir.formats.manifest import COPY_NAME
+from weir.formats.paths import COPY, MANIFEST
 from weir.ledger.attempts import LIVE, Origin, attempts_of, end, failures_since_clear, newest_attempts
 from weir.ledger.database.tables import AttemptRow, FailoverRow, RunRow
 from weir.ledger.leases import drop_leases

@@ -270,9 +270,6 @@ def reason_told(data: bytes) -> str:
         return "nobody needed it any more"
 
 
-COPY: Final = "copy"
-"""Where a layout's id stands in the paths of results."""
-
 COPY_NAME: Final = "copy.json"
 
 

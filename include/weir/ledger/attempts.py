@@ -48,7 +48,7 @@ class Origin(Enum):
 
 def attempts_of(session: Session, run: str, region: RegionId) -> list[AttemptRow]:
     """All attempts of `region`, oldest try first; not those of DagRuns that were deleted, which have tries below 1."""
-    return [row for row in attempts_ever_of(session, run, region) if row.try_number > 0]
+    return [row for row in attempts_ever_of(session, run, region) if row.is_of_dag_run]
 
 
 def attempts_ever_of(session: Session, run: str, region: RegionId) -> list[AttemptRow]:
@@ -59,7 +59,7 @@ def attempts_ever_of(session: Session, run: str, region: RegionId) -> list[Attem
 def newest_attempts(session: Session, run: str) -> dict[RegionId, list[AttemptRow]]:
     """All attempts of a run by region, oldest try first; not those of DagRuns that were deleted."""
     found: dict[RegionId, list[AttemptRow]] = {}
-    query = select(AttemptRow).where(AttemptRow.run == run, AttemptRow.try_number > 0).order_by(AttemptRow.try_number)
+    query = select(AttemptRow).where(AttemptRow.run == run, AttemptRow.is_of_dag_run).order_by(AttemptRow.try_number)
     for row in session.scalars(query):
         found.setdefault(RegionId(row.region, row.subtask), []).append(row)
     return found

@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 
 from weir.dataflow import Dataflow
 from weir.errors import Misconfigured, Retryable
-from weir.ledger.database.tables import AttemptRow, DataflowRow, RunRow, SourceSliceRow, Table
+from weir.ledger.database.tables import NO_DAG, AttemptRow, DataflowRow, RunRow, SourceSliceRow, Table
 from weir.ledger.epochs import require_sound_epoch
 from weir.settings import LifeSettings
 from weir.topology.regions import Topology
@@ -60,6 +60,11 @@ class Run:
     def dataflow(self) -> Dataflow:
         """The dataflow that it is pinned to."""
         return self.topology.dataflow
+
+    @property
+    def has_dag_run(self) -> bool:
+        """Report whether a DagRun computes it; a run that was only restored has none."""
+        return self.dag_id != NO_DAG
 
     @property
     def predecessor_run(self) -> str | None:

@@ -46,7 +46,7 @@ _CURRENT_RESULTS = (
 _IS_REFUSED = (_ATTEMPT.failure_cause == FailureCause.REFUSED.value) & (_ATTEMPT.state == AttemptState.FAILED.value)
 _ATTEMPTS = (
     select(_ATTEMPT.region, _ATTEMPT.subtask, _ATTEMPT.try_number, _ATTEMPT.state, _IS_REFUSED)
-    .where(_ATTEMPT.run == bindparam("run"), _ATTEMPT.try_number > 0)
+    .where(_ATTEMPT.run == bindparam("run"), AttemptRow.is_of_dag_run)
     .order_by(_ATTEMPT.try_number)
 )
 
@@ -61,7 +61,7 @@ _COMMITTED = (
         AttemptRow.region == bindparam("region"),
         AttemptRow.subtask == bindparam("subtask"),
         AttemptRow.state == AttemptState.COMMITTED.value,
-        AttemptRow.try_number > 0,
+        AttemptRow.is_of_dag_run,
     )
     .order_by(AttemptRow.try_number.desc())
     .limit(1)
@@ -98,7 +98,7 @@ def _earlier(session: Session, run: str, like: Topology) -> EarlierRun:
     row = session.get_one(RunRow, run)
     topology = like if row.pinned is None else topology_of(row.pinned)
     predecessor = None if row.predecessor is None else run_key(row.dataflow, row.predecessor)
-    return EarlierRun(run, topology, predecessor, row.pinned is not None, bool(row.dag_id))
+    return EarlierRun(run, topology, predecessor, row.pinned is not None, row.has_dag_run)
 
 
 def _oldest_open(session: Session, run: Run) -> tuple[str, ...]:
@@ -199,6 +199,6 @@ def newest_try(session: Session, run: str, region: RegionId) -> int:
         AttemptRow.run == run,
         AttemptRow.region == region.name,
         AttemptRow.subtask == region.subtask,
-        AttemptRow.try_number > 0,
+        AttemptRow.is_of_dag_run,
     )
     return session.scalar(query) or 0

@@ -20,7 +20,6 @@ from weir.formats.checks import CheckToRun, Why
 from weir.formats.manifest import Manifest, StateTally, parsed_digest
 from weir.formats.region_job import RegionJob, RestoredToCheck, StateToRead
 from weir.ledger.database.tables import RunRow
-from weir.ledger.restores import NO_DAG
 from weir.ledger.runs import topology_of
 from weir.quality.suites import read_suite
 from weir.state.assigned import files_to_read
@@ -123,9 +122,7 @@ def checks_now(services: Services, dataflow: str, pinned: Dataflow, stage: str, 
     Raises Misconfigured for a suite that is missing or bad.
     """
     with services.ledger.transaction() as session:
-        query = select(RunRow.pinned).where(
-            RunRow.dataflow == dataflow, RunRow.pinned.is_not(None), RunRow.dag_id != NO_DAG
-        )
+        query = select(RunRow.pinned).where(RunRow.dataflow == dataflow, RunRow.pinned.is_not(None), RunRow.has_dag_run)
         newest = session.scalar(query.order_by(RunRow.epoch.desc()).limit(1))
     flows = [pinned] if newest is None else [topology_of(newest).dataflow, pinned]
     stages = [each for flow in flows for each in flow.stages if each.name == stage]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from weir.formats.manifest import InputRead, Stored
+from weir.topology.ids import is_task_try
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 
@@ -33,7 +34,7 @@ class Candidate:
     @property
     def is_restored(self) -> bool:
         """Whether it is what a checkpoint or savepoint had: no task has made it."""
-        return self.try_number < 1
+        return not is_task_try(self.try_number)
 
     @property
     def is_quarantined(self) -> bool:

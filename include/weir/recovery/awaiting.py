@@ -21,7 +21,6 @@ from weir.execution.run_state import AttemptState
 from weir.ledger.attempts import LIVE, attempts_of, end
 from weir.ledger.clears import task_of
 from weir.ledger.database.tables import AttemptRow, OwedClearRow
-from weir.ledger.restores import NO_DAG
 from weir.ledger.runs import Run, run_by_id
 from weir.ledger.snapshot import run_state
 from weir.topology.regions import RegionId
@@ -94,7 +93,7 @@ def _is_to_come(asked: _Asked, answer: ClearAnswer) -> bool:
 def _require_computed(asked: Iterable[_Asked]) -> None:
     """Nobody is to wait for what no DagRun makes: a state that a dataflow has begun with."""
     for each in asked:
-        if each.run.dag_id == NO_DAG:
+        if not each.run.has_dag_run:
             name = each.run.dataflow.name
             raise Misconfigured(
                 f"{each.region} is what dataflow {name} has begun with ({each.run.run_id}), and its files are gone: "

@@ -42,7 +42,6 @@ from weir.ledger.database.tables import (
     RunRow,
 )
 from weir.ledger.leases import leased
-from weir.ledger.restores import NO_DAG
 from weir.ledger.results import move
 from weir.quality.ledger import forget_checks
 from weir.retention.ledger import stored_results
@@ -205,7 +204,7 @@ def note_deleted_runs(services: Services, clearer: Clearer, dataflow: str, since
 
     With `since`, for those only in which something has happened since then.
     """
-    is_airflows = (RunRow.dataflow == dataflow) & (RunRow.dag_id != NO_DAG)
+    is_airflows = (RunRow.dataflow == dataflow) & RunRow.has_dag_run
     query = select(RunRow).where(is_airflows, RunRow.expired_at.is_(None)).order_by(RunRow.epoch)
     with services.ledger.transaction() as session:
         asked = set(runs_to_sweep(session, dataflow, since))

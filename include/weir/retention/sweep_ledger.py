@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from weir.execution.partition_state import PartitionState
-from weir.formats.manifest import COPY
+from weir.formats.paths import COPY
 from weir.ledger.attempts import LIVE
 from weir.ledger.database.tables import AttemptRow, LeaseRow, PublicationRow, ResultRow, RunRow
 from weir.ledger.leases import clock, leased

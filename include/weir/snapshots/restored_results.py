@@ -18,7 +18,7 @@ from weir.execution.run_state import AttemptState
 from weir.formats.checkpoint import Checkpoint, KeyedSnapshot, ResultInFlight, StatePartition
 from weir.formats.codec import manifest_from_json, manifest_to_json
 from weir.formats.manifest import DataFile, Manifest, StateContent, parsed_digest
-from weir.formats.paths import MANIFEST
+from weir.formats.paths import MANIFEST, result_folder
 from weir.formats.savepoint import FileCopy, Place, copies_of, moved
 from weir.ledger.attempts import Origin, nobodys_attempt
 from weir.ledger.database.tables import AttemptRow, RunRow
@@ -26,6 +26,7 @@ from weir.ledger.results import NewResult, replace_results
 from weir.ledger.runs import run_key
 from weir.snapshots.savepoint import NotThere, copy_files
 from weir.snapshots.source import Source
+from weir.topology.ids import is_task_try
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 CODE = "restored"
@@ -68,7 +69,7 @@ def restored_partitions(
 
 def is_restored(manifest: Manifest) -> bool:
     """Whether a result was restored, and not made by a task."""
-    return manifest.try_number < 1
+    return not is_task_try(manifest.try_number)
 
 
 def partitions_in(checkpoint: Checkpoint) -> dict[PartitionId, str]:
@@ -163,9 +164,9 @@ class _Making:
     def _where(self, partition: PartitionId) -> tuple[RegionId, str, str]:
         region = self._topology.producer(partition)
         if region not in self._attempts:
-            self._attempts[region] = self._services.attempt_id(0)
+            self._attempts[region] = self._services.synthetic_attempt_id()
         attempt = self._attempts[region]
-        folder = f"{self._target}/{self._epoch}/{partition.stage}/{partition.layout}/{partition.subtask}/{attempt}"
+        folder = result_folder(self._target, self._epoch, partition.stage, partition.layout, partition.subtask, attempt)
         return region, attempt, folder
 
 

@@ -23,6 +23,7 @@ from weir.dataflow.state_schema import fields_of_json
 from weir.errors import Misconfigured
 from weir.execution.run_state import RunState
 from weir.formats.manifest import Manifest, StateContent, StateFile, StateTally
+from weir.formats.paths import is_below_dataflow
 from weir.formats.region_job import OutputReport, StateFileToRead, StateToRead
 from weir.ledger.runs import Run, epoch_of_run
 from weir.state.compactions import Compactions, compacted_files
@@ -136,7 +137,7 @@ def state_as_of(store: Store, kept: State, epoch: str, files: Iterable[StateFile
 
 def needs_others(dataflow: str, files: Iterable[StateFile]) -> bool:
     """Whether files are another dataflow's: a fork writes all of its state in its first epoch, and is free of them."""
-    return any(not file.folder.startswith(f"{dataflow}/") for file in files)
+    return any(not is_below_dataflow(file.folder, dataflow) for file in files)
 
 
 def state_content(run: Run, share: StateShare, output: OutputReport) -> StateContent | None:

@@ -84,14 +84,14 @@ def plan_compaction(services: Services, request: CompactionRequest) -> ToCompact
         found = [] if run is None else list(_committed(session, run, request.region))
     if run is None:
         return None
-    attempt = f"c{services.attempt_id(1)[1:]}"
+    attempt = services.compaction_attempt_id()
     parts: list[PartToCompact] = []
     merges: list[MergeToWrite] = []
-    for of, state, folder in found:
+    for of, state, layout_id, folder in found:
         part = _part(services, run, of, state, folder, len(merges))
         if part is not None:
             parts.append(part)
-            layout = run.topology.layout(folder.split("/")[3])
+            layout = run.topology.layout(layout_id)
             merges += [_merge_to_write(services, run, attempt, part, state, layout, each) for each in part.merges]
     if not parts:
         return None
@@ -139,8 +139,8 @@ def _run(session: Session, request: CompactionRequest) -> Run | None:
     return run if request.region in known else None
 
 
-def _committed(session: Session, run: Run, region: str) -> Iterator[tuple[Compacted, State, str]]:
-    """The region's partitions of keyed state that are current and there and have not been compacted, with folders."""
+def _committed(session: Session, run: Run, region: str) -> Iterator[tuple[Compacted, State, str, str]]:
+    """Find the current partitions of the region's keyed state that are not compacted, with layouts and folders."""
     states = {
         state.name: state
         for stage in run.topology.stages_of(region)
@@ -162,7 +162,7 @@ def _committed(session: Session, run: Run, region: str) -> Iterator[tuple[Compac
     for row in rows:
         of = Compacted(row.attempt, row.stage, row.subtask)
         if of not in done:
-            yield of, states[row.stage], row.folder
+            yield of, states[row.stage], row.layout, row.folder
 
 
 # What to merge

@@ -33,7 +33,10 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
+from sqlalchemy.ext.hybrid import hybrid_property
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from weir.topology.ids import is_task_try
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -71,6 +74,10 @@ LARGE = BigInteger().with_variant(Integer, "sqlite")
 
 ADDRESS = Text().with_variant(String(250), "sqlite")
 """Of any length: a Spark master may be a list of hosts. SQLite's texts have no length."""
+
+
+NO_DAG = ""
+"""The DAG of a run that was restored and never computed here."""
 
 
 class Table(DeclarativeBase):
@@ -115,6 +122,11 @@ class RunRow(Table):
     deleted_at: Mapped[datetime | None]
     expired_at: Mapped[datetime | None]
 
+    @hybrid_property
+    def has_dag_run(self) -> bool:
+        """Report whether a DagRun computes the run; one that was only restored has none."""
+        return self.dag_id != NO_DAG
+
 
 class AttemptRow(Table):
     """One try of one region, ordered by try number.
@@ -150,6 +162,11 @@ class AttemptRow(Table):
     error: Mapped[str | None] = mapped_column(Prose)
     labels: Mapped[dict[str, Any] | None]
     metrics: Mapped[dict[str, Any] | None]
+
+    @hybrid_property
+    def is_of_dag_run(self) -> bool:
+        """Report whether it is a try of the run's present DagRun: not of a deleted one, and not of a restore."""
+        return is_task_try(self.try_number)
 
 
 class ResultRow(Table):

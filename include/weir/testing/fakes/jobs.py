@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weir.formats.codec import stage_copy_from_json
-from weir.formats.manifest import COPY, COPY_NAME
+from weir.formats.manifest import COPY_NAME
+from weir.formats.paths import COPY
 from weir.formats.region_job import (
     CopyToRead,
     CopyToWrite,
