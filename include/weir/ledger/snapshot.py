@@ -18,6 +18,7 @@ from weir.execution.run_state import AttemptState, CurrentResult, EarlierRun, Re
 from weir.ledger.database.tables import AttemptRow, ConsumptionRow, OwedClearRow, ResultRow, RunRow
 from weir.ledger.reads import reads_of_current
 from weir.ledger.runs import Run, run_key, topology_of
+from weir.topology.ids import RunId, RunRef, run_ref
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 # Columns of tables rather than objects: a state is read several times an attempt, and costs a fifth.
@@ -80,8 +81,8 @@ def run_state(session: Session, run: Run, topology: Topology | None = None, incl
     session.flush()
     results = _results(session, run.id, run.id)
     regions = _regions(session, run.id, run.id)
-    before = run.predecessor_run if own.reads_previous else None
-    earlier: dict[str, EarlierRun] = {}
+    before = None if run.predecessor_run is None or not own.reads_previous else RunRef(run.predecessor_run)
+    earlier: dict[RunRef, EarlierRun] = {}
     reaching, oldest_open = before, _oldest_open(session, run) if before is not None else ()
     while reaching is not None:
         found = _earlier(session, reaching, own)
@@ -91,13 +92,15 @@ def run_state(session: Session, run: Run, topology: Topology | None = None, incl
         # What an open run has read may have changed since: the one before it is looked at, too.
         is_wanted = any(each <= reaching for each in oldest_open) or any(each < reaching for each in include)
         reaching = found.predecessor if is_wanted and found.topology.reads_previous else None
-    return RunState(run=run.id, topology=own, results=results, regions=regions, predecessor=before, earlier=earlier)
+    return RunState(
+        run=RunId(run.id), topology=own, results=results, regions=regions, predecessor=before, earlier=earlier
+    )
 
 
-def _earlier(session: Session, run: str, like: Topology) -> EarlierRun:
+def _earlier(session: Session, run: RunRef, like: Topology) -> EarlierRun:
     row = session.get_one(RunRow, run)
     topology = like if row.pinned is None else topology_of(row.pinned)
-    predecessor = None if row.predecessor is None else run_key(row.dataflow, row.predecessor)
+    predecessor = None if row.predecessor is None else RunRef(run_key(row.dataflow, row.predecessor))
     return EarlierRun(run, topology, predecessor, row.pinned is not None, row.has_dag_run)
 
 
@@ -112,7 +115,7 @@ def _oldest_open(session: Session, run: Run) -> tuple[str, ...]:
 
 def _results(session: Session, run: str, current: str) -> dict[PartitionId, CurrentResult]:
     reads = reads_of_current(session, run, current)
-    shown = "" if run == current else run
+    shown = run_ref(run, current)
     results = {}
     for row in session.connection().execute(_CURRENT_RESULTS, {"run": run}):
         partition = PartitionId(row.stage, row.subtask, row.layout, shown)
@@ -139,7 +142,7 @@ def _current(row: Any, partition: PartitionId, reads: tuple[ReadSet, ...]) -> Cu
 
 
 def _regions(session: Session, run: str, current: str) -> dict[RegionId, RegionState]:
-    shown = "" if run == current else run
+    shown = run_ref(run, current)
     connection = session.connection()
     repairs: dict[tuple[str, int], list[Any]] = defaultdict(list)
     for name, subtask, *clear in connection.execute(_CLEARS, {"run": run}):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from weir.formats.manifest import InputRead, Stored
-from weir.topology.ids import is_task_try
+from weir.topology.ids import is_task_try, run_ref
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 
@@ -135,10 +135,10 @@ def _holds(topology: Topology, run: str, candidate: Candidate, taken: Mapping[Pa
         return False
     wanted = {partition for read in topology.inputs(candidate.region) for partition in read.partitions}
     reads = {
-        PartitionId(read.stage, read.subtask, read.layout, "" if read.run == run else read.run): read.digest
+        PartitionId(read.stage, read.subtask, read.layout, run_ref(read.run, run)): read.digest
         for read in candidate.reads
     }
-    return wanted == {partition for partition in reads if not partition.run} and all(
-        taken.get(partition) == digest or (partition.run and partition not in taken)
+    return wanted == {partition for partition in reads if partition.is_of_own_run} and all(
+        taken.get(partition) == digest or (not partition.is_of_own_run and partition not in taken)
         for partition, digest in reads.items()
     )

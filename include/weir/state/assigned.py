@@ -29,6 +29,7 @@ from weir.ledger.runs import Run, epoch_of_run
 from weir.state.compactions import Compactions, compacted_files
 from weir.state.file_rules import epoch_seconds, expired_until, share_of, visible
 from weir.store.store import Store
+from weir.topology.ids import OWN_RUN
 from weir.topology.key_groups import key_group_range
 from weir.topology.regions import InputPartitions, PartitionId
 
@@ -177,7 +178,7 @@ def _problems(
     read: InputPartitions,
     manifests: Mapping[PartitionId, Manifest],
 ) -> Iterator[str]:
-    old, new = state.topology_of(state.predecessor or "").dataflow, registered.topology.dataflow
+    old, new = state.topology_of(state.predecessor or OWN_RUN).dataflow, registered.topology.dataflow
     groups = (old.max_parallelism_of(kept.name), new.max_parallelism_of(kept.name))
     written = {manifests[each].spark_schema for each in read.partitions if kept.kind is StateKind.KEYED}
     for schema in sorted(written) or [""]:

@@ -30,8 +30,8 @@ OWN_RUN: Final = RunRef("")
 """The run that the value with this reference belongs to. It sorts before all other runs."""
 
 
-def run_ref(run: str, own: str) -> RunRef:
-    """Return the reference from run `own` to `run`, which are both ids."""
+def run_ref(run: str, own: str | None) -> RunRef:
+    """Return the reference to the run with an id, from the run `own`; None refers to all runs by their ids."""
     return OWN_RUN if run == own else RunRef(run)
 
 
