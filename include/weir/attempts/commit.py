@@ -48,7 +48,7 @@ from weir.recovery.rules.staleness import restarts_consumers
 from weir.state.assigned import state_content
 from weir.state.compactions import missing_files, require_present
 from weir.store.probe import probe
-from weir.topology.ids import run_ref
+from weir.topology.ids import Digest, run_ref
 from weir.topology.regions import PartitionId, RegionId
 
 
@@ -239,7 +239,7 @@ def _write(services: Services, output: OutputReport, manifest: Manifest) -> NewR
         partition=PartitionId(manifest.stage, manifest.subtask, manifest.layout),
         folder=output.folder,
         manifest_sha256=hashlib.sha256(data).hexdigest(),
-        digest=str(manifest.digest),
+        digest=Digest(str(manifest.digest)),
         rows=manifest.rows,
         bytes=manifest.bytes,
         made_from=made_from(manifest),

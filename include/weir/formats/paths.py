@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from weir.topology.ids import AttemptId
+
 MANIFEST: Final = "manifest.json"
 COPY: Final = "copy"
 """The name that the folders of copies have where those of results have a layout's id."""
@@ -108,9 +110,9 @@ def attempt_record_folder(dataflow: str, epoch: str, region: str, subtask: int, 
     return str(path)
 
 
-def attempt_of_folder(folder: str) -> str:
+def attempt_of_folder(folder: str) -> AttemptId:
     """Return the attempt that has written a folder of results."""
-    return folder.rpartition("/")[2]
+    return AttemptId(folder.rpartition("/")[2])
 
 
 def dataflow_of_path(path: str) -> str:

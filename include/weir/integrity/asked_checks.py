@@ -81,7 +81,7 @@ def _asked(
         job = checking_job(services.store, dataflow, epoch, services.synthetic_attempt_id(), wanted, Why.ASKED)
         checks = check(job).checks
     with services.ledger.transaction(dataflow) as session:
-        epochs = {each.run: epoch_of_run(each.run) for each in wanted}
+        epochs: dict[str, str] = {each.run: epoch_of_run(each.run) for each in wanted}
         enter_checks(session, dataflow, epochs, "", checks, services.now())
     return checks
 

@@ -25,6 +25,7 @@ from weir.quality.suites import read_suite
 from weir.state.assigned import files_to_read
 from weir.state.file_rules import epoch_seconds, expired_until, share_of
 from weir.store.store import Store
+from weir.topology.ids import AttemptId, Digest, Epoch
 from weir.topology.key_groups import key_group_range
 from weir.topology.partitions import Layout
 
@@ -33,7 +34,7 @@ from weir.topology.partitions import Layout
 class Recorded:
     """What was recorded of a partition's rows; `tallies` are those of keyed state."""
 
-    digest: str
+    digest: Digest
     rows: int
     spark_schema: str
     tallies: tuple[StateTally, ...] = ()
@@ -58,7 +59,7 @@ def _named(manifest: Manifest) -> tuple[str, int, str]:
 def recorded_in(manifest: Manifest) -> Recorded:
     """What a manifest itself says of its rows."""
     tallies = () if manifest.state is None else manifest.state.tallies
-    return Recorded(str(manifest.digest), manifest.rows, manifest.spark_schema, tallies)
+    return Recorded(Digest(str(manifest.digest)), manifest.rows, manifest.spark_schema, tallies)
 
 
 def to_check(
@@ -132,8 +133,8 @@ def checks_now(services: Services, dataflow: str, pinned: Dataflow, stage: str, 
 def checking_job(
     store: Store,
     dataflow: str,
-    epoch: str,
-    attempt: str,
+    epoch: Epoch,
+    attempt: AttemptId,
     wanted: Sequence[RestoredToCheck],
     why: Why,
     report: str = "",

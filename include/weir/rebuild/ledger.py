@@ -46,6 +46,7 @@ from weir.ledger.restores import FORK, SAME, last_restore, origins_of
 from weir.ledger.results import NewResult, move, quarantine_results, replace_results, supersede_all
 from weir.ledger.runs import fix_slices, slices_of
 from weir.rebuild.rules import Candidate
+from weir.topology.ids import Digest, RunId
 from weir.topology.partitions import PLAIN
 from weir.topology.regions import PartitionId, RegionId, Topology
 
@@ -187,7 +188,7 @@ def _new(partition: PartitionId, stored: Stored) -> NewResult:
         partition=partition,
         folder=stored.folder,
         manifest_sha256=stored.manifest_sha256,
-        digest=str(stored.manifest.digest),
+        digest=Digest(str(stored.manifest.digest)),
         rows=stored.manifest.rows,
         bytes=stored.manifest.bytes,
     )
@@ -259,7 +260,7 @@ def _restore_publication(session: Session, run: str, pointer: Pointer) -> None:
     row.folders = [partition.folder for partition in pointer.partitions]
 
 
-def _published_reads(run: str, pointer: Pointer) -> Iterable[InputRead]:
+def _published_reads(run: RunId, pointer: Pointer) -> Iterable[InputRead]:
     for part in pointer.partitions:
         attempt = attempt_of_folder(part.folder)
         yield InputRead(

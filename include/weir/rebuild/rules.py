@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from weir.formats.manifest import InputRead, Stored
-from weir.topology.ids import is_task_try, run_ref
+from weir.topology.ids import AttemptId, is_task_try, run_ref
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 
@@ -19,7 +19,7 @@ from weir.topology.regions import PartitionId, RegionId, Topology
 class Candidate:
     """All that one attempt of a region has written."""
 
-    attempt: str
+    attempt: AttemptId
     region: RegionId
     lineage: int
     try_number: int
@@ -50,7 +50,7 @@ class Candidate:
 def candidates(topology: Topology, stored: Iterable[Stored]) -> tuple[Candidate, ...]:
     """The attempts that wrote `stored`, oldest first; what this topology does not write is left out."""
     written = {partition: region for region in topology.region_ids() for partition in topology.outputs(region)}
-    found: dict[tuple[RegionId, str], dict[PartitionId, Stored]] = defaultdict(dict)
+    found: dict[tuple[RegionId, AttemptId], dict[PartitionId, Stored]] = defaultdict(dict)
     for each in stored:
         if each.partition in written:
             found[written[each.partition], each.manifest.attempt][each.partition] = each
@@ -58,7 +58,7 @@ def candidates(topology: Topology, stored: Iterable[Stored]) -> tuple[Candidate,
     return tuple(sorted(every, key=lambda candidate: (candidate.region, candidate.age)))
 
 
-def _candidate(region: RegionId, attempt: str, results: Mapping[PartitionId, Stored]) -> Candidate:
+def _candidate(region: RegionId, attempt: AttemptId, results: Mapping[PartitionId, Stored]) -> Candidate:
     one = next(iter(results.values())).manifest
     created_at = max(each.manifest.created_at for each in results.values())
     return Candidate(

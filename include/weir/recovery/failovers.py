@@ -24,7 +24,7 @@ from weir.ledger.runs import Run
 from weir.recovery.history import NotDeterministic, findings_of
 from weir.recovery.rules.plan import Cost, Plan, StepKind, Total, total_of
 from weir.recovery.rules.staleness import USUAL_CAUSES
-from weir.topology.ids import run_ref
+from weir.topology.ids import RunId, run_ref
 from weir.topology.regions import RegionId
 
 
@@ -76,7 +76,7 @@ def _open_incident(session: Session, run: str) -> int | None:
     return root if repaired and not any(_has_committed(session, *each) for each in repaired) else None
 
 
-def _repaired(session: Session, failover: FailoverRow) -> list[tuple[str, str, int, int]]:
+def _repaired(session: Session, failover: FailoverRow) -> list[tuple[RunId, str, int, int]]:
     """The tries that a failover restarted; those that it joined if it restarted none."""
     owed = select(OwedClearRow).where(OwedClearRow.failover == failover.id)
     cleared = [(row.run, row.region, row.subtask, row.expected_try) for row in session.scalars(owed)]

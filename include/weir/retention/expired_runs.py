@@ -50,6 +50,7 @@ from weir.retention.sweep_ledger import attempts_at_work, is_expired, runs_to_sw
 from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
 from weir.retention.unknown_folders import remove_pages
 from weir.settings import LifeSettings
+from weir.topology.ids import RunId
 
 
 def expire_runs(services: Services, dataflow: str, settings: LifeSettings, report: SweepReport) -> None:
@@ -85,7 +86,7 @@ def _expire(services: Services, dataflow: str, run: str, settings: LifeSettings,
 _GONE = (PartitionState.RELEASED.value, PartitionState.SUPERSEDED.value)
 
 
-def runs_to_expire(session: Session, dataflow: str, settings: LifeSettings, now: datetime) -> list[tuple[str, str]]:
+def runs_to_expire(session: Session, dataflow: str, settings: LifeSettings, now: datetime) -> list[tuple[RunId, str]]:
     """Runs whose manifests and records nobody needs any more, oldest epoch first, and why."""
     query = (
         select(RunRow, func.max(AttemptRow.began_at), func.max(AttemptRow.ended_at))

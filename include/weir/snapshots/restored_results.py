@@ -26,7 +26,7 @@ from weir.ledger.results import NewResult, replace_results
 from weir.ledger.runs import run_key
 from weir.snapshots.savepoint import NotThere, copy_files
 from weir.snapshots.source import Source
-from weir.topology.ids import is_task_try
+from weir.topology.ids import AttemptId, Digest, is_task_try
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 CODE = "restored"
@@ -44,9 +44,9 @@ class RestoredPartition:
     copies: tuple[FileCopy, ...]
 
     @property
-    def digest(self) -> str:
+    def digest(self) -> Digest:
         """What its rows are, as text."""
-        return str(self.manifest.digest)
+        return Digest(str(self.manifest.digest))
 
 
 def restored_partitions(
@@ -95,7 +95,7 @@ class _Making:
     def __init__(self, services: Services, source: Source, target: str, topology: Topology) -> None:
         self._services, self._source, self._target, self._topology = services, source, target, topology
         self._epoch = source.checkpoint.epoch
-        self._attempts: dict[RegionId, str] = {}
+        self._attempts: dict[RegionId, AttemptId] = {}
         self._places: dict[str, Place] = {}
 
     def keyed(self, partition: PartitionId, state: KeyedSnapshot, part: StatePartition) -> RestoredPartition:
@@ -161,7 +161,7 @@ class _Making:
                 found[file.file] = FileCopy(at, f"{folder}/{file.file.name}", file.file.bytes, file.file.sha256)
         return found
 
-    def _where(self, partition: PartitionId) -> tuple[RegionId, str, str]:
+    def _where(self, partition: PartitionId) -> tuple[RegionId, AttemptId, str]:
         region = self._topology.producer(partition)
         if region not in self._attempts:
             self._attempts[region] = self._services.synthetic_attempt_id()

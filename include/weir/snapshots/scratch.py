@@ -29,7 +29,7 @@ from weir.store.errors import NotFound
 from weir.store.files import Files, Room
 from weir.store.store import WORKERS, Store
 from weir.store.walk import folders_in
-from weir.topology.ids import AttemptKind, new_attempt_id
+from weir.topology.ids import AttemptId, AttemptKind, new_attempt_id
 
 DRILLS = "_drills"
 """The folder of the store in which drills are: the name of no dataflow."""
@@ -53,7 +53,7 @@ class DrillPlace:
     services: Services
     dataflow: str
     folder: str
-    id: str
+    id: AttemptId
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from weir.ledger.checkpoints import retained_checkpoints
 from weir.ledger.runs import Run
 from weir.store.errors import NotFound
 from weir.store.store import Store
+from weir.topology.ids import AttemptId, Digest
 from weir.topology.key_groups import key_group_range
 from weir.topology.regions import PartitionId, Topology
 
@@ -44,7 +45,7 @@ def keyed_states(topology: Topology) -> dict[str, tuple[State, str]]:
 
 def checkpoint_of(
     run: Run,
-    attempt: str,
+    attempt: AttemptId,
     results: Mapping[PartitionId, CurrentResult],
     manifests: Mapping[PartitionId, Manifest],
     files_of: FilesOf,
@@ -89,7 +90,7 @@ def _keyed(run: Run, state: State, stage: str, parts: Iterable[Manifest], files_
             subtask=each.subtask,
             key_groups=key_group_range(each.max_parallelism, parallelism, each.subtask),
             attempt=each.attempt,
-            digest=str(each.digest),
+            digest=Digest(str(each.digest)),
             rows=each.rows,
             tallies=() if each.state is None else each.state.tallies,
             files=files_of(each),
@@ -107,7 +108,7 @@ def _in_flight(result: CurrentResult, manifest: Manifest) -> ResultInFlight:
         attempt=manifest.attempt,
         folder=result.folder,
         manifest_sha256=result.manifest_sha256,
-        digest=str(manifest.digest),
+        digest=Digest(str(manifest.digest)),
         files=manifest.files,
     )
 

@@ -35,6 +35,7 @@ from weir.state.compactions import (
 )
 from weir.state.file_rules import expired_until, runs_to_merge, share_of, visible
 from weir.store.errors import NotFound
+from weir.topology.ids import AttemptId, RunId
 from weir.topology.key_groups import key_group_range
 from weir.topology.partitions import Layout
 from weir.units import size_from_text, told_size
@@ -66,9 +67,9 @@ class PartToCompact:
 class ToCompact:
     """Run `job`, then enter what it reports. Without merges there is no job to run."""
 
-    run: str
+    run: RunId
     dataflow: str
-    attempt: str
+    attempt: AttemptId
     session_id: str
     job: RegionJob
     parts: tuple[PartToCompact, ...]
@@ -227,7 +228,7 @@ def _manifests(services: Services, wanted: Sequence[tuple[str, str, str, int]]) 
 
 
 def _merge_to_write(
-    services: Services, run: Run, attempt: str, part: PartToCompact, state: State, layout: Layout, number: int
+    services: Services, run: Run, attempt: AttemptId, part: PartToCompact, state: State, layout: Layout, number: int
 ) -> MergeToWrite:
     merge = part.merges[number]
     folder = attempt_folder(run, state.name, layout.id, part.of.subtask, attempt) + f"/m{number}"
@@ -249,7 +250,7 @@ def _merge_to_write(
     )
 
 
-def _job(services: Services, run: Run, region: str, attempt: str, merges: Sequence[MergeToWrite]) -> RegionJob:
+def _job(services: Services, run: Run, region: str, attempt: AttemptId, merges: Sequence[MergeToWrite]) -> RegionJob:
     start, end = (each.astimezone(UTC).isoformat() for each in run.interval)
     return RegionJob(
         attempt=attempt,

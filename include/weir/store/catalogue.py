@@ -30,7 +30,7 @@ from weir.store.errors import NotFound
 from weir.store.store import Store
 from weir.store.walk import folders_in
 from weir.store.worker_threads import in_parallel
-from weir.topology.ids import is_synthetic
+from weir.topology.ids import Epoch, is_synthetic
 
 _WORKERS = 16
 
@@ -39,7 +39,7 @@ _WORKERS = 16
 class EpochCatalogue:
     """What a store holds of one epoch: its run's record, results, published versions, and what cannot be read."""
 
-    epoch: str
+    epoch: Epoch
     record: RunRecord | None
     stored: tuple[Stored, ...]
     pointers: tuple[Pointer, ...]
@@ -69,7 +69,7 @@ def _epoch(store: Store, dataflow: str, epoch: str) -> EpochCatalogue:
     found = in_parallel(partial(_result, store), _attempt_folders(store, epoch_folder(dataflow, epoch)), _WORKERS)
     pointers = in_parallel(partial(_pointer, store), _pointer_paths(store, dataflow, epoch), _WORKERS)
     return EpochCatalogue(
-        epoch,
+        Epoch(epoch),
         _record(store, dataflow, epoch),
         tuple(each for each in found if isinstance(each, Stored)),
         tuple(each for each in pointers if isinstance(each, Pointer)),

@@ -15,7 +15,7 @@ RunId = NewType("RunId", str)
 """A run of a dataflow: `dataflow@epoch`."""
 
 AttemptId = NewType("AttemptId", str)
-"""An attempt of a region; folders in the store are named so."""
+"""An attempt of a region, after which folders in the store are named; or that of a person to make a savepoint."""
 
 Epoch = NewType("Epoch", str)
 """The start of a run's data interval in UTC."""

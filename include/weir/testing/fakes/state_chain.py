@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from weir.formats.manifest import StateContent, StateFile, StateTally
 from weir.formats.region_job import OutputReport, OutputToWrite, StateFileToRead, StateToRead
 from weir.state.file_rules import epoch_seconds, share_of, visible
+from weir.topology.ids import Epoch
 from weir.topology.key_groups import key_group_range
 from weir.topology.partitions import Layout
 from weir.units import time_from_text
@@ -81,6 +82,6 @@ class StateChain:
 
     def _content(self, epoch: str, mine: KeyGroups, report: OutputReport) -> StateContent:
         assert report.state is not None  # noqa: S101  # the report of a state
-        written = tuple(StateFile(report.folder, file, epoch, mine) for file in report.files)
+        written = tuple(StateFile(report.folder, file, Epoch(epoch), mine) for file in report.files)
         kept = () if report.state.is_whole else self.share(epoch, mine)
         return StateContent((*kept, *written), report.state.tallies, report.state.changed)
