@@ -101,7 +101,7 @@ def _give_up(services: Services, dataflow: str) -> tuple[int, ...]:
 def _give_up_lost(services: Services, dataflow: str) -> tuple[int, ...]:
     """Retained checkpoints whose manifest is definitely gone, or not as it was written."""
     with services.ledger.transaction() as session:
-        rows = [row for row in retained_checkpoints(session, dataflow) if not row.folder]
+        rows = [row for row in retained_checkpoints(session, dataflow) if not row.is_savepoint]
 
     def look(some: list[CheckpointRow]) -> list[bool]:
         return in_parallel(lambda row: read_checkpoint(services.store, dataflow, row.number) is None, some, 16)
@@ -204,7 +204,7 @@ def _delete(services: Services, dataflow: str) -> tuple[str, ...]:
     """Delete what belongs to checkpoints that are no longer retained: manifests first, then files that nobody uses."""
     with services.ledger.transaction() as session:
         rows = undeleted_checkpoints(session, dataflow)
-        kept = [row.number for row in retained_checkpoints(session, dataflow) if not row.folder]
+        kept = [row.number for row in retained_checkpoints(session, dataflow) if not row.is_savepoint]
     if not rows:
         return ()
     release(services, dataflow, sorted({row.run for row in rows}))

@@ -28,6 +28,7 @@ from weir.formats.paths import (
     checkpoint_number,
     checkpoint_path,
     checkpoints_folder,
+    epoch_folder,
     pointer_folder,
     sinks_folder,
 )
@@ -145,7 +146,7 @@ class RunSweep:
 
     def _list(self, run: str) -> _Listed:
         dataflow, _, epoch = run.partition("@")
-        root = f"{dataflow}/{epoch}"
+        root = epoch_folder(dataflow, epoch)
         store = self._services.store
         folder = run_folder(root, ((each.path, each.bytes) for each in files_below(store, [root])))
         sinks = folders_in(store, sinks_folder(dataflow))
@@ -336,7 +337,9 @@ def sweep_checkpoints(services: Services, dataflow: str, of_runs: RunSweep, repo
         found = {}
     with services.ledger.transaction() as session:
         known = {
-            checkpoint_path(dataflow, row.number): row for row in checkpoints_of(session, dataflow) if not row.folder
+            checkpoint_path(dataflow, row.number): row
+            for row in checkpoints_of(session, dataflow)
+            if not row.is_savepoint
         }
     for path, size in found.items():
         if TEMPORARY.fullmatch(path.rpartition("/")[2]):

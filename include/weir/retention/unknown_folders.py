@@ -19,7 +19,7 @@ from sqlalchemy import select
 
 from weir.coordination.services import Services
 from weir.formats.manifest import COPY_NAME
-from weir.formats.paths import MANIFEST, PAGES, RUN_RECORD, SINKS, pointer_folder, run_pages, sinks_folder
+from weir.formats.paths import MANIFEST, PAGES, RUN_RECORD, SINKS, epoch_folder, pointer_folder, run_pages, sinks_folder
 from weir.ledger.database.tables import DataflowRow, RunRow
 from weir.ledger.runs import dataflow_of, epoch_of_run, run_key
 from weir.quality.pages import list_pages
@@ -48,7 +48,8 @@ def sweep_strangers(services: Services, dataflow: str, of_runs: RunSweep, report
     rebuild = f"the ledger knows no run of this epoch: `weir ledger rebuild {dataflow}` takes in what is whole"
     for epoch in epochs:
         if epoch not in known:
-            _sweep_epoch(of_runs, report, f"{dataflow}/{epoch}", files_below(store, [f"{dataflow}/{epoch}"]), rebuild)
+            path = epoch_folder(dataflow, epoch)
+            _sweep_epoch(of_runs, report, path, files_below(store, [path]), rebuild)
     for sink, found in published.items():
         for epoch in (each for each in found if each not in known):
             path = pointer_folder(dataflow, sink, epoch)

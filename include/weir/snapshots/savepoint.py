@@ -110,7 +110,7 @@ def _create(services: Services, asked: Asked, open_store: OpenStore) -> Savepoin
 
 
 def _wanted(session: Session, asked: Asked) -> CheckpointRow:
-    kept = [row for row in retained_snapshots(session, asked.dataflow) if not row.folder]
+    kept = [row for row in retained_snapshots(session, asked.dataflow) if not row.is_savepoint]
     if asked.checkpoint is None and kept:
         return max(kept, key=lambda row: (row.epoch, row.number))
     for row in kept:

@@ -150,6 +150,6 @@ def read_checkpoint(store: Store, dataflow: str, number: int) -> Checkpoint | No
 def files_retained(services: Services, dataflow: str) -> dict[str, int]:
     """The data files that retained checkpoints name, with their sizes; savepoints have files of their own."""
     with services.ledger.transaction() as session:
-        numbers = [row.number for row in retained_checkpoints(session, dataflow) if not row.folder]
+        numbers = [row.number for row in retained_checkpoints(session, dataflow) if not row.is_savepoint]
     found = (read_checkpoint(services.store, dataflow, number) for number in numbers)
     return {path: size for each in found if each is not None for path, size in files_named(each).items()}

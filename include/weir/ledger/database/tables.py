@@ -36,6 +36,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.hybrid import hybrid_property
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from weir.formats.checkpoint import SnapshotKind
 from weir.topology.ids import AttemptId, Digest, Epoch, RunId, is_task_try
 
 
@@ -377,6 +378,11 @@ class CheckpointRow(Table):
     incremental_bytes: Mapped[int] = mapped_column(LARGE)
     new_files: Mapped[int]
     shared_files: Mapped[int]
+
+    @property
+    def is_savepoint(self) -> bool:
+        """Report whether it is a savepoint, which lies in a folder of its own."""
+        return SnapshotKind(self.kind).is_savepoint
 
 
 class CompactionRow(Table):
