@@ -19,7 +19,7 @@ from weir.dataflow.state_evolution import require_compatible
 from weir.errors import Conflict, Misconfigured
 from weir.formats.checkpoint import Checkpoint
 from weir.ledger.database.tables import AttemptRow, DataflowRow, RestoreRow, RunRow
-from weir.ledger.restores import FORK, NO_DAG, SAME
+from weir.ledger.restores import FORK, SAME
 from weir.ledger.runs import ensure_dataflow, run_by_id, run_key, topology_of
 from weir.ledger.snapshot import run_state
 from weir.recovery.consequences import note_whether_closed, owe_what_follows, stale_in_other_runs
@@ -197,7 +197,7 @@ def _plan(session: Session, request: RestoreRequest, source: Source) -> _Plan:
 def _require_fitting(session: Session, request: RestoreRequest, checkpoint: Checkpoint) -> None:
     """Require that the snapshot is compatible with the dataflow that resumes from it, if that has had a run."""
     pinned = select(RunRow.pinned).where(
-        RunRow.dataflow == request.target, RunRow.pinned.is_not(None), RunRow.dag_id != NO_DAG
+        RunRow.dataflow == request.target, RunRow.pinned.is_not(None), RunRow.has_dag_run
     )
     newest = session.scalar(pinned.order_by(RunRow.epoch.desc()).limit(1))
     if request.fork is not None:
@@ -249,7 +249,7 @@ def _commit(
     attempts = {each.partition: each.manifest.attempt for each in partitions}
     replaced = {each.partition: Replacement(each.partition, attempts[each.partition], each.digest) for each in results}
     owed = owe_what_follows(session, services, run, plan.topology, before, replaced)
-    if row.dag_id != NO_DAG:
+    if row.has_dag_run:
         note_whether_closed(session, services, run, plan.topology)
     session.add(_row(services, request, source, dataflow.lineage))
     return replace(

@@ -31,6 +31,7 @@ from weir.ledger.database.tables import CheckpointRow, DataflowRow
 from weir.snapshots.source import Folder, OpenStore, Source, find_source, folder_at, read_checkpoint, read_savepoint
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.store import Store
+from weir.topology.ids import AttemptId
 
 ROUNDS = 3
 """How often the newest checkpoint may be subsumed while it is being copied."""
@@ -102,7 +103,9 @@ def _create(services: Services, request: SavepointRequest, open_store: OpenStore
         folder = _folder(services, request, number, open_store)
         require_free(folder)
         now = services.now()
-        savepoint, copies = as_savepoint(source.checkpoint, number, str(services.new_uuid()), now.isoformat())
+        savepoint, copies = as_savepoint(
+            source.checkpoint, number, AttemptId(str(services.new_uuid())), now.isoformat()
+        )
         entered = enter_checkpoint(session, savepoint, row.content, now, folder.url)
     try:
         claim(folder, savepoint.attempt)
@@ -114,7 +117,7 @@ def _create(services: Services, request: SavepointRequest, open_store: OpenStore
 
 
 def _wanted(session: Session, request: SavepointRequest) -> CheckpointRow:
-    kept = [row for row in retained_snapshots(session, request.dataflow) if not row.folder]
+    kept = [row for row in retained_snapshots(session, request.dataflow) if not row.is_savepoint]
     if request.checkpoint is None and kept:
         return max(kept, key=lambda row: (row.epoch, row.number))
     for row in kept:

@@ -25,6 +25,7 @@ from weir.store.errors import NotFound
 from weir.store.files import Files, Room
 from weir.store.store import WORKERS, Store
 from weir.store.walk import folders_in
+from weir.topology.ids import AttemptId, AttemptKind, new_attempt_id
 
 RESTORE_TESTS = "_drills"
 """The folder of the store for restore tests: not a valid name of a dataflow."""
@@ -48,7 +49,7 @@ class RestoreTestPlace:
     services: Services
     dataflow: str
     folder: str
-    id: str
+    id: AttemptId
 
 
 @contextmanager
@@ -66,7 +67,8 @@ def restore_test_place(services: Services) -> Iterator[RestoreTestPlace]:
         ledger = Ledger.open(f"sqlite:///{local / 'ledger.db'}")
         try:
             store = ScratchStore(services.store, dataflow, folder)
-            yield RestoreTestPlace(replace(services, ledger=ledger, store=store), dataflow, folder, f"t0000-{own}")
+            attempt = new_attempt_id(AttemptKind.SYNTHETIC, own)
+            yield RestoreTestPlace(replace(services, ledger=ledger, store=store), dataflow, folder, attempt)
         finally:
             ledger.close()
     finally:

@@ -43,6 +43,7 @@ from weir.state.compactions import compacted_files, present_compactions
 from weir.state.files_in_use import unpin
 from weir.state.retention_rules import CompletedSnapshot, subsumed
 from weir.store.errors import AlreadyExists
+from weir.topology.ids import AttemptId
 from weir.topology.regions import PartitionId
 
 Guard = Callable[[Session], None]
@@ -54,7 +55,7 @@ class Draft:
     """The content of a checkpoint to be completed: current results and their manifests, by partition."""
 
     run: Run
-    attempt: str
+    attempt: AttemptId
     results: Mapping[PartitionId, CurrentResult]
     manifests: Mapping[PartitionId, Manifest]
 
@@ -74,7 +75,7 @@ def checkpoint_run(services: Services, registered: Registered, gathered: Gathere
     return None if draft is None else complete_checkpoint(services, draft, guard)
 
 
-def draft_of(run: Run, attempt: str, state: RunState, manifests: Mapping[PartitionId, Manifest]) -> Draft | None:
+def draft_of(run: Run, attempt: AttemptId, state: RunState, manifests: Mapping[PartitionId, Manifest]) -> Draft | None:
     """Return the content to be checkpointed of a run; None where it keeps no state, or its state is released."""
     named = checkpointed(run.topology)
     if not named or not named <= manifests.keys():

@@ -20,6 +20,7 @@ from math import comb
 
 from weir.formats.manifest import StateFile
 from weir.state.file_rules import KeyGroups, cut, oldest_first, overlap, sorted_runs
+from weir.topology.ids import Epoch
 
 CHANGED_SHARE = 2
 """Bytes that the compaction of an epoch may write for each byte that the epoch changed, besides the budget."""
@@ -47,7 +48,7 @@ class Merge:
 
     files: tuple[StateFile, ...]
     key_groups: KeyGroups
-    epoch: str
+    epoch: Epoch
     is_bottom: bool
 
 
