@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from weir.dataflow.retention_settings import RetentionSettings
 from weir.ledger.ledger import Ledger
 from weir.ledger.runs import Run
-from weir.settings import EXPECTATIONS, LifeSettings, RecoverySettings
+from weir.restarts.recovery_settings import RecoverySettings
+from weir.settings import EXPECTATIONS
 from weir.store.store import Store
 
 
@@ -29,7 +31,7 @@ class Services:
     now: Callable[[], datetime] = _now
     new_uuid: Callable[[], uuid.UUID] = uuid.uuid4
     recovery: RecoverySettings = field(default_factory=RecoverySettings)
-    life: LifeSettings = field(default_factory=LifeSettings)
+    life: RetentionSettings = field(default_factory=RetentionSettings)
     expectations: str = EXPECTATIONS
 
     def store_id(self) -> str:

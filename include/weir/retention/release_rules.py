@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from weir.dataflow.retention import KeepUntil
+from weir.dataflow.retention_settings import RetentionSettings
 from weir.execution.run_state import CLOSE, AttemptState, RunState
-from weir.settings import LifeSettings
 from weir.topology.regions import PartitionId, RegionId
 from weir.units import told_time
 
@@ -85,7 +85,7 @@ class Verdict:
 
 
 def release_verdicts(
-    life: RunLife, settings: LifeSettings, now: datetime, *, is_pressed: bool = False
+    life: RunLife, settings: RetentionSettings, now: datetime, *, is_pressed: bool = False
 ) -> tuple[Verdict, ...]:
     """Judge all stored results of a run. Where room is needed (`is_pressed`), policies do not keep any longer."""
     judge = _Judge(life, settings, now, is_pressed)
@@ -93,7 +93,7 @@ def release_verdicts(
 
 
 class _Judge:
-    def __init__(self, life: RunLife, settings: LifeSettings, now: datetime, is_pressed: bool) -> None:  # noqa: FBT001
+    def __init__(self, life: RunLife, settings: RetentionSettings, now: datetime, is_pressed: bool) -> None:  # noqa: FBT001
         self._life, self._settings, self._now, self._is_pressed = life, settings, now, is_pressed
         self._made_from: dict[RegionId, frozenset[tuple[PartitionId, str]]] = {}
         self._over = self._why_over()

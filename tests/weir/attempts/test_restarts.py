@@ -14,8 +14,8 @@ from weir.execution.run_state import AttemptState
 from weir.ledger.attempts import Origin, attempts_of
 from weir.ledger.database.tables import AttemptRow, OwedClearRow, ResultRow
 from weir.restarts.answer import Budgets, Refusal
+from weir.restarts.recovery_settings import RecoverySettings
 from weir.restarts.strategy import ExponentialDelay, FailureLimits, FixedDelay, NoRestart
-from weir.settings import RecoverySettings
 from weir.testing.fakes.airflow import Killed
 from weir.topology.regions import RegionId
 

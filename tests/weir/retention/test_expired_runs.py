@@ -10,6 +10,7 @@ from sqlalchemy import select
 
 from weir.coordination.services import Services
 from weir.dataflow.retention import Keep
+from weir.dataflow.retention_settings import RetentionSettings
 from weir.formats.codec import manifest_from_json
 from weir.formats.pointer import pointer_from_json
 from weir.ledger.database.tables import AttemptRow, PublicationRow, ResultEventRow, ResultRow, RunRow
@@ -17,7 +18,6 @@ from weir.ledger.leases import take_leases
 from weir.rebuild.rebuild import rebuild
 from weir.retention.sweep import sweep
 from weir.retention.sweep_report import Garbage
-from weir.settings import LifeSettings
 from weir.store.published import published
 from weir.store.store import Store
 from weir.store.walk import files_below
@@ -51,7 +51,7 @@ def rows(world, model, **wanted):
 
 def settle_with(world, **life):
     world.services = Services(
-        ledger=world.ledger, store=world.store, now=lambda: world.airflow.time, life=LifeSettings(**life)
+        ledger=world.ledger, store=world.store, now=lambda: world.airflow.time, life=RetentionSettings(**life)
     )
     world.airflow.services = world.services
 
