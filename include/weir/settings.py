@@ -47,7 +47,7 @@ class Settings:
     api_conn_id: str
     store_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     recovery: RecoverySettings = field(default_factory=RecoverySettings)
-    life: RetentionSettings = field(default_factory=RetentionSettings)
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
     expectations: str = EXPECTATIONS
     """The folder of the suites, each in a file <suite>.json."""
 
@@ -100,7 +100,7 @@ def read_settings(
         api_conn_id=value("api_conn_id") or "weir_api",
         store_options=options,
         recovery=_of_section(RecoverySettings.from_options, found, section or {}),
-        life=_of_section(RetentionSettings.from_options, found, section or {}),
+        retention=_of_section(RetentionSettings.from_options, found, section or {}),
         expectations=value("expectations") or EXPECTATIONS,
     )
 

@@ -122,7 +122,7 @@ def sweep_everywhere(services: Services, clearer: Clearer) -> Upkept:
 def _of_nobody(services: Services) -> str:
     """What is beside the folders of dataflows that the ledger knows: told, for nobody deletes it."""
     report = SweepReport(is_full=True)
-    tell_unknown_dataflows(services, report, services.life.orphan_age)
+    tell_unknown_dataflows(services, report, services.retention.orphan_age)
     return (
         "; ".join(f"{each.path}, {told_size(each.bytes)}: {each.reason}" for each in report.unknown) or "all is known"
     )

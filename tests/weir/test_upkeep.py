@@ -136,7 +136,7 @@ def test_a_scrub_has_made_again_what_is_bad_and_somebody_needs(world):
     with world.ledger.transaction() as session:
         published = session.scalar(select(ResultRow).where(ResultRow.stage == "delays"))
     world.store.delete(f"{published.folder}/part-0.bin")
-    services = replace(world.services, life=RetentionSettings(scrub_share=1.0))
+    services = replace(world.services, retention=RetentionSettings(scrub_share=1.0))
     kept = scrub_everywhere(services, world.airflow)
     assert "1 bad" in kept.done["ladder"]
     world.airflow.run_until_quiet()

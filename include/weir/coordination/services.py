@@ -31,7 +31,7 @@ class Services:
     now: Callable[[], datetime] = _now
     new_uuid: Callable[[], uuid.UUID] = uuid.uuid4
     recovery: RecoverySettings = field(default_factory=RecoverySettings)
-    life: RetentionSettings = field(default_factory=RetentionSettings)
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
     expectations: str = EXPECTATIONS
 
     def store_id(self) -> str:

@@ -85,7 +85,7 @@ def published_misfits(services: Services, runs: Collection[str]) -> tuple[Misfit
 
 def _is_going(session: Session, services: Services, row: PublicationRow, dataflow: str) -> bool:
     """Whether a version is no longer kept: its pointer is deleted before the ledger knows it."""
-    kept = newest_dataflow_settings(session, dataflow, services.life).keep_published
+    kept = newest_dataflow_settings(session, dataflow, services.retention).keep_published
     return kept is not None and row.published_at is not None and row.published_at + kept <= services.now()
 
 

@@ -134,7 +134,7 @@ def _complete_again(services: Services, dataflow: str) -> tuple[int, ...]:
     And those whose checkpoint was lost: who gave it up may have been killed, or have met somebody at work on the run.
     """
     with services.ledger.transaction() as session:
-        most = newest_dataflow_settings(session, dataflow, services.life).retained_checkpoints
+        most = newest_dataflow_settings(session, dataflow, services.retention).retained_checkpoints
         lost = runs_of_lost_checkpoints(session, dataflow, most)
         runs = {run for run in runs_with_checkpoints(session, dataflow) if _is_outdated(session, run)}
         runs |= {run for run in lost if _may_be_checkpointed(session, run)}
@@ -192,7 +192,7 @@ def _still_closed(draft: Draft) -> Guard:
 
 def _subsume(services: Services, dataflow: str) -> tuple[int, ...]:
     with services.ledger.transaction() as session:
-        retained = newest_dataflow_settings(session, dataflow, services.life).retained_checkpoints
+        retained = newest_dataflow_settings(session, dataflow, services.retention).retained_checkpoints
         if len(retained_checkpoints(session, dataflow)) <= 1:
             return ()
     with services.ledger.transaction(dataflow) as session:

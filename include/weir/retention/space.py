@@ -48,7 +48,7 @@ def make_room(services: Services, registered: Registered, declared: Dataflow, re
     The quota is that of the dataflow as its DAG file says it now, so that a raised one helps at once. `reads` are the
     bytes that the attempt reads. Raises DiskFull, QuotaExceeded, and Retryable.
     """
-    quota, room = services.life.of(declared).quota, services.store.room()
+    quota, room = services.retention.of(declared).quota, services.store.room()
     if quota is None and room is None:
         return ()
     demand = _demand(services, registered, reads)

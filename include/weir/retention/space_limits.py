@@ -93,11 +93,11 @@ class DiskLimit:
         """Ask the disk."""
         room = self._room()
         is_no_file_left = room.free_files == 0
-        return max(needed + self.services.life.least_free - room.free_bytes, _ONE_FILE if is_no_file_left else 0)
+        return max(needed + self.services.retention.least_free - room.free_bytes, _ONE_FILE if is_no_file_left else 0)
 
     def refusal(self, freed: str, held: str) -> DiskFull:
         """Tell how full the disk is, and of what."""
-        room, demand, spare = self._room(), self.demand, self.services.life.least_free
+        room, demand, spare = self._room(), self.demand, self.services.retention.least_free
         return DiskFull(
             f"the disk of the store {self.services.store.url} has too little room for {demand.name}: {_told(room)}, "
             f"{_wanted(demand.own)}and {told_size(spare)} are to stay free (least_free); {freed}.\n"

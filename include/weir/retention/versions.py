@@ -76,7 +76,7 @@ def _told(going: Iterable[_Expired], sizes: Mapping[int, int | None]) -> list[Sw
 
 
 def _expired(session: Session, services: Services, dataflow: str, runs: set[str] | None) -> list[_Expired]:
-    settings = newest_dataflow_settings(session, dataflow, services.life)
+    settings = newest_dataflow_settings(session, dataflow, services.retention)
     rows = [row for row in _in_question(session, services, dataflow, settings) if runs is None or row.run in runs]
     return [
         each

@@ -26,7 +26,7 @@ def closed(world):
 
 
 def replace_life(world, life):
-    return replace(world.services, life=life)
+    return replace(world.services, retention=life)
 
 
 def rows(world, stage=None, subtask=None):

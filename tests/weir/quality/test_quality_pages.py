@@ -59,7 +59,7 @@ def pages(world):
 def expire(world, days):
     use(
         world,
-        Services(ledger=world.ledger, store=world.store, now=lambda: world.airflow.time, life=RetentionSettings()),
+        Services(ledger=world.ledger, store=world.store, now=lambda: world.airflow.time, retention=RetentionSettings()),
     )
     world.airflow.time += timedelta(days=days)
 

@@ -57,7 +57,7 @@ def keeping(world):
     def keep(policy, **settings):
         flow = world.airflow.flow
         world.airflow.flow = Dataflow(flow.name, flow.stages, keep=policy)
-        services = replace(world.services, life=RetentionSettings(**settings))
+        services = replace(world.services, retention=RetentionSettings(**settings))
         world.services = world.airflow.services = services
         world.airflow.coordinator = type(world.airflow.coordinator)(services)
         return world

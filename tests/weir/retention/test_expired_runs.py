@@ -51,7 +51,7 @@ def rows(world, model, **wanted):
 
 def settle_with(world, **life):
     world.services = Services(
-        ledger=world.ledger, store=world.store, now=lambda: world.airflow.time, life=RetentionSettings(**life)
+        ledger=world.ledger, store=world.store, now=lambda: world.airflow.time, retention=RetentionSettings(**life)
     )
     world.airflow.services = world.services
 

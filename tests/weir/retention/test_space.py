@@ -41,7 +41,7 @@ def life(world):
     """Say what the deployment says of the life of results."""
 
     def say(**settings):
-        services = replace(world.services, life=RetentionSettings(**{"least_free": SPARE, **settings}))
+        services = replace(world.services, retention=RetentionSettings(**{"least_free": SPARE, **settings}))
         world.services = world.airflow.services = services
         world.airflow.coordinator = Coordinator(services)
 

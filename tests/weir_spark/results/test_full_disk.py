@@ -138,7 +138,9 @@ def test_a_result_that_grows_fills_a_small_disk_up_once_and_takes_the_room_of_th
         keep="90 runs",
     )
     ledger = new_ledger(tmp_path / "ledger.db")
-    services = Services(ledger=ledger, store=store, now=lambda: airflow.time, life=RetentionSettings(least_free=2**20))
+    services = Services(
+        ledger=ledger, store=store, now=lambda: airflow.time, retention=RetentionSettings(least_free=2**20)
+    )
     airflow = FakeAirflow(services, OnSpark(server.url, store), flow)
     failed, errors = airflow._failed, []
     airflow._failed = lambda task, error: (errors.append(type(error)), failed(task, error), await_room())
