@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from weir.dataflow.codec import stage_from_json, stage_to_json
-from weir.dataflow.retention import Keep
+from weir.dataflow.retention import RetentionPolicy
 from weir.dataflow.stage import Stage
 from weir.dataflow.state import OnReprocess, State
 from weir.dataflow.validation import sound_stages
@@ -111,7 +111,7 @@ class Dataflow:
     def _check_life(self) -> None:
         try:
             if self.keep is not None:
-                Keep.from_text(self.keep)
+                RetentionPolicy.from_text(self.keep)
             for what in ("keep_failed", "keep_published"):
                 if getattr(self, what) is not None:
                     time_from_text(what, getattr(self, what))

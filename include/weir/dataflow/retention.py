@@ -15,7 +15,7 @@ from weir.units import AMOUNT, plain_time, told_time
 KEEP_EXPECTED = '"on_consumed", "end_of_run", "2 runs" or a time such as "12 hours" or "7 days"'
 
 
-class KeepUntil(Enum):
+class RetainUntil(Enum):
     """The earliest that an intermediate result may go."""
 
     CONSUMED = "on_consumed"
@@ -29,29 +29,29 @@ class KeepUntil(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
-    """A policy for intermediate results; `runs` and `time` are those of KeepUntil.RUNS and KeepUntil.TIME."""
+class RetentionPolicy:
+    """A policy for intermediate results; `runs` and `time` are those of RetainUntil.RUNS and RetainUntil.TIME."""
 
-    until: KeepUntil
+    until: RetainUntil
     runs: int = 0
     time: timedelta = timedelta()
 
     @staticmethod
-    def from_text(text: str) -> Keep:
+    def from_text(text: str) -> RetentionPolicy:
         """Read "on_consumed", "end_of_run", "2 runs" or "7 days". Raises Misconfigured."""
         plain = str(text).strip().lower()
-        for until in (KeepUntil.CONSUMED, KeepUntil.END_OF_RUN):
+        for until in (RetainUntil.CONSUMED, RetainUntil.END_OF_RUN):
             if plain == until.value:
-                return Keep(until)
+                return RetentionPolicy(until)
         found = AMOUNT.fullmatch(plain)
         if found and found[2] == "run" and int(found[1]) > 0:
-            return Keep(KeepUntil.RUNS, runs=int(found[1]))
+            return RetentionPolicy(RetainUntil.RUNS, runs=int(found[1]))
         time = plain_time(plain)
         if time is None:
             raise Misconfigured(f"keep is {text!r}, expected {KEEP_EXPECTED}")
-        return Keep(KeepUntil.TIME, time=time)
+        return RetentionPolicy(RetainUntil.TIME, time=time)
 
     def __str__(self) -> str:
-        if self.until is KeepUntil.RUNS:
+        if self.until is RetainUntil.RUNS:
             return f"{self.runs} run{'s' if self.runs > 1 else ''}"
-        return told_time(self.time) if self.until is KeepUntil.TIME else self.until.value
+        return told_time(self.time) if self.until is RetainUntil.TIME else self.until.value

@@ -11,12 +11,12 @@ from datetime import timedelta
 from typing import Any
 
 from weir.dataflow.dataflow import Dataflow
-from weir.dataflow.retention import Keep, KeepUntil
+from weir.dataflow.retention import RetainUntil, RetentionPolicy
 from weir.errors import Misconfigured
 from weir.units import size_from_text, time_from_text
 
 _DAY = timedelta(days=1)
-_TWO_RUNS = Keep(KeepUntil.RUNS, runs=2)
+_TWO_RUNS = RetentionPolicy(RetainUntil.RUNS, runs=2)
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
@@ -31,7 +31,7 @@ class RetentionSettings:
     `retained_checkpoints` is how many checkpoints and savepoints of a dataflow that keeps state are retained.
     """
 
-    keep: Keep = _TWO_RUNS
+    keep: RetentionPolicy = _TWO_RUNS
     keep_failed: timedelta | None = 14 * _DAY
     keep_published: timedelta | None = None
     expire_runs: timedelta | None = 90 * _DAY
@@ -54,7 +54,7 @@ class RetentionSettings:
         if orphan_age is None:
             raise Misconfigured('orphan_age is "forever": what nobody knows would stay for good; expected a time')
         return RetentionSettings(
-            keep=Keep.from_text(given["keep"]) if "keep" in given else usual.keep,
+            keep=RetentionPolicy.from_text(given["keep"]) if "keep" in given else usual.keep,
             keep_failed=_time(given, "keep_failed", usual.keep_failed),
             keep_published=_time(given, "keep_published", usual.keep_published),
             expire_runs=_time(given, "expire_runs", usual.expire_runs),
@@ -69,7 +69,7 @@ class RetentionSettings:
     def of(self, dataflow: Dataflow) -> RetentionSettings:
         """What holds for a dataflow: its own word first."""
         return RetentionSettings(
-            keep=self.keep if dataflow.keep is None else Keep.from_text(dataflow.keep),
+            keep=self.keep if dataflow.keep is None else RetentionPolicy.from_text(dataflow.keep),
             keep_failed=_own("keep_failed", dataflow.keep_failed, self.keep_failed),
             keep_published=_own("keep_published", dataflow.keep_published, self.keep_published),
             expire_runs=self.expire_runs,

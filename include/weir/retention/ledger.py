@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
-from weir.dataflow.retention import KeepUntil
+from weir.dataflow.retention import RetainUntil
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState
@@ -135,7 +135,7 @@ def stored_results(session: Session, run: str) -> list[ResultRow]:
 def is_all_kept(session: Session, row: RunRow, settings: RetentionSettings, now: datetime) -> bool:
     """Whether a policy keeps all that an open run has, whoever needs it: then nothing else has to be looked at."""
     is_open = row.closed_at is None and row.deleted_at is None
-    if not is_open or settings.keep.until is KeepUntil.CONSUMED or session.scalar(_OLD, {"run": row.id}) is not None:
+    if not is_open or settings.keep.until is RetainUntil.CONSUMED or session.scalar(_OLD, {"run": row.id}) is not None:
         return False
     return settings.keep_failed is None or last_event(session, row) + settings.keep_failed > now
 

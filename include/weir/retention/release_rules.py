@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from weir.dataflow.retention import KeepUntil
+from weir.dataflow.retention import RetainUntil
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.execution.run_state import CLOSE, AttemptState, RunState
 from weir.topology.regions import PartitionId, RegionId
@@ -141,7 +141,7 @@ class _Judge:
         if not is_consumed and self._over is None:
             return Verdict(stored, is_released=False, reason=self._why_needed(unread))
         why = "every consumer has committed a result made from it" if is_consumed else str(self._over)
-        if self._kept is None or (is_consumed and self._settings.keep.until is KeepUntil.CONSUMED):
+        if self._kept is None or (is_consumed and self._settings.keep.until is RetainUntil.CONSUMED):
             return Verdict(stored, is_released=True, reason=why)
         if self._is_pressed:
             return Verdict(stored, is_released=True, reason=f"{why}, and room was needed")
@@ -224,8 +224,8 @@ class _Judge:
     def _by_policy(self) -> str | None:
         """Why the policy keeps what a closed run has."""
         life, keep = self._life, self._settings.keep
-        if keep.until is KeepUntil.RUNS and life.closed_after is not None and life.closed_after < keep.runs:
+        if keep.until is RetainUntil.RUNS and life.closed_after is not None and life.closed_after < keep.runs:
             return f"it is kept until {keep} have been closed after its own"
-        if keep.until is KeepUntil.TIME and life.closed_at is not None and life.closed_at + keep.time > self._now:
+        if keep.until is RetainUntil.TIME and life.closed_at is not None and life.closed_at + keep.time > self._now:
             return f"it is kept for {keep} after its run was closed"
         return None

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select
 
 from weir.coordination.services import Services
-from weir.dataflow.retention import Keep
+from weir.dataflow.retention import RetentionPolicy
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.formats.codec import manifest_from_json
 from weir.formats.pointer import pointer_from_json
@@ -110,7 +110,7 @@ def test_what_is_published_stays_however_old_it_is(world):
 
 
 def test_what_is_published_goes_when_the_deployment_says_so(world):
-    settle_with(world, keep=Keep.from_text("end_of_run"), keep_published=30 * DAY)
+    settle_with(world, keep=RetentionPolicy.from_text("end_of_run"), keep_published=30 * DAY)
     grow_old(world, 31)
     sweep(world.services, is_full=True)
     report = sweep(world.services, is_full=True)
