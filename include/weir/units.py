@@ -35,7 +35,7 @@ def size_from_text(what: str, text: str) -> int:
     return int(float(found[1]) * _SIZES[found[2]])
 
 
-def told_time(time: timedelta) -> str:
+def format_duration(time: timedelta) -> str:
     """Spell a time in the largest unit in which it is whole."""
     seconds = int(time.total_seconds())
     for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
@@ -45,7 +45,7 @@ def told_time(time: timedelta) -> str:
     return f"{seconds} seconds"
 
 
-def told_size(size: int) -> str:
+def format_size(size: int) -> str:
     """Spell a size as a person would: "812 bytes", "8.1 GB"."""
     value, unit = float(size), ""
     for larger in _TOLD_SIZES:

@@ -10,7 +10,7 @@ from datetime import timedelta
 from enum import Enum
 
 from weir.errors import Misconfigured
-from weir.units import AMOUNT, plain_time, told_time
+from weir.units import AMOUNT, format_duration, plain_time
 
 KEEP_EXPECTED = '"on_consumed", "end_of_run", "2 runs" or a time such as "12 hours" or "7 days"'
 
@@ -54,4 +54,4 @@ class RetentionPolicy:
     def __str__(self) -> str:
         if self.until is RetainUntil.RUNS:
             return f"{self.runs} run{'s' if self.runs > 1 else ''}"
-        return told_time(self.time) if self.until is RetainUntil.TIME else self.until.value
+        return format_duration(self.time) if self.until is RetainUntil.TIME else self.until.value

@@ -27,7 +27,7 @@ from weir.integrity.repair import Repair, repaired
 from weir.integrity.verify import BAD, Outcome, Pages, Verified, known_lost, verify_results
 from weir.ledger.database.tables import DataflowRow, ResultRow
 from weir.recovery.pending_clears import settle
-from weir.units import told_size
+from weir.units import format_size
 
 _HOUR = timedelta(hours=1)
 
@@ -49,7 +49,7 @@ class Scrubbed:
 
     def __str__(self) -> str:
         """A few sentences."""
-        said = [f"{self.results} result(s) read again, {told_size(self.bytes)}, {len(self.bad)} bad"]
+        said = [f"{self.results} result(s) read again, {format_size(self.bytes)}, {len(self.bad)} bad"]
         said += [f"{each.outcome.value}: {each}" for each in self.bad]
         said += [str(each) for each in (*self.misfits, *self.repairs)]
         if not self.is_settled:

@@ -15,7 +15,7 @@ from weir.dataflow.retention import RetainUntil
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.execution.run_state import CLOSE, AttemptState, RunState
 from weir.topology.regions import PartitionId, RegionId
-from weir.units import told_time
+from weir.units import format_duration
 
 QUIET = timedelta(hours=1)
 """A closed and valid run in which nothing has happened for so long is over, whatever was made again in it since."""
@@ -213,7 +213,7 @@ class _Judge:
         if self._life.closed_at is not None and not self._is_pressed and self._by_policy() is not None:
             return None
         what = "never closed" if self._life.closed_at is None else "is not whole"
-        return f"its run {what}, and nothing has happened in it for {told_time(limit)}"
+        return f"its run {what}, and nothing has happened in it for {format_duration(limit)}"
 
     def _why_kept(self) -> str | None:
         """Why the policy keeps what nobody needs."""

@@ -14,7 +14,7 @@ from weir.coordination.services import Services
 from weir.errors import DiskFull, QuotaExceeded
 from weir.retention.sizes import AtWork, Likely, bytes_at_rest, dataflows
 from weir.store.files import Room
-from weir.units import told_size
+from weir.units import format_size
 
 _ONE_FILE = 1
 """Bytes that are short where there is no room for another file: some at least."""
@@ -100,7 +100,7 @@ class DiskLimit:
         room, demand, spare = self._room(), self.demand, self.services.retention.least_free
         return DiskFull(
             f"the disk of the store {self.services.store.url} has too little room for {demand.name}: {_told(room)}, "
-            f"{_wanted(demand.own)}and {told_size(spare)} are to stay free (least_free); {freed}.\n"
+            f"{_wanted(demand.own)}and {format_size(spare)} are to stay free (least_free); {freed}.\n"
             f"{held}\n{self._others(room)}\n"
             "Make room there, or enlarge the disk: the task tries again by itself, and nothing is marked lost"
         )
@@ -110,7 +110,7 @@ class DiskLimit:
             known = bytes_at_rest(session)
         other = max(0, room.total_bytes - room.free_bytes - known)
         return (
-            f"  {told_size(other)} of that disk are no results: files of other programs, what attempts at work are "
+            f"  {format_size(other)} of that disk are no results: files of other programs, what attempts at work are "
             "writing, copies, and what dead attempts have left (`weir gc --dry-run` lists those of the store)"
         )
 
@@ -152,10 +152,10 @@ class QuotaLimit:
     def refusal(self, freed: str, held: str) -> DiskFull:
         """Tell what the dataflow keeps."""
         demand, earlier = self.demand, self.least - self.demand.own.least
-        at_work = f"attempts at work that began before are to write {told_size(earlier)}, " if earlier else ""
+        at_work = f"attempts at work that began before are to write {format_size(earlier)}, " if earlier else ""
         return QuotaExceeded(
-            f"{demand.dataflow} may keep {told_size(self.quota)}, its quota, which leaves too little for "
-            f"{demand.name}: {_wanted(demand.own)}{at_work}and {told_size(self._at_rest())} are at rest; "
+            f"{demand.dataflow} may keep {format_size(self.quota)}, its quota, which leaves too little for "
+            f"{demand.name}: {_wanted(demand.own)}{at_work}and {format_size(self._at_rest())} are at rest; "
             f"{freed}.\n{held}\n"
             "Raise the quota (`Dataflow(quota=...)` in the DAG file, or quota in Airflow's section [weir]), or keep "
             "less (keep, keep_failed, keep_published): the task tries again by itself, and nothing is marked lost"
@@ -171,11 +171,11 @@ class QuotaLimit:
 
 def _told(room: Room) -> str:
     files = ", and no file can be added" if room.free_files == 0 else ""
-    return f"{told_size(room.free_bytes)} of {told_size(room.total_bytes)} are free{files}"
+    return f"{format_size(room.free_bytes)} of {format_size(room.total_bytes)} are free{files}"
 
 
 def _wanted(own: Likely) -> str:
     if not own.most:
         return ""
-    sizes = told_size(own.least) if own.least == own.most else f"{told_size(own.least)} to {told_size(own.most)}"
+    sizes = format_size(own.least) if own.least == own.most else f"{format_size(own.least)} to {format_size(own.most)}"
     return f"it is to write about {sizes}, "
