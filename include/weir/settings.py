@@ -36,7 +36,7 @@ EXPECTATIONS = str(Path(__file__).parents[1] / "expectations")
 class Settings:
     """URLs of store and ledger, the ids of the connections to Spark and to Airflow's API, and the store's options.
 
-    `ledger` may hold a password: show `shown_url(settings.ledger)`. `store_options` are those of the store's fsspec
+    `ledger` may hold a password: show `url_without_password(settings.ledger)`. `store_options` are those of the store's fsspec
     file system, with secrets among them. `recovery` is what the deployment says of restarts and budgets, `life` of how
     long results stay.
     """
@@ -125,7 +125,7 @@ def store_options(environ: Mapping[str, str]) -> dict[str, Any] | None:
     return options
 
 
-def shown_url(url: str) -> str:
+def url_without_password(url: str) -> str:
     """Spell a URL for a person's eyes: without the password."""
     scheme, separator, rest = url.partition("://")
     authority, slash, path = rest.partition("/")
