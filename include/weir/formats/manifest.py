@@ -249,7 +249,7 @@ class Stored:
         return PartitionId(self.manifest.stage, self.manifest.subtask, self.manifest.layout)
 
 
-def made_from(manifest: Manifest) -> str:
+def inputs_fingerprint(manifest: Manifest) -> str:
     """SHA-256, in hex, of the digests that were read, what sources read, parameters, code and session settings."""
     read = sorted(
         [each.argument, each.stage, each.subtask, each.layout, each.run, each.digest] for each in manifest.inputs
@@ -262,7 +262,7 @@ RELEASED_NOTE: Final = "released.json"
 """Its name."""
 
 
-def reason_told(data: bytes) -> str:
+def release_reason(data: bytes) -> str:
     """Why the result was released, by its note; a note that cannot be read still says that it was."""
     try:
         return str(json.loads(data)["reason"])
