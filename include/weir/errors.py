@@ -41,7 +41,7 @@ class InputUnreadable(Retryable):
     """The engine could not read an input for a moment: names the partition and the attempt. Ask the store about it."""
 
 
-def is_out_of_room(error: BaseException) -> bool:
+def is_disk_full(error: BaseException) -> bool:
     """Tell whether a file system refused to write because it, or the user's share of it, is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 

@@ -65,7 +65,7 @@ def check_inputs(services: Services, begun: Begun) -> None:
     require_intact(services, _read(begun))
     require_present(services, [file for share in begun.states.values() for file in share.files])
     require_whole_copies(services, begun.job)
-    services.store.require_room()
+    services.store.require_free_space()
 
 
 def _read(begun: Begun) -> list[Part]:

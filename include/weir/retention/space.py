@@ -1,4 +1,4 @@
-"""Room for what an attempt is about to write: looked for, and made, before anything is computed (DESIGN 7).
+"""FreeSpace for what an attempt is about to write: looked for, and made, before anything is computed (DESIGN 7).
 
 Invariant: what somebody needs is never deleted to make room. What policies keep for convenience goes, garbage first,
 then runs in the order in which they would have gone anyway, and no more than is needed.
@@ -48,7 +48,7 @@ def make_room(services: Services, registered: Registered, declared: Dataflow, re
     The quota is that of the dataflow as its DAG file says it now, so that a raised one helps at once. `reads` are the
     bytes that the attempt reads. Raises DiskFull, QuotaExceeded, and Retryable.
     """
-    quota, room = services.retention.of(declared).quota, services.store.room()
+    quota, room = services.retention.of(declared).quota, services.store.free_space()
     if quota is None and room is None:
         return ()
     demand = _demand(services, registered, reads)

@@ -13,7 +13,7 @@ from typing import Protocol
 from weir.coordination.services import Services
 from weir.errors import DiskFull, QuotaExceeded
 from weir.retention.sizes import AtWork, Likely, bytes_at_rest, dataflows
-from weir.store.files import Room
+from weir.store.files import FreeSpace
 from weir.units import format_size
 
 _ONE_FILE = 1
@@ -105,7 +105,7 @@ class DiskLimit:
             "Make room there, or enlarge the disk: the task tries again by itself, and nothing is marked lost"
         )
 
-    def _others(self, room: Room) -> str:
+    def _others(self, room: FreeSpace) -> str:
         with self.services.ledger.transaction() as session:
             known = bytes_at_rest(session)
         other = max(0, room.total_bytes - room.free_bytes - known)
@@ -114,8 +114,8 @@ class DiskLimit:
             "writing, copies, and what dead attempts have left (`weir gc --dry-run` lists those of the store)"
         )
 
-    def _room(self) -> Room:
-        return self.services.store.room() or Room(2**63, 2**63)
+    def _room(self) -> FreeSpace:
+        return self.services.store.free_space() or FreeSpace(2**63, 2**63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class QuotaLimit:
             return bytes_at_rest(session, self.demand.dataflow)
 
 
-def _told(room: Room) -> str:
+def _told(room: FreeSpace) -> str:
     files = ", and no file can be added" if room.free_files == 0 else ""
     return f"{format_size(room.free_bytes)} of {format_size(room.total_bytes)} are free{files}"
 

@@ -107,7 +107,7 @@ def test_a_disk_without_any_room_is_told_as_such_by_spark_or_by_the_store(server
         run(server.url, job, store)
     if not isinstance(failed.value, DiskFull):
         with pytest.raises(DiskFull):
-            store.require_room()
+            store.require_free_space()
 
 
 GROWING = (
