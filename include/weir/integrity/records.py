@@ -25,7 +25,7 @@ from weir.integrity.ledger import results_to_verify
 from weir.ledger.database.tables import PublicationRow, ResultRow, RunRow
 from weir.ledger.runs import newest_dataflow_settings
 from weir.store.errors import NotFound
-from weir.store.probe import asked_twice
+from weir.store.probe import probe_twice
 from weir.store.store import Store
 from weir.store.worker_threads import in_parallel
 
@@ -107,7 +107,7 @@ def asked(services: Services, questions: Sequence[A], ask: Callable[[A], Misfit 
     def ask_all(some: list[A]) -> list[Misfit | None]:
         return in_parallel(ask, some, store.workers)
 
-    answers = asked_twice(store, services.store_id(), list(questions), ask_all, lambda answer: answer is not None)
+    answers = probe_twice(store, services.store_id(), list(questions), ask_all, lambda answer: answer is not None)
     return tuple(each for each in answers if each is not None)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from weir.errors import Misconfigured
 from weir.store.files import FreeSpace
-from weir.store.worker_threads import is_let_go
+from weir.store.worker_threads import is_abandoned
 
 _SCHEMES = ("file", "local")
 _GLOB = set("{}[]*?\\")
@@ -179,7 +179,7 @@ def _temporary(target: Path, data: bytes) -> Iterator[Path]:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        if is_let_go():
+        if is_abandoned():
             raise OSError(errno.ECANCELED, "nobody waits for this write any more", str(target))
         yield temporary
     except FileNotFoundError as error:

@@ -56,7 +56,7 @@ def probe(store: Store, expected_store_id: str, refs: Sequence[PartitionRef]) ->
     Reads one manifest a partition and one tail a file. Raises Retryable if anything cannot be answered definitely.
     """
     unique = list(dict.fromkeys(refs))
-    answers = asked_twice(store, expected_store_id, unique, partial(_look_at_all, store), _is_finding)
+    answers = probe_twice(store, expected_store_id, unique, partial(_look_at_all, store), _is_finding)
     return {
         ref: loss_of(ref, answer) if isinstance(answer, Finding) else answer
         for ref, answer in zip(unique, answers, strict=True)
@@ -121,7 +121,7 @@ def _broken(store: Store, store_id: str, results: Sequence[_Parts]) -> dict[int,
         for path, file, key_groups in files
         for segment in _needed(file, key_groups)
     ]
-    answers = asked_twice(store, store_id, parts, partial(_compare_all, store), lambda answer: answer is not None)
+    answers = probe_twice(store, store_id, parts, partial(_compare_all, store), lambda answer: answer is not None)
     found: dict[int, list[Finding]] = {}
     for (number, *_), answer in zip(parts, answers, strict=True):
         if answer is not None:
@@ -129,7 +129,7 @@ def _broken(store: Store, store_id: str, results: Sequence[_Parts]) -> dict[int,
     return {number: worst_of(findings) for number, findings in found.items()}
 
 
-def asked_twice(
+def probe_twice(
     store: Store, store_id: str, questions: list[A], ask_all: Callable[[list[A]], list[R]], is_loss: Callable[[R], bool]
 ) -> list[R]:
     """Ask all questions, and ask those again whose answer is a loss, between two looks at the marker.

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from weir.errors import Fault, Loss, Retryable
 from weir.formats.manifest import DataFile, Manifest
 from weir.store.errors import NotFound
-from weir.store.probe import Finding, PartitionRef, asked_twice, difference, files_of, loss_of, missing, probe, worst_of
+from weir.store.probe import Finding, PartitionRef, difference, files_of, loss_of, missing, probe, probe_twice, worst_of
 from weir.store.remote import Seekable
 from weir.store.segments import chunks
 from weir.store.store import Store
@@ -53,7 +53,7 @@ def compare_results(
                 files.append((ref, path, file))
             named.setdefault(path, []).append(ref)
     read_all = partial(_read_all, store, watch, paged)
-    found = asked_twice(store, store_id, files, read_all, lambda answer: answer is not None)
+    found = probe_twice(store, store_id, files, read_all, lambda answer: answer is not None)
     findings: dict[PartitionRef, list[Finding]] = {}
     for (_, path, _), finding in zip(files, found, strict=True):
         if finding is None:
