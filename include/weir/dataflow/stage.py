@@ -307,7 +307,7 @@ class ResolveContext:
     parameters: Mapping[str, Any]
 
 
-def checked_slices(answer: Any, owner: str, parallelism: int) -> list[Any]:
+def checked_splits(answer: Any, owner: str, parallelism: int) -> list[Any]:
     """What `owner` answered, as it is recorded.
 
     Raises Misconfigured if that is not a list of JSON values, one a subtask.
