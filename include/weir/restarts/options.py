@@ -84,7 +84,7 @@ def _kind(given: Mapping[str, Any]) -> str | None:
         return None
     kind = _SPELLINGS.get(str(written).strip().lower())
     if kind is None:
-        hint = close_to(written, _SPELLINGS)
+        hint = suggestion(written, _SPELLINGS)
         raise Misconfigured(f"{TYPE} is {written!r}: write none, fixed-delay, failure-rate or exponential-delay{hint}")
     return kind
 
@@ -100,19 +100,19 @@ def _canonical(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that are about restarts, under Flink's own names."""
     known = [TYPE, OLD_TYPE, PREFIX + PER_TASK, PREFIX + PER_RUN]
     known += [f"{PREFIX}{kind}.{key}" for kind, keys in _OPTIONS.items() for key in keys]
-    by_spelling = {squeezed(name): name for name in known}
-    by_spelling |= {squeezed(name): PREFIX + name for name in (PER_TASK, PER_RUN)}
+    by_spelling = {normalised_key(name): name for name in known}
+    by_spelling |= {normalised_key(name): PREFIX + name for name in (PER_TASK, PER_RUN)}
     found: dict[str, Any] = {}
-    for key in sorted(options, key=lambda key: key == squeezed(key)):
-        name = by_spelling.get(squeezed(key))
+    for key in sorted(options, key=lambda key: key == normalised_key(key)):
+        name = by_spelling.get(normalised_key(key))
         if name is not None:
             found[name] = options[key]
-        elif squeezed(key).startswith(squeezed(OLD_TYPE)):
-            raise Misconfigured(f"there is no option {key!r}{close_to(key, known)}")
+        elif normalised_key(key).startswith(normalised_key(OLD_TYPE)):
+            raise Misconfigured(f"there is no option {key!r}{suggestion(key, known)}")
     return found
 
 
-def squeezed(key: str) -> str:
+def normalised_key(key: str) -> str:
     """A key as an environment variable can have it: in small letters, with underscores for dots and dashes."""
     return re.sub("[.-]", "_", key.strip().lower())
 
@@ -143,7 +143,7 @@ def _number(option: str, value: Any) -> float:
         raise Misconfigured(f"{option} must be a number, not {value!r}") from None
 
 
-def close_to(written: object, known: Any) -> str:
+def suggestion(written: object, known: Any) -> str:
     """A hint at what may have been meant, for the end of a message; empty if nothing is close."""
     close = difflib.get_close_matches(str(written), list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""

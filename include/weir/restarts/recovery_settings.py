@@ -12,7 +12,7 @@ from typing import Any
 from weir.errors import Misconfigured
 from weir.execution.labels import checked_enrichers
 from weir.restarts.answer import OPTION_PREFIX, Budgets
-from weir.restarts.options import PER_RUN, PER_TASK, close_to, squeezed
+from weir.restarts.options import PER_RUN, PER_TASK, normalised_key, suggestion
 from weir.restarts.strategy import RestartChoice
 
 LARGEST_PLAN = "largest_plan"
@@ -20,8 +20,8 @@ FAILURE_ENRICHERS = "failure_enrichers"
 DEFAULT_SHARE = 0.5
 _MAXIMA = (
     *(OPTION_PREFIX + each.name for each in fields(Budgets)),
-    squeezed(PER_TASK),
-    squeezed(PER_RUN),
+    normalised_key(PER_TASK),
+    normalised_key(PER_RUN),
 )
 
 
@@ -45,10 +45,10 @@ class RecoverySettings:
         Raises Misconfigured.
         """
         given = {key: value for key, value in options.items() if str(value).strip()}
-        plain = {squeezed(key): value for key, value in given.items()}
+        plain = {normalised_key(key): value for key, value in given.items()}
         for key in plain:
             if key.startswith(OPTION_PREFIX) and key not in _MAXIMA:
-                raise Misconfigured(f"there is no option {key!r}{close_to(key, _MAXIMA)}")
+                raise Misconfigured(f"there is no option {key!r}{suggestion(key, _MAXIMA)}")
         return RecoverySettings(
             RestartChoice.from_options(given),
             Budgets.from_options(plain),
