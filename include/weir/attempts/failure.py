@@ -47,7 +47,7 @@ from weir.recovery.inputs import losses_by_partition
 from weir.recovery.planning import ROUNDS, decide_now, probe_for
 from weir.recovery.rules.decision import Failure
 from weir.recovery.rules.plan import Plan
-from weir.restarts.answer import Answer, Refusal, answer
+from weir.restarts.answer import Refusal, RestartDecision, decide_restart
 from weir.restarts.strategy import RestartStrategy, seeded_jitter
 from weir.store.errors import NotFound
 from weir.topology.regions import RegionId
@@ -227,7 +227,7 @@ def _decide(
 
 
 def from_budget(services: Services, attempts: list[AttemptRow], failure: FailureClass, message: str) -> FailureDecision:
-    """Answer a failure that has a budget of its own, of which the newest of a region's attempts has just used one."""
+    """RestartDecision a failure that has a budget of its own, of which the newest of a region's attempts has just used one."""
     used, limit, newest = spent(attempts, failure), services.recovery.budgets.limit_of(failure) or 0, attempts[-1]
     if used > limit:
         reason = f"more than {limit} times {failure.value} since the last commit or clear: {message}"
@@ -243,7 +243,7 @@ def from_budget(services: Services, attempts: list[AttemptRow], failure: Failure
 
 
 def already_ended(row: AttemptRow | None) -> FailureDecision:
-    """Answer for an attempt that another has ended, or that the ledger does not know any more."""
+    """RestartDecision for an attempt that another has ended, or that the ledger does not know any more."""
     if row is None:
         return FailureDecision(
             action=Action.RETRY,
@@ -270,10 +270,12 @@ _JITTER = 0.1
 """The share of a delay by which tasks that lost the same server come back apart."""
 
 
-def restart_answer(session: Session, strategy: RestartStrategy, run: str, region: RegionId) -> Answer:
+def restart_answer(session: Session, strategy: RestartStrategy, run: str, region: RegionId) -> RestartDecision:
     """What follows from the newest failure of `region`, by the strategy and by the limits of failures."""
     own = failures_since_clear(attempts_of(session, run, region), COUNTED)
-    return answer(strategy, _seed(run, region), _milliseconds(own), lambda: (run, _failures_of_run(session, run)))
+    return decide_restart(
+        strategy, _seed(run, region), _milliseconds(own), lambda: (run, _failures_of_run(session, run))
+    )
 
 
 def spent(attempts: Sequence[AttemptRow], failure: FailureClass) -> int:
