@@ -20,7 +20,7 @@ from weir.coordination.services import Services
 from weir.coordination.values import Begun, Judged
 from weir.dataflow.quality import Policy
 from weir.errors import Fault, Internal, Loss, QualityFailed, ResultUnavailable
-from weir.formats.checks import BUILT_IN, CheckReport, ExpectationResult, Why
+from weir.formats.checks import BUILT_IN, CheckReason, CheckReport, ExpectationResult
 from weir.formats.manifest import StateTally
 from weir.formats.region_job import OutputReport, RegionJob, RegionReport
 from weir.formats.restored import is_of_restore
@@ -196,4 +196,4 @@ def _check(begun: Begun, output: OutputReport, before: int, rows: int) -> CheckR
         NEVER_FEWER, {"min_value": before}, Severity.FAIL, success=rows >= before, observed=rows, rows=rows
     )
     subtask, digest = begun.attempt.region.subtask, str(output.digest)
-    return CheckReport.built_in(output.stage, subtask, Why.FRESH, digest, rows, result)
+    return CheckReport.built_in(output.stage, subtask, CheckReason.FRESH, digest, rows, result)

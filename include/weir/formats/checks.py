@@ -13,7 +13,7 @@ BUILT_IN = "weir"
 """The suite of the checks that only a restored result can fail; no suite of a user's may have this name."""
 
 
-class Why(Enum):
+class CheckReason(Enum):
     """Why a check is made."""
 
     FRESH = "fresh"
@@ -32,7 +32,7 @@ class Why(Enum):
     """Found in a manifest when the ledger was built again: nobody knows any more."""
 
 
-class Outcome(Enum):
+class CheckOutcome(Enum):
     """What a check came to."""
 
     PASSED = "passed"
@@ -49,7 +49,7 @@ class CheckToRun:
 
     suite: Suite
     policy: Policy
-    why: Why
+    why: CheckReason
     passed: tuple[str, ...] = ()
 
 
@@ -92,7 +92,7 @@ class CheckReport:
     suite: str
     fingerprint: str
     policy: Policy
-    why: Why
+    why: CheckReason
     digest: str
     rows: int
     results: tuple[ExpectationResult, ...]
@@ -108,7 +108,7 @@ class CheckReport:
         cls,
         stage: str,
         subtask: int,
-        why: Why,
+        why: CheckReason,
         digest: str,
         rows: int,
         result: ExpectationResult,
@@ -129,13 +129,13 @@ class CheckReport:
         return tuple(each for each in self.results if not each.success and each.severity is Severity.FAIL)
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> CheckOutcome:
         """What it came to."""
         if self.is_same:
-            return Outcome.SAME
+            return CheckOutcome.SAME
         if self.violated:
-            return Outcome.FAILED
-        return Outcome.PASSED if all(each.success for each in self.results) else Outcome.WARNED
+            return CheckOutcome.FAILED
+        return CheckOutcome.PASSED if all(each.success for each in self.results) else CheckOutcome.WARNED
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,4 +144,4 @@ class GateResult:
 
     suite: str
     fingerprint: str
-    outcome: Outcome
+    outcome: CheckOutcome

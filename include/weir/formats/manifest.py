@@ -27,7 +27,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Final
 
-from weir.formats.checks import GateResult, Outcome
+from weir.formats.checks import CheckOutcome, GateResult
 from weir.topology.regions import PartitionId
 
 RULE = ":rule-"
@@ -228,7 +228,7 @@ class Manifest:
     @property
     def is_quarantined(self) -> bool:
         """Whether a check has failed, so that nobody may make it current, whoever finds it."""
-        return any(each.outcome is Outcome.FAILED for each in self.quality)
+        return any(each.outcome is CheckOutcome.FAILED for each in self.quality)
 
 
 @dataclass(frozen=True, slots=True)
