@@ -91,7 +91,7 @@ class Fault(Enum):
     """The producer is finished in Airflow (marked success by hand, say) but has committed nothing."""
     STALE = "stale"
     """The producer's current result was made from inputs that have changed since."""
-    DISTRUSTED = "distrusted"
+    SUSPECTED = "distrusted"
     """Its bytes are there, but what was made from it, or it itself, violates what is expected of it."""
 
 

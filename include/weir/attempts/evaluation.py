@@ -140,7 +140,7 @@ def _losses(begun: Begun, reports: Sequence[CheckReport], blamed: _Blamed) -> tu
         for each in blamed.get(number, ()):
             detail = f"{told(report, report.violated)}. {begun.attempt.id} was made of it, and is in quarantine"
             names = (each.run, each.stage, each.subtask, each.layout, each.attempt)
-            losses.setdefault(each, Loss(*names, Fault.DISTRUSTED, detail))
+            losses.setdefault(each, Loss(*names, Fault.SUSPECTED, detail))
     return tuple(losses.values())
 
 

@@ -150,7 +150,7 @@ def _end(
 
 def _told(plan: Plan, error: ResultUnavailable) -> str:
     """What runs again; of what is distrusted also why, since its bytes are there, as recorded."""
-    why = dict.fromkeys(loss.detail for loss in error.losses if loss.fault is Fault.DISTRUSTED)
+    why = dict.fromkeys(loss.detail for loss in error.losses if loss.fault is Fault.SUSPECTED)
     return "; ".join([plan.summary(), *why])
 
 
