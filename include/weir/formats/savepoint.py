@@ -32,7 +32,7 @@ class FileCopy:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FileLocation:
     """Where a state file is: its folder and its name there."""
 
     folder: str
@@ -47,7 +47,7 @@ def as_savepoint(
     Whoever has copied them writes down when, as `completed_at`.
     """
     known = checkpoint.files
-    names = {path: Place(FILES, f"{i:06d}-{known[path].file.name}") for i, path in enumerate(sorted(known))}
+    names = {path: FileLocation(FILES, f"{i:06d}-{known[path].file.name}") for i, path in enumerate(sorted(known))}
     copies = [
         FileCopy(path, f"{FILES}/{names[path].name}", each.file.bytes, each.file.sha256) for path, each in known.items()
     ]
@@ -81,7 +81,7 @@ def copies_of(result: ResultInFlight, source: str, target: str) -> list[FileCopy
     ]
 
 
-def placed(state: KeyedSnapshot, places: Mapping[str, Place]) -> KeyedSnapshot:
+def placed(state: KeyedSnapshot, places: Mapping[str, FileLocation]) -> KeyedSnapshot:
     """The same state with its files elsewhere: `places` by their former paths; what is not named stays."""
     return replace(
         state,
@@ -91,7 +91,7 @@ def placed(state: KeyedSnapshot, places: Mapping[str, Place]) -> KeyedSnapshot:
     )
 
 
-def moved(file: StateFile, places: Mapping[str, Place]) -> StateFile:
+def moved(file: StateFile, places: Mapping[str, FileLocation]) -> StateFile:
     """The same file where it is now."""
     place = places.get(file.path)
     return file if place is None else replace(file, folder=place.folder, file=renamed(file.file, place.name))
