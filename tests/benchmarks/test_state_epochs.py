@@ -200,7 +200,8 @@ def _rescale(changing_keys: Changing, number: int) -> None:
     own = [sum(bytes_of(file, file.key_groups) for file in files) for files in parts]
     print(f"rescaled from 2 to 3: {each}")
     print(
-        f"bytes of each new subtask: {', '.join(map(format_size, own))} of {format_size(each.state)}; none written again"
+        f"bytes of each new subtask: {', '.join(map(format_size, own))} of {format_size(each.state)}; "
+        "none written again"
     )
 
 

@@ -227,7 +227,7 @@ def _decide(
 
 
 def from_budget(services: Services, attempts: list[AttemptRow], failure: FailureClass, message: str) -> FailureDecision:
-    """RestartDecision a failure that has a budget of its own, of which the newest of a region's attempts has just used one."""
+    """Answer a failure that has a budget of its own, of which the newest of a region's attempts has just used one."""
     used, limit, newest = spent(attempts, failure), services.recovery.budgets.limit_of(failure) or 0, attempts[-1]
     if used > limit:
         reason = f"more than {limit} times {failure.value} since the last commit or clear: {message}"
@@ -243,7 +243,7 @@ def from_budget(services: Services, attempts: list[AttemptRow], failure: Failure
 
 
 def already_ended(row: AttemptRow | None) -> FailureDecision:
-    """RestartDecision for an attempt that another has ended, or that the ledger does not know any more."""
+    """Answer for an attempt that another has ended, or that the ledger does not know any more."""
     if row is None:
         return FailureDecision(
             action=Action.RETRY,

@@ -223,7 +223,7 @@ class RegionJob:
     """Of a compaction, which has no stages: its report has an output for each of them, in this order."""
     to_check: tuple[RestoredToCheck, ...] = ()
     """Of a drill, or where somebody asks, which has no stages either: its report has what was found of each of them."""
-    why: Why = CheckReason.FRESH
+    why: CheckReason = CheckReason.FRESH
     """Why these are looked at."""
 
     @property

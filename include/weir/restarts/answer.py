@@ -43,7 +43,7 @@ class RestartDecision:
 def decide_restart(
     strategy: RestartStrategy, task: str, own: Sequence[int], of_run: Callable[[], tuple[str, Sequence[int]]]
 ) -> RestartDecision:
-    """RestartDecision the newest of the failures of a task (times in ms, ascending; at least one).
+    """Decide about the newest of the failures of a task (times in ms, ascending; at least one).
 
     `task` names it across runs: it is the seed of its jitter, so that tasks that fail together do not come back
     together. `of_run` tells the run's name and the failures of all its tasks; asked only if there is a limit of them.

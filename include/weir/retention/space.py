@@ -1,4 +1,4 @@
-"""FreeSpace for what an attempt is about to write: looked for, and made, before anything is computed (DESIGN 7).
+"""Room for what an attempt is about to write: looked for, and made, before anything is computed (DESIGN 7).
 
 Invariant: what somebody needs is never deleted to make room. What policies keep for convenience goes, garbage first,
 then runs in the order in which they would have gone anyway, and no more than is needed.

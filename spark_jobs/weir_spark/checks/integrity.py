@@ -42,7 +42,7 @@ def check_restored(
     session: SparkSession,
     restored: RestoredToCheck,
     argument: str = "",
-    why: Why = CheckReason.RESTORED,
+    why: CheckReason = CheckReason.RESTORED,
     say: Say = print,
 ) -> tuple[CheckReport, ...]:
     """What the built-in checks have found in a restored partition, and then each suite that it is to be checked by.

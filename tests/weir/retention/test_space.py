@@ -1,4 +1,4 @@
-"""FreeSpace is made before it is missing: what only policies keep goes, what somebody needs never does, and who is told "no"
+"""Room is made before it is missing: what only policies keep goes, what somebody needs never does, and who is told "no"
 is told who holds the bytes."""
 
 from dataclasses import replace
@@ -53,7 +53,7 @@ def life(world):
 
 @pytest.fixture
 def disk(tmp_path):
-    """FreeSpace for the intermediate results of four runs."""
+    """Room for the intermediate results of four runs."""
     with small_disk(tmp_path / "store", megabytes=18) as mounted:
         yield mounted
 

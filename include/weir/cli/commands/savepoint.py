@@ -101,7 +101,8 @@ def show(dataflow: DataflowName, savepoint: SavepointName, as_json: AsJson = Fal
     known = source.checkpoint
     _say(
         f"Savepoint {known.number} of {known.dataflow} at {source.folder.url}: the state at the end of epoch "
-        f"{known.epoch}, made {known.completed_at}, {known.new_files} file(s), {format_size(known.full_bytes)}, all there"
+        f"{known.epoch}, made {known.completed_at}, {known.new_files} file(s), {format_size(known.full_bytes)}, "
+        "all there"
     )
     for state in known.states:
         rows = sum(part.rows for part in state.partitions)
