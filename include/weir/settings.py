@@ -26,19 +26,18 @@ STORE_CONNECTION = "weir_store"
 LEDGER_CONNECTION = "weir_ledger"
 
 STORE_OPTIONS_VARIABLE = "WEIR_STORE_OPTIONS"
-"""Also how the options reach a driver of spark-submit: a command line and a file would show their secrets."""
+"""Also passes the options to a driver of spark-submit: a command line or a file would show their secrets."""
 
 EXPECTATIONS = str(Path(__file__).parents[1] / "expectations")
-"""Where suites are if nobody says otherwise: beside this package, in the project."""
+"""The default folder of suites: beside this package, in the project."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """URLs of store and ledger, the ids of the connections to Spark and to Airflow's API, and the store's options.
 
-    `ledger` may hold a password: show `url_without_password(settings.ledger)`. `store_options` are those of the store's fsspec
-    file system, with secrets among them. `recovery` is what the deployment says of restarts and budgets, `life` of how
-    long results stay.
+    `ledger` may hold a password: show `url_without_password(settings.ledger)`. `store_options` are those of the store's
+    fsspec file system, with secrets among them. `recovery` and `retention` hold where a dataflow does not say.
     """
 
     store: str
@@ -49,19 +48,19 @@ class Settings:
     recovery: RecoverySettings = field(default_factory=RecoverySettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     expectations: str = EXPECTATIONS
-    """The folder of the suites, each in a file <suite>.json."""
+    """The folder of the suites; each is a file <suite>.json."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreConnection:
-    """What the connection `weir_store` says: the store's URL, if it does, and its fsspec options."""
+    """The Airflow connection `weir_store`: the store's URL (None: not given) and its fsspec options."""
 
     url: str | None
     options: Mapping[str, Any] = field(repr=False)
 
 
 class Connections(Protocol):
-    """The connections that say where store and ledger are, where there is an Airflow; None if one is not defined."""
+    """Looks up Airflow's connections to store and ledger; None for one that is not defined."""
 
     def store(self) -> StoreConnection | None:
         """Look up `weir_store`. Raises Misconfigured, and Retryable if Airflow does not answer."""
@@ -78,11 +77,11 @@ def read_settings(
     connections: Connections | None = None,
     section: Mapping[str, Any] | None = None,
 ) -> Settings:
-    """Read the settings; `option` looks a key up in Airflow's `[weir]` section, where there is an Airflow.
+    """Read the settings; `option` looks up a key in Airflow's `[weir]` section (None: there is no Airflow).
 
-    `section` is the whole of it, for the options of recovery, whose keys have several spellings. A connection is looked
-    up only where something is still unknown. Raises Misconfigured if the store or the ledger is not set, the store's
-    options are no JSON object or an option of recovery cannot be understood, and what `connections` raises.
+    `section` is the whole section, for the options of recovery and retention, whose keys have several spellings.
+    `connections` are looked up only where the environment and the section leave something open. Raises Misconfigured if
+    the store or the ledger is not set or an option cannot be understood, and what `connections` raises.
     """
     found = os.environ if environ is None else environ
 
@@ -126,7 +125,7 @@ def store_options(environ: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def url_without_password(url: str) -> str:
-    """Spell a URL for a person's eyes: without the password."""
+    """Replace the password in a URL with asterisks, for messages."""
     scheme, separator, rest = url.partition("://")
     authority, slash, path = rest.partition("/")
     account, at, host = authority.rpartition("@")
@@ -135,7 +134,7 @@ def url_without_password(url: str) -> str:
 
 
 def _of_section(read: Callable[[Mapping[str, Any]], T], environ: Mapping[str, str], section: Mapping[str, Any]) -> T:
-    """As for the rest, the environment goes before the section."""
+    """Read options of a section, the environment before the section."""
     prefix = "WEIR_"
     own = {name.removeprefix(prefix).lower(): value for name, value in environ.items() if name.startswith(prefix)}
     try:
