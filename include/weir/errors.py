@@ -38,7 +38,7 @@ class EngineLost(Retryable):
 
 
 class InputUnreadable(Retryable):
-    """The engine could not read an input; the message names partition and attempt. Probe the store to see whether it is lost."""
+    """The engine could not read an input, whose partition and attempt the message names: probe the store for it."""
 
 
 def is_disk_full(error: BaseException) -> bool:
@@ -61,7 +61,7 @@ class Misconfigured(WeirError):
 class SuppressRestarts(WeirError):
     """A stage, or a user function on an executor, raises this to fail the region without another try.
 
-    As Flink's SuppressRestartsException. Where executors have no Weir, any exception class of this name has this effect.
+    As Flink's SuppressRestartsException. Where executors have no Weir, any exception class of this name does so.
     """
 
 

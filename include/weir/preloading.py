@@ -1,4 +1,4 @@
-"""Modules that the scheduler imports before it forks its workers, so that no task has to: a short task is mostly imports.
+"""Modules that the scheduler imports before it forks its workers, since a short task consists mostly of imports.
 
 Invariant: no module of Airflow is imported here, since this is called while Airflow itself is being imported.
 """

@@ -28,7 +28,7 @@ def time_from_text(what: str, text: str) -> timedelta | None:
 
 
 def size_from_text(what: str, text: str) -> int:
-    """Read a size in bytes such as "500 MB", "2GiB" or "1000000". Raises Misconfigured, which names the option `what`."""
+    """Read a size in bytes such as "500 MB", "2GiB" or "1000000". Raises Misconfigured, naming `what`."""
     found = _SIZE.fullmatch(str(text).strip().lower())
     if found is None or found[2] not in _SIZES:
         raise Misconfigured(f'{what} is {text!r}, expected a size such as "500 MB", "20 GiB" or a number of bytes')

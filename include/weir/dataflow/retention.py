@@ -1,6 +1,7 @@
-"""How long results stay once nobody needs them. Invariant: each choice has one text, and only keeps longer.
+"""The retention policy of intermediate results that no task needs.
 
-What somebody needs (a consumer that has not read it, a reader at work, a published version) always stays.
+Invariant: a policy only keeps results longer. A result that is needed (by a consumer that has not read it, a running
+reader, a published version) is kept under every policy.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ KEEP_EXPECTED = '"on_consumed", "end_of_run", "2 runs" or a time such as "12 hou
 
 
 class RetainUntil(Enum):
-    """The earliest that an intermediate result may go."""
+    """The earliest time at which an intermediate result may be deleted."""
 
     CONSUMED = "on_consumed"
-    """As soon as every consumer has committed a result made from it (Flink's rule)."""
+    """When every consumer has committed a result computed from it (Flink's rule)."""
     END_OF_RUN = "end_of_run"
-    """When its run is over."""
+    """When its run has ended."""
     RUNS = "runs"
-    """When so many runs have been closed after its own."""
+    """When a number of runs have been closed after its own."""
     TIME = "time"
-    """So long after its run was closed."""
+    """A duration after its run was closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """A policy for intermediate results; `runs` and `time` are those of RetainUntil.RUNS and RetainUntil.TIME."""
+    """How long intermediate results are kept; `runs` belongs to RetainUntil.RUNS, `time` to RetainUntil.TIME."""
 
     until: RetainUntil
     runs: int = 0

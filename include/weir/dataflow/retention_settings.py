@@ -22,13 +22,14 @@ _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionSettings:
-    """How long what stays, where a dataflow says nothing of it; None is forever, or without a limit.
+    """Retention, quotas and scrubbing where a dataflow does not set them; None is forever, or unlimited.
 
-    `keep_failed` is counted from the last thing that happened in a run that never closed; `expire_runs` likewise, of
-    all runs: then manifests and records go too. `orphan_age` is how old a file must be that nobody knows, before it is
-    deleted. Each hour `scrub_share` of all bytes is read again, and with `scrub_repair` what is found bad is made again
-    before somebody needs it. `quota` and `least_free` are in bytes.
-    `retained_checkpoints` is how many checkpoints and savepoints of a dataflow that keeps state are retained.
+    `keep` is the policy of intermediate results, `keep_published` the retention of published versions. `keep_failed` is
+    counted from the last event of a run that never closed, `expire_runs` from the last event of any run: then manifests
+    and records are deleted too. `orphan_age` is the least age at which a file without an owner is deleted. Each hour
+    `scrub_share` of all bytes is read again, and with `scrub_repair` damaged results are recomputed before they are
+    needed. `quota` (of a dataflow) and `least_free` (of the store's disk) are in bytes. `retained_checkpoints` is how
+    many checkpoints and savepoints of a dataflow with state are retained.
     """
 
     keep: RetentionPolicy = _TWO_RUNS
@@ -44,15 +45,14 @@ class RetentionSettings:
 
     @staticmethod
     def from_options(options: Mapping[str, Any]) -> RetentionSettings:
-        """Read the options of the section [weir]; those of other things, and empty ones, are passed over.
-
-        Raises Misconfigured.
-        """
+        """Read the options of the section [weir]; empty and other options are ignored. Raises Misconfigured."""
         given = {key.lower(): str(value).strip() for key, value in options.items() if str(value).strip()}
         usual = RetentionSettings()
         orphan_age = _time(given, "orphan_age", usual.orphan_age)
         if orphan_age is None:
-            raise Misconfigured('orphan_age is "forever": what nobody knows would stay for good; expected a time')
+            raise Misconfigured(
+                'orphan_age is "forever", so that orphaned files would never be deleted: expected a time like "1 day"'
+            )
         return RetentionSettings(
             keep=RetentionPolicy.from_text(given["keep"]) if "keep" in given else usual.keep,
             keep_failed=_time(given, "keep_failed", usual.keep_failed),
@@ -67,7 +67,7 @@ class RetentionSettings:
         )
 
     def of(self, dataflow: Dataflow) -> RetentionSettings:
-        """What holds for a dataflow: its own word first."""
+        """Return the settings of a dataflow: its own choices, and these where it makes none."""
         return RetentionSettings(
             keep=self.keep if dataflow.keep is None else RetentionPolicy.from_text(dataflow.keep),
             keep_failed=_own("keep_failed", dataflow.keep_failed, self.keep_failed),
