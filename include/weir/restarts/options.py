@@ -50,7 +50,7 @@ _UNITS_MS = {
 
 @dataclass(frozen=True, slots=True)
 class RestartOptions:
-    """What options say: the strategy's name (None where no type is given), its fields (times in ms), and the limits."""
+    """Parsed options: the strategy's name (None: no type is given), its fields (times in ms), and the limits."""
 
     kind: str | None
     settings: Mapping[str, Any]
@@ -59,10 +59,10 @@ class RestartOptions:
 
 
 def parse_options(options: Mapping[str, Any]) -> RestartOptions:
-    """Read options under Flink's keys, or under these with underscores, as environment variables have them.
+    """Parse options under Flink's keys, or under the same keys with underscores, as environment variables have them.
 
-    Where both spellings are given, that with underscores holds: it may be an environment's. Options that are not about
-    restarts are passed over. Raises Misconfigured.
+    If both spellings are given, that with underscores wins, since it may come from the environment. Options that are
+    not about restarts are ignored. Raises Misconfigured.
     """
     given = _canonical(options)
     kind = _kind(given)
@@ -97,7 +97,7 @@ def _refuse_without_type(given: Mapping[str, Any]) -> None:
 
 
 def _canonical(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are about restarts, under Flink's own names."""
+    """Return the options that are about restarts, under Flink's own names."""
     known = [TYPE, OLD_TYPE, PREFIX + PER_TASK, PREFIX + PER_RUN]
     known += [f"{PREFIX}{kind}.{key}" for kind, keys in _OPTIONS.items() for key in keys]
     by_spelling = {normalised_key(name): name for name in known}
@@ -113,7 +113,7 @@ def _canonical(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def normalised_key(key: str) -> str:
-    """A key as an environment variable can have it: in small letters, with underscores for dots and dashes."""
+    """Return a key as an environment variable has it: in lower case, with underscores for dots and dashes."""
     return re.sub("[.-]", "_", key.strip().lower())
 
 
@@ -144,7 +144,7 @@ def _number(option: str, value: Any) -> float:
 
 
 def suggestion(written: object, known: Any) -> str:
-    """A hint at what may have been meant, for the end of a message; empty if nothing is close."""
+    """Return a hint at the closest known name, for the end of a message; empty if none is close."""
     close = difflib.get_close_matches(str(written), list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 

@@ -27,10 +27,10 @@ _MAXIMA = (
 
 @dataclass(frozen=True, slots=True)
 class RecoverySettings:
-    """Restarts where a DAG says nothing of them, budgets, functions that label failures, and the largest plan.
+    """Restarts where a DAG does not set them, budgets, failure enrichers, and the largest failover without approval.
 
     `failure_enrichers` are written "module:function". `largest_plan` is the share of a run's regions, from 0 to 1, that
-    may be re-run because of the losses of one probe without a person's word.
+    may restart because of the losses of one probe without a person's approval.
     """
 
     restart: RestartChoice = field(default_factory=RestartChoice)
@@ -40,10 +40,7 @@ class RecoverySettings:
 
     @staticmethod
     def from_options(options: Mapping[str, Any]) -> RecoverySettings:
-        """Read the options of the section [weir]; those of other things, and empty ones, are passed over.
-
-        Raises Misconfigured.
-        """
+        """Read the options of the section [weir]; empty and other options are ignored. Raises Misconfigured."""
         given = {key: value for key, value in options.items() if str(value).strip()}
         plain = {normalised_key(key): value for key, value in given.items()}
         for key in plain:
