@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from weir.dataflow.quality import Policy
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState
-from weir.formats.checks import BUILT_IN, GateResult, Outcome, Why
+from weir.formats.checks import BUILT_IN, CheckOutcome, CheckReason, GateResult
 from weir.formats.manifest import InputRead, Manifest, Stored
 from weir.formats.paths import attempt_of_folder, pointer_path
 from weir.formats.pointer import Pointer
@@ -49,7 +49,7 @@ from weir.topology.regions import PartitionId, RegionId, Topology
 
 REASON = "the ledger was rebuilt"
 _TRY_NUMBER = re.compile(r"t(\d+)-")
-_PASSED = (Outcome.PASSED, Outcome.SAME)
+_PASSED = (CheckOutcome.PASSED, CheckOutcome.SAME)
 
 
 def stop_everything(session: Session, dataflow: str, now: datetime) -> int:
@@ -312,7 +312,7 @@ def _row(run: RunRow, manifest: Manifest, result: GateResult) -> QualityCheckRow
         by_attempt=manifest.attempt,
         suite=result.suite,
         fingerprint=result.fingerprint,
-        why=Why.REBUILT.value,
+        why=CheckReason.REBUILT.value,
         policy=Policy.FAIL.value,
         outcome=result.outcome.value,
         digest=str(manifest.digest),
