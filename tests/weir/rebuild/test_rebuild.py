@@ -1,4 +1,4 @@
-"""A ledger that is gone is built again from what the store holds."""
+"""A lost ledger is rebuilt from what the store holds."""
 
 import importlib.util
 import random
