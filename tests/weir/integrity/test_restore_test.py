@@ -267,7 +267,7 @@ def test_a_drill_cannot_touch_what_is_not_its_own(days):
             partial(store.delete, checkpoint_path("ladder", 3)),
             partial(store.delete_folder, "ladder"),
         ):
-            with pytest.raises(Internal, match="not its own"):
+            with pytest.raises(Internal, match="outside its folder"):
                 touch()
         assert store.read(checkpoint_path("ladder", 3)) == days.store.read(checkpoint_path("ladder", 3))
 
