@@ -1,12 +1,11 @@
 """The manifest of a result partition (its files, digest and inputs), its release note, and cached stage output.
 
 Invariants (6 of the design): a manifest is written once and last, and names only files of its own attempt; that of
-keyed state also names shared files of earlier attempts. A manifest alone is a candidate; the ledger decides whether it
-is current. A release note is written before the first data file is deleted, so that a manifest without its files means a
-deliberate deletion even without a ledger.
-The description of a stage copy (`cached(x)`, a resume point inside a region) is written last, by the job that wrote the
-copy; without a valid description there is no copy. Its name is never that of a manifest, so no catalogue lists a copy as
-a result.
+keyed state also names shared files of earlier attempts. A manifest alone is a candidate; the ledger decides whether
+it is current. A release note is written before the first data file is deleted, so that a manifest without its files
+means a deliberate deletion even without a ledger. The description of a stage copy (`cached(x)`, a resume point inside
+a region) is written last, by the job that wrote the copy; without a valid description there is no copy. Its name is
+never that of a manifest, so no catalogue lists a copy as a result.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Suite:
 
 
 def suite_from_json(name: str, data: bytes) -> Suite:
-    """Read the suite `name` from GX's JSON. Raises Misconfigured for invalid content, and for content unknown to Weir."""
+    """Read the suite `name` from GX's JSON. Raises Misconfigured for invalid or unknown content."""
     try:
         document = json.loads(data)
     except ValueError as error:

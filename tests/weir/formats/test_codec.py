@@ -465,7 +465,7 @@ def test_a_value_of_the_wrong_type_is_refused_with_its_place(field, value, where
 
 @pytest.mark.parametrize("value", [{1, 2}, float("nan"), object(), b"bytes"])
 def test_parameters_that_are_not_json_are_refused_and_say_what_may_be_written(value):
-    with pytest.raises(Misconfigured, match="must be made of"):
+    with pytest.raises(Misconfigured, match="must consist of"):
         codec.region_job_to_json(replace(JOB, parameters={"bad": value}))
 
 
