@@ -1,11 +1,12 @@
 """The manifest of a result partition (its files, digest and inputs), its release note, and cached stage output.
 
 Invariants (6 of the design): a manifest is written once and last, and names only files of its own attempt; that of
-keyed state also names shared files of earlier attempts. A manifest alone is a candidate; the ledger decides whether
-it is current. A release note is written before the first data file is deleted, so that a manifest without its files
-means a deliberate deletion even without a ledger. The description of a stage copy (`cached(x)`, a resume point inside
-a region) is written last, by the job that wrote the copy; without a valid description there is no copy. Its name is
-never that of a manifest, so no catalogue lists a copy as a result.
+keyed state also names shared files of earlier attempts. A manifest alone is a candidate; the ledger decides whether it
+is current. A release note is written before the first data file is deleted, so that a manifest without its files
+means a deliberate deletion even without a ledger.
+The description of a stage copy (`cached(x)`, a resume point inside a region) is written last, by the job that wrote
+the copy; without a valid description there is no copy. Its name is never that of a manifest, so no catalogue lists a
+copy as a result.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from weir.formats.checks import CheckOutcome, GateResult
+from weir.topology.ids import AttemptId, Digest, Epoch, RunId
 from weir.topology.regions import PartitionId
 
 RULE = ":rule-"
@@ -117,7 +119,7 @@ class StateFile:
 
     folder: str
     file: DataFile
-    epoch: str
+    epoch: Epoch
     key_groups: tuple[int, int]
 
     @property
@@ -158,12 +160,12 @@ class InputRead:
     """An input partition from which a result was computed, with the digest that was read."""
 
     argument: str
-    run: str
+    run: RunId
     stage: str
     subtask: int
     layout: str
-    attempt: str
-    digest: str
+    attempt: AttemptId
+    digest: Digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,12 +178,12 @@ class Manifest:
     """
 
     dataflow: str
-    epoch: str
-    run: str
+    epoch: Epoch
+    run: RunId
     stage: str
     subtask: int
     layout: str
-    attempt: str
+    attempt: AttemptId
     try_number: int
     lineage: int
     keys: tuple[str, ...]
@@ -258,9 +260,6 @@ def release_reason(data: bytes) -> str:
         return "it was no longer needed"
 
 
-COPY: Final = "copy"
-"""The name in the path of a stage copy that takes the place of a layout's id."""
-
 COPY_NAME: Final = "copy.json"
 
 
@@ -274,11 +273,11 @@ class StageCopy:
     """
 
     dataflow: str
-    epoch: str
+    epoch: Epoch
     region: str
     stage: str
     subtask: int
-    attempt: str
+    attempt: AttemptId
     made_from: str
     code: str
     session: dict[str, str]

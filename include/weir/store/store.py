@@ -37,7 +37,7 @@ LEAST_FREE_SPACE = 16 * 2**20
 WORKERS = 16
 """The number of parallel requests, unless the adapter sets its own."""
 
-_FREE_SPACE = "Free space there, and the task continues by itself; nothing is marked lost"
+_FREE_SPACE = "Make room there, and the task goes on by itself; nothing is marked lost"
 
 
 class Store:

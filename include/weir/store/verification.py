@@ -1,9 +1,9 @@
 """Verifies stored results: compares every byte with the recorded digests, and Parquet pages with their checksums.
 
 Invariants: as in `probe`, a loss is reported only if it was found twice, of a store whose marker can be read. Only a
-few chunks of a file are in memory. A manifest's digests cover the files as they were sealed; the pages' own checksums cover
-them as Spark wrote them. Of pages only a checksum that does not match is damage: a page that cannot be decoded here may
-still be decoded elsewhere.
+few chunks of a file are in memory. A manifest's digests cover the files as they were sealed; the pages' own checksums
+cover them as Spark wrote them. Of pages only a checksum that does not match is damage: a page that cannot be decoded
+here may still be decoded elsewhere.
 """
 
 from __future__ import annotations
