@@ -41,7 +41,7 @@ def recomputed(
     `remote` is a Spark Connect server; without one it is that of the local stack while it is up, or a Spark in the
     program itself. Raises EngineLost if the program does not come to its end.
     """
-    for line in lines_of("weir_spark.results.content", request_to_json(asked), remote, environ):
+    for line in lines_of("weir_spark.checks.content", request_to_json(asked), remote, environ):
         answer = answer_from_json(line)
         if answer is not None:
             yield answer

@@ -54,7 +54,7 @@ def engine_at(address: str, connection: Connection, store: Store, options: Mappi
 
     An earlier attempt may have used another type of connection than the present one.
     """
-    from weir_spark.transport.archive import write_bundle  # noqa: PLC0415  imports pyspark: not in DAG files
+    from weir_spark.transport.bundle import write_bundle  # noqa: PLC0415  imports pyspark: not in DAG files
     from weir_spark.transport.connect import ConnectEngine  # noqa: PLC0415
 
     if address.startswith(_CONNECT_SCHEME):

@@ -21,7 +21,7 @@ from weir.formats.codec import region_job_from_json, region_report_to_json
 from weir.formats.region_job import RegionJob, RegionReport, RestoredToCheck
 from weir.formats.suite import Severity
 from weir_spark.checks.integrity import check_restored
-from weir_spark.region.session import active, configure, measured, session_of_program
+from weir_spark.session import active, configure, measured, session_of_program
 
 READABLE = "weir_readable"
 """The built-in check that only a failure is told of: Spark can read all rows."""

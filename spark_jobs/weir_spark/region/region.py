@@ -23,19 +23,19 @@ from weir.formats.region_job import (
 )
 from weir.store.store import Store
 from weir_spark.checks.checking import check_all
+from weir_spark.region.archive import Archive, pack, ship, top_level
 from weir_spark.region.context import StageContext, check_call, load
 from weir_spark.region.copies import Copies
 from weir_spark.region.persisted import Persisted
 from weir_spark.region.region_checks import RegionChecks, computed_for_checks
-from weir_spark.region.session import active, configure, measured
 from weir_spark.results import writer
 from weir_spark.results.reader import read_input
+from weir_spark.session import active, configure, measured
 from weir_spark.state.compaction import compact
 from weir_spark.state.keyed_state import KeyedState
 from weir_spark.state.operator_state import BroadcastState, ListState, write_operator_state
 from weir_spark.state.reader import StoredState
 from weir_spark.state.writer import write_state
-from weir_spark.transport.archive import Archive, pack, ship, top_level
 
 Say = Callable[[str], None]
 """Takes one line about what is being done."""

@@ -16,9 +16,9 @@ from weir.formats.region_job import InputToRead, OutputReport, PartitionToRead, 
 from weir.store.store import Store
 from weir_spark.checks.gate import Checked, check
 from weir_spark.checks.integrity import check_restored
-from weir_spark.region.session import measured
 from weir_spark.results.digest import digest_of, quoted
 from weir_spark.results.reader import read_input
+from weir_spark.session import measured
 from weir_spark.state.keyed_state import KeyedState
 from weir_spark.state.reader import StoredState
 

@@ -15,9 +15,9 @@ from weir.formats.region_job import MergeToWrite, OutputReport, RegionJob, Regio
 from weir.store.seal import seal
 from weir.store.store import Store
 from weir.topology.partitions import KEY_GROUP_COLUMN
-from weir_spark.region.session import active, configure, measured
 from weir_spark.results import digest, writer
 from weir_spark.results.digest import quoted
+from weir_spark.session import active, configure, measured
 from weir_spark.state.reader import DELETED, RANK, StoredState
 
 _PLACE = "_weir_place"

@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from weir.errors import WeirError
 from weir.formats.state_query import PROBLEM, StateQuery, query_from_json
-from weir_spark.region.session import active, configure, session_of_program
 from weir_spark.results.digest import quoted
+from weir_spark.session import active, configure, session_of_program
 from weir_spark.state.reader import StoredState
 
 

@@ -50,7 +50,7 @@ from weir.dataflow.quality import Policy
 from weir.formats.checks import CheckToRun, Why
 from weir.formats.suite import Expectation, Suite
 from weir_spark.checks.gate import Checked, check
-from weir_spark.region.session import configure
+from weir_spark.session import configure
 
 session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 configure(session, {})

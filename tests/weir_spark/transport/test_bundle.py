@@ -7,14 +7,14 @@ import zipfile
 import pytest
 
 from weir.errors import Misconfigured
-from weir_spark.transport.archive import write_bundle
+from weir_spark.transport.bundle import write_bundle
 
 
 def test_the_modules_of_weir_and_of_the_pipeline_travel_in_one_zip(jobs, pipeline, tmp_path) -> None:
     module = pipeline("def numbers(ctx):\n    pass\n")
     bundle = write_bundle(tmp_path, jobs.region(jobs.stage("numbers", f"{module}:numbers")))
     names = zipfile.ZipFile(bundle.modules).namelist()
-    assert {f"{module}.py", "weir/errors.py", "weir_spark/region.py"} <= set(names)
+    assert {f"{module}.py", "weir/errors.py", "weir_spark/region/region.py"} <= set(names)
     assert not [name for name in names if name.startswith(("weir_airflow", "pipelines"))]
 
 
@@ -31,7 +31,7 @@ def test_the_program_finds_all_of_weir_in_the_zip(jobs, pipeline, tmp_path) -> N
         text=True,
         check=False,
     )
-    assert done.stdout.startswith(f"{bundle.modules}/weir_spark/driver.py"), done.stderr
+    assert done.stdout.startswith(f"{bundle.modules}/weir_spark/transport/driver.py"), done.stderr
     assert "job.json" in done.stdout
 
 

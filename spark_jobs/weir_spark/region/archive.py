@@ -2,10 +2,6 @@
 
 A Connect server lives longer than a module's text. Spark gives every session its own Python workers once it has
 artifacts, and puts these before everything installed there, so that an edited function runs in its new form.
-
-What travels with a job that is submitted: a program of two lines, and one zip of modules.
-
-Invariant: a driver that has nothing of this machine but these two files finds all of Weir and of the pipeline in them.
 """
 
 from __future__ import annotations
@@ -26,8 +22,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from weir.errors import Misconfigured
-from weir.formats.region_job import RegionJob
-from weir_spark.region.session import is_remote
+from weir_spark.session import is_remote
 
 _LEFT_OUT = ("__pycache__", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -147,32 +142,3 @@ def _spec(module: str) -> ModuleSpec:
 
 def _is_file(path: Path) -> bool:
     return path.is_file() or _zip_of(path) is not None
-
-
-_PROGRAM = "import sys\n\nfrom weir_spark.transport.driver import main\n\nsys.exit(main())\n"
-"""In a file of its own: beside a script's file, Python finds modules, and Weir's must not hide the pipeline's."""
-
-_OWN = ("weir", "weir_spark")
-
-
-@dataclass(frozen=True, slots=True)
-class Bundle:
-    """The paths of the program and of the zip for `--py-files`."""
-
-    program: Path
-    modules: Path
-
-    @property
-    def paths(self) -> tuple[str, str]:
-        """Both as text: program, modules."""
-        return str(self.program), str(self.modules)
-
-
-def write_bundle(folder: Path, job: RegionJob) -> Bundle:
-    """Write both into an empty folder. Raises Misconfigured if a module of the pipeline is not on this machine."""
-    of_stages = top_level(job.modules, [stage.function for stage in job.stages])
-    archive = pack(sorted({*of_stages, *_OWN}))
-    program, modules = folder / "run_region.py", folder / archive.name
-    program.write_text(_PROGRAM)
-    modules.write_bytes(archive.data)
-    return Bundle(program, modules)

@@ -32,8 +32,8 @@ from weir.store.seal import seal
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.ledgers import new_ledger
 from weir.topology.partitions import PLAIN, Layout
+from weir_spark.checks.content import content_of
 from weir_spark.results import writer
-from weir_spark.results.content import content_of
 from weir_spark.transport.connect import ConnectEngine
 
 pytestmark = pytest.mark.spark

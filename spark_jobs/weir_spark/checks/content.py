@@ -24,9 +24,9 @@ from weir.formats.content_check import ContentAnswer, ResultToCheck, request_fro
 from weir.formats.manifest import digest_version
 from weir.formats.region_job import StateToRead
 from weir.topology.partitions import KEY_GROUP_COLUMN
-from weir_spark.region.session import active, configure, session_of_program
 from weir_spark.results.digest import VERSION, digest_of
 from weir_spark.results.reader import READ_OPTIONS
+from weir_spark.session import active, configure, session_of_program
 from weir_spark.state.reader import StoredState
 from weir_spark.state.writer import state_digest
 
