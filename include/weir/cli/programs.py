@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from weir.formats.content_check import ContentAnswer, ResultToCheck
-    from weir.formats.region_job import RegionJob
+    from weir.formats.region_job import CheckJob
     from weir.formats.state_query import StateQuery
 
 
@@ -97,7 +97,7 @@ def _end(log: Path) -> str:
 
 
 def checked(
-    job: RegionJob, remote: str | None, environ: Mapping[str, str], watch: Callable[[int], None] = lambda _done: None
+    job: CheckJob, remote: str | None, environ: Mapping[str, str], watch: Callable[[int], None] = lambda _done: None
 ) -> RegionReport:
     """Have all that a job names looked at; `watch` is told how many partitions have been, as they come.
 

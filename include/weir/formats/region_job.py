@@ -200,10 +200,10 @@ class StageToRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegionJob:
-    """Everything that one attempt needs; `interval` is in UTC, ISO 8601, end exclusive.
+class SparkJob:
+    """Identify the attempt that a Spark job belongs to, and where the job works: the fields of all kinds of job.
 
-    `notes` are for the job's log: what was found while the job was described.
+    `interval` is in UTC, ISO 8601, end exclusive. `store` is a URL, `report` a path relative to it.
     """
 
     attempt: str
@@ -214,22 +214,43 @@ class RegionJob:
     subtask: int
     store: str
     report: str
-    stages: tuple[StageToRun, ...]
-    parameters: dict[str, Any]
     spark_conf: dict[str, str] = field(default_factory=dict)
-    modules: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    merges: tuple[MergeToWrite, ...] = ()
-    """Of a compaction, which has no stages: its report has an output for each of them, in this order."""
-    to_check: tuple[RestoredToCheck, ...] = ()
-    """Of a drill, or where somebody asks, which has no stages either: its report has what was found of each of them."""
-    why: Why = Why.FRESH
-    """Why these are looked at."""
 
     @property
     def folder(self) -> str:
-        """The attempt's own folder, relative to the store: job, report, and what is said to a job on the way."""
+        """The attempt's own folder, relative to the store: job, report, and the file that stops a running job."""
         return self.report.rpartition("/")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionJob(SparkJob):
+    """Compute the stages of a region.
+
+    `notes` are for the job's log: what was found while the job was described.
+    """
+
+    stages: tuple[StageToRun, ...]
+    parameters: dict[str, Any]
+    modules: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionJob(SparkJob):
+    """Merge sorted runs of the keyed state that a region keeps. The report has an output for each merge, in order."""
+
+    merges: tuple[MergeToWrite, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckJob(SparkJob):
+    """Check the rows of stored results. The report has the checks of each partition, and no outputs.
+
+    `why` is the reason: a restore test, or a command of a user.
+    """
+
+    to_check: tuple[RestoredToCheck, ...]
+    why: Why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,10 +15,10 @@ from pathlib import Path
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from weir.errors import WeirError
+from weir.errors import Misconfigured, WeirError
 from weir.formats.checks import CheckReport, ExpectationResult, Why
 from weir.formats.codec import region_job_from_json, region_report_to_json
-from weir.formats.region_job import RegionJob, RegionReport, RestoredToCheck
+from weir.formats.region_job import CheckJob, RegionReport, RestoredToCheck
 from weir.formats.suite import Severity
 from weir_spark.checks.integrity import check_restored
 from weir_spark.session import active, configure, measured, session_of_program
@@ -29,7 +29,7 @@ READABLE = "weir_readable"
 _UNREADABLE = re.compile(r"\[(FAILED_READ_FILE|PATH_NOT_FOUND|CANNOT_READ_FILE_FOOTER|PARQUET_)[^\]]*\]")
 
 
-def check_all(job: RegionJob, session: SparkSession, say: Callable[[str], None] = print) -> RegionReport:
+def check_all(job: CheckJob, session: SparkSession, say: Callable[[str], None] = print) -> RegionReport:
     """Look at all that a job names; the report is returned, not written."""
     seconds: dict[str, float] = {}
     checks: list[CheckReport] = []
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Answer the job that the command line names; returns the exit code."""
     given = _parser().parse_args(arguments)
     try:
-        job = region_job_from_json(Path(given.job).read_bytes())
+        job = _read_job(Path(given.job))
         session = session_of_program("weir verify", given.remote, {"spark.ui.enabled": "false"})
         try:
             settings = configure(session, {})
@@ -91,6 +91,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{type(error).__name__}: {str(error).split(chr(10), 1)[0]}", file=sys.stderr)
         return 1
     return 0
+
+
+def _read_job(path: Path) -> CheckJob:
+    job = region_job_from_json(path.read_bytes())
+    if not isinstance(job, CheckJob):
+        raise Misconfigured(f"{path} has a {type(job).__name__}, expected a CheckJob")
+    return job
 
 
 def _print(report: RegionReport) -> None:

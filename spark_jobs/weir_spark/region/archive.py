@@ -22,6 +22,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from weir.errors import Misconfigured
+from weir.formats.region_job import RegionJob
 from weir_spark.session import is_remote
 
 _LEFT_OUT = ("__pycache__", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache")
@@ -46,6 +47,11 @@ def top_level(modules: Sequence[str], functions: Sequence[str]) -> tuple[str, ..
     """The top-level packages and modules to ship: those named, else those of the functions ("module:function")."""
     names = modules or [function.partition(":")[0] for function in functions if function]
     return tuple(sorted({name.partition(".")[0] for name in names}))
+
+
+def modules_of(job: RegionJob) -> tuple[str, ...]:
+    """Return the top-level modules that travel with a region's job."""
+    return top_level(job.modules, [stage.function for stage in job.stages])
 
 
 def pack(modules: Sequence[str]) -> Archive:

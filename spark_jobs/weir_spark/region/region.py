@@ -13,17 +13,20 @@ from pyspark.sql import DataFrame, SparkSession
 from weir.dataflow.state import StateKind
 from weir.errors import Internal, Misconfigured
 from weir.formats.region_job import (
+    CheckJob,
+    CompactionJob,
     InputToRead,
     OutputReport,
     OutputToWrite,
     RegionJob,
     RegionReport,
+    SparkJob,
     StageToRun,
     StateToRead,
 )
 from weir.store.store import Store
 from weir_spark.checks.checking import check_all
-from weir_spark.region.archive import Archive, pack, ship, top_level
+from weir_spark.region.archive import Archive, modules_of, pack, ship
 from weir_spark.region.context import StageContext, check_call, load
 from weir_spark.region.copies import Copies
 from weir_spark.region.persisted import Persisted
@@ -43,18 +46,21 @@ Say = Callable[[str], None]
 Handle = KeyedState | ListState | BroadcastState
 
 
-def run(job: RegionJob, session: SparkSession, store: Store, say: Say = print) -> RegionReport:
-    """Compute a region and write its outputs; the report is returned, not written.
+def run(job: SparkJob, session: SparkSession, store: Store, say: Say = print) -> RegionReport:
+    """Run a job of any kind: compute a region, merge its state, or check stored results.
 
-    Works on Spark Connect and on a session of its own. Raises Misconfigured if a stage is not what it should be;
-    errors of the stages' own code and of Spark pass through as they are.
+    The outputs are written, the report is returned. Works on Spark Connect and on a session of its own. Raises
+    Misconfigured if a stage is not what it should be; errors of the stages' own code and of Spark pass through.
     """
-    if job.merges:
-        return compact(job, session, store, say)
-    if job.to_check:
-        return check_all(job, session, say)
-    with active(session):
-        return _Execution(job=job, session=session, store=store, say=say).run()
+    match job:
+        case CompactionJob():
+            return compact(job, session, store, say)
+        case CheckJob():
+            return check_all(job, session, say)
+        case RegionJob():
+            with active(session):
+                return _Execution(job=job, session=session, store=store, say=say).run()
+    raise Internal(f"Spark cannot run a {type(job).__name__}; report this")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,8 +108,7 @@ class _Execution:
         )
 
     def _ship(self) -> Archive:
-        modules = top_level(self.job.modules, [stage.function for stage in self.job.stages])
-        archive = pack(modules)
+        archive = pack(modules_of(self.job))
         ship(self.session, archive)
         return archive
 

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import IntegerType, StructType
 
 from weir.errors import InputUnreadable, Misconfigured
-from weir.formats.region_job import InputToRead, RegionJob, StageToRun
+from weir.formats.region_job import InputToRead, RegionJob, SparkJob, StageToRun
 from weir.topology.partitions import KEY_GROUP_COLUMN
 from weir_spark.results.digest import quoted, type_signature
 
@@ -97,14 +97,14 @@ _FILE = re.compile(r"(?:[^/\s]+/){4}[^/\s]+\.parquet")
 _PARTS = 5
 
 
-def unreadable_input(error: Exception, job: RegionJob) -> InputUnreadable | None:
+def unreadable_input(error: Exception, job: SparkJob) -> InputUnreadable | None:
     """The error to raise in the place of `error` if Spark could not read an input or a copy, else None.
 
     Spark Connect gives the condition and the path their own fields, a classic session only the text of Java's trace.
     """
     said = str(error)
     condition = _UNREADABLE.search(said)
-    if condition is None:
+    if condition is None or not isinstance(job, RegionJob):
         return None
     read = {"/".join(file.split("/")[-_PARTS:]): what for file, what in _files(job)}
     for found in _FILE.finditer(said, condition.start()):

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 from weir.formats.manifest import ContentDigest
-from weir.formats.region_job import MergeToWrite, OutputReport, RegionJob, RegionReport
+from weir.formats.region_job import CompactionJob, MergeToWrite, OutputReport, RegionReport
 from weir.store.seal import seal
 from weir.store.store import Store
 from weir.topology.partitions import KEY_GROUP_COLUMN
@@ -21,9 +21,10 @@ from weir_spark.session import active, configure, measured
 from weir_spark.state.reader import DELETED, RANK, StoredState
 
 _PLACE = "_weir_place"
+Say = Callable[[str], None]
 
 
-def compact(job: RegionJob, session: SparkSession, store: Store, say: Callable[[str], None] = print) -> RegionReport:
+def compact(job: CompactionJob, session: SparkSession, store: Store, say: Say = print) -> RegionReport:
     """Write the merged runs; the report is returned, not written."""
     seconds: dict[str, float] = {}
     with active(session):

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from weir.formats.region_job import RegionJob
-from weir_spark.region.archive import pack, top_level
+from weir.formats.region_job import RegionJob, SparkJob
+from weir_spark.region.archive import modules_of, pack
 
 _PROGRAM = "import sys\n\nfrom weir_spark.transport.driver import main\n\nsys.exit(main())\n"
 """In a file of its own: beside a script's file, Python finds modules, and Weir's must not hide the pipeline's."""
@@ -30,9 +30,9 @@ class Bundle:
         return str(self.program), str(self.modules)
 
 
-def write_bundle(folder: Path, job: RegionJob) -> Bundle:
+def write_bundle(folder: Path, job: SparkJob) -> Bundle:
     """Write both into an empty folder. Raises Misconfigured if a module of the pipeline is not on this machine."""
-    of_stages = top_level(job.modules, [stage.function for stage in job.stages])
+    of_stages = modules_of(job) if isinstance(job, RegionJob) else ()
     archive = pack(sorted({*of_stages, *_OWN}))
     program, modules = folder / "run_region.py", folder / archive.name
     program.write_text(_PROGRAM)

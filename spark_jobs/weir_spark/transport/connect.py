@@ -23,7 +23,7 @@ from pyspark.sql.connect.client.retries import DefaultPolicy, RetryPolicy
 
 from weir.errors import Fenced, WeirError
 from weir.formats.codec import region_report_to_json
-from weir.formats.region_job import RegionJob, RegionReport
+from weir.formats.region_job import RegionReport, SparkJob
 from weir.store.store import Store
 from weir_spark.region import region
 from weir_spark.results.reader import unreadable_input
@@ -60,7 +60,7 @@ class ConnectEngine:
         self._running: str | None = None
         self._is_stopped = threading.Event()
 
-    def run(self, job: RegionJob, session_id: str, on_progress: Say) -> None:
+    def run(self, job: SparkJob, session_id: str, on_progress: Say) -> None:
         """Run the region in a new session with this id (a UUID) and write its report.
 
         Raises EngineLost if the server cannot be reached or goes away, Fenced if the work was interrupted,
@@ -109,13 +109,13 @@ class ConnectEngine:
         thread.start()
         thread.join(_STOP_SECONDS)
 
-    def _compute(self, job: RegionJob, session: SparkSession, store: Store, say: Say) -> RegionReport:
+    def _compute(self, job: SparkJob, session: SparkSession, store: Store, say: Say) -> RegionReport:
         session.registerProgressHandler(ProgressLog(say))
         self._check_not_stopped(job)
         say(f"region {job.region}[{job.subtask}] runs on Spark {session.version} at {self.url}")
         return region.run(job, session, store, say)
 
-    def _check_not_stopped(self, job: RegionJob) -> None:
+    def _check_not_stopped(self, job: SparkJob) -> None:
         if self._is_stopped.is_set():
             raise Fenced(f"region {job.region}: attempt {job.attempt} was stopped in its own process")
 
@@ -138,7 +138,7 @@ class ConnectEngine:
             session.stop()
 
     @contextmanager
-    def _translated(self, job: RegionJob, server: _Server) -> Iterator[None]:
+    def _translated(self, job: SparkJob, server: _Server) -> Iterator[None]:
         try:
             yield
         except WeirError:

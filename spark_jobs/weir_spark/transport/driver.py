@@ -24,7 +24,7 @@ import fsspec
 from weir.errors import Fenced, Misconfigured, Retryable, WeirError
 from weir.formats.codec import region_failure_to_json, region_job_from_json, region_report_to_json
 from weir.formats.region_failure import failure_of
-from weir.formats.region_job import FAILURE_NAME, STOP_NAME, RegionJob
+from weir.formats.region_job import FAILURE_NAME, STOP_NAME, SparkJob
 from weir.settings import store_options
 from weir.store.stop_file import is_told_to_stop
 from weir.store.store import Store
@@ -52,13 +52,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run_on_server(job: RegionJob, options: dict[str, Any], given: argparse.Namespace) -> None:
+def _run_on_server(job: SparkJob, options: dict[str, Any], given: argparse.Namespace) -> None:
     from weir_spark.transport.connect import ConnectEngine  # noqa: PLC0415  # needs grpc, which spark-submit may not have
 
     ConnectEngine(given.remote, options, retries=given.retries).run(job, given.session_id, _say)
 
 
-def _run_and_tell(job: RegionJob, store: Store) -> None:
+def _run_and_tell(job: SparkJob, store: Store) -> None:
     try:
         with stopped_by_file(store, job, lambda fenced: _end_at_once(job, store, fenced)):
             _run_in_own_session(job, store)
@@ -72,7 +72,7 @@ def _run_and_tell(job: RegionJob, store: Store) -> None:
         raise translated from error
 
 
-def _run_in_own_session(job: RegionJob, store: Store) -> None:
+def _run_in_own_session(job: SparkJob, store: Store) -> None:
     from pyspark import SparkConf  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
@@ -91,7 +91,7 @@ def _run_in_own_session(job: RegionJob, store: Store) -> None:
     store.create(job.report, region_report_to_json(report))
 
 
-def _end_at_once(job: RegionJob, store: Store, fenced: Fenced) -> NoReturn:
+def _end_at_once(job: SparkJob, store: Store, fenced: Fenced) -> NoReturn:
     """Give up, from another thread, whatever the main one is doing: a stage's own code may never ask."""
     cancelling = threading.Thread(target=_cancel_all_jobs, daemon=True)
     cancelling.start()
@@ -111,7 +111,7 @@ def _cancel_all_jobs() -> None:
             context.cancelAllJobs()
 
 
-def _tell_failure(job: RegionJob, store: Store, error: Exception) -> None:
+def _tell_failure(job: SparkJob, store: Store, error: Exception) -> None:
     """Leave the failure in the attempt's folder; if even that fails, the exit code still says what kind it was."""
     try:
         store.create(f"{job.folder}/{FAILURE_NAME}", region_failure_to_json(failure_of(error, job.attempt)))
@@ -119,7 +119,7 @@ def _tell_failure(job: RegionJob, store: Store, error: Exception) -> None:
         print(f"{FAILURE_NAME} could not be written: {untold}", file=sys.stderr, flush=True)
 
 
-def _read_job(url: str, options: Mapping[str, Any]) -> RegionJob:
+def _read_job(url: str, options: Mapping[str, Any]) -> SparkJob:
     try:
         with fsspec.open(url, "rb", **options) as file:
             return region_job_from_json(file.read())
@@ -151,7 +151,7 @@ POLL_SECONDS = 2.0
 
 @contextmanager
 def stopped_by_file(
-    store: Store, job: RegionJob, end: Callable[[Fenced], None], poll_seconds: float = POLL_SECONDS
+    store: Store, job: SparkJob, end: Callable[[Fenced], None], poll_seconds: float = POLL_SECONDS
 ) -> Iterator[None]:
     """Call `end`, in a thread, once somebody tells this job to stop. Raises Fenced if somebody has already."""
     fenced = Fenced(f"region {job.region}: attempt {job.attempt} was told to stop, by {STOP_NAME} in its folder")
