@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import SparkSession
 
 from weir.errors import Misconfigured
+
+Log = Callable[[str], None]
+"""Takes a line of a log."""
 
 FORCED: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",

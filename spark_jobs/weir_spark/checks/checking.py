@@ -9,7 +9,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from pyspark.errors import PySparkException
@@ -21,7 +21,7 @@ from weir.formats.codec import region_job_from_json, region_report_to_json
 from weir.formats.region_job import CheckJob, RegionReport, RestoredToCheck
 from weir.formats.suite import Severity
 from weir_spark.checks.integrity import check_restored
-from weir_spark.session import active, configure, measured, session_of_program
+from weir_spark.session import Log, active, configure, measured, session_of_program
 
 READABLE = "weir_readable"
 """The built-in check that only a failure is told of: Spark can read all rows."""
@@ -29,25 +29,23 @@ READABLE = "weir_readable"
 _UNREADABLE = re.compile(r"\[(FAILED_READ_FILE|PATH_NOT_FOUND|CANNOT_READ_FILE_FOOTER|PARQUET_)[^\]]*\]")
 
 
-def check_all(job: CheckJob, session: SparkSession, say: Callable[[str], None] = print) -> RegionReport:
+def check_all(job: CheckJob, session: SparkSession, log: Log = print) -> RegionReport:
     """Look at all that a job names; the report is returned, not written."""
     seconds: dict[str, float] = {}
     checks: list[CheckReport] = []
     with active(session), measured(seconds, "check"):
         settings = configure(session, job.spark_conf)
         for each in job.to_check:
-            checks += looked_at(session, each, job.why, say)
+            checks += looked_at(session, each, job.why, log)
     return RegionReport(
         attempt=job.attempt, outputs=(), code="", session=settings, metrics=seconds, checks=tuple(checks)
     )
 
 
-def looked_at(
-    session: SparkSession, stored: RestoredToCheck, why: Why, say: Callable[[str], None]
-) -> tuple[CheckReport, ...]:
+def looked_at(session: SparkSession, stored: RestoredToCheck, why: Why, log: Log) -> tuple[CheckReport, ...]:
     """What is found in the rows of one partition, in an active session."""
     try:
-        return check_restored(session, stored, why=why, say=say)
+        return check_restored(session, stored, why=why, log=log)
     except PySparkException as error:
         if not _UNREADABLE.search(str(error)):
             raise
@@ -79,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             settings = configure(session, {})
             with active(session):
                 for each in job.to_check:
-                    checks = looked_at(session, each, job.why, _say)
+                    checks = looked_at(session, each, job.why, _log)
                     _print(
                         RegionReport(
                             attempt=job.attempt, outputs=(), code="", session=settings, metrics={}, checks=checks
@@ -104,7 +102,7 @@ def _print(report: RegionReport) -> None:
     print(json.dumps(json.loads(region_report_to_json(report))), flush=True)
 
 
-def _say(line: str) -> None:
+def _log(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 

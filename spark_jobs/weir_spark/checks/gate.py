@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -14,8 +13,7 @@ from weir_spark.checks import gx
 from weir_spark.checks.expectation_kwargs import NoColumn, NotPlain
 from weir_spark.checks.one_aggregation import Plain, answers, result_of
 from weir_spark.checks.plain_expectations import plain
-
-Say = Callable[[str], None]
+from weir_spark.session import Log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,16 +33,16 @@ class Checked:
         return f"{self.stage}[{self.subtask}]" + (f" of {self.run}" if self.run else "")
 
 
-def check(rows: DataFrame, to_run: CheckToRun, about: Checked, say: Say = print) -> CheckReport:
+def check(rows: DataFrame, to_run: CheckToRun, about: Checked, log: Log = print) -> CheckReport:
     """Check rows by a suite; not at all if rows of the same digest have passed it."""
     start = time.monotonic()
     is_same = bool(about.digest) and about.digest in to_run.passed
     if is_same:
-        say(f"{about}: rows with this digest have passed {to_run.suite.name}, they are not checked again")
+        log(f"{about}: rows with this digest have passed {to_run.suite.name}, they are not checked again")
     results = () if is_same else _results(rows, to_run.suite)
     made = report(to_run, about, results, time.monotonic() - start, is_same=is_same)
     if not is_same:
-        say(said(made, about))
+        log(said(made, about))
     return made
 
 

@@ -6,13 +6,13 @@ It is imported here, when it is needed, since that takes as long as computing ma
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
-import grpc
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
@@ -139,8 +139,14 @@ def _require_fault_of_expectation(error: BaseException) -> None:
     for cause in _causes(error):
         if isinstance(cause, PySparkException):
             require_fault_of_expectation(cause)
-        elif isinstance(cause, grpc.RpcError):
+        elif _is_of_grpc(cause):
             raise cause
+
+
+def _is_of_grpc(error: BaseException) -> bool:
+    """Report whether an error is of grpc, without importing it: a driver on a cluster often has none."""
+    grpc = sys.modules.get("grpc")
+    return grpc is not None and isinstance(error, grpc.RpcError)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,15 +30,15 @@ from weir_spark.checks.plain_expectations import Rows
 from weir_spark.results.digest import VERSION, digest_of, quoted, type_signature
 from weir_spark.results.reader import READ_OPTIONS
 from weir_spark.results.writer import key_group
+from weir_spark.session import Log
 from weir_spark.state.reader import RANK, StoredState
 from weir_spark.state.writer import state_digest
 
-Say = Callable[[str], None]
 SUITE = Suite(BUILT_IN, "built-in 1")
 
 
 def check_restored(
-    session: SparkSession, restored: RestoredToCheck, argument: str = "", why: Why = Why.RESTORED, say: Say = print
+    session: SparkSession, restored: RestoredToCheck, argument: str = "", why: Why = Why.RESTORED, log: Log = print
 ) -> tuple[CheckReport, ...]:
     """What the built-in checks have found in a restored partition, and then each suite that it is to be checked by.
 
@@ -60,9 +59,9 @@ def check_restored(
     )
     built_in = CheckToRun(SUITE, Policy.FAIL, why)
     found = [report(built_in, about, results, time.monotonic() - start)]
-    say(said(found[0], about))
+    log(said(found[0], about))
     if digest is not None:
-        found += [check(looked.rows(), each, about, say) for each in restored.checks]
+        found += [check(looked.rows(), each, about, log) for each in restored.checks]
     return tuple(found)
 
 

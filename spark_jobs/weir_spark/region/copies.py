@@ -6,7 +6,7 @@ rows were read from, through other copies too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
@@ -21,8 +21,7 @@ from weir.store.store import Store
 from weir.topology.partitions import PLAIN
 from weir_spark.results import writer
 from weir_spark.results.reader import read_input
-
-Say = Callable[[str], None]
+from weir_spark.session import Log
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class ReadFrom:
         return ReadFrom(self.attempts | other.attempts, self.copies | other.copies)
 
 
-def usable(job: RegionJob, code: str, settings: Mapping[str, str], say: Say) -> dict[str, CopyToRead]:
+def usable(job: RegionJob, code: str, settings: Mapping[str, str], log: Log) -> dict[str, CopyToRead]:
     """The copies of earlier attempts that stand for stages: those that this code has made, in such a session."""
     found = {}
     for stage in job.stages:
@@ -47,7 +46,7 @@ def usable(job: RegionJob, code: str, settings: Mapping[str, str], say: Say) -> 
         if (copy.code, copy.session) == (code, dict(settings)):
             found[stage.name] = copy
         else:
-            say(f"the copy of {stage.name} by attempt {copy.attempt} was made {other}: it is not used")
+            log(f"the copy of {stage.name} by attempt {copy.attempt} was made {other}: it is not used")
     return found
 
 
@@ -79,13 +78,13 @@ class Copies:
     store: Store
     code: str
     settings: Mapping[str, str]
-    say: Say
+    log: Log
     resumed: Mapping[str, CopyToRead] = field(init=False)
     needed: frozenset[str] = field(init=False)
     _read_from: dict[str, ReadFrom] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.resumed = usable(self.job, self.code, self.settings, self.say)
+        self.resumed = usable(self.job, self.code, self.settings, self.log)
         self.needed = needed(self.job, self.resumed)
 
     @property
@@ -101,7 +100,7 @@ class Copies:
     def resume(self, stage: StageToRun) -> DataFrame:
         """The rows of a stage that an earlier attempt has copied."""
         copy = self.resumed[stage.name]
-        self.say(f"resuming behind {stage.name}: its rows are those that attempt {copy.attempt} has copied")
+        self.log(f"resuming behind {stage.name}: its rows are those that attempt {copy.attempt} has copied")
         return self._read(stage, copy)
 
     def computes(self, stage: StageToRun) -> None:
@@ -115,7 +114,7 @@ class Copies:
         copy = stage.copy
         if copy is None:
             raise Internal(f"stage {stage.name} is to be copied, but nobody has said where to")
-        self.say(f"copying {stage.name}")
+        self.log(f"copying {stage.name}")
         output = OutputToWrite(PLAIN, copy.folder, copy.spark_folder)
         written = writer.report(writer.write(rows, stage.name, output), stage.name, output, self.store)
         read_from = self._read_from[stage.name]
@@ -136,7 +135,7 @@ class Copies:
             copies=tuple(sorted(read_from.copies)),
         )
         self.store.create(f"{copy.folder}/{COPY_NAME}", stage_copy_to_json(described))
-        self.say(f"copied {stage.name}: {written.digest.rows} rows, {described.bytes} bytes; a retry resumes behind it")
+        self.log(f"copied {stage.name}: {written.digest.rows} rows, {described.bytes} bytes; a retry resumes behind it")
         files = tuple(f"{copy.spark_folder}/{file.name}" for file in written.files)
         return self._read(
             stage,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+
+from weir_spark.session import Log
 
 
 @dataclass(slots=True)
@@ -14,7 +15,7 @@ class Persisted:
     """The DataFrames that Spark keeps for one attempt; as a context it lets them all go in the end, also on failure."""
 
     attempt: str
-    say: Callable[[str], None]
+    log: Log
     kept: dict[str, DataFrame] = field(default_factory=dict)
 
     def keep(self, stage: str, rows: DataFrame) -> DataFrame:
@@ -42,4 +43,4 @@ class Persisted:
                 rows.unpersist(blocking=True)
                 rows.sparkSession.catalog.dropTempView(self._view(stage))
             except Exception as error:  # noqa: BLE001  # the server may be gone, and what failed before counts more
-                self.say(f"Spark may still keep rows of {stage}: {type(error).__name__}: {str(error)[:200]}")
+                self.log(f"Spark may still keep rows of {stage}: {type(error).__name__}: {str(error)[:200]}")

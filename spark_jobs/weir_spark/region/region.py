@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -33,20 +33,17 @@ from weir_spark.region.persisted import Persisted
 from weir_spark.region.region_checks import RegionChecks, computed_for_checks
 from weir_spark.results import writer
 from weir_spark.results.reader import read_input
-from weir_spark.session import active, configure, measured
+from weir_spark.session import Log, active, configure, measured
 from weir_spark.state.compaction import compact
 from weir_spark.state.keyed_state import KeyedState
 from weir_spark.state.operator_state import BroadcastState, ListState, write_operator_state
 from weir_spark.state.reader import StoredState
 from weir_spark.state.writer import write_state
 
-Say = Callable[[str], None]
-"""Takes one line about what is being done."""
-
 Handle = KeyedState | ListState | BroadcastState
 
 
-def run(job: SparkJob, session: SparkSession, store: Store, say: Say = print) -> RegionReport:
+def run(job: SparkJob, session: SparkSession, store: Store, log: Log = print) -> RegionReport:
     """Run a job of any kind: compute a region, merge its state, or check stored results.
 
     The outputs are written, the report is returned. Works on Spark Connect and on a session of its own. Raises
@@ -54,12 +51,12 @@ def run(job: SparkJob, session: SparkSession, store: Store, say: Say = print) ->
     """
     match job:
         case CompactionJob():
-            return compact(job, session, store, say)
+            return compact(job, session, store, log)
         case CheckJob():
-            return check_all(job, session, say)
+            return check_all(job, session, log)
         case RegionJob():
             with active(session):
-                return _Execution(job=job, session=session, store=store, say=say).run()
+                return _Execution(job=job, session=session, store=store, log=log).run()
     raise Internal(f"Spark cannot run a {type(job).__name__}; report this")
 
 
@@ -70,7 +67,7 @@ class _Execution:
     job: RegionJob
     session: SparkSession
     store: Store
-    say: Say
+    log: Log
     seconds: dict[str, float] = field(default_factory=dict)
     states: dict[str, Handle] = field(default_factory=dict)
     """The handles of states, by name."""
@@ -81,17 +78,17 @@ class _Execution:
             settings = configure(self.session, self.job.spark_conf)
             code = f"sha256:{self._ship().fingerprint}"
             for note in self.job.notes:
-                self.say(note)
-        checks = RegionChecks(self.job, self.session, self.store, self.say, self.seconds)
+                self.log(note)
+        checks = RegionChecks(self.job, self.session, self.store, self.log, self.seconds)
         found = checks.restored()
         if any(each.violated for each in found):
             return RegionReport(
                 attempt=self.job.attempt, outputs=(), code=code, session=settings, metrics=self.seconds, checks=found
             )
         copies = Copies(
-            job=self.job, session=self.session, store=self.store, code=code, settings=settings, say=self.say
+            job=self.job, session=self.session, store=self.store, code=code, settings=settings, log=self.log
         )
-        with Persisted(self.job.attempt, self.say) as persisted:
+        with Persisted(self.job.attempt, self.log) as persisted:
             results = self._results(copies, persisted)
             outputs = tuple(
                 self._write(results[stage.name], stage, output) for stage in self.job.stages for output in stage.outputs
@@ -151,7 +148,7 @@ class _Execution:
         return self._computed(rows, stage) if stage.name in shared else rows
 
     def _computed(self, result: DataFrame, stage: StageToRun) -> DataFrame:
-        self.say(f"computing {stage.name}, which is used more than once")
+        self.log(f"computing {stage.name}, which is used more than once")
         with measured(self.seconds, f"compute {stage.name}"):
             return result.localCheckpoint(eager=True)
 
@@ -193,7 +190,7 @@ class _Execution:
 
     def _write(self, result: DataFrame, stage: StageToRun, output: OutputToWrite) -> OutputReport:
         name = f"{stage.name} ({output.layout.id})"
-        self.say(f"writing {name}")
+        self.log(f"writing {name}")
         if stage.keeps_state_of:
             return self._write_state(stage, output)
         with measured(self.seconds, f"write {name}"):
@@ -201,7 +198,7 @@ class _Execution:
         with measured(self.seconds, f"seal {name}"):
             report = writer.report(written, stage.name, output, self.store)
         size = sum(file.bytes for file in report.files)
-        self.say(f"wrote {name}: {report.digest.rows} rows, {size} bytes, {len(report.files)} file(s)")
+        self.log(f"wrote {name}: {report.digest.rows} rows, {size} bytes, {len(report.files)} file(s)")
         return report
 
     def _write_state(self, stage: StageToRun, output: OutputToWrite) -> OutputReport:
@@ -211,7 +208,7 @@ class _Execution:
                 return write_operator_state(handle, stage.name, output, self.store)
             report = write_state(handle, stage.name, output, self.store)
         changed = 0 if report.state is None else report.state.changed
-        self.say(f"wrote state {stage.name}: {changed} rows changed, {report.digest.rows} in all")
+        self.log(f"wrote state {stage.name}: {changed} rows changed, {report.digest.rows} in all")
         return report
 
 

@@ -5,7 +5,7 @@ Restored inputs are looked at before anything is computed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
@@ -18,11 +18,9 @@ from weir_spark.checks.gate import Checked, check
 from weir_spark.checks.integrity import check_restored
 from weir_spark.results.digest import digest_of, quoted
 from weir_spark.results.reader import read_input
-from weir_spark.session import measured
+from weir_spark.session import Log, measured
 from weir_spark.state.keyed_state import KeyedState
 from weir_spark.state.reader import StoredState
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ class RegionChecks:
     job: RegionJob
     session: SparkSession
     store: Store
-    say: Say
+    log: Log
     seconds: dict[str, float]
 
     def restored(self) -> tuple[CheckReport, ...]:
@@ -44,7 +42,7 @@ class RegionChecks:
                     continue
                 with measured(self.seconds, f"check {read.argument} of {stage.name}"):
                     for each in read.restored:
-                        found += check_restored(self.session, each, read.argument, say=self.say)
+                        found += check_restored(self.session, each, read.argument, log=self.log)
         return tuple(found)
 
     def written(
@@ -60,7 +58,7 @@ class RegionChecks:
                 continue
             with measured(self.seconds, f"check {stage.name}"):
                 rows, about = self._rows(stage, results, outputs, handles)
-                found += [check(rows, each, about, self.say) for each in stage.checks]
+                found += [check(rows, each, about, self.log) for each in stage.checks]
         return tuple(found)
 
     def _rows(

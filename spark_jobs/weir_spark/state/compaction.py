@@ -5,8 +5,6 @@ All rows of a key group are in one file of the merged run, sorted by key group a
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
@@ -17,14 +15,13 @@ from weir.store.store import Store
 from weir.topology.partitions import KEY_GROUP_COLUMN
 from weir_spark.results import digest, writer
 from weir_spark.results.digest import quoted
-from weir_spark.session import active, configure, measured
+from weir_spark.session import Log, active, configure, measured
 from weir_spark.state.reader import DELETED, RANK, StoredState
 
 _PLACE = "_weir_place"
-Say = Callable[[str], None]
 
 
-def compact(job: CompactionJob, session: SparkSession, store: Store, say: Say = print) -> RegionReport:
+def compact(job: CompactionJob, session: SparkSession, store: Store, log: Log = print) -> RegionReport:
     """Write the merged runs; the report is returned, not written."""
     seconds: dict[str, float] = {}
     with active(session):
@@ -34,7 +31,7 @@ def compact(job: CompactionJob, session: SparkSession, store: Store, say: Say = 
             with measured(seconds, f"merge {number}"):
                 outputs.append(_merged(merge, session, store))
             rows, size = outputs[-1].digest.rows, sum(file.bytes for file in outputs[-1].files)
-            say(f"merged {len(merge.state.files)} files of the state {merge.stage}: {rows} rows, {size} bytes")
+            log(f"merged {len(merge.state.files)} files of the state {merge.stage}: {rows} rows, {size} bytes")
     return RegionReport(attempt=job.attempt, outputs=tuple(outputs), code="", session=settings, metrics=seconds)
 
 

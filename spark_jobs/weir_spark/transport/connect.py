@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +27,8 @@ from weir.formats.region_job import RegionReport, SparkJob
 from weir.store.store import Store
 from weir_spark.region import region
 from weir_spark.results.reader import unreadable_input
-from weir_spark.transport.failures import is_interruption, is_server_gone, is_still_closing, translate
+from weir_spark.session import Log
+from weir_spark.transport.connect_failures import is_interruption, is_server_gone, is_still_closing, translate
 from weir_spark.transport.progress import ProgressLog
 
 _USER = "weir"
@@ -43,7 +44,6 @@ _SHORT = {"interrupt": 20.0, "release_session": 20.0, "config": 20.0}
 """Seconds that a call of an engine's side session may take."""
 
 _NOISY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-Say = Callable[[str], None]
 
 
 class ConnectEngine:
@@ -60,7 +60,7 @@ class ConnectEngine:
         self._running: str | None = None
         self._is_stopped = threading.Event()
 
-    def run(self, job: SparkJob, session_id: str, on_progress: Say) -> None:
+    def run(self, job: SparkJob, session_id: str, on_progress: Log) -> None:
         """Run the region in a new session with this id (a UUID) and write its report.
 
         Raises EngineLost if the server cannot be reached or goes away, Fenced if the work was interrupted,
@@ -109,11 +109,11 @@ class ConnectEngine:
         thread.start()
         thread.join(_STOP_SECONDS)
 
-    def _compute(self, job: SparkJob, session: SparkSession, store: Store, say: Say) -> RegionReport:
-        session.registerProgressHandler(ProgressLog(say))
+    def _compute(self, job: SparkJob, session: SparkSession, store: Store, log: Log) -> RegionReport:
+        session.registerProgressHandler(ProgressLog(log))
         self._check_not_stopped(job)
-        say(f"region {job.region}[{job.subtask}] runs on Spark {session.version} at {self.url}")
-        return region.run(job, session, store, say)
+        log(f"region {job.region}[{job.subtask}] runs on Spark {session.version} at {self.url}")
+        return region.run(job, session, store, log)
 
     def _check_not_stopped(self, job: SparkJob) -> None:
         if self._is_stopped.is_set():

@@ -22,10 +22,10 @@ class SparkStage(Protocol):
 class ProgressLog:
     """A progress handler of a Connect session; `clock` counts seconds."""
 
-    def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._say = say
+    def __init__(self, log: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
         self._clock = clock
-        self._said_at = clock()
+        self._logged_at = clock()
         self._last = ""
 
     def __call__(
@@ -38,10 +38,10 @@ class ProgressLog:
         """Say how far the query is, unless that was said a moment ago or nothing has changed."""
         line = _line(list(stages or ()), inflight_tasks)
         now = self._clock()
-        if done or not line or line == self._last or now - self._said_at < INTERVAL_SECONDS:
+        if done or not line or line == self._last or now - self._logged_at < INTERVAL_SECONDS:
             return
-        self._said_at, self._last = now, line
-        self._say(line)
+        self._logged_at, self._last = now, line
+        self._log(line)
 
 
 def _line(stages: list[SparkStage], running: int) -> str:

@@ -30,7 +30,7 @@ def test_a_job_that_runs_is_ended_by_the_file_of_its_attempt(store, job, watched
 
 def test_a_job_that_was_told_before_it_began_never_begins(store, job, watched) -> None:
     tell_to_stop(store, job.folder)
-    with pytest.raises(Fenced, match=f"attempt {job.attempt} was told to stop"), watched[1]:
+    with pytest.raises(Fenced, match=f"attempt {job.attempt} was stopped by the file"), watched[1]:
         raise AssertionError("it began")
 
 
