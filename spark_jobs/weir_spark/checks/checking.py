@@ -1,4 +1,4 @@
-"""Looks at the rows of stored results: of those that a drill has restored, or that somebody asks about.
+"""Checks the rows of stored results: for a restore test, or for `weir verify --expectations`.
 
 Invariant: it only reads. A result that cannot be read is a finding; a Spark that does not answer is an error.
 """
@@ -24,26 +24,26 @@ from weir_spark.checks.integrity import check_restored
 from weir_spark.session import Log, active, configure, measured, session_of_program
 
 READABLE = "weir_readable"
-"""The built-in check that only a failure is told of: Spark can read all rows."""
+"""The built-in check that Spark can read all rows; only its failure is reported."""
 
 _UNREADABLE = re.compile(r"\[(FAILED_READ_FILE|PATH_NOT_FOUND|CANNOT_READ_FILE_FOOTER|PARQUET_)[^\]]*\]")
 
 
 def check_all(job: CheckJob, session: SparkSession, log: Log = print) -> RegionReport:
-    """Look at all that a job names; the report is returned, not written."""
+    """Check all partitions of a job, and return the report."""
     seconds: dict[str, float] = {}
     checks: list[CheckReport] = []
     with active(session), measured(seconds, "check"):
         settings = configure(session, job.spark_conf)
         for each in job.to_check:
-            checks += looked_at(session, each, job.why, log)
+            checks += check_partition(session, each, job.why, log)
     return RegionReport(
         attempt=job.attempt, outputs=(), code="", session=settings, metrics=seconds, checks=tuple(checks)
     )
 
 
-def looked_at(session: SparkSession, stored: RestoredToCheck, why: Why, log: Log) -> tuple[CheckReport, ...]:
-    """What is found in the rows of one partition, in an active session."""
+def check_partition(session: SparkSession, stored: RestoredToCheck, why: Why, log: Log) -> tuple[CheckReport, ...]:
+    """Check the rows of one partition, in an active session."""
     try:
         return check_restored(session, stored, why=why, log=log)
     except PySparkException as error:
@@ -68,7 +68,7 @@ def _unreadable(stored: RestoredToCheck, why: Why, error: str) -> CheckReport:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Answer the job that the command line names; returns the exit code."""
+    """Check what the job names, and print a report for each partition; return the exit code."""
     given = _parser().parse_args(arguments)
     try:
         job = _read_job(Path(given.job))
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             settings = configure(session, {})
             with active(session):
                 for each in job.to_check:
-                    checks = looked_at(session, each, job.why, _log)
+                    checks = check_partition(session, each, job.why, _log)
                     _print(
                         RegionReport(
                             attempt=job.attempt, outputs=(), code="", session=settings, metrics={}, checks=checks
@@ -107,7 +107,7 @@ def _log(line: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Look at the rows of stored results.")
+    parser = argparse.ArgumentParser(description="Check the rows of stored results.")
     parser.add_argument("job", help="path of the job")
     parser.add_argument("--remote", help="a Spark Connect server, sc://host:port; without it, a session of its own")
     return parser

@@ -1,4 +1,4 @@
-"""Checks rows by suites, and reports what was found. Invariant: a violation is never an error here; others decide."""
+"""Checks rows by a suite, and reports the results. Invariant: a violation is no error here; the coordinator decides."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from weir_spark.session import Log
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What rows are: fields of a CheckReport, which says what they mean."""
+    """Identity of checked rows: fields of a CheckReport, where they are described."""
 
     stage: str
     subtask: int
@@ -42,12 +42,12 @@ def check(rows: DataFrame, to_run: CheckToRun, about: Checked, log: Log = print)
     results = () if is_same else _results(rows, to_run.suite)
     made = report(to_run, about, results, time.monotonic() - start, is_same=is_same)
     if not is_same:
-        log(said(made, about))
+        log(line_of(made, about))
     return made
 
 
-def said(made: CheckReport, about: Checked) -> str:
-    """What a check has found, for the log."""
+def line_of(made: CheckReport, about: Checked) -> str:
+    """Return the results of a check as a line of the log."""
     violated = "; ".join(str(each) for each in made.results if not each.success) or "nothing is violated"
     return f"{about}: checked by {made.suite}, {len(made.results)} expectations in {made.seconds} s: {violated}"
 
@@ -60,7 +60,7 @@ def report(
     *,
     is_same: bool = False,
 ) -> CheckReport:
-    """What a check has found."""
+    """Return the report of a check."""
     return CheckReport(
         about.stage,
         about.subtask,
@@ -81,7 +81,7 @@ def report(
 
 
 def _results(rows: DataFrame, suite: Suite) -> tuple[ExpectationResult, ...]:
-    """What has become of the expectations, in the suite's order."""
+    """Return the results of the expectations, in the suite's order."""
     plains: dict[int, Plain] = {}
     others: dict[int, Expectation] = {}
     found: dict[int, ExpectationResult] = {}

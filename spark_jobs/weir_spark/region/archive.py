@@ -1,4 +1,4 @@
-"""The pipeline's modules travel with each session. Invariant: Python workers run the code that the attempt records.
+"""Packs the pipeline's modules and ships them to a session. Invariant: workers run the code that the attempt records.
 
 A Connect server lives longer than a module's text. Spark gives every session its own Python workers once it has
 artifacts, and puts these before everything installed there, so that an edited function runs in its new form.
@@ -71,7 +71,7 @@ def pack(modules: Sequence[str]) -> Archive:
 
 
 def ship(session: SparkSession, archive: Archive) -> None:
-    """Give a session the modules, once."""
+    """Add the modules to a session."""
     folder = tempfile.mkdtemp(prefix="weir-modules-")
     path = Path(folder, archive.name)
     path.write_bytes(archive.data)
@@ -92,7 +92,7 @@ def _delete(folder: str, session: SparkSession) -> None:
 
 
 def _files(module: str) -> Iterator[tuple[str, bytes]]:
-    """Names in an archive, and contents."""
+    """Yield the names and contents of a module's files, as an archive has them."""
     spec = _spec(module)
     if spec.submodule_search_locations is None:
         origin = Path(str(spec.origin))
@@ -127,7 +127,7 @@ def _read(path: Path) -> bytes:
 
 
 def _zip_of(path: Path) -> Path | None:
-    """The zip that a path of Python's import leads into: where a job was submitted, its modules are in one."""
+    """Return the zip that a path of Python's import is in: the modules of a submitted job are in one."""
     if path.exists():
         return None
     return next((parent for parent in path.parents if parent.is_file()), None)

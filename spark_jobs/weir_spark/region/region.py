@@ -1,4 +1,4 @@
-"""Runs the stages of one region as one Spark plan. Invariant: each stage is computed once, however often it is used."""
+"""Runs a Spark job; the stages of a region as one plan. Invariant: a stage is computed once, however often used."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def run(job: SparkJob, session: SparkSession, store: Store, log: Log = print) ->
 
 @dataclass(slots=True, kw_only=True)
 class _Execution:
-    """One run of one job; `seconds` says how long each step took."""
+    """One run of one job; `seconds` has the duration of each step."""
 
     job: RegionJob
     session: SparkSession
@@ -138,7 +138,7 @@ class _Execution:
     def _kept(
         self, stage: StageToRun, rows: DataFrame, copies: Copies, persisted: Persisted, shared: Set[str]
     ) -> DataFrame:
-        """The rows as all that follows reads them."""
+        """Return the rows as later stages and outputs read them."""
         if stage.copy is not None:
             with measured(self.seconds, f"copy {stage.name}"):
                 return copies.write(stage, rows)
@@ -213,7 +213,7 @@ class _Execution:
 
 
 def _check_functions(job: RegionJob) -> None:
-    """Find what can be found wrong without computing anything."""
+    """Find the errors that can be found before a stage is computed: names and parameters of functions."""
     for stage in job.stages:
         if stage.function:
             function = load(stage.function, _owner(stage))

@@ -1,4 +1,4 @@
-"""Merges runs of keyed state. Invariant: of each key the row of the latest epoch is left, and no other.
+"""Merges sorted runs of keyed state. Invariant: of each key exactly the row of the latest epoch is left.
 
 All rows of a key group are in one file of the merged run, sorted by key group and keys as in every other.
 """
@@ -22,7 +22,7 @@ _PLACE = "_weir_place"
 
 
 def compact(job: CompactionJob, session: SparkSession, store: Store, log: Log = print) -> RegionReport:
-    """Write the merged runs; the report is returned, not written."""
+    """Write the merged runs, and return the report."""
     seconds: dict[str, float] = {}
     with active(session):
         settings = configure(session, job.spark_conf)

@@ -1,6 +1,6 @@
 """Runs a region on a Spark Connect server. Invariant: a session belongs to one attempt and ends with it.
 
-Its id is recorded before it is made, so that whoever fences the attempt can stop its work from any process.
+Its id is recorded before it is made, so that any process can stop its work when it fences the attempt.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _STOP_SECONDS = 10.0
 _SHUTDOWN_SECONDS = 2.0
 
 _RELEASE_PAUSES = (0.1, 0.5, 2.0)
-"""Seconds between tries to release a session whose interrupted work has not come to its end on the server."""
+"""Seconds between tries to release a session whose interrupted work has not ended on the server."""
 
 _SHORT = {"interrupt": 20.0, "release_session": 20.0, "config": 20.0}
 """Seconds that a call of an engine's side session may take."""
@@ -133,7 +133,7 @@ class ConnectEngine:
         try:
             yield session
         finally:
-            # Whatever there was to wait for has been waited for.
+            # A server that does not answer has been waited for already.
             session.client.set_retry_policies([_patience(1)])
             session.stop()
 
@@ -153,7 +153,7 @@ class ConnectEngine:
             raise translated from error
 
     def _is_alive(self, server: _Server, error: Exception) -> bool:
-        """Whether the server process is still there. One that is being stopped says at first that work is canceled."""
+        """Report whether the server process is still there; while it stops, it answers that work is canceled."""
         now = self._server_id()
         if not now or now != (server.id or now):
             return False
@@ -162,11 +162,11 @@ class ConnectEngine:
         return self._server_id() == now
 
     def _server_id(self) -> str:
-        """Spark's id of the server process, asked in a session that ends at once; empty if there is no answer."""
+        """Return Spark's id of the server process, by a session that ends at once; empty if there is no answer."""
         client = self._client(str(uuid.uuid4()), max_retries=1)
         try:
             return _app_id(client)
-        except Exception:  # noqa: BLE001  # whatever it is, it is no answer
+        except Exception:  # noqa: BLE001  # any error means that there is no answer
             return ""
         finally:
             _close(client)

@@ -165,7 +165,7 @@ def test_a_retry_computes_nothing_behind_the_newest_copy_and_says_so(run, new_jo
     report = run(new_job(wide={"copy": jobs.copy("wide"), "resume": resume}))
     assert seen() == first
     assert report.resumed == ("wide",)
-    assert f"resuming behind wide: its rows are those that attempt {before.attempt} has copied" in lines
+    assert f"resuming after wide: its rows are read from the copy of attempt {before.attempt}" in lines
     # The rows are random: only those of the first attempt can be the same again.
     copied = replace(jobs.read("x", report.outputs[0]), partitions=())
     files = (replace(jobs.read("x", report.outputs[0]).partitions[0], files=resume.files),)
