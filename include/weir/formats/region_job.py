@@ -192,7 +192,7 @@ class StageToRun:
     slice: Any = None
     digest: DigestRule = PLAIN_RULE
     keeps_state_of: str = ""
-    """Of a state: the stage whose handle of this name has its content."""
+    """Only of a state: the stage whose handle of this name has its content."""
     copy: CopyToWrite | None = None
     resume: CopyToRead | None = None
     is_persisted: bool = False

@@ -61,7 +61,7 @@ _PLAIN = (
 )
 
 VERSION = 1
-"""Of the definition; another one needs another number, and vectors of its own in tests/golden/digest.json."""
+"""The version of the definition; a new one needs a new number, and vectors of its own in tests/golden/digest.json."""
 
 _ROWS = "_weir_rows"
 """The rows' name in the hash's SQL. Without one, `a.b` might be a column of a DataFrame that its stage has named a."""

@@ -135,7 +135,7 @@ def _incoming(state: KeyedState, number: int, change: Change, name: str, layout:
 
 
 def _highest(rows: DataFrame, keys: Sequence[str], order: int) -> DataFrame:
-    """Of each key the row that is highest in its order; of equally high ones the same one each time, by its hash."""
+    """Return of each key the row that is highest in its order; of equals the one with the highest hash."""
     by = [f"_weir_by_{i}" for i in range(order)]
     kept = [quoted(each) for each in rows.columns if each not in by]
     highest = rows.groupBy(*[F.col(quoted(key)).alias(f"_weir_key_{i}") for i, key in enumerate(keys)]).agg(

@@ -32,7 +32,7 @@ RANK = "_weir_rank"
 _FILE, _WANTED = "_weir_file", "_weir_wanted"
 
 BROADCAST_ROWS = 2_000_000
-"""Of how many rows at most the keys are broadcast; above it all rows are shuffled."""
+"""The most rows whose keys are broadcast; above it all rows are shuffled."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def _layers(files: Sequence[StateFileToRead]) -> tuple[list[StateFileToRead], li
 
 
 def _newest(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Of each key the row of the highest rank, without the rank."""
+    """Return of each key the row of the highest rank, without the rank."""
     named = [quoted(name) for name in rows.columns if name != RANK]
     newest = rows.groupBy(*[F.col(quoted(key)).alias(f"_weir_key_{i}") for i, key in enumerate(keys)]).agg(
         F.max_by(F.struct(*named), F.col(RANK)).alias("_weir_row")
@@ -183,7 +183,7 @@ def _only(rows: DataFrame, wanted: DataFrame | None, keys: Sequence[str], *, is_
 
 
 def _of_hashes(rows: DataFrame, wanted: DataFrame | None, keys: Sequence[str]) -> DataFrame:
-    """The rows whose keys have the hash of a wanted one: so that a number is looked up, which is half the work."""
+    """Return the rows whose keys have the hash of a wanted one: a join by one number is half the work."""
     if wanted is None:
         return rows
     key_hash = F.xxhash64(*[F.col(quoted(key)) for key in keys])

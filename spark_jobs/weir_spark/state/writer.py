@@ -44,7 +44,7 @@ ROWS_A_FILE = 1_000_000
 """An epoch writes one file a subtask; above so many rows several, each of its own key groups."""
 
 OBSERVED_UPDATES = 40
-"""Of how many different times of last updates replaced rows are counted while the changes are written."""
+"""The most times of last updates by which replaced rows are counted while the changes are written."""
 
 _NEW, _OLD, _PART, _TWICE = "_weir_new", "_weir_old", "_weir_part", "_weir_twice"
 _IS_CHANGE, _WAS_THERE = "_weir_is_change", "_weir_was_there"
@@ -131,7 +131,7 @@ class _Writing:
     def _merged(self) -> DataFrame:
         """Return a row a key: its change, its row in the files, and whether the change is one.
 
-        In the order of the files. Where changes are few, only their keys are looked for in the files.
+        In the order of the files. Where changes are few, only their keys are read from the files.
         """
         keys = self.stored.keys
         by = [F.col(_PART), F.col(KEY_GROUP_COLUMN), *[F.col(quoted(key)) for key in keys]]

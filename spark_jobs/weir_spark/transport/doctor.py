@@ -137,7 +137,7 @@ class ConnectExam:
     ) -> Iterator[Finding]:
         url = store.spark_url("")
         if not _may_write(store):
-            found = "not asked, since the store cannot be written from here, or is not there before the first run"
+            found = "not checked, since the store cannot be written from here, or is not there before the first run"
             yield unknown(self._area, name, found, mend="run a dataflow once, then ask again")
             raise Enough
         try:
