@@ -62,7 +62,7 @@ def _merged(merge: MergeToWrite, session: SparkSession, store: Store) -> OutputR
 
 
 def _newest(stored: StoredState, merge: MergeToWrite) -> DataFrame:
-    """Return of each key the row of the latest epoch: one shuffle and one sort, which is also the order in the files."""
+    """Return of each key the row of the latest epoch: one shuffle and one sort, also the order in the files."""
     rows = stored.versions()
     by_group = rows.repartition(1) if merge.parts == 1 else rows.repartitionByRange(merge.parts, KEY_GROUP_COLUMN)
     keys = [F.col(KEY_GROUP_COLUMN), *(F.col(quoted(key)) for key in stored.keys)]

@@ -15,7 +15,7 @@ from weir.formats.suite import Expectation
 from weir_spark.checks import gx
 
 
-def test_where_it_is_not_installed_the_error_says_what_to_install(monkeypatch) -> None:
+def test_without_great_expectations_the_error_names_the_package_to_install(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "great_expectations", None)
     asked = [Expectation("expect_column_distinct_values_to_be_in_set", {"column": "a", "value_set": [1]})]
     with pytest.raises(Misconfigured, match=r"needed for expect_column_distinct.*install great-expectations>=1.24"):
