@@ -331,7 +331,7 @@ from pyspark.sql import SparkSession
 
 from weir.formats.codec import region_job_from_json
 from weir.store.store import Store
-from weir_spark import region
+from weir_spark.region import region
 
 session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 for path in sys.argv[1:]:
