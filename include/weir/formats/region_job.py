@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.dataflow.state import State
-from weir.formats.checks import CheckReport, CheckToRun, Why
+from weir.formats.checks import CheckReason, CheckReport, CheckToRun
 from weir.formats.manifest import ContentDigest, DataFile, StateTally
 from weir.topology.ids import AttemptId, Digest, Epoch, RunId
 from weir.topology.partitions import Layout
@@ -251,7 +251,7 @@ class CheckJob(SparkJob):
     """
 
     to_check: tuple[RestoredToCheck, ...]
-    why: Why
+    why: CheckReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from weir.errors import Misconfigured, WeirError
-from weir.formats.checks import CheckReport, ExpectationResult, Why
+from weir.formats.checks import CheckReason, CheckReport, ExpectationResult
 from weir.formats.codec import region_job_from_json, region_report_to_json
 from weir.formats.region_job import CheckJob, RegionReport, RestoredToCheck
 from weir.formats.suite import Severity
@@ -42,7 +42,9 @@ def check_all(job: CheckJob, session: SparkSession, log: Log = print) -> RegionR
     )
 
 
-def check_partition(session: SparkSession, stored: RestoredToCheck, why: Why, log: Log) -> tuple[CheckReport, ...]:
+def check_partition(
+    session: SparkSession, stored: RestoredToCheck, why: CheckReason, log: Log
+) -> tuple[CheckReport, ...]:
     """Check the rows of one partition, in an active session."""
     try:
         return check_restored(session, stored, why=why, log=log)
@@ -52,7 +54,7 @@ def check_partition(session: SparkSession, stored: RestoredToCheck, why: Why, lo
         return (_unreadable(stored, why, str(error).split("\n", 1)[0]),)
 
 
-def _unreadable(stored: RestoredToCheck, why: Why, error: str) -> CheckReport:
+def _unreadable(stored: RestoredToCheck, why: CheckReason, error: str) -> CheckReport:
     result = ExpectationResult(READABLE, {}, Severity.FAIL, success=False, error=error)
     return CheckReport.built_in(
         stored.stage,

@@ -23,7 +23,7 @@ from weir.formats.codec import region_failure_to_json, region_job_from_json, reg
 from weir.formats.region_failure import failure_of
 from weir.formats.region_job import FAILURE_NAME, STOP_NAME, SparkJob
 from weir.settings import store_options
-from weir.store.stop_file import is_told_to_stop
+from weir.store.stop_file import is_stop_requested
 from weir.store.store import Store
 from weir_spark.results.reader import unreadable_input
 from weir_spark.transport.failures import translate_of_own_session
@@ -77,14 +77,14 @@ def stopped_by_file(
 ) -> Iterator[None]:
     """Call `end`, in a thread, once the attempt's folder has the stop file. Raises Fenced if it is there already."""
     fenced = Fenced(f"region {job.region}: attempt {job.attempt} was stopped by the file {STOP_NAME} in its folder")
-    if is_told_to_stop(store, job.folder):
+    if is_stop_requested(store, job.folder):
         raise fenced
     is_over = threading.Event()
 
     def watch() -> None:
         while not is_over.wait(poll_seconds):
             try:
-                is_stopped = is_told_to_stop(store, job.folder)
+                is_stopped = is_stop_requested(store, job.folder)
             except WeirError:
                 continue  # the store did not answer; the next poll asks again
             if is_stopped and not is_over.is_set():

@@ -10,7 +10,7 @@ from weir.dataflow.state import keyed_state
 from weir.errors import Misconfigured
 from weir.formats import codec
 from weir.formats.checkpoint import Checkpoint, KeyedSnapshot, ResultInFlight, SnapshotKind, StatePartition
-from weir.formats.checks import CheckReport, CheckToRun, ExpectationResult, GateResult, Outcome, Why
+from weir.formats.checks import CheckOutcome, CheckReason, CheckReport, CheckToRun, ExpectationResult, GateResult
 from weir.formats.manifest import (
     ContentDigest,
     DataFile,
@@ -244,7 +244,7 @@ NOT_NULL = Expectation(
 CHECK = CheckToRun(
     Suite("flights_clean", "0c" * 32, (NOT_NULL, Expectation("expect_table_row_count_to_equal", {"value": 3}))),
     Policy.BACKTRACK,
-    Why.RECOMPUTED,
+    CheckReason.RECOMPUTED,
     (str(DIGEST),),
 )
 RESTORED = RestoredToCheck(
@@ -268,7 +268,7 @@ CHECK_REPORT = CheckReport(
     "flights_clean",
     "0c" * 32,
     Policy.BACKTRACK,
-    Why.RECOMPUTED,
+    CheckReason.RECOMPUTED,
     str(DIGEST),
     3,
     (
@@ -287,7 +287,7 @@ CHECK_REPORT = CheckReport(
 )
 GATED_MANIFEST = replace(
     STATE_MANIFEST,
-    quality=(GateResult("flights_clean", "0c" * 32, Outcome.FAILED), GateResult("weir", "", Outcome.PASSED)),
+    quality=(GateResult("flights_clean", "0c" * 32, CheckOutcome.FAILED), GateResult("weir", "", CheckOutcome.PASSED)),
 )
 GATED_STAGE = replace(STAGE, inputs=(*STAGE.inputs, replace(STATE_INPUT, restored=(RESTORED,))), checks=(CHECK,))
 STATE_JOB = replace(JOB, stages=(replace(STAGE, inputs=(*STAGE.inputs, STATE_INPUT)), STATE_STAGE))
@@ -301,7 +301,7 @@ STATE_REPORT = replace(
 GATED_JOB = replace(STATE_JOB, stages=(GATED_STAGE, STATE_STAGE))
 OF_ALL_KINDS = {each.name: getattr(JOB, each.name) for each in fields(SparkJob)}
 COMPACTION_JOB = CompactionJob(**OF_ALL_KINDS, merges=(MERGE,))
-CHECK_JOB = CheckJob(**OF_ALL_KINDS, to_check=(RESTORED,), why=Why.DRILL)
+CHECK_JOB = CheckJob(**OF_ALL_KINDS, to_check=(RESTORED,), why=CheckReason.DRILL)
 GATED_REPORT = replace(STATE_REPORT, checks=(CHECK_REPORT, replace(CHECK_REPORT, is_same=True, argument="history")))
 CHECKPOINT = Checkpoint(
     dataflow="flight_delays",

@@ -24,7 +24,7 @@ from weir.dataflow.stage import ResolveContext
 from weir.dataflow.state import StateKind
 from weir.dataflow.state_schema import fields_of_ddl, spark_json
 from weir.errors import Internal
-from weir.formats.checks import BUILT_IN, CheckReport, CheckToRun, ExpectationResult, Why
+from weir.formats.checks import BUILT_IN, CheckReason, CheckReport, CheckToRun, ExpectationResult
 from weir.formats.codec import manifest_from_json, stage_copy_from_json, stage_copy_to_json
 from weir.formats.manifest import COPY_NAME, ContentDigest, DataFile, Segment, StageCopy, StateTally
 from weir.formats.region_job import (
@@ -305,11 +305,13 @@ def restored_reports(job: RegionJob, violated: Violated) -> tuple[CheckReport, .
         for stage in job.stages
         for read in stage.inputs
         for each in read.restored
-        for report in _of_restored(read.argument, each, Why.RESTORED, violated)
+        for report in _of_restored(read.argument, each, CheckReason.RESTORED, violated)
     )
 
 
-def _of_restored(argument: str, restored: RestoredToCheck, why: Why, violated: Violated) -> Iterator[CheckReport]:
+def _of_restored(
+    argument: str, restored: RestoredToCheck, why: CheckReason, violated: Violated
+) -> Iterator[CheckReport]:
     """First what is built in, then the suites."""
     stage, subtask, name = restored.stage, restored.subtask, f"restored {restored.stage}"
     found = tuple(
