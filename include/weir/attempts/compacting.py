@@ -10,8 +10,8 @@ from typing import Any
 
 from weir.attempts.ports import TaskEngine, TaskPorts
 from weir.attempts.steps import read_report, write_job
-from weir.formats.region_job import RegionReport
-from weir.state.compaction import CompactionRequest, ToCompact
+from weir.formats.region_job import CompactionJob, RegionReport
+from weir.state.compaction import CompactionRequest
 
 
 def run_compaction(task: TaskPorts, engine: TaskEngine, request: CompactionRequest) -> dict[str, Any]:
@@ -20,16 +20,16 @@ def run_compaction(task: TaskPorts, engine: TaskEngine, request: CompactionReque
     if planned is None:
         task.log("Nothing is to be merged")
         return {"merged": []}
-    report = _merge(task, engine, planned) if planned.job.merges else None
+    report = None if planned.job is None else _merge(task, engine, planned.job, planned.session_id)
     lines = task.coordinator.enter_compacted(planned, report)
     for line in lines:
         task.log(line)
     return {"merged": lines}
 
 
-def _merge(task: TaskPorts, engine: TaskEngine, planned: ToCompact) -> RegionReport:
+def _merge(task: TaskPorts, engine: TaskEngine, job: CompactionJob, session_id: str) -> RegionReport:
     engine.connect()
     store = task.coordinator.services.store
-    write_job(store, planned.job)
-    engine.run(planned.job, planned.session_id, task.log)
-    return read_report(store, planned.job)
+    write_job(store, job)
+    engine.run(job, session_id, task.log)
+    return read_report(store, job)

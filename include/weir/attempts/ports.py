@@ -12,7 +12,7 @@ from typing import NoReturn, Protocol
 from weir.attempts.coordinator import Coordinator
 from weir.coordination.airflow import Clearer
 from weir.coordination.values import Awaiting, SparkWork, TaskKey
-from weir.formats.region_job import RegionJob
+from weir.formats.region_job import SparkJob
 
 Log = Callable[[str], None]
 
@@ -66,7 +66,7 @@ class TaskEngine(Protocol):
         """Connect to the engine; from here on a kill of the task stops what `run` does. Raises Misconfigured."""
         ...
 
-    def run(self, job: RegionJob, session_id: str, log: Log) -> None:
+    def run(self, job: SparkJob, session_id: str, log: Log) -> None:
         """Compute the job; its report is in the store afterwards.
 
         Raises Retryable, InputUnreadable, Misconfigured, Fenced, or the user's error.

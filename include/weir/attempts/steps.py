@@ -23,7 +23,7 @@ from weir.attempts.ports import Airflow, Log, TaskPorts
 from weir.coordination.values import Attempt, Awaiting, Exhausted, NotInRecord, TaskKey
 from weir.errors import Internal, WeirError
 from weir.formats.codec import region_job_to_json, region_report_from_json
-from weir.formats.region_job import JOB_NAME, RegionJob, RegionReport
+from weir.formats.region_job import JOB_NAME, RegionReport, SparkJob
 from weir.store.store import Store
 
 T = TypeVar("T")
@@ -91,12 +91,12 @@ def end_without_result(task: TaskPorts, key: TaskKey, outcome: object) -> dict[s
     raise Internal(f"{key} cannot end with {type(outcome).__name__}")
 
 
-def write_job(store: Store, job: RegionJob) -> None:
+def write_job(store: Store, job: SparkJob) -> None:
     """Write the job's record into the attempt's folder. Raises AlreadyExists or Retryable."""
     store.create(f"{job.folder}/{JOB_NAME}", region_job_to_json(job))
 
 
-def read_report(store: Store, job: RegionJob) -> RegionReport:
+def read_report(store: Store, job: SparkJob) -> RegionReport:
     """Read the job's report. Raises NotFound, Misconfigured (another version), Corrupt or Retryable."""
     return region_report_from_json(store.read(job.report))
 

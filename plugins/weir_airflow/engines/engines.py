@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from weir.coordination.values import SparkWork
     from weir.doctor.examination import Check
-    from weir.formats.region_job import RegionJob
+    from weir.formats.region_job import SparkJob
     from weir.store.store import Store
     from weir_spark.transport.connect import ConnectEngine
 
@@ -31,7 +31,7 @@ _CONNECT_SCHEME: Final = "sc://"
 class Engine(Protocol):
     """Runs region jobs. The job's report is in the store when `run` returns."""
 
-    def run(self, job: RegionJob, session_id: str, on_progress: Callable[[str], None]) -> None:
+    def run(self, job: SparkJob, session_id: str, on_progress: Callable[[str], None]) -> None:
         """Compute the job in the session of that id. Raises Retryable, Misconfigured, Fenced, or the user's error."""
         ...
 
@@ -54,7 +54,7 @@ def engine_at(address: str, connection: Connection, store: Store, options: Mappi
 
     An earlier attempt may have used another type of connection than the present one.
     """
-    from weir_spark.transport.archive import write_bundle  # noqa: PLC0415  imports pyspark: not in DAG files
+    from weir_spark.transport.bundle import write_bundle  # noqa: PLC0415  imports pyspark: not in DAG files
     from weir_spark.transport.connect import ConnectEngine  # noqa: PLC0415
 
     if address.startswith(_CONNECT_SCHEME):
@@ -111,7 +111,7 @@ class _ConnectServer:
         self._engine = engine
         self.url = engine.url
 
-    def run(self, job: RegionJob, session_id: str, on_progress: Callable[[str], None]) -> None:
+    def run(self, job: SparkJob, session_id: str, on_progress: Callable[[str], None]) -> None:
         self._engine.run(job, session_id, on_progress)
 
     def interrupt(self, work: SparkWork) -> None:

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from weir.coordination.values import SparkWork
-    from weir.formats.region_job import RegionJob
+    from weir.formats.region_job import SparkJob
     from weir.store.store import Store
     from weir_airflow.engines.submission import Submission
 
-    WriteBundle = Callable[[Path, RegionJob], tuple[str, str]]
+    WriteBundle = Callable[[Path, SparkJob], tuple[str, str]]
     """Writes program and modules of a job into an empty folder; answers their paths."""
 
 
@@ -72,7 +72,7 @@ class SubmitEngine:
         self._running: tuple[Submission, str] | None = None
         self._is_stopped = threading.Event()
 
-    def run(self, job: RegionJob, session_id: str, on_progress: Callable[[str], None]) -> None:
+    def run(self, job: SparkJob, session_id: str, on_progress: Callable[[str], None]) -> None:
         """Submit the job, wait for its end, and return if its report is there.
 
         Raises what the job says of its failure; if it says nothing, Retryable where its driver was killed or its
@@ -111,7 +111,7 @@ class SubmitEngine:
         finally:
             telling.join()
 
-    def _submission(self, job: RegionJob, modules: str) -> Submission:
+    def _submission(self, job: SparkJob, modules: str) -> Submission:
         from weir_airflow.engines.submission import Submission  # noqa: PLC0415  the provider's hook is slow to import
 
         is_in_cluster = deploy_mode_of(self._connection) == CLUSTER
@@ -139,7 +139,7 @@ class SubmitEngine:
             environment[STORE_OPTIONS_VARIABLE] = json.dumps(dict(self._options))
         return environment
 
-    def _take_answer(self, job: RegionJob, submission: Submission) -> None:
+    def _take_answer(self, job: SparkJob, submission: Submission) -> None:
         # Where the driver runs elsewhere, the end of spark-submit may be seen before the driver's last file.
         patience = _ANSWER_SECONDS if submission.is_in_cluster and submission.exit_code == 0 else 0.0
         deadline = time.monotonic() + patience
@@ -163,7 +163,7 @@ class SubmitEngine:
             return False
         return True
 
-    def _raise_if_stopped(self, job: RegionJob) -> None:
+    def _raise_if_stopped(self, job: SparkJob) -> None:
         if self._is_stopped.is_set():
             raise Fenced(f"region {job.region}: attempt {job.attempt} was stopped in its own process")
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from weir.attempts.coordinator import Coordinator
     from weir.attempts.ports import Airflow, Log
     from weir.coordination.values import Awaiting, SparkWork
-    from weir.formats.region_job import RegionJob
+    from weir.formats.region_job import SparkJob
     from weir_airflow.engines.engines import Engine
     from weir_airflow.tasks.context import Office
 
@@ -95,7 +95,7 @@ class SparkEngine:
         self._engine = engine_for(self._connection, self._office.store, self._office.store_options)
         self._remember(self._engine)
 
-    def run(self, job: RegionJob, session_id: str, log: Log) -> None:
+    def run(self, job: SparkJob, session_id: str, log: Log) -> None:
         """Compute the job. Raises as the engine does."""
         if self._engine is None:
             raise Internal(f"{job.attempt} is to be computed before its engine was connected")

@@ -20,7 +20,7 @@ from weir_airflow.tasks.context import Office
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from weir.formats.region_job import RegionJob, RegionReport
+    from weir.formats.region_job import CheckJob, RegionReport
 
 
 def dataflows_to_check(params: Mapping[str, Any], tell: Callable[[str], None]) -> list[str]:
@@ -43,7 +43,7 @@ def check_restore(dataflow: str, params: Mapping[str, Any], tell: Callable[[str]
     with Office.open() as office:
         engine = engine_for(office.spark(params.get("spark_conn_id") or None), office.store, office.store_options)
 
-        def check(job: RegionJob) -> RegionReport:
+        def check(job: CheckJob) -> RegionReport:
             write_job(office.store, job)
             try:
                 engine.run(job, str(uuid.uuid4()), tell)
