@@ -20,8 +20,8 @@ from weir.ledger.database.tables import DataflowRow
 from weir.ledger.housekeeping import is_due, note_done
 from weir.ledger.leases import drop_expired
 from weir.retention.checkpoints import keep_checkpoints
-from weir.retention.ledger import runs_to_release
 from weir.retention.release import Deleted, delete_released, release
+from weir.retention.release_queries import runs_to_release
 from weir.retention.sweep import sweep
 from weir.retention.sweep_report import SweepReport
 from weir.retention.unknown_folders import tell_unknown_dataflows

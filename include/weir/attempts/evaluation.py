@@ -28,7 +28,7 @@ from weir.formats.suite import Severity
 from weir.ledger.reads import record_reads
 from weir.ledger.results import NewResult, quarantine_results, record_losses
 from weir.ledger.snapshot import run_state
-from weir.quality.ledger import Blamed, blamed_before, has_checks, record_checks
+from weir.quality.check_queries import Blamed, blamed_before, has_checks, record_checks
 from weir.quality.restored_checks import distrusted
 from weir.quality.rules import blamed_arguments, names_blamed, policy_of, told, warnings_of
 

@@ -21,7 +21,7 @@ from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE
 from weir.formats.paths import MANIFEST
 from weir.formats.pointer import Pointer, pointer_from_json
-from weir.integrity.ledger import results_to_verify
+from weir.integrity.verification_queries import results_to_verify
 from weir.ledger.database.tables import PublicationRow, ResultRow, RunRow
 from weir.ledger.runs import newest_dataflow_settings
 from weir.store.errors import NotFound

@@ -28,7 +28,7 @@ from weir.integrity.verify import reference
 from weir.ledger.checkpoints import CheckpointStatus, complete, enter_checkpoint, is_retained
 from weir.ledger.database.tables import CheckpointRow, DataflowRow, ResultRow
 from weir.ledger.runs import ensure_dataflow, runs_of, topology_of
-from weir.quality.ledger import enter_checks
+from weir.quality.check_queries import enter_checks
 from weir.quality.rules import told
 from weir.quality.stored_checks import checking_job, checks_now, recorded_by, to_check
 from weir.snapshots.restore import Wish, restore

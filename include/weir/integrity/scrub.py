@@ -15,15 +15,15 @@ from sqlalchemy import select
 from weir.coordination.airflow import Clearer
 from weir.coordination.services import Services
 from weir.errors import WeirError
-from weir.integrity.ledger import (
+from weir.integrity.records import Misfit, published_misfits
+from weir.integrity.repair import Repair, repaired
+from weir.integrity.verification_queries import (
     bytes_at_rest,
     longest_unverified,
     note_scrubbed_until,
     scrubbed_until,
     undecided_losses,
 )
-from weir.integrity.records import Misfit, published_misfits
-from weir.integrity.repair import Repair, repaired
 from weir.integrity.verify import BAD, Outcome, Pages, Verified, known_lost, verify_results
 from weir.ledger.database.tables import DataflowRow, ResultRow
 from weir.recovery.pending_clears import settle

@@ -18,7 +18,7 @@ from weir.coordination.services import Services
 from weir.errors import Fault, Loss
 from weir.execution.partition_state import PartitionState
 from weir.formats.manifest import Manifest
-from weir.integrity.ledger import mark_verified, results_by_number
+from weir.integrity.verification_queries import mark_verified, results_by_number
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.ledger.results import move, record_losses
 from weir.ledger.runs import dataflow_of

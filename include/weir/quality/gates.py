@@ -26,7 +26,7 @@ from weir.formats.suite import Suite
 from weir.ledger.attempts import Origin, attempts_ever_of, attempts_of
 from weir.ledger.database.tables import AttemptRow, QualityCheckRow
 from weir.ledger.reads import reads_of
-from weir.quality.ledger import Blamed, blamed_by, failed_checks, passed_digests
+from weir.quality.check_queries import Blamed, blamed_by, failed_checks, passed_digests
 from weir.quality.restored_checks import ChecksOf
 from weir.quality.rules import blamable
 from weir.quality.suites import read_suite

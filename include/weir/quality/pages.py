@@ -18,7 +18,7 @@ from weir.formats.codec import expectation_results_from_plain
 from weir.formats.paths import PAGES, index_path, page_path
 from weir.formats.quality_page import CheckToDocument
 from weir.ledger.database.tables import QualityCheckRow
-from weir.quality.ledger import note_page, with_page, without_page
+from weir.quality.check_queries import note_page, with_page, without_page
 
 Render = Callable[[Sequence[CheckToDocument]], Iterator[tuple[int, bytes | str]]]
 """Makes pages: of each check its number, and the page, or why there is none."""

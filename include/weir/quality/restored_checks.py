@@ -23,7 +23,7 @@ from weir.ledger.checkpoints import what_is_kept
 from weir.ledger.database.tables import RestoreRow
 from weir.ledger.restores import last_restore, restore_of
 from weir.ledger.runs import dataflow_of, epoch_of_run
-from weir.quality.ledger import was_checked
+from weir.quality.check_queries import was_checked
 from weir.quality.rules import told
 from weir.quality.stored_checks import recorded_by, recorded_in, to_check
 from weir.snapshots.restored_results import is_restored

@@ -44,10 +44,10 @@ from weir.ledger.database.tables import (
 from weir.ledger.leases import leased
 from weir.ledger.restores import NO_DAG
 from weir.ledger.results import move
-from weir.quality.ledger import forget_checks
-from weir.retention.ledger import stored_results
+from weir.quality.check_queries import forget_checks
 from weir.retention.release import delete_released, release
-from weir.retention.sweep_ledger import attempts_at_work, is_expired, runs_to_sweep
+from weir.retention.release_queries import stored_results
+from weir.retention.sweep_queries import attempts_at_work, is_expired, runs_to_sweep
 from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
 from weir.retention.unknown_folders import remove_pages
 from weir.settings import LifeSettings

@@ -27,7 +27,7 @@ from weir.formats.paths import MANIFEST
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.ledger.results import move
 from weir.ledger.runs import dataflow_of, newest_dataflow_settings, run_by_id
-from weir.retention.ledger import is_all_kept, run_life, runs_to_release, unpinned_verdicts
+from weir.retention.release_queries import is_all_kept, run_life, runs_to_release, unpinned_verdicts
 from weir.retention.release_rules import Verdict, release_verdicts
 from weir.state.files_in_use import has_kept_state, live_state_files, may_be_keyed_state
 from weir.store.errors import AlreadyExists, NotFound

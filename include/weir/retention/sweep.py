@@ -17,7 +17,7 @@ from weir.ledger.database.tables import DataflowRow
 from weir.retention.checkpoints import forget_compactions, keep_checkpoints
 from weir.retention.expired_runs import expire_runs, note_deleted_runs
 from weir.retention.release import delete_released, release
-from weir.retention.sweep_ledger import runs_to_sweep, settings_of
+from weir.retention.sweep_queries import runs_to_sweep, settings_of
 from weir.retention.sweep_report import Garbage, SweepReport, Swept
 from weir.retention.sweep_run import RunSweep
 from weir.retention.unknown_folders import sweep_pages, sweep_strangers, tell_unknown_dataflows

@@ -43,7 +43,7 @@ from weir.retention.orphan_rules import (
     run_folder,
     strays,
 )
-from weir.retention.sweep_ledger import is_expired, knowledge_of, note_deleted, silent_attempts, still_finished
+from weir.retention.sweep_queries import is_expired, knowledge_of, note_deleted, silent_attempts, still_finished
 from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
 from weir.settings import LifeSettings
 from weir.state.files_in_use import live_state_files

@@ -24,7 +24,7 @@ from weir.ledger.database.tables import DataflowRow, RunRow
 from weir.ledger.runs import dataflow_of, epoch_of_run, run_key
 from weir.quality.pages import list_pages
 from weir.retention.orphan_rules import TEMPORARY
-from weir.retention.sweep_ledger import is_expired
+from weir.retention.sweep_queries import is_expired
 from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
 from weir.retention.sweep_run import SINKS, RunSweep, sweep_checkpoints
 from weir.snapshots.scratch import DRILLS, dead_places

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from weir.coordination.services import Services
 from weir.ledger.database.tables import PublicationRow, RunRow
 from weir.ledger.runs import newest_dataflow_settings
-from weir.retention.ledger import last_event
+from weir.retention.release_queries import last_event
 from weir.retention.sweep_report import Garbage, Swept
 from weir.retention.version_rules import Version, expired
 from weir.settings import LifeSettings

@@ -10,9 +10,9 @@ from tests.weir.keeping import aircraft, run_days
 from weir.dataflow import broadcast_state, list_state
 from weir.formats.content_check import ContentAnswer, request_from_json, request_to_json
 from weir.integrity.content import contents_to_check, with_contents
-from weir.integrity.ledger import results_to_verify, runs_named
 from weir.integrity.repair import repaired
 from weir.integrity.states import state_copies, state_misfits
+from weir.integrity.verification_queries import results_to_verify, runs_named
 from weir.integrity.verify import VERIFIED, Outcome, verify_results
 from weir.ledger.checkpoints import retained_checkpoints
 from weir.ledger.database.tables import CompactionRow, ResultRow

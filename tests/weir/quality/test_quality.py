@@ -21,7 +21,7 @@ from tests.weir.checking import (
 from weir.dataflow import Dataflow, Stage, blocking, cached, digest, expectations, pipelined, sink, source
 from weir.errors import Internal
 from weir.formats.codec import manifest_from_json
-from weir.quality.ledger import blamed_by
+from weir.quality.check_queries import blamed_by
 from weir.restarts.strategy import FixedDelay
 from weir.testing.fakes.airflow import Killed
 from weir.testing.fakes.engine import FakeEngine

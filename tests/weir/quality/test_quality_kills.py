@@ -8,7 +8,7 @@ from tests.weir.conftest import Saved, World, ladder
 from tests.weir.state.test_checkpoint_kills import DyingLedger, DyingStore, Fate
 
 from weir.dataflow import expectations
-from weir.quality.ledger import blamed_by
+from weir.quality.check_queries import blamed_by
 from weir.testing.fakes.airflow import FakeAirflow, Killed
 from weir.testing.fakes.engine import FakeEngine
 from weir.testing.fakes.ledgers import fast_folder

@@ -24,7 +24,7 @@ from weir.formats.checks import CheckReport, ExpectationResult, Why
 from weir.formats.paths import checkpoint_path
 from weir.formats.suite import Severity
 from weir.ledger.database.tables import QualityCheckRow
-from weir.quality.ledger import enter_checks
+from weir.quality.check_queries import enter_checks
 from weir.snapshots.savepoint import Asked, create, drop
 from weir.store.store import Store
 from weir.testing.fakes.engine import FakeEngine

@@ -11,8 +11,8 @@ from weir.dataflow import Dataflow, Stage, blocking, broadcast_state, keyed_stat
 from weir.errors import Misconfigured
 from weir.formats.codec import checkpoint_from_json
 from weir.formats.paths import checkpoint_path
-from weir.integrity.ledger import results_to_verify
 from weir.integrity.states import checkpoint_misfits
+from weir.integrity.verification_queries import results_to_verify
 from weir.integrity.verify import VERIFIED, Outcome, verify_results
 from weir.ledger.checkpoints import checkpoints_of, retained_checkpoints
 from weir.ledger.database.tables import AttemptRow, ResultRow

@@ -20,7 +20,7 @@ from weir.dataflow import Dataflow, Stage, blocking, expectations, keyed_state, 
 from weir.formats.checks import Outcome
 from weir.formats.codec import checkpoint_from_json, checkpoint_to_json
 from weir.formats.savepoint import SAVEPOINT
-from weir.integrity.asked_checks import ask
+from weir.integrity.expectation_checks import ask
 from weir.integrity.restore_test import drill
 from weir.snapshots.savepoint import Asked, create
 from weir.store.seal import seal

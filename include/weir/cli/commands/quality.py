@@ -64,7 +64,7 @@ def history(
 
     A line for each check; with --expectation or --column, one for each expectation.
     """
-    from weir.quality.ledger import ChecksAsked, checks_asked  # noqa: PLC0415  SQLAlchemy is slow to import
+    from weir.quality.check_queries import ChecksAsked, checks_asked  # noqa: PLC0415  SQLAlchemy is slow to import
 
     asked = ChecksAsked(dataflow=dataflow, stage=stage, suite=suite, epochs=epochs, is_violated=violations)
     with opened_services() as services, services.ledger.transaction() as session:
@@ -124,7 +124,7 @@ def _made(services: Services, runs: list[str] | None) -> Made:
 
 def _checks_of(run: str) -> list[QualityCheckRow]:
     from weir.ledger.runs import named_run  # noqa: PLC0415
-    from weir.quality.ledger import ChecksAsked, checks_asked  # noqa: PLC0415  SQLAlchemy is slow to import
+    from weir.quality.check_queries import ChecksAsked, checks_asked  # noqa: PLC0415  SQLAlchemy is slow to import
 
     with opened_services() as services, services.ledger.transaction() as session:
         return checks_asked(session, ChecksAsked(run=named_run(session, run).id))

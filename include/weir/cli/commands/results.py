@@ -38,7 +38,7 @@ def results(
 
     Of a run each result, of a dataflow a line for each stage of each run.
     """
-    from weir.integrity.ledger import runs_named  # noqa: PLC0415
+    from weir.integrity.verification_queries import runs_named  # noqa: PLC0415
     from weir.ledger.database.tables import RunRow  # noqa: PLC0415
     from weir.retention.result_history import run_memory  # noqa: PLC0415  SQLAlchemy is slow to import
 

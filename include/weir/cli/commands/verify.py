@@ -95,9 +95,9 @@ def verify(
 
 
 def _verified(services: Services, name: str | None) -> VerifyReport:
-    from weir.integrity.ledger import results_to_verify, runs_named  # noqa: PLC0415
     from weir.integrity.records import published_misfits, released_misfits  # noqa: PLC0415
     from weir.integrity.states import checkpoint_misfits  # noqa: PLC0415
+    from weir.integrity.verification_queries import results_to_verify, runs_named  # noqa: PLC0415
     from weir.integrity.verify import VERIFIED, verify_results  # noqa: PLC0415  SQLAlchemy is slow to import
 
     with services.ledger.transaction() as session:

@@ -19,11 +19,11 @@ from weir.formats.checks import CheckReport, CheckToRun, Outcome, Why
 from weir.formats.codec import manifest_from_json
 from weir.formats.paths import MANIFEST
 from weir.formats.region_job import RestoredToCheck
-from weir.integrity.ledger import results_to_verify, runs_named
 from weir.integrity.restore_test import Check
+from weir.integrity.verification_queries import results_to_verify, runs_named
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.ledger.runs import dataflow_of, epoch_of_run, topology_of
-from weir.quality.ledger import enter_checks
+from weir.quality.check_queries import enter_checks
 from weir.quality.stored_checks import checking_job, checks_now, recorded_in, to_check
 
 

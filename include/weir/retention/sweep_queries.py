@@ -15,8 +15,8 @@ from weir.ledger.attempts import LIVE
 from weir.ledger.database.tables import AttemptRow, LeaseRow, PublicationRow, ResultRow, RunRow
 from weir.ledger.leases import clock, leased
 from weir.ledger.runs import newest_dataflow_settings, run_by_id, topology_of
-from weir.retention.ledger import run_life
 from weir.retention.orphan_rules import KnownAttempt, KnownResult, RunKnowledge
+from weir.retention.release_queries import run_life
 from weir.retention.release_rules import StoredResult, release_verdicts
 from weir.settings import LifeSettings
 from weir.topology.regions import PartitionId, Topology

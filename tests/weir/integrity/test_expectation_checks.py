@@ -16,7 +16,7 @@ from tests.weir.checking import (
 from weir.dataflow import expectations
 from weir.errors import Misconfigured
 from weir.formats.checks import Why
-from weir.integrity.asked_checks import ask
+from weir.integrity.expectation_checks import ask
 
 
 @pytest.fixture
