@@ -61,7 +61,7 @@ def expire_runs(services: Services, dataflow: str, settings: LifeSettings, repor
         if report.is_dry:
             report.expired.append(Kept(run, 0, reason))
             continue
-        release(services, dataflow, [run], is_pressed=True)
+        release(services, dataflow, [run], is_reclaiming=True)
         for each in delete_released(services, dataflow, [run]):
             report.deleted.append(Swept(Garbage.RELEASED, each.folder, each.bytes, each.reason))
         expired = _expire(services, dataflow, run, settings, reason)

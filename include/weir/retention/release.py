@@ -78,24 +78,28 @@ def release(
     dataflow: str,
     runs: Iterable[str] | None = None,
     *,
-    is_pressed: bool = False,
+    is_reclaiming: bool = False,
     is_dry: bool = False,
 ) -> tuple[ResultLife, ...]:
     """Mark released what nobody needs, in `runs` or in all that may have any; answers what became of each result.
 
-    `is_pressed`: room is needed, so that policies keep nothing. A dry one marks nothing. Of `runs` that are named, as
+    `is_reclaiming`: room is needed, so that policies keep nothing. A dry one marks nothing. Of `runs` that are named, as
     behind each commit, nothing is answered where a policy keeps all. Raises Retryable.
     """
     if runs is not None:
-        wanted, is_brief = list(runs), not (is_pressed or is_dry)
+        wanted, is_brief = list(runs), not (is_reclaiming or is_dry)
     else:
         with services.ledger.transaction() as session:
             wanted, is_brief = runs_to_release(session, dataflow), False
-    asked = (_release_run(services, run, is_pressed=is_pressed, is_dry=is_dry, is_brief=is_brief) for run in wanted)
+    asked = (
+        _release_run(services, run, is_reclaiming=is_reclaiming, is_dry=is_dry, is_brief=is_brief) for run in wanted
+    )
     return tuple(each for verdicts in asked for each in verdicts)
 
 
-def _release_run(services: Services, run: str, *, is_pressed: bool, is_dry: bool, is_brief: bool) -> list[ResultLife]:
+def _release_run(
+    services: Services, run: str, *, is_reclaiming: bool, is_dry: bool, is_brief: bool
+) -> list[ResultLife]:
     now = services.now()
     with services.ledger.transaction(None if is_dry else dataflow_of(run)) as session:
         row = session.get(RunRow, run)
@@ -106,7 +110,7 @@ def _release_run(services: Services, run: str, *, is_pressed: bool, is_dry: bool
             verdicts = unpinned_verdicts(session, run, now)
         else:
             life = run_life(session, run_by_id(session, run), settings, now)
-            verdicts = release_verdicts(life, settings, now, is_pressed=is_pressed)
+            verdicts = release_verdicts(life, settings, now, is_reclaiming=is_reclaiming)
         if not is_dry:
             _mark(session, services, row, verdicts)
     return [_told(run, each) for each in verdicts]

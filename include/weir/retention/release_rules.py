@@ -85,16 +85,16 @@ class Verdict:
 
 
 def release_verdicts(
-    life: RunLife, settings: LifeSettings, now: datetime, *, is_pressed: bool = False
+    life: RunLife, settings: LifeSettings, now: datetime, *, is_reclaiming: bool = False
 ) -> tuple[Verdict, ...]:
-    """Judge all stored results of a run. Where room is needed (`is_pressed`), policies do not keep any longer."""
-    judge = _Judge(life, settings, now, is_pressed)
+    """Judge all stored results of a run. Where room is needed (`is_reclaiming`), policies do not keep any longer."""
+    judge = _Judge(life, settings, now, is_reclaiming)
     return tuple(judge.verdict(each) for each in life.stored)
 
 
 class _Judge:
-    def __init__(self, life: RunLife, settings: LifeSettings, now: datetime, is_pressed: bool) -> None:  # noqa: FBT001
-        self._life, self._settings, self._now, self._is_pressed = life, settings, now, is_pressed
+    def __init__(self, life: RunLife, settings: LifeSettings, now: datetime, is_reclaiming: bool) -> None:  # noqa: FBT001
+        self._life, self._settings, self._now, self._is_pressed = life, settings, now, is_reclaiming
         self._made_from: dict[RegionId, frozenset[tuple[PartitionId, str]]] = {}
         self._over = self._why_over()
         self._kept = self._why_kept()

@@ -172,9 +172,11 @@ class _Press:
         if self.limit.counts_files:  # a sweep releases, too
             yield from ((name, partial(self._sweep, name)) for name in names)
         else:
-            yield from ((name, partial(self._release, name, run, is_pressed=False)) for name, run in self._runs(names))
+            yield from (
+                (name, partial(self._release, name, run, is_reclaiming=False)) for name, run in self._runs(names)
+            )
         for name, run in self._runs(names):
-            yield name, partial(self._release, name, run, is_pressed=True)
+            yield name, partial(self._release, name, run, is_reclaiming=True)
 
     def _take(self, name: str, step: Callable[[], bool]) -> bool:
         try:
@@ -195,8 +197,8 @@ class _Press:
         self.deleted += deleted
         return bool(deleted)
 
-    def _release(self, name: str, run: str, *, is_pressed: bool) -> bool:
-        self.lives[run] = release(self.services, name, [run], is_pressed=is_pressed)
+    def _release(self, name: str, run: str, *, is_reclaiming: bool) -> bool:
+        self.lives[run] = release(self.services, name, [run], is_reclaiming=is_reclaiming)
         return any(each.is_released for each in self.lives[run]) and self._delete(name, run)
 
     def _sweep(self, name: str) -> bool:

@@ -33,13 +33,13 @@ def sweep(
     *,
     is_full: bool = False,
     is_dry: bool = False,
-    is_pressed: bool = False,
+    is_reclaiming: bool = False,
     older_than: timedelta | None = None,
     clearer: Clearer | None = None,
 ) -> SweepReport:
     """Release what nobody needs and remove it, with all that dead attempts left, of one dataflow or of all.
 
-    A full one looks at every folder, else only at runs of the last days. `is_pressed`: room is needed, so that policies
+    A full one looks at every folder, else only at runs of the last days. `is_reclaiming`: room is needed, so that policies
     keep nothing. `older_than` is how old a file must be that nobody knows. A `clearer` is asked which runs Airflow has
     no more. A dry one changes nothing. Raises Misconfigured for a dataflow that is not known, and Retryable.
     """
@@ -49,7 +49,7 @@ def sweep(
     if dataflow is not None and dataflow not in names:
         raise Misconfigured(f"the ledger knows no dataflow {dataflow}; it knows {', '.join(names) or 'none'}")
     for name in names if dataflow is None else [dataflow]:
-        _sweep_dataflow(services, name, report, older_than, clearer, is_pressed=is_pressed)
+        _sweep_dataflow(services, name, report, older_than, clearer, is_reclaiming=is_reclaiming)
     if is_full and dataflow is None:
         tell_unknown_dataflows(services, report, older_than or services.life.orphan_age)
     return report
@@ -67,7 +67,7 @@ def _sweep_dataflow(
     older_than: timedelta | None,
     clearer: Clearer | None,
     *,
-    is_pressed: bool,
+    is_reclaiming: bool,
 ) -> None:
     with services.ledger.transaction() as session:
         settings = settings_of(session, dataflow, services.life)
@@ -80,9 +80,9 @@ def _sweep_dataflow(
         _keep_checkpoints(services, dataflow, report)
     if report.is_full and not report.is_dry:
         forget_compactions(services, dataflow)
-    _release(services, dataflow, report, is_pressed=is_pressed)
+    _release(services, dataflow, report, is_reclaiming=is_reclaiming)
     expire_runs(services, dataflow, settings, report)
-    of_runs = RunSweep(services, settings, report, floor, is_pressed=is_pressed)
+    of_runs = RunSweep(services, settings, report, floor, is_reclaiming=is_reclaiming)
     for run in _runs(services, dataflow, since):
         of_runs.sweep(run)
     if report.is_full:
@@ -95,8 +95,8 @@ def _keep_checkpoints(services: Services, dataflow: str, report: SweepReport) ->
         report.deleted.append(Swept(Garbage.CHECKPOINT, path, 0, "no retained checkpoint names it"))
 
 
-def _release(services: Services, dataflow: str, report: SweepReport, *, is_pressed: bool) -> None:
-    said = release(services, dataflow, is_pressed=is_pressed, is_dry=report.is_dry)
+def _release(services: Services, dataflow: str, report: SweepReport, *, is_reclaiming: bool) -> None:
+    said = release(services, dataflow, is_reclaiming=is_reclaiming, is_dry=report.is_dry)
     if report.is_dry:
         report.to_release += [each for each in said if each.is_released]
         return

@@ -53,7 +53,7 @@ def knowledge_of(
     copies: Iterable[tuple[str, str]],
     pointed: Mapping[str, Collection[str]],
     *,
-    is_pressed: bool = False,
+    is_reclaiming: bool = False,
 ) -> RunKnowledge:
     """What the ledger knows of a run.
 
@@ -65,7 +65,7 @@ def knowledge_of(
     attempts = list(session.scalars(select(AttemptRow).where(AttemptRow.run == run)))
     given_up = _given_up(session, row, settings, attempts, now)
     live = _pointers(session, run)
-    kept = {} if expired else _copies(session, row, settings, now, set(copies), is_pressed=is_pressed)
+    kept = {} if expired else _copies(session, row, settings, now, set(copies), is_reclaiming=is_reclaiming)
     return RunKnowledge(
         results=_results(session, run, now),
         attempts={each.id: _attempt(each, is_given_up=each.id in given_up) for each in attempts},
@@ -169,7 +169,7 @@ def _copies(
     now: datetime,
     found: Collection[tuple[str, str]],
     *,
-    is_pressed: bool,
+    is_reclaiming: bool,
 ) -> Mapping[tuple[str, str], str | None]:
     """Why copies are kept: as a result would be that only the run as a whole needs."""
     if not found or row.pinned is None:
@@ -183,7 +183,7 @@ def _copies(
         for partition in asked.values()
     )
     verdicts = release_verdicts(
-        replace(life, stored=stored, pins={}, needed_later={}), settings, now, is_pressed=is_pressed
+        replace(life, stored=stored, pins={}, needed_later={}), settings, now, is_reclaiming=is_reclaiming
     )
     kept = {
         each: None if verdict.is_released else verdict.reason for each, verdict in zip(asked, verdicts, strict=True)

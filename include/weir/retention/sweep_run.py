@@ -88,10 +88,10 @@ class RunSweep:
         report: SweepReport,
         floor: timedelta,
         *,
-        is_pressed: bool = False,
+        is_reclaiming: bool = False,
     ) -> None:
         self._services, self._settings, self._report, self._floor = services, settings, report, floor
-        self._is_pressed = is_pressed
+        self._is_pressed = is_reclaiming
 
     def sweep(self, run: str) -> None:
         """Remove what nobody needs of a run. Raises Retryable."""
@@ -167,7 +167,7 @@ class RunSweep:
                 self._services.now(),
                 copies,
                 {each.path: each.folders or () for each in listed.pointers},
-                is_pressed=self._is_pressed,
+                is_reclaiming=self._is_pressed,
             )
 
     def _sweep_pointers(self, listed: _Listed, known: RunKnowledge) -> None:

@@ -34,7 +34,7 @@ def verified(world, watch=lambda _bytes: None):
 
 
 def pressed(world):
-    release(world.services, "ladder", is_pressed=True)
+    release(world.services, "ladder", is_reclaiming=True)
     return delete_released(world.services, "ladder")
 
 

@@ -323,8 +323,8 @@ def dies(world, days, nth):
 
 def test_policies_keep_nothing_where_room_is_needed(world):
     assert not [each for each in sweep(world.services).deleted if each.kind is Garbage.RELEASED and RUN in each.path]
-    dry = sweep(world.services, "ladder", is_pressed=True, is_dry=True)
-    report = sweep(world.services, "ladder", is_pressed=True)
+    dry = sweep(world.services, "ladder", is_reclaiming=True, is_dry=True)
+    report = sweep(world.services, "ladder", is_reclaiming=True)
     released = [each for each in report.deleted if each.kind is Garbage.RELEASED]
     assert {each.bytes for each in released} == {each.bytes for each in dry.to_release} != set()
     assert len(released) == len(dry.to_release)

@@ -140,7 +140,7 @@ def test_the_last_history_stays_though_the_epoch_behind_it_was_given_up(world, l
         world.airflow.delete(third)
         sweep(world.services, clearer=world.airflow)
     world.airflow.time += timedelta(days=15)
-    sweep(world.services, clearer=world.airflow, is_pressed=True)
+    sweep(world.services, clearer=world.airflow, is_reclaiming=True)
     with world.ledger.transaction() as session:
         there = select(ResultRow.run).where(ResultRow.stage == "history", ResultRow.state == "finished")
         assert list(session.scalars(there)) == ["ladder@20130102T000000Z"]

@@ -191,8 +191,8 @@ def random_life(random, run=None):
     )
 
 
-def released(life, kept=CONSUMED, *, now=NOW, is_pressed=False):
-    verdicts = release_verdicts(life, kept, now, is_pressed=is_pressed)
+def released(life, kept=CONSUMED, *, now=NOW, is_reclaiming=False):
+    verdicts = release_verdicts(life, kept, now, is_reclaiming=is_reclaiming)
     return {each.stored.result for each in verdicts if each.is_released}
 
 
@@ -252,8 +252,8 @@ def test_what_somebody_needs_is_never_released_and_all_else_is_in_the_end(seed):
     assert released(life) == stored - needed
     for keep in KEEPS:
         assert not released(life, keeping(keep)) & needed
-        assert not released(life, keeping(keep), is_pressed=True) & needed
-        assert not released(life, keeping(keep, keep_failed=None), is_pressed=True) & needed
+        assert not released(life, keeping(keep), is_reclaiming=True) & needed
+        assert not released(life, keeping(keep, keep_failed=None), is_reclaiming=True) & needed
 
 
 @given(SEEDS)
@@ -264,7 +264,7 @@ def test_policies_only_keep_longer(seed):
     by_keep = {keep: released(life, keeping(keep)) for keep in KEEPS}
     for keep, found in by_keep.items():
         assert found <= by_keep["on_consumed"], keep
-        assert found <= released(life, keeping(keep), is_pressed=True), keep
+        assert found <= released(life, keeping(keep), is_reclaiming=True), keep
         if keep != "on_consumed":
             assert found <= by_keep["end_of_run"], keep
     assert by_keep["3 runs"] <= by_keep["2 runs"] <= by_keep["1 run"]
@@ -275,7 +275,7 @@ def test_policies_only_keep_longer(seed):
 @MANY
 def test_where_room_is_needed_policies_keep_nothing(seed):
     life = random_life(Random(seed))
-    assert {frozenset(released(life, keeping(keep), is_pressed=True)) for keep in KEEPS} == {
+    assert {frozenset(released(life, keeping(keep), is_reclaiming=True)) for keep in KEEPS} == {
         frozenset(released(life, CONSUMED))
     }
 

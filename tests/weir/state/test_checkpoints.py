@@ -311,7 +311,7 @@ def test_what_is_retained_of_a_run_outlives_its_dag_run_and_all_policies(days):
     days.airflow.delete("scheduled__2013-01-02")
     for _ in range(2):
         days.airflow.time += timedelta(days=100)
-        sweep(days.services, is_full=True, is_pressed=True, clearer=days.airflow)
+        sweep(days.services, is_full=True, is_reclaiming=True, clearer=days.airflow)
     assert retained(days) == [(1, 1), (2, 2)]
     assert live_state_files(days.services, "ladder") == live
     assert all(is_there(days, path) for path in live)

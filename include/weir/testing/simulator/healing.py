@@ -128,9 +128,9 @@ def _collect_all(world: World) -> None:
     """When all readers are gone, what a policy keeps is left; where room is needed, what is published."""
     world.airflow.wait(QUIET_MINUTES)
     world.collect(Event(Verb.COLLECT, how="release"))
-    require("nothing_is_left_that_nobody_needs", left_over(world.witness, is_pressed=False))
+    require("nothing_is_left_that_nobody_needs", left_over(world.witness, is_reclaiming=False))
     world.collect(Event(Verb.COLLECT, 1, "sweep"))
-    require("nothing_is_left_that_nobody_needs", left_over(world.witness, is_pressed=True))
+    require("nothing_is_left_that_nobody_needs", left_over(world.witness, is_reclaiming=True))
     require("all_that_is_left_is_known", unknown_files(world.witness))
 
 
