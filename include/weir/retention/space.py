@@ -42,7 +42,7 @@ SHOWN = 6
 """How many of those that hold bytes an error names."""
 
 
-def make_room(services: Services, registered: Registered, declared: Dataflow, reads: int) -> tuple[str, ...]:
+def reclaim_space(services: Services, registered: Registered, declared: Dataflow, reads: int) -> tuple[str, ...]:
     """Make sure that the attempt has room, releasing what may go if it has to be; says what was deleted for it.
 
     The quota is that of the dataflow as its DAG file says it now, so that a raised one helps at once. `reads` are the
@@ -57,7 +57,7 @@ def make_room(services: Services, registered: Registered, declared: Dataflow, re
     return tuple(note for limit in limits for note in _kept_within(services, limit, registered.run))
 
 
-def make_room_again(services: Services, dataflow: str) -> str:
+def reclaim_space_after_store_full(services: Services, dataflow: str) -> str:
     """Behind a write that found the store's disk full: release what may go; says what came of it.
 
     Without this a disk with no byte free stays so: no try could even write the record with which its run begins.
