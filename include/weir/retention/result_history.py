@@ -46,7 +46,7 @@ class Consumer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResultMemory:
+class ResultHistory:
     """One result partition of one attempt: `is_valid` is asked only of the current one.
 
     `readers` are those who read it now, under a lease; `published` the versions that it is a part of.
@@ -70,33 +70,33 @@ class Unfinished:
 
 
 @dataclass(frozen=True, slots=True)
-class StageMemory:
+class StageHistory:
     """The results of a stage in a run, by subtask, layout and attempt; and the attempts that have made none.
 
     `compacted` are the bytes that compactions of them have written, if it is a state.
     """
 
     stage: str
-    results: tuple[ResultMemory, ...]
+    results: tuple[ResultHistory, ...]
     unfinished: tuple[Unfinished, ...]
     compacted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class RunMemory:
+class RunHistory:
     """A run, and what it has made of each stage, producers first."""
 
     run: RunRow
-    stages: tuple[StageMemory, ...]
+    stages: tuple[StageHistory, ...]
 
 
-def run_memory(session: Session, run: RunRow, stage: str | None, now: datetime) -> RunMemory:
+def run_history(session: Session, run: RunRow, stage: str | None, now: datetime) -> RunHistory:
     """All that is known of the results of a run, or of one stage of it; `now` is the machine's clock."""
     query = select(ResultRow).where(ResultRow.run == run.id)
     rows = list(session.scalars(query if stage is None else query.where(ResultRow.stage == stage)))
     attempts = {row.id: row for row in session.scalars(select(AttemptRow).where(AttemptRow.run == run.id))}
     known = _Known(session, run, now)
-    results: dict[str, list[ResultMemory]] = defaultdict(list)
+    results: dict[str, list[ResultHistory]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: (row.subtask, row.layout, row.id)):
         results[row.stage].append(known.memory(row, attempts[row.attempt]))
     regions = _regions(run, attempts.values(), rows)
@@ -105,10 +105,10 @@ def run_memory(session: Session, run: RunRow, stage: str | None, now: datetime) 
     compacted: dict[str, int] = defaultdict(int)
     for made in compaction_rows(session, run.id):
         compacted[made.state] += made.written_bytes
-    return RunMemory(
+    return RunHistory(
         run,
         tuple(
-            StageMemory(
+            StageHistory(
                 each,
                 tuple(results[each]),
                 tuple(one for one in unfinished if one.attempt.region == regions.get(each)),
@@ -158,10 +158,10 @@ class _Known:
         self._versions = _versions(session, run.id)
         self._events = _events(session, run.id)
 
-    def memory(self, row: ResultRow, attempt: AttemptRow) -> ResultMemory:
+    def memory(self, row: ResultRow, attempt: AttemptRow) -> ResultHistory:
         later = self._events[row.id]
         written = Chapter(PartitionState.WRITING, attempt.began_at, f"by try {attempt.try_number} of {attempt.region}")
-        return ResultMemory(
+        return ResultHistory(
             row=row,
             attempt=attempt,
             is_valid=self._valid.get(row.id) if row.is_current else None,

@@ -26,7 +26,7 @@ from weir.reading.opening import open_results
 from weir.rebuild.rebuild import rebuild
 from weir.restarts.strategy import FixedDelay
 from weir.retention.release import delete_released, release
-from weir.retention.result_history import run_memory
+from weir.retention.result_history import run_history
 from weir.retention.sizes import bytes_at_rest
 from weir.retention.sweep import sweep
 from weir.testing.fakes.airflow import Killed
@@ -349,7 +349,7 @@ def bytes_at_rest_of(world):
 def test_weir_results_tells_of_it(retried):
     with retried.ledger.transaction() as session:
         row = session.scalar(select(RunRow))
-        memory = run_memory(session, row, "clean", retried.services.now())
+        memory = run_history(session, row, "clean", retried.services.now())
     (stage,) = memory.stages
     first, second = stage.results
     assert [chapter.state.value for chapter in first.story] == ["writing", "quarantined"]
