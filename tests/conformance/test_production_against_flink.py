@@ -25,7 +25,7 @@ from weir.flink.restart_set import JobPartition, restart_set, tasks_to_restart
 from weir.recovery.rules.backtrack import Occasion
 from weir.recovery.rules.decision import Failure, NeedsProbe, decide
 from weir.recovery.rules.plan import StepKind
-from weir.retention.release_rules import RunLife, StoredResult, release_verdicts
+from weir.retention.release_rules import RunRetention, StoredResult, release_verdicts
 from weir.settings import LifeSettings
 from weir.topology.regions import Topology
 
@@ -345,14 +345,14 @@ class Run:
             StoredResult(result=each.result, partition=each.partition, attempt=each.attempt, is_current=True, bytes=1)
             for each in current
         )
-        life = RunLife(
+        life = RunRetention(
             state=self.state,
             stored=stored,
             pins={},
             needed_later={},
             closed_at=None,
             closed_after=None,
-            is_last_word=False,
+            is_close_newest=False,
             last_event=NOW,
         )
         for verdict in release_verdicts(life, ON_CONSUMED, NOW):

@@ -27,7 +27,7 @@ from weir.formats.paths import MANIFEST
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.ledger.results import move
 from weir.ledger.runs import dataflow_of, newest_dataflow_settings, run_by_id
-from weir.retention.release_queries import is_all_kept, run_life, runs_to_release, unpinned_verdicts
+from weir.retention.release_queries import is_all_kept, run_retention, runs_to_release, unpinned_verdicts
 from weir.retention.release_rules import Verdict, release_verdicts
 from weir.state.files_in_use import has_kept_state, live_state_files, may_be_keyed_state
 from weir.store.errors import AlreadyExists, NotFound
@@ -46,7 +46,7 @@ _KEPT_FILES = frozenset({MANIFEST, RELEASED_NOTE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResultLife:
+class ResultRetention:
     """What has become of one stored result of a run, or would: released or kept, and why. `bytes` are its data."""
 
     run: str
@@ -80,7 +80,7 @@ def release(
     *,
     is_reclaiming: bool = False,
     is_dry: bool = False,
-) -> tuple[ResultLife, ...]:
+) -> tuple[ResultRetention, ...]:
     """Mark released what nobody needs, in `runs` or in all that may have any; answers what became of each result.
 
     `is_reclaiming`: room is needed, so that policies keep nothing. A dry one marks nothing. Of `runs` that are named, as
@@ -99,7 +99,7 @@ def release(
 
 def _release_run(
     services: Services, run: str, *, is_reclaiming: bool, is_dry: bool, is_brief: bool
-) -> list[ResultLife]:
+) -> list[ResultRetention]:
     now = services.now()
     with services.ledger.transaction(None if is_dry else dataflow_of(run)) as session:
         row = session.get(RunRow, run)
@@ -109,7 +109,7 @@ def _release_run(
         if row.pinned is None:
             verdicts = unpinned_verdicts(session, run, now)
         else:
-            life = run_life(session, run_by_id(session, run), settings, now)
+            life = run_retention(session, run_by_id(session, run), settings, now)
             verdicts = release_verdicts(life, settings, now, is_reclaiming=is_reclaiming)
         if not is_dry:
             _mark(session, services, row, verdicts)
@@ -128,9 +128,9 @@ def _mark(session: Session, services: Services, row: RunRow, verdicts: Iterable[
         row.released_at = services.now()
 
 
-def _told(run: str, verdict: Verdict) -> ResultLife:
+def _told(run: str, verdict: Verdict) -> ResultRetention:
     stored = verdict.stored
-    return ResultLife(
+    return ResultRetention(
         run=run,
         stage=stored.partition.stage,
         subtask=stored.partition.subtask,

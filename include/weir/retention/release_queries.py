@@ -23,7 +23,7 @@ from weir.ledger.database.tables import AttemptRow, CheckpointRow, PublicationRo
 from weir.ledger.leases import leased
 from weir.ledger.runs import Run, newest_pinned, run_by_id, topology_of
 from weir.ledger.snapshot import committed_attempt, run_state
-from weir.retention.release_rules import Pin, RunLife, StoredResult, Verdict
+from weir.retention.release_rules import Pin, RunRetention, StoredResult, Verdict
 from weir.settings import LifeSettings
 from weir.topology.regions import PartitionId, Topology
 
@@ -77,12 +77,12 @@ _NEWEST_CURRENT = (
 )
 
 
-def run_life(session: Session, run: Run, settings: LifeSettings, now: datetime) -> RunLife:
+def run_retention(session: Session, run: Run, settings: LifeSettings, now: datetime) -> RunRetention:
     """What the release of the results of `run` depends on; `settings` are those of its dataflow."""
     row = session.get_one(RunRow, run.id)
     state = run_state(session, run)
     stored = stored_results(session, run.id)
-    return RunLife(
+    return RunRetention(
         state=state,
         stored=tuple(_stored(each, run.topology) for each in stored),
         pins={
@@ -93,7 +93,7 @@ def run_life(session: Session, run: Run, settings: LifeSettings, now: datetime) 
         needed_later=_needed_later(session, row, settings, now),
         closed_at=row.closed_at,
         closed_after=_closed_after(session, row),
-        is_last_word=_is_last_word(session, run.id),
+        is_close_newest=_is_close_newest(session, run.id),
         last_event=last_event(session, row),
         is_deleted=row.deleted_at is not None and row.deleted_at + settings.orphan_age <= now,
         states=frozenset(run.topology.states),
@@ -240,7 +240,7 @@ def _closed_after(session: Session, row: RunRow) -> int | None:
     return session.scalar(_CLOSED_AFTER, {"dataflow": row.dataflow, "run": row.id, "closed_at": row.closed_at}) or 0
 
 
-def _is_last_word(session: Session, run: str) -> bool:
+def _is_close_newest(session: Session, run: str) -> bool:
     """Whether the closing task has committed after all results that are current."""
     closing = committed_attempt(session, run, CLOSE)
     if closing is None or closing.ended_at is None:

@@ -49,12 +49,12 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunLife:
+class RunRetention:
     """What the release of a run's results depends on, at one instant.
 
     `pins` say why a result must stay, by its number. `needed_later` says of a stage which later epoch may read it over
     `previous`. `closed_after` is how many runs of the dataflow have been closed after this one; None: it is not closed.
-    `is_last_word` says that the closing task has committed after all current results were made. `last_event` is when
+    `is_close_newest` says that the closing task has committed after all current results were made. `last_event` is when
     something happened in it last.
     """
 
@@ -64,7 +64,7 @@ class RunLife:
     needed_later: Mapping[str, str]
     closed_at: datetime | None
     closed_after: int | None
-    is_last_word: bool
+    is_close_newest: bool
     last_event: datetime
     is_deleted: bool = False
     """Airflow has no such run any more."""
@@ -85,7 +85,7 @@ class Verdict:
 
 
 def release_verdicts(
-    life: RunLife, settings: LifeSettings, now: datetime, *, is_reclaiming: bool = False
+    life: RunRetention, settings: LifeSettings, now: datetime, *, is_reclaiming: bool = False
 ) -> tuple[Verdict, ...]:
     """Judge all stored results of a run. Where room is needed (`is_reclaiming`), policies do not keep any longer."""
     judge = _Judge(life, settings, now, is_reclaiming)
@@ -93,7 +93,7 @@ def release_verdicts(
 
 
 class _Judge:
-    def __init__(self, life: RunLife, settings: LifeSettings, now: datetime, is_reclaiming: bool) -> None:  # noqa: FBT001
+    def __init__(self, life: RunRetention, settings: LifeSettings, now: datetime, is_reclaiming: bool) -> None:  # noqa: FBT001
         self._life, self._settings, self._now, self._is_pressed = life, settings, now, is_reclaiming
         self._made_from: dict[RegionId, frozenset[tuple[PartitionId, str]]] = {}
         self._over = self._why_over()
@@ -195,7 +195,7 @@ class _Judge:
         if life.closed_at is None or any(self._is_open(each) for each in (*life.state.region_ids(), CLOSE)):
             return None
         is_quiet = life.last_event + QUIET <= self._now and self._is_whole()
-        return "its run is over" if life.is_last_word or is_quiet else None
+        return "its run is over" if life.is_close_newest or is_quiet else None
 
     def _is_open(self, region: RegionId) -> bool:
         known = self._life.state.region(region)

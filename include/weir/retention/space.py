@@ -25,7 +25,7 @@ from weir.formats.manifest import COPY, COPY_NAME
 from weir.ledger.attempts import Origin, attempts_of
 from weir.ledger.database.tables import AttemptRow
 from weir.ledger.runs import Run, dataflow_of
-from weir.retention.release import Deleted, ResultLife, delete_released, release
+from weir.retention.release import Deleted, ResultRetention, delete_released, release
 from weir.retention.sizes import Likely, at_work, kept_for_good, likely_sizes, runs_by_age, shared_state, total_of
 from weir.retention.space_limits import Demand, DiskLimit, Limit, QuotaLimit
 from weir.store.errors import NotFound
@@ -156,7 +156,7 @@ class _Press:
     own_run: str = ""
     deleted: list[Deleted] = field(default_factory=list)
     swept: list[SweepReport] = field(default_factory=list)
-    lives: dict[str, tuple[ResultLife, ...]] = field(default_factory=dict)
+    lives: dict[str, tuple[ResultRetention, ...]] = field(default_factory=dict)
     troubles: dict[str, str] = field(default_factory=dict)
 
     def run(self) -> None:
@@ -250,7 +250,7 @@ class Holder:
 
 
 def held_by(
-    lives: Iterable[Iterable[ResultLife]], published: Mapping[str, int], shared: Mapping[str, int]
+    lives: Iterable[Iterable[ResultRetention]], published: Mapping[str, int], shared: Mapping[str, int]
 ) -> list[Holder]:
     """Group what is kept of each run by dataflow and reason, the most bytes first.
 

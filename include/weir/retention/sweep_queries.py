@@ -16,7 +16,7 @@ from weir.ledger.database.tables import AttemptRow, LeaseRow, PublicationRow, Re
 from weir.ledger.leases import clock, leased
 from weir.ledger.runs import newest_dataflow_settings, run_by_id, topology_of
 from weir.retention.orphan_rules import KnownAttempt, KnownResult, RunKnowledge
-from weir.retention.release_queries import run_life
+from weir.retention.release_queries import run_retention
 from weir.retention.release_rules import StoredResult, release_verdicts
 from weir.settings import LifeSettings
 from weir.topology.regions import PartitionId, Topology
@@ -174,7 +174,7 @@ def _copies(
     """Why copies are kept: as a result would be that only the run as a whole needs."""
     if not found or row.pinned is None:
         return {}
-    life = run_life(session, run_by_id(session, row.id), settings, now)
+    life = run_retention(session, run_by_id(session, row.id), settings, now)
     topology = life.state.topology
     known = {each: _partition(topology, each) for each in found}
     asked = {each: partition for each, partition in known.items() if partition is not None}

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
-from weir.retention.release import ResultLife
+from weir.retention.release import ResultRetention
 from weir.units import told_size
 
 
@@ -61,7 +61,7 @@ class SweepReport:
     runs: int = 0
     deleted: list[Swept] = field(default_factory=list)
     kept: list[Kept] = field(default_factory=list)
-    to_release: list[ResultLife] = field(default_factory=list)
+    to_release: list[ResultRetention] = field(default_factory=list)
     expired: list[Kept] = field(default_factory=list)
     missing: list[Kept] = field(default_factory=list)
     unknown: list[Kept] = field(default_factory=list)

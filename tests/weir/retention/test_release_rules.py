@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from weir.dataflow.retention import Keep
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState, CurrentResult, ReadResult, ReadSet, RegionState, RunState
-from weir.retention.release_rules import QUIET, Pin, RunLife, StoredResult, release_verdicts
+from weir.retention.release_rules import QUIET, Pin, RunRetention, StoredResult, release_verdicts
 from weir.settings import LifeSettings
 from weir.testing.simulator.dataflows import random_scene
 from weir.topology.regions import Topology
@@ -108,10 +108,10 @@ class Run:
             "needed_later": {},
             "closed_at": None,
             "closed_after": None,
-            "is_last_word": False,
+            "is_close_newest": False,
             "last_event": NOW,
         }
-        return RunLife(state=self.state, stored=stored, **{**usual, **more})
+        return RunRetention(state=self.state, stored=stored, **{**usual, **more})
 
     def release(self, **more):
         """Release what may go; answers which current partitions."""
@@ -185,7 +185,7 @@ def random_life(random, run=None):
         needed_later={each.name: "later" for each in run.topology.dataflow.stages if random.random() < 0.1},
         closed_at=NOW - random.choice([1, 5, 20, 200]) * HOUR if closed else None,
         closed_after=random.randrange(4) if closed else None,
-        is_last_word=closed and random.random() < 0.7,
+        is_close_newest=closed and random.random() < 0.7,
         last_event=NOW - random.choice([0, 0.5, 2, 300, 400]) * HOUR,
         is_deleted=random.random() < 0.05,
     )
@@ -235,7 +235,7 @@ def is_over(life):
     is_still = not any(each.at_work or each.newest_state is AttemptState.FAILED for each in known)
     outputs = [each for region in regions[:-1] for each in life.state.topology.outputs(region)]
     is_quiet = life.last_event + QUIET <= NOW and all(life.state.is_done(each) for each in outputs)
-    return life.is_deleted or (life.closed_at is not None and is_still and (life.is_last_word or is_quiet))
+    return life.is_deleted or (life.closed_at is not None and is_still and (life.is_close_newest or is_quiet))
 
 
 def is_given_up(life):
@@ -327,7 +327,7 @@ def test_two_losses_repaired_in_one_plan_never_release_each_others_inputs(seed):
         run.commit(region)
         left.remove(region)
         run.release()
-    run.release(closed_at=NOW, closed_after=0, is_last_word=True)
+    run.release(closed_at=NOW, closed_after=0, is_close_newest=True)
     assert not any(result.state is FINISHED for result in run.results.values())
 
 
@@ -354,7 +354,7 @@ def chain():
 
 
 def closed(run, **more):
-    return run.life(**{"closed_at": NOW - 5 * HOUR, "closed_after": 0, "is_last_word": True, **more})
+    return run.life(**{"closed_at": NOW - 5 * HOUR, "closed_after": 0, "is_close_newest": True, **more})
 
 
 END_OF_RUN = keeping("end_of_run")
@@ -367,7 +367,7 @@ def test_a_closing_task_that_is_to_publish_keeps_what_it_reads_however_long_it_t
         region=CLOSE, newest_try=1, newest_state=AttemptState.COMMITTED, ended_try=1, repair_after_try=1
     )
     assert not released(closed(run), END_OF_RUN)
-    long_ago = closed(run, is_last_word=False, last_event=NOW - 5 * HOUR)
+    long_ago = closed(run, is_close_newest=False, last_event=NOW - 5 * HOUR)
     assert not released(long_ago, END_OF_RUN)
 
 
@@ -382,16 +382,16 @@ def test_a_closed_run_that_is_not_whole_is_not_over_by_being_quiet():
     run = whole(chain())
     first = next(iter(run.topology.region_ids()))
     run.commit(first, "changed")
-    quiet = closed(run, is_last_word=False, last_event=NOW - 5 * HOUR)
+    quiet = closed(run, is_close_newest=False, last_event=NOW - 5 * HOUR)
     assert released(quiet, END_OF_RUN) == {each.result for each in run.old}
 
 
 def test_a_closed_run_in_which_something_was_made_again_as_it_was_is_over_when_it_is_quiet():
     run = whole(chain())
     run.commit(next(iter(run.topology.region_ids())))
-    busy = closed(run, is_last_word=False, last_event=NOW)
+    busy = closed(run, is_close_newest=False, last_event=NOW)
     assert released(busy, END_OF_RUN) == {each.result for each in run.old}
-    quiet = closed(run, is_last_word=False, last_event=NOW - HOUR)
+    quiet = closed(run, is_close_newest=False, last_event=NOW - HOUR)
     assert released(quiet, END_OF_RUN) == {each.result for each in (*run.results.values(), *run.old)}
 
 
