@@ -25,7 +25,7 @@ from weir.flink.restart_set import JobPartition, restart_set, tasks_to_restart
 from weir.recovery.rules.backtrack import Occasion
 from weir.recovery.rules.decision import Failure, NeedsProbe, decide
 from weir.recovery.rules.plan import StepKind
-from weir.retention.release_rules import RunRetention, StoredResult, release_verdicts
+from weir.retention.release_rules import RunRetention, StoredResult, release_decisions
 from weir.settings import LifeSettings
 from weir.topology.regions import Topology
 
@@ -355,7 +355,7 @@ class Run:
             is_close_newest=False,
             last_event=NOW,
         )
-        for verdict in release_verdicts(life, ON_CONSUMED, NOW):
+        for verdict in release_decisions(life, ON_CONSUMED, NOW):
             if verdict.is_released:
                 partition = verdict.stored.partition
                 self.results[partition] = replace(self.results[partition], state=PartitionState.RELEASED)

@@ -27,8 +27,8 @@ from weir.formats.paths import MANIFEST
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.ledger.results import move
 from weir.ledger.runs import dataflow_of, newest_dataflow_settings, run_by_id
-from weir.retention.release_queries import is_all_kept, run_retention, runs_to_release, unpinned_verdicts
-from weir.retention.release_rules import Verdict, release_verdicts
+from weir.retention.release_queries import is_all_kept, run_retention, runs_to_release, unpinned_release_decisions
+from weir.retention.release_rules import ReleaseDecision, release_decisions
 from weir.state.files_in_use import has_kept_state, live_state_files, may_be_keyed_state
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.worker_threads import in_parallel
@@ -94,7 +94,7 @@ def release(
     asked = (
         _release_run(services, run, is_reclaiming=is_reclaiming, is_dry=is_dry, is_brief=is_brief) for run in wanted
     )
-    return tuple(each for verdicts in asked for each in verdicts)
+    return tuple(each for decisions in asked for each in decisions)
 
 
 def _release_run(
@@ -107,29 +107,29 @@ def _release_run(
         if row is None or (is_brief and is_all_kept(session, row, settings, now)):
             return []
         if row.pinned is None:
-            verdicts = unpinned_verdicts(session, run, now)
+            decisions = unpinned_release_decisions(session, run, now)
         else:
             life = run_retention(session, run_by_id(session, run), settings, now)
-            verdicts = release_verdicts(life, settings, now, is_reclaiming=is_reclaiming)
+            decisions = release_decisions(life, settings, now, is_reclaiming=is_reclaiming)
         if not is_dry:
-            _mark(session, services, row, verdicts)
-    return [_told(run, each) for each in verdicts]
+            _mark(session, services, row, decisions)
+    return [_told(run, each) for each in decisions]
 
 
-def _mark(session: Session, services: Services, row: RunRow, verdicts: Iterable[Verdict]) -> None:
+def _mark(session: Session, services: Services, row: RunRow, decisions: Iterable[ReleaseDecision]) -> None:
     is_all = row.closed_at is not None
-    for verdict in verdicts:
-        if verdict.is_released:
-            result = session.get_one(ResultRow, verdict.stored.result)
-            move(session, result, PartitionState.RELEASED, verdict.reason, services.now())
+    for decision in decisions:
+        if decision.is_released:
+            result = session.get_one(ResultRow, decision.stored.result)
+            move(session, result, PartitionState.RELEASED, decision.reason, services.now())
         else:
-            is_all = is_all and verdict.is_lasting
+            is_all = is_all and decision.is_lasting
     if is_all:
         row.released_at = services.now()
 
 
-def _told(run: str, verdict: Verdict) -> ResultRetention:
-    stored = verdict.stored
+def _told(run: str, decision: ReleaseDecision) -> ResultRetention:
+    stored = decision.stored
     return ResultRetention(
         run=run,
         stage=stored.partition.stage,
@@ -137,8 +137,8 @@ def _told(run: str, verdict: Verdict) -> ResultRetention:
         layout=stored.partition.layout,
         attempt=stored.attempt,
         bytes=stored.bytes,
-        is_released=verdict.is_released,
-        reason=verdict.reason,
+        is_released=decision.is_released,
+        reason=decision.reason,
     )
 
 

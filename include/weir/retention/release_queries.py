@@ -23,7 +23,7 @@ from weir.ledger.database.tables import AttemptRow, CheckpointRow, PublicationRo
 from weir.ledger.leases import leased
 from weir.ledger.runs import Run, newest_pinned, run_by_id, topology_of
 from weir.ledger.snapshot import committed_attempt, run_state
-from weir.retention.release_rules import Pin, RunRetention, StoredResult, Verdict
+from weir.retention.release_rules import Pin, ReleaseDecision, RunRetention, StoredResult
 from weir.settings import LifeSettings
 from weir.topology.regions import PartitionId, Topology
 
@@ -107,14 +107,16 @@ def runs_to_release(session: Session, dataflow: str) -> list[str]:
     return list(session.scalars(query.order_by(RunRow.epoch)))
 
 
-def unpinned_verdicts(session: Session, run: str, now: datetime) -> tuple[Verdict, ...]:
+def unpinned_release_decisions(session: Session, run: str, now: datetime) -> tuple[ReleaseDecision, ...]:
     """What becomes of the results of a run that is to be pinned anew: none counts any more."""
     stored = stored_results(session, run)
     pins = {**_read(session, stored, now), **_checkpointed(session, run, stored), **_published(session, run, stored)}
     return tuple(
-        Verdict(_stored(each), is_released=False, reason=pins[each.id].reason)
+        ReleaseDecision(_stored(each), is_released=False, reason=pins[each.id].reason)
         if each.id in pins
-        else Verdict(_stored(each), is_released=True, reason="its run is to be pinned anew, and nobody reads it")
+        else ReleaseDecision(
+            _stored(each), is_released=True, reason="its run is to be pinned anew, and nobody reads it"
+        )
         for each in stored
         if not each.is_current
     )
@@ -148,8 +150,8 @@ def last_event(session: Session, run: RunRow) -> datetime:
 
 def _stored(row: ResultRow, topology: Topology | None = None) -> StoredResult:
     # A run may have been moved to a form that has no such stage.
-    is_declared = topology is not None and row.stage in _chancy(topology)
-    is_chancy = is_declared or row.differs_from is not None
+    is_declared = topology is not None and row.stage in _nondeterministic(topology)
+    is_nondeterministic = is_declared or row.differs_from is not None
     partition = PartitionId(row.stage, row.subtask, row.layout)
     is_quarantined = row.state == PartitionState.QUARANTINED.value
     return StoredResult(
@@ -158,12 +160,12 @@ def _stored(row: ResultRow, topology: Topology | None = None) -> StoredResult:
         attempt=row.attempt,
         is_current=row.is_current,
         bytes=row.bytes,
-        is_chancy=is_chancy,
+        is_nondeterministic=is_nondeterministic,
         is_quarantined=is_quarantined,
     )
 
 
-def _chancy(topology: Topology) -> set[str]:
+def _nondeterministic(topology: Topology) -> set[str]:
     return {stage.name for stage in topology.dataflow.stages if not stage.deterministic}
 
 

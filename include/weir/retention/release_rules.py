@@ -35,7 +35,7 @@ class StoredResult:
     attempt: str
     is_current: bool
     bytes: int
-    is_chancy: bool = False
+    is_nondeterministic: bool = False
     """Whether its attempt, made again, might make something else: it is declared so, or has done so."""
     is_quarantined: bool = False
 
@@ -75,7 +75,7 @@ class RunRetention:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ReleaseDecision:
     """What becomes of a stored result, and why; a lasting one is the same until something else happens."""
 
     stored: StoredResult
@@ -84,15 +84,15 @@ class Verdict:
     is_lasting: bool = False
 
 
-def release_verdicts(
+def release_decisions(
     life: RunRetention, settings: LifeSettings, now: datetime, *, is_reclaiming: bool = False
-) -> tuple[Verdict, ...]:
+) -> tuple[ReleaseDecision, ...]:
     """Judge all stored results of a run. Where room is needed (`is_reclaiming`), policies do not keep any longer."""
-    judge = _Judge(life, settings, now, is_reclaiming)
-    return tuple(judge.verdict(each) for each in life.stored)
+    evaluation = _Evaluation(life, settings, now, is_reclaiming)
+    return tuple(evaluation.decision(each) for each in life.stored)
 
 
-class _Judge:
+class _Evaluation:
     def __init__(self, life: RunRetention, settings: LifeSettings, now: datetime, is_reclaiming: bool) -> None:  # noqa: FBT001
         self._life, self._settings, self._now, self._is_pressed = life, settings, now, is_reclaiming
         self._made_from: dict[RegionId, frozenset[tuple[PartitionId, str]]] = {}
@@ -100,52 +100,52 @@ class _Judge:
         self._kept = self._why_kept()
         """What the policy says; where room is needed it is overruled, and told."""
 
-    def verdict(self, stored: StoredResult) -> Verdict:
+    def decision(self, stored: StoredResult) -> ReleaseDecision:
         pin = self._life.pins.get(stored.result)
         if pin is not None:
-            return Verdict(stored, is_released=False, reason=pin.reason, is_lasting=pin.is_lasting)
+            return ReleaseDecision(stored, is_released=False, reason=pin.reason, is_lasting=pin.is_lasting)
         if not stored.is_current:
             return self._of_old(stored)
         needed = self._life.needed_later.get(stored.partition.stage)
         if needed is not None:
-            return Verdict(stored, is_released=False, reason=needed)
+            return ReleaseDecision(stored, is_released=False, reason=needed)
         if stored.partition.stage in self._life.states:
             return self._of_state(stored)
         given_up = self._why_given_up()
         if given_up is not None:
-            return Verdict(stored, is_released=True, reason=given_up)
+            return ReleaseDecision(stored, is_released=True, reason=given_up)
         return self._by_use(stored)
 
-    def _of_old(self, stored: StoredResult) -> Verdict:
+    def _of_old(self, stored: StoredResult) -> ReleaseDecision:
         """What is in quarantine is kept to be looked at, as long as the policy keeps what nobody needs."""
         if not stored.is_quarantined:
-            return Verdict(stored, is_released=True, reason="it was made again, and nobody reads the old one")
+            return ReleaseDecision(stored, is_released=True, reason="it was made again, and nobody reads the old one")
         why = self._over or self._why_given_up()
         if why is None or (self._over is not None and self._kept is not None and not self._is_pressed):
             reason = f"it is in quarantine, to be looked at: {self._kept or 'the run is not over'}"
-            return Verdict(stored, is_released=False, reason=reason)
-        return Verdict(stored, is_released=True, reason=f"it was in quarantine long enough: {why}")
+            return ReleaseDecision(stored, is_released=False, reason=reason)
+        return ReleaseDecision(stored, is_released=True, reason=f"it was in quarantine long enough: {why}")
 
-    def _of_state(self, stored: StoredResult) -> Verdict:
+    def _of_state(self, stored: StoredResult) -> ReleaseDecision:
         why = self._life.subsumed
         if why is None and self._life.closed_at is None:
             why = "Airflow has no such run any more" if self._life.is_deleted else self._why_given_up()
         if why is not None:
-            return Verdict(stored, is_released=True, reason=why)
-        return Verdict(stored, is_released=False, reason="state stays until its checkpoint is subsumed")
+            return ReleaseDecision(stored, is_released=True, reason=why)
+        return ReleaseDecision(stored, is_released=False, reason="state stays until its checkpoint is subsumed")
 
-    def _by_use(self, stored: StoredResult) -> Verdict:
+    def _by_use(self, stored: StoredResult) -> ReleaseDecision:
         consumers = self._life.state.consumers(stored.partition)
         unread = next(self._unread(stored), None)
         is_consumed = bool(consumers) and unread is None
         if not is_consumed and self._over is None:
-            return Verdict(stored, is_released=False, reason=self._why_needed(unread))
+            return ReleaseDecision(stored, is_released=False, reason=self._why_needed(unread))
         why = "every consumer has committed a result made from it" if is_consumed else str(self._over)
         if self._kept is None or (is_consumed and self._settings.keep.until is KeepUntil.CONSUMED):
-            return Verdict(stored, is_released=True, reason=why)
+            return ReleaseDecision(stored, is_released=True, reason=why)
         if self._is_pressed:
-            return Verdict(stored, is_released=True, reason=f"{why}, and room was needed")
-        return Verdict(stored, is_released=False, reason=self._kept)
+            return ReleaseDecision(stored, is_released=True, reason=f"{why}, and room was needed")
+        return ReleaseDecision(stored, is_released=False, reason=self._kept)
 
     def _unread(self, stored: StoredResult) -> Iterator[RegionId]:
         """The consumers that have not read it, or another result that would be made otherwise together with it.
@@ -153,7 +153,7 @@ class _Judge:
         Else two consumers could take turns for ever: what one has brought back changes what the other has read.
         """
         same = [each for each in self._life.stored if each.is_current and each.attempt == stored.attempt]
-        for each in same if any(one.is_chancy for one in same) else (stored,):
+        for each in same if any(one.is_nondeterministic for one in same) else (stored,):
             for consumer in self._life.state.consumers(each.partition):
                 if not self._has_consumed(consumer, each):
                     yield consumer

@@ -17,7 +17,7 @@ from weir.ledger.leases import clock, leased
 from weir.ledger.runs import newest_dataflow_settings, run_by_id, topology_of
 from weir.retention.orphan_rules import KnownAttempt, KnownResult, RunKnowledge
 from weir.retention.release_queries import run_retention
-from weir.retention.release_rules import StoredResult, release_verdicts
+from weir.retention.release_rules import StoredResult, release_decisions
 from weir.settings import LifeSettings
 from weir.topology.regions import PartitionId, Topology
 
@@ -182,11 +182,11 @@ def _copies(
         StoredResult(result=-1, partition=partition, attempt="", is_current=True, bytes=0)
         for partition in asked.values()
     )
-    verdicts = release_verdicts(
+    decisions = release_decisions(
         replace(life, stored=stored, pins={}, needed_later={}), settings, now, is_reclaiming=is_reclaiming
     )
     kept = {
-        each: None if verdict.is_released else verdict.reason for each, verdict in zip(asked, verdicts, strict=True)
+        each: None if decision.is_released else decision.reason for each, decision in zip(asked, decisions, strict=True)
     }
     return {each: kept.get(each) for each in found}
 

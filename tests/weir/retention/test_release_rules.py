@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from weir.dataflow.retention import Keep
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState, CurrentResult, ReadResult, ReadSet, RegionState, RunState
-from weir.retention.release_rules import QUIET, Pin, RunRetention, StoredResult, release_verdicts
+from weir.retention.release_rules import QUIET, Pin, RunRetention, StoredResult, release_decisions
 from weir.settings import LifeSettings
 from weir.testing.simulator.dataflows import random_scene
 from weir.topology.regions import Topology
@@ -115,7 +115,7 @@ class Run:
 
     def release(self, **more):
         """Release what may go; answers which current partitions."""
-        gone = {each.stored for each in release_verdicts(self.life(**more), CONSUMED, NOW) if each.is_released}
+        gone = {each.stored for each in release_decisions(self.life(**more), CONSUMED, NOW) if each.is_released}
         for each in gone:
             if each.is_current:
                 self.mark(each.partition, RELEASED)
@@ -192,8 +192,8 @@ def random_life(random, run=None):
 
 
 def released(life, kept=CONSUMED, *, now=NOW, is_reclaiming=False):
-    verdicts = release_verdicts(life, kept, now, is_reclaiming=is_reclaiming)
-    return {each.stored.result for each in verdicts if each.is_released}
+    decisions = release_decisions(life, kept, now, is_reclaiming=is_reclaiming)
+    return {each.stored.result for each in decisions if each.is_released}
 
 
 def reads_it(state, region, stored):
@@ -295,7 +295,7 @@ def test_what_may_go_may_go_later_too(seed):
 def test_whatever_is_kept_is_told_why(seed):
     life = random_life(Random(seed))
     for keep in KEEPS:
-        assert all(each.reason for each in release_verdicts(life, keeping(keep), NOW))
+        assert all(each.reason for each in release_decisions(life, keeping(keep), NOW))
 
 
 # What may happen to a run
