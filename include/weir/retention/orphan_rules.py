@@ -67,7 +67,7 @@ class RunKnowledge:
     has_readers: bool = True
 
 
-class Fate(Enum):
+class FolderAction(Enum):
     """What becomes of a folder."""
 
     KEPT = "kept"
@@ -78,50 +78,50 @@ class Fate(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class FolderDecision:
     """What becomes of a folder, and why. What is `aged` goes only when it is old, by its files and by `since`."""
 
     folder: AttemptFolder
-    fate: Fate
+    action: FolderAction
     reason: str
     is_aged: bool = False
     since: datetime | None = None
 
 
-def judge(found: RunFolder, known: RunKnowledge) -> tuple[Judgement, ...]:
+def folder_decisions(found: RunFolder, known: RunKnowledge) -> tuple[FolderDecision, ...]:
     """Say of each attempt's folder what becomes of it, and why."""
     newest = _newest_copies(found.folders, known)
-    return tuple(_judge(each, known, newest) for each in found.folders)
+    return tuple(_decide(each, known, newest) for each in found.folders)
 
 
-def _judge(folder: AttemptFolder, known: RunKnowledge, newest: Set[str]) -> Judgement:
+def _decide(folder: AttemptFolder, known: RunKnowledge, newest: Set[str]) -> FolderDecision:
     attempt = known.attempts.get(folder.attempt)
     if attempt is not None and attempt.is_at_work:
-        return Judgement(folder, Fate.KEPT, "its attempt is at work")
+        return FolderDecision(folder, FolderAction.KEPT, "its attempt is at work")
     result = known.results.get(folder.path) if folder.place is Place.RESULT else None
     if result is not None:
-        return _judge_result(folder, known, result)
+        return _decide_result(folder, known, result)
     if folder.path in known.published:
-        return Judgement(folder, Fate.KEPT, "a published version names it")
+        return FolderDecision(folder, FolderAction.KEPT, "a published version names it")
     if known.is_expired:
-        return Judgement(folder, Fate.GARBAGE, "its run is expired")
-    return _judge_rest(folder, attempt) if attempt is None else _judge_left(folder, known, attempt, newest)
+        return FolderDecision(folder, FolderAction.GARBAGE, "its run is expired")
+    return _decide_rest(folder, attempt) if attempt is None else _decide_left(folder, known, attempt, newest)
 
 
-def _judge_left(folder: AttemptFolder, known: RunKnowledge, attempt: KnownAttempt, newest: Set[str]) -> Judgement:
+def _decide_left(folder: AttemptFolder, known: RunKnowledge, attempt: KnownAttempt, newest: Set[str]) -> FolderDecision:
     """What an attempt has left that has come to its end, beside its results."""
     if folder.place is Place.RECORD:
-        return Judgement(folder, Fate.KEPT, "the record of an attempt, kept until the run expires")
+        return FolderDecision(folder, FolderAction.KEPT, "the record of an attempt, kept until the run expires")
     if folder.place is Place.COPY:
-        return _judge_copy(folder, known, attempt, newest)
-    return _judge_rest(folder, attempt)
+        return _decide_copy(folder, known, attempt, newest)
+    return _decide_rest(folder, attempt)
 
 
-def _judge_rest(folder: AttemptFolder, attempt: KnownAttempt | None) -> Judgement:
+def _decide_rest(folder: AttemptFolder, attempt: KnownAttempt | None) -> FolderDecision:
     if attempt is None:
-        return Judgement(folder, Fate.GARBAGE, "the ledger knows no such attempt", is_aged=True)
+        return FolderDecision(folder, FolderAction.GARBAGE, "the ledger knows no such attempt", is_aged=True)
     reason = f"its attempt has {_told(attempt)}, and nothing of it is kept"
-    return Judgement(folder, Fate.GARBAGE, reason, is_aged=True, since=attempt.ended_at)
+    return FolderDecision(folder, FolderAction.GARBAGE, reason, is_aged=True, since=attempt.ended_at)
 
 
 def _told(attempt: KnownAttempt) -> str:
@@ -135,15 +135,15 @@ _KEPT_STATES: Final = {
 }
 
 
-def _judge_result(folder: AttemptFolder, known: RunKnowledge, result: KnownResult) -> Judgement:
+def _decide_result(folder: AttemptFolder, known: RunKnowledge, result: KnownResult) -> FolderDecision:
     kept = result.reader or _why_kept(folder, known, result)
     if kept is not None:
-        return Judgement(folder, Fate.KEPT, kept)
+        return FolderDecision(folder, FolderAction.KEPT, kept)
     if known.is_expired:
-        return Judgement(folder, Fate.GARBAGE, "its run is expired")
+        return FolderDecision(folder, FolderAction.GARBAGE, "its run is expired")
     if result.state is PartitionState.RELEASED:
-        return Judgement(folder, Fate.EMPTIED, f"it was released: {result.reason}")
-    return Judgement(folder, Fate.GARBAGE, f"it is superseded: {result.reason}")
+        return FolderDecision(folder, FolderAction.EMPTIED, f"it was released: {result.reason}")
+    return FolderDecision(folder, FolderAction.GARBAGE, f"it is superseded: {result.reason}")
 
 
 def _why_kept(folder: AttemptFolder, known: RunKnowledge, result: KnownResult) -> str | None:
@@ -158,18 +158,18 @@ def _why_kept(folder: AttemptFolder, known: RunKnowledge, result: KnownResult) -
     return _KEPT_STATES.get(result.state)
 
 
-def _judge_copy(folder: AttemptFolder, known: RunKnowledge, attempt: KnownAttempt, newest: Set[str]) -> Judgement:
+def _decide_copy(folder: AttemptFolder, known: RunKnowledge, attempt: KnownAttempt, newest: Set[str]) -> FolderDecision:
     if COPY_NAME not in folder.names:
         reason = f"a copy that was never completed; its attempt has {_told(attempt)}"
-        return Judgement(folder, Fate.GARBAGE, reason, is_aged=True, since=attempt.ended_at)
+        return FolderDecision(folder, FolderAction.GARBAGE, reason, is_aged=True, since=attempt.ended_at)
     if any(_is_at_work_on(each, attempt) for each in known.attempts.values()):
-        return Judgement(folder, Fate.KEPT, "an attempt is at work that may have resumed from it")
+        return FolderDecision(folder, FolderAction.KEPT, "an attempt is at work that may have resumed from it")
     kept = known.copies.get((folder.name, folder.subtask))
     if kept is None:
-        return Judgement(folder, Fate.GARBAGE, "a copy that nobody will resume from")
+        return FolderDecision(folder, FolderAction.GARBAGE, "a copy that nobody will resume from")
     if folder.path not in newest:
-        return Judgement(folder, Fate.GARBAGE, "there is a newer copy")
-    return Judgement(folder, Fate.KEPT, f"a copy to resume from: {kept}")
+        return FolderDecision(folder, FolderAction.GARBAGE, "there is a newer copy")
+    return FolderDecision(folder, FolderAction.KEPT, f"a copy to resume from: {kept}")
 
 
 def _is_at_work_on(other: KnownAttempt, attempt: KnownAttempt) -> bool:

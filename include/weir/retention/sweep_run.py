@@ -30,14 +30,14 @@ from weir.ledger.database.tables import CheckpointRow, RunRow
 from weir.ledger.runs import dataflow_of
 from weir.retention.orphan_rules import (
     TEMPORARY,
-    Fate,
-    Judgement,
+    FolderAction,
+    FolderDecision,
     Place,
     RunFolder,
     RunKnowledge,
+    folder_decisions,
     is_record_kept,
     is_short,
-    judge,
     known_gone,
     may_have_strays,
     run_folder,
@@ -101,9 +101,9 @@ class RunSweep:
         known = self._know(listed)
         self._sweep_pointers(listed, known)
         self._compare(listed, known)
-        judged = without_state_in_use(self._services, dataflow_of(run), judge(listed.folder, known))
-        gone = {each.folder.path for each in judged if self._carry_out(each, known)}
-        self._note_gone(listed.run, known, {each.folder.path for each in judged} - gone)
+        decisions = without_state_in_use(self._services, dataflow_of(run), folder_decisions(listed.folder, known))
+        gone = {each.folder.path for each in decisions if self._carry_out(each, known)}
+        self._note_gone(listed.run, known, {each.folder.path for each in decisions} - gone)
         self.remove_temporary([*listed.folder.temporary, *((each.path, each.bytes) for each in listed.temporary)])
         self._report.unknown += [Kept(path, size, "not a file of Weir's") for path, size in listed.folder.strange]
         self._tidy(listed, known)
@@ -212,30 +212,30 @@ class RunSweep:
         with self._services.ledger.transaction(run.partition("@")[0]) as session:
             note_deleted(session, run, gone, self._services.now())
 
-    def _carry_out(self, judgement: Judgement, known: RunKnowledge) -> bool:
-        """Do what was judged; answers whether all of the folder went."""
-        folder, reason = judgement.folder, judgement.reason
-        is_young = judgement.is_aged and not self._is_old(judgement)
-        if judgement.fate is Fate.KEPT or is_young:
+    def _carry_out(self, decision: FolderDecision, known: RunKnowledge) -> bool:
+        """Do what was decisions; answers whether all of the folder went."""
+        folder, reason = decision.folder, decision.reason
+        is_young = decision.is_aged and not self._is_old(decision)
+        if decision.action is FolderAction.KEPT or is_young:
             why = f"{reason}; it is not old enough yet" if is_young else reason
             self._report.kept.append(Kept(folder.path, folder.bytes, why))
             result = known.results.get(folder.path)
             if result is not None and result.state is PartitionState.FINISHED:
-                self._remove_strays(judgement, result.bytes)
+                self._remove_strays(decision, result.bytes)
             return False
-        is_emptied = judgement.fate is Fate.EMPTIED
+        is_emptied = decision.action is FolderAction.EMPTIED
         if not self._report.is_dry:
-            self._empty(judgement) if is_emptied else self._remove(folder.path, folder.names)
+            self._empty(decision) if is_emptied else self._remove(folder.path, folder.names)
         size = folder.data_bytes if is_emptied else folder.bytes
-        self._report.deleted.append(Swept(_kind(judgement, known), folder.path, size, reason))
+        self._report.deleted.append(Swept(_kind(decision, known), folder.path, size, reason))
         return not is_emptied
 
-    def _is_old(self, judgement: Judgement) -> bool:
+    def _is_old(self, decision: FolderDecision) -> bool:
         """Whether nothing has happened to a folder for as long as the age floor says."""
         before = self._services.now() - self._floor
-        if judgement.since is not None and judgement.since > before:
+        if decision.since is not None and decision.since > before:
             return False
-        paths = [f"{judgement.folder.path}/{name}" for name, _ in judgement.folder.files]
+        paths = [f"{decision.folder.path}/{name}" for name, _ in decision.folder.files]
         times = in_parallel(self._modified, paths, self._services.store.workers)
         return all(at is None or at <= before for at in times)
 
@@ -251,14 +251,14 @@ class RunSweep:
                 self._services.store.delete(f"{folder}/{name}")
         self._services.store.delete_folder(folder)
 
-    def _empty(self, judgement: Judgement) -> None:
-        for name, _ in judgement.folder.files:
+    def _empty(self, decision: FolderDecision) -> None:
+        for name, _ in decision.folder.files:
             if name not in (MANIFEST, RELEASED_NOTE):
-                self._services.store.delete(f"{judgement.folder.path}/{name}")
+                self._services.store.delete(f"{decision.folder.path}/{name}")
 
-    def _remove_strays(self, judgement: Judgement, expected: int) -> None:
+    def _remove_strays(self, decision: FolderDecision, expected: int) -> None:
         """Remove files in the folder of a finished result that no manifest names."""
-        folder = judgement.folder
+        folder = decision.folder
         if not may_have_strays(folder, expected):
             return
         try:
@@ -289,36 +289,38 @@ def _is_pointer(found: FoundFile) -> bool:
     return name.endswith(".json") and not name.startswith(".")
 
 
-def _kind(judgement: Judgement, known: RunKnowledge) -> Garbage:
+def _kind(decision: FolderDecision, known: RunKnowledge) -> Garbage:
     if known.is_expired:
         return Garbage.EXPIRED
-    if judgement.fate is Fate.EMPTIED:
+    if decision.action is FolderAction.EMPTIED:
         return Garbage.RELEASED
-    if judgement.folder.place is Place.COPY:
+    if decision.folder.place is Place.COPY:
         return Garbage.COPY
-    return Garbage.SUPERSEDED if judgement.folder.path in known.results else Garbage.ABANDONED
+    return Garbage.SUPERSEDED if decision.folder.path in known.results else Garbage.ABANDONED
 
 
-def without_state_in_use(services: Services, dataflow: str, judged: Iterable[Judgement]) -> tuple[Judgement, ...]:
-    """What was judged, but for folders that hold files of keyed state that are in use: these stay. Raises Retryable."""
-    all_judged = tuple(judged)
+def without_state_in_use(
+    services: Services, dataflow: str, decisions: Iterable[FolderDecision]
+) -> tuple[FolderDecision, ...]:
+    """What was decisions, but for folders that hold files of keyed state that are in use: these stay. Raises Retryable."""
+    all_judged = tuple(decisions)
     if not any(_may_hold_state(each) for each in all_judged):
         return all_judged
     in_use = live_state_files(services, dataflow)
     return tuple(_kept(each) if _may_hold_state(each) and _holds(each, in_use) else each for each in all_judged)
 
 
-def _may_hold_state(judged: Judgement) -> bool:
-    folder = judged.folder
-    return judged.fate is not Fate.KEPT and folder.place is Place.RESULT and folder.layout != PLAIN.id
+def _may_hold_state(decisions: FolderDecision) -> bool:
+    folder = decisions.folder
+    return decisions.action is not FolderAction.KEPT and folder.place is Place.RESULT and folder.layout != PLAIN.id
 
 
-def _holds(judged: Judgement, in_use: frozenset[str]) -> bool:
-    return any(f"{judged.folder.path}/{name}" in in_use for name in judged.folder.names)
+def _holds(decisions: FolderDecision, in_use: frozenset[str]) -> bool:
+    return any(f"{decisions.folder.path}/{name}" in in_use for name in decisions.folder.names)
 
 
-def _kept(judged: Judgement) -> Judgement:
-    return replace(judged, fate=Fate.KEPT, reason="keyed state that is in use", is_aged=False)
+def _kept(decisions: FolderDecision) -> FolderDecision:
+    return replace(decisions, action=FolderAction.KEPT, reason="keyed state that is in use", is_aged=False)
 
 
 def sweep_checkpoints(services: Services, dataflow: str, of_runs: RunSweep, report: SweepReport) -> None:

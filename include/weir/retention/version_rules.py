@@ -1,7 +1,7 @@
 """Which versions of what was published are not needed any more.
 
 Invariant: the version that readers take stays, unless the deployment says that it may go; one that may still become
-visible is judged only when nobody can be about to publish it.
+visible is decisions only when nobody can be about to publish it.
 """
 
 from __future__ import annotations
