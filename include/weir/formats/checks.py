@@ -24,7 +24,7 @@ class Why(Enum):
     ADOPTED = "adopted"
     """A later try took over what an earlier one had committed."""
     BACKFILL = "backfill"
-    DRILL = "drill"
+    RESTORE_TEST = "drill"
     """A checkpoint or savepoint was restored to a scratch place, to see whether it can be."""
     ASKED = "asked"
     """A person had a committed result looked at."""

@@ -62,7 +62,7 @@ ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drilled:
+class RestoreTestReport:
     """What a drill has found. `problem` says why nothing could be restored; it is empty if something was."""
 
     dataflow: str
@@ -89,7 +89,9 @@ class Drilled:
         ]
 
 
-def drill(services: Services, dataflow: str, which: str | None, open_store: OpenStore, check: Check) -> Drilled:
+def run_restore_test(
+    services: Services, dataflow: str, which: str | None, open_store: OpenStore, check: Check
+) -> RestoreTestReport:
     """Restore a checkpoint or savepoint to a scratch place, and look at what comes out.
 
     `which` is a number, a savepoint's name or its folder; None is the newest checkpoint that is kept. Raises
@@ -97,13 +99,13 @@ def drill(services: Services, dataflow: str, which: str | None, open_store: Open
     """
     services.store_id()
     for _ in range(ROUNDS):
-        found = drill_source(services, dataflow, which, open_store)
+        found = restore_test_source(services, dataflow, which, open_store)
         if isinstance(found.source, str):
-            return Drilled(dataflow=dataflow, source=found.told, epoch=found.epoch, problem=found.source)
+            return RestoreTestReport(dataflow=dataflow, source=found.told, epoch=found.epoch, problem=found.source)
         with _claimed(services, found.source):
-            drilled = _drill(services, found, found.source, open_store, check)
-        if drilled.is_right or is_still_kept(services, found):
-            return _recorded(services, found.source, drilled)
+            report = _restored_and_checked(services, found, found.source, open_store, check)
+        if report.is_right or is_still_kept(services, found):
+            return _recorded(services, found.source, report)
         if which is not None:
             break
     raise Misconfigured(
@@ -128,16 +130,18 @@ def _claimed(services: Services, source: Source) -> Iterator[None]:
         yield
 
 
-def _drill(services: Services, found: DrillSource, source: Source, open_store: OpenStore, check: Check) -> Drilled:
+def _restored_and_checked(
+    services: Services, found: RestoreTestSource, source: Source, open_store: OpenStore, check: Check
+) -> RestoreTestReport:
     made = source.checkpoint
     with drill_place(services) as place:
         _tell_of(place, source)
         try:
             restored = restore(place.services, Wish(made.dataflow, found.name, fork=place.dataflow), open_store)
         except Misconfigured as error:
-            return Drilled(dataflow=made.dataflow, source=found.told, epoch=made.epoch, problem=str(error))
+            return RestoreTestReport(dataflow=made.dataflow, source=found.told, epoch=made.epoch, problem=str(error))
         checks = _looked_at(services, place, source, check)
-        return Drilled(
+        return RestoreTestReport(
             dataflow=made.dataflow,
             source=found.told,
             epoch=made.epoch,
@@ -172,7 +176,7 @@ def _looked_at(services: Services, place: DrillPlace, source: Source, check: Che
             wanted.append(_to_check(services, place, source.checkpoint, answer, row.folder))
     if wanted:
         made, report = source.checkpoint, f"{place.folder}/report.json"
-        job = checking_job(services.store, made.dataflow, made.epoch, place.id, wanted, Why.DRILL, report)
+        job = checking_job(services.store, made.dataflow, made.epoch, place.id, wanted, Why.RESTORE_TEST, report)
         checks += _of_origin(check(job), made)
     return tuple(sorted(checks, key=lambda each: (each.stage, each.subtask)))
 
@@ -194,7 +198,7 @@ def _built_in(made: Checkpoint, of: PartitionId, digest: str, result: Expectatio
     return CheckReport.built_in(
         of.stage,
         of.subtask,
-        Why.DRILL,
+        Why.RESTORE_TEST,
         digest,
         parsed_digest(digest).rows,
         result,
@@ -208,7 +212,7 @@ def _to_check(
     services: Services, place: DrillPlace, made: Checkpoint, manifest: Manifest, folder: str
 ) -> RestoredToCheck:
     pinned = topology_of(made.pinned).dataflow
-    checks = checks_now(services, made.dataflow, pinned, manifest.stage, Why.DRILL)
+    checks = checks_now(services, made.dataflow, pinned, manifest.stage, Why.RESTORE_TEST)
     return to_check(place.services.store, pinned, manifest, folder, recorded_by(made, manifest), checks)
 
 
@@ -221,16 +225,16 @@ def _of_origin(report: RegionReport, made: Checkpoint) -> list[CheckReport]:
     ]
 
 
-def _recorded(services: Services, source: Source, drilled: Drilled) -> Drilled:
+def _recorded(services: Services, source: Source, report: RestoreTestReport) -> RestoreTestReport:
     """Write down what was found, if the ledger knows whose it is."""
     made = source.checkpoint
     with services.ledger.transaction() as session:
         if session.get(DataflowRow, made.dataflow) is None:
-            return drilled
-    checks = drilled.checks or _not_restorable(made, drilled.problem)
+            return report
+    checks = report.checks or _not_restorable(made, report.problem)
     with services.ledger.transaction(made.dataflow) as session:
         enter_checks(session, made.dataflow, {made.run: made.epoch}, "", checks, services.now())
-    return replace(drilled, is_recorded=True)
+    return replace(report, is_recorded=True)
 
 
 def _told(check: CheckReport) -> str:
@@ -244,7 +248,7 @@ _SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
-class DrillSource:
+class RestoreTestSource:
     """A checkpoint or savepoint; `source` is why it cannot be read where it is a text.
 
     `name` is how a restore is told of it, `told` how a person is.
@@ -256,7 +260,9 @@ class DrillSource:
     epoch: str
 
 
-def drill_source(services: Services, dataflow: str, which: str | None, open_store: OpenStore) -> DrillSource:
+def restore_test_source(
+    services: Services, dataflow: str, which: str | None, open_store: OpenStore
+) -> RestoreTestSource:
     """The checkpoint or savepoint that is meant; `which` is None for the newest checkpoint. Raises Misconfigured."""
     if which is not None and "/" in which:
         return _in_folder(services, which, open_store)
@@ -279,7 +285,7 @@ def _is_kept(row: CheckpointRow) -> bool:
     return is_there and row.deleted_at is None and row.status == CheckpointStatus.COMPLETED.value
 
 
-def _known(services: Services, row: CheckpointRow, open_store: OpenStore) -> DrillSource:
+def _known(services: Services, row: CheckpointRow, open_store: OpenStore) -> RestoreTestSource:
     name = row.folder or str(row.number)
     told = f"{row.kind} {row.number} of {row.dataflow} (epoch {row.epoch})"
     found: Source | str
@@ -291,10 +297,10 @@ def _known(services: Services, row: CheckpointRow, open_store: OpenStore) -> Dri
     except Misconfigured as error:
         where = row.folder or checkpoint_path(row.dataflow, row.number)
         found = f"its manifest in {where} cannot be used: {error}"
-    return DrillSource(found, name, told, row.epoch)
+    return RestoreTestSource(found, name, told, row.epoch)
 
 
-def _in_folder(services: Services, url: str, open_store: OpenStore) -> DrillSource:
+def _in_folder(services: Services, url: str, open_store: OpenStore) -> RestoreTestSource:
     folder = folder_at(services, url, open_store)
     try:
         folder.store.size(folder.at(SAVEPOINT))
@@ -303,11 +309,11 @@ def _in_folder(services: Services, url: str, open_store: OpenStore) -> DrillSour
     try:
         source = read_savepoint(folder)
     except Misconfigured as error:
-        return DrillSource(str(error), folder.url, f"the savepoint in {folder.url}", "")
-    return DrillSource(source, folder.url, str(source), source.checkpoint.epoch)
+        return RestoreTestSource(str(error), folder.url, f"the savepoint in {folder.url}", "")
+    return RestoreTestSource(source, folder.url, str(source), source.checkpoint.epoch)
 
 
-def is_still_kept(services: Services, found: DrillSource) -> bool:
+def is_still_kept(services: Services, found: RestoreTestSource) -> bool:
     """Whether nobody has let its files go meanwhile. A savepoint's are its owner's to delete."""
     if isinstance(found.source, str):
         return True

@@ -295,7 +295,7 @@ STATE_REPORT = replace(
         replace(REPORT.outputs[0], stage="history", state=StateReport(TALLIES, 3, is_whole=True)),
     ),
 )
-GATED_JOB = replace(STATE_JOB, stages=(GATED_STAGE, STATE_STAGE), to_check=(RESTORED,), why=Why.DRILL)
+GATED_JOB = replace(STATE_JOB, stages=(GATED_STAGE, STATE_STAGE), to_check=(RESTORED,), why=Why.RESTORE_TEST)
 GATED_REPORT = replace(STATE_REPORT, checks=(CHECK_REPORT, replace(CHECK_REPORT, is_same=True, argument="history")))
 CHECKPOINT = Checkpoint(
     dataflow="flight_delays",

@@ -21,7 +21,7 @@ from weir.formats.checks import Outcome
 from weir.formats.codec import checkpoint_from_json, checkpoint_to_json
 from weir.formats.savepoint import SAVEPOINT
 from weir.integrity.expectation_checks import ask
-from weir.integrity.restore_test import drill
+from weir.integrity.restore_test import run_restore_test
 from weir.snapshots.savepoint import Asked, create
 from weir.store.seal import seal
 from weir.store.store import Store
@@ -133,7 +133,7 @@ def as_text(table):
 
 def drilled(world, spark, which):
     services, _ = world
-    return drill(services, "flow", which, Store.open, lambda job: check_all(job, spark, lambda _line: None))
+    return run_restore_test(services, "flow", which, Store.open, lambda job: check_all(job, spark, lambda _line: None))
 
 
 def failed(found):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from weir.coordination.services import Services
     from weir.formats.region_job import RegionJob, RegionReport
-    from weir.integrity.restore_test import Drilled
+    from weir.integrity.restore_test import RestoreTestReport
 
     Check = Callable[[RegionJob], RegionReport]
 
@@ -57,18 +57,21 @@ def verify_expectations(
 
 def _drills(
     services: Services, name: str | None, checkpoint: str | None, savepoint: str | None, check: Check
-) -> Sequence[Drilled]:
+) -> Sequence[RestoreTestReport]:
     """One after the other: each reads all of a dataflow's state."""
-    from weir.integrity.restore_test import dataflows_with_checkpoints, drill  # noqa: PLC0415  SQLAlchemy is slow
+    from weir.integrity.restore_test import dataflows_with_checkpoints, run_restore_test  # noqa: PLC0415  SQLAlchemy is slow
 
     if checkpoint == NEWEST:
-        return [drill(services, each, None, open_store, check) for each in dataflows_with_checkpoints(services, name)]
+        return [
+            run_restore_test(services, each, None, open_store, check)
+            for each in dataflows_with_checkpoints(services, name)
+        ]
     which = savepoint if checkpoint is None else checkpoint
     if checkpoint is not None and not checkpoint.isdigit():
         raise Misconfigured(f"--checkpoint {checkpoint}: expected a number, or {NEWEST}")
     if name is None and "/" not in (which or ""):
         raise Misconfigured(f"whose is it? `weir verify DATAFLOW --expectations` with the dataflow of {which}")
-    return [drill(services, name or "", which, open_store, check)]
+    return [run_restore_test(services, name or "", which, open_store, check)]
 
 
 def _checked(remote: str | None, job: RegionJob) -> RegionReport:
@@ -80,9 +83,9 @@ def _checked(remote: str | None, job: RegionJob) -> RegionReport:
         return checked(job, remote, os.environ, lambda done: progress.say(f"{done} of {total}"))
 
 
-def _told(drilled: Drilled) -> Looked:
-    done = "restored to a scratch place" if not drilled.problem else "it cannot be restored"
-    return Looked(f"{drilled.source}: {done}", drilled.checks, drilled.problem, drilled.is_recorded)
+def _told(report: RestoreTestReport) -> Looked:
+    done = "restored to a scratch place" if not report.problem else "it cannot be restored"
+    return Looked(f"{report.source}: {done}", report.checks, report.problem, report.is_recorded)
 
 
 def _asked(services: Services, name: str | None, check: Check) -> Looked:
