@@ -1,9 +1,9 @@
-"""The fire drill: whether a checkpoint or savepoint can be restored, found out by restoring it.
+"""The restore test: whether a checkpoint or savepoint can be restored, found out by restoring it.
 
 Invariant: it is restored by the code that restores it in earnest, as a fork, into a place that goes afterwards; of what
 is there nothing is changed but the ledger's record of what was found.
 
-What a drill restores. Invariant: one that is kept and cannot be read is a finding, not a mistake of who asks.
+What a restore test restores. Invariant: one that is kept and cannot be read is a finding, not a mistake of who asks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from weir.quality.rules import told
 from weir.quality.stored_checks import checking_job, checks_now, recorded_by, to_check
 from weir.snapshots.restore import Wish, restore
 from weir.snapshots.restored_results import makers_in, partitions_in
-from weir.snapshots.scratch import DrillPlace, drill_place
+from weir.snapshots.scratch import ScratchPlace, scratch_place
 from weir.snapshots.source import (
     OpenStore,
     Source,
@@ -58,12 +58,12 @@ RESTORABLE = "weir_restorable"
 """The built-in check that only a failure is told of: all files are there, with their sizes."""
 
 ROUNDS = 3
-"""How often the newest checkpoint may be subsumed under a drill."""
+"""How often the newest checkpoint may be subsumed under a restore test."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreTestReport:
-    """What a drill has found. `problem` says why nothing could be restored; it is empty if something was."""
+    """What a restore test has found. `problem` says why nothing could be restored; it is empty if something was."""
 
     dataflow: str
     source: str
@@ -134,7 +134,7 @@ def _restored_and_checked(
     services: Services, found: RestoreTestSource, source: Source, open_store: OpenStore, check: Check
 ) -> RestoreTestReport:
     made = source.checkpoint
-    with drill_place(services) as place:
+    with scratch_place(services) as place:
         _tell_of(place, source)
         try:
             restored = restore(place.services, Wish(made.dataflow, found.name, fork=place.dataflow), open_store)
@@ -150,7 +150,7 @@ def _restored_and_checked(
         )
 
 
-def _tell_of(place: DrillPlace, source: Source) -> None:
+def _tell_of(place: ScratchPlace, source: Source) -> None:
     """Let the ledger of the drill know what is restored; a savepoint needs no ledger."""
     if source.is_savepoint:
         return
@@ -161,7 +161,7 @@ def _tell_of(place: DrillPlace, source: Source) -> None:
         complete(session, made.dataflow, made.number, now)
 
 
-def _looked_at(services: Services, place: DrillPlace, source: Source, check: Check) -> tuple[CheckReport, ...]:
+def _looked_at(services: Services, place: ScratchPlace, source: Source, check: Check) -> tuple[CheckReport, ...]:
     """Compare all bytes of what was restored, and have Spark look at the rows of what is whole."""
     with place.services.ledger.transaction() as session:
         query = select(ResultRow).where(ResultRow.is_current).order_by(ResultRow.stage, ResultRow.subtask)
@@ -209,7 +209,7 @@ def _built_in(made: Checkpoint, of: PartitionId, digest: str, result: Expectatio
 
 
 def _to_check(
-    services: Services, place: DrillPlace, made: Checkpoint, manifest: Manifest, folder: str
+    services: Services, place: ScratchPlace, made: Checkpoint, manifest: Manifest, folder: str
 ) -> RestoredToCheck:
     pinned = topology_of(made.pinned).dataflow
     checks = checks_now(services, made.dataflow, pinned, manifest.stage, Why.RESTORE_TEST)
@@ -326,7 +326,7 @@ def is_still_kept(services: Services, found: RestoreTestSource) -> bool:
 
 
 def dataflows_with_checkpoints(services: Services, name: str | None) -> tuple[str, ...]:
-    """The dataflows that a drill without further words is about: all that keep state, or the one of that name.
+    """The dataflows that a restore test without further words is about: all that keep state, or the one of that name.
 
     Raises Misconfigured for one that the ledger does not know, or that keeps no state.
     """
@@ -335,7 +335,9 @@ def dataflows_with_checkpoints(services: Services, name: str | None) -> tuple[st
         if name is None:
             return tuple(sorted(kept))
         if session.get(DataflowRow, name) is None:
-            raise Misconfigured(f"the ledger knows no dataflow {name}; a drill is about a dataflow, not about a run")
+            raise Misconfigured(
+                f"the ledger knows no dataflow {name}; a restore test is about a dataflow, not about a run"
+            )
         pinned = [row.pinned for row in runs_of(session, name) if row.pinned is not None]
         keeps_state = any(topology_of(each).dataflow.keeps_state for each in pinned[-1:])
     if name not in kept:

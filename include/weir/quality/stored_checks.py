@@ -1,4 +1,4 @@
-"""What a stored result must be, for whoever looks at its rows again: as restored, in a drill, or because somebody asks.
+"""What a stored result must be, for whoever looks at its rows again: as restored, in a restore test, or because somebody asks.
 
 Invariant: the files are those that a reader of the result is given, whole; what they must come to is what was recorded
 when the rows were made, wherever that is known.

@@ -27,7 +27,7 @@ from weir.retention.orphan_rules import TEMPORARY
 from weir.retention.sweep_queries import is_expired
 from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
 from weir.retention.sweep_run import SINKS, RunSweep, sweep_checkpoints
-from weir.snapshots.scratch import DRILLS, dead_places
+from weir.snapshots.scratch import RESTORE_TESTS, abandoned_places
 from weir.store.errors import NotFound
 from weir.store.store import MARKER
 from weir.store.walk import FoundFile, files_below, folders_in
@@ -77,9 +77,9 @@ def tell_unknown_dataflows(services: Services, report: SweepReport, floor: timed
         files = files_below(services.store, [name])
         if _DOCTOR.fullmatch(name):
             _remove(services, report, floor, files, "left by a `weir doctor` that was killed")
-        elif name == DRILLS:
-            left = files_below(services.store, dead_places(services))
-            _remove(services, report, floor, left, "left by a drill that was killed")
+        elif name == RESTORE_TESTS:
+            left = files_below(services.store, abandoned_places(services))
+            _remove(services, report, floor, left, "left by a restore test that was killed")
         elif name == SINKS:
             _tell_unknown_sinks(services, report, known)
         elif name == PAGES:

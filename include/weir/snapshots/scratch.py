@@ -1,4 +1,4 @@
-"""Where a drill restores to: a ledger of its own, and a folder of the store that is nobody else's.
+"""Where a restore test restores to: a ledger of its own, and a folder of the store that is nobody else's.
 
 Invariant: nothing that was there before is changed, and what is written goes with the drill. One that was killed gives
 no sign of life any more: whoever comes by, the next drill or a sweep, removes what it has left.
@@ -30,20 +30,20 @@ from weir.store.files import Files, Room
 from weir.store.store import WORKERS, Store
 from weir.store.walk import folders_in
 
-DRILLS = "_drills"
-"""The folder of the store in which drills are: the name of no dataflow."""
+RESTORE_TESTS = "_drills"
+"""The folder of the store in which restore tests are: the name of no dataflow."""
 
 SIGN = "sign_of_life.txt"
-"""In the folder of a drill: when its process was last known to be there, and who it is."""
+"""In the folder of a restore test: when its process was last known to be there, and who it is."""
 
 _LOCAL = "weir-drill-"
-"""How the folder on this machine begins that has the ledger; the rest of its name is the drill's own."""
+"""How the folder on this machine begins that has the ledger; the rest of its name is the restore test's own."""
 
 _TIME = "%Y%m%dT%H%M%SZ"
 
 
 @dataclass(frozen=True, slots=True)
-class DrillPlace:
+class ScratchPlace:
     """`services` are those of a world of its own, in which `dataflow` can be made; `folder` is relative to the store.
 
     `id` is an attempt's, for what is computed there.
@@ -56,11 +56,11 @@ class DrillPlace:
 
 
 @contextmanager
-def drill_place(services: Services) -> Iterator[DrillPlace]:
-    """Give a place that goes when it is left; those of drills that were killed go first. Raises Retryable."""
-    remove_dead(services)
+def scratch_place(services: Services) -> Iterator[ScratchPlace]:
+    """Give a place that goes when it is left; those of restore tests that were killed go first. Raises Retryable."""
+    remove_abandoned(services)
     own = services.new_uuid().hex[:12]
-    folder, dataflow = f"{DRILLS}/{services.now():{_TIME}}-{own}", f"drill_{own}"
+    folder, dataflow = f"{RESTORE_TESTS}/{services.now():{_TIME}}-{own}", f"drill_{own}"
     services.store.create(f"{folder}/{SIGN}", _sign(services))
     ended = threading.Event()
     renewing = threading.Thread(target=_renew, args=(services, folder, ended), name=f"weir: {folder}", daemon=True)
@@ -70,7 +70,7 @@ def drill_place(services: Services) -> Iterator[DrillPlace]:
         ledger = Ledger.open(f"sqlite:///{local / 'ledger.db'}")
         try:
             store = ScratchStore(services.store, dataflow, folder)
-            yield DrillPlace(replace(services, ledger=ledger, store=store), dataflow, folder, f"t0000-{own}")
+            yield ScratchPlace(replace(services, ledger=ledger, store=store), dataflow, folder, f"t0000-{own}")
         finally:
             ledger.close()
     finally:
@@ -80,9 +80,9 @@ def drill_place(services: Services) -> Iterator[DrillPlace]:
         services.store.delete_folder(folder)
 
 
-def remove_dead(services: Services) -> tuple[str, ...]:
-    """Remove what drills have left that give no sign of life any more; answers their folders. Raises Retryable."""
-    dead = dead_places(services)
+def remove_abandoned(services: Services) -> tuple[str, ...]:
+    """Remove what restore tests have left that give no sign of life any more; answers their folders. Raises Retryable."""
+    dead = abandoned_places(services)
     for each in dead:
         services.store.delete_folder(each)
         for local in Path(tempfile.gettempdir()).glob(f"{_LOCAL}{each.rpartition('-')[2]}-*"):
@@ -90,14 +90,14 @@ def remove_dead(services: Services) -> tuple[str, ...]:
     return dead
 
 
-def dead_places(services: Services) -> tuple[str, ...]:
-    """The folders of drills that have given no sign of life for an hour. Raises Retryable."""
-    places = [f"{DRILLS}/{name}" for name in folders_in(services.store, DRILLS)]
+def abandoned_places(services: Services) -> tuple[str, ...]:
+    """The folders of restore tests that have given no sign of life for an hour. Raises Retryable."""
+    places = [f"{RESTORE_TESTS}/{name}" for name in folders_in(services.store, RESTORE_TESTS)]
     return tuple(each for each in places if _last_sign(services, each) + LEASE <= services.now())
 
 
 def _last_sign(services: Services, folder: str) -> datetime:
-    """When a drill was last known to be at work; one that was killed while it was removed has no sign any more."""
+    """When a restore test was last known to be at work; one that was killed while it was removed has no sign any more."""
     try:
         said = services.store.read(f"{folder}/{SIGN}").decode().partition(" ")[0]
         return datetime.fromisoformat(said)
@@ -186,5 +186,7 @@ class _ScratchFiles:
 
     def _own(self, action: str, path: str) -> str:
         if not self._is_own(path):
-            raise Internal(f"a drill was about to {action} {self.url}/{path}, which is not its own: nothing was done")
+            raise Internal(
+                f"a restore test was about to {action} {self.url}/{path}, which is not its own: nothing was done"
+            )
         return self.placed(path)

@@ -1,4 +1,4 @@
-"""The fire drill: a checkpoint is restored to a scratch place and looked at, and nothing else changes."""
+"""The restore test: a checkpoint is restored to a scratch place and looked at, and nothing else changes."""
 
 import shutil
 from datetime import timedelta
@@ -25,7 +25,7 @@ from weir.ledger.database.tables import (
 )
 from weir.retention.checkpoints import keep_checkpoints
 from weir.retention.sweep import sweep
-from weir.snapshots.scratch import DRILLS, SIGN, dead_places, drill_place
+from weir.snapshots.scratch import RESTORE_TESTS, SIGN, abandoned_places, scratch_place
 from weir.store.store import Store
 from weir.testing.fakes.ledgers import fast_folder
 
@@ -105,7 +105,7 @@ def test_spark_is_asked_about_what_was_restored_by_what_the_checkpoint_has_recor
 
     restore_test(days, check=check)
     (job,) = asked
-    assert job.report.startswith(f"{DRILLS}/")
+    assert job.report.startswith(f"{RESTORE_TESTS}/")
     history = {each.subtask: each for each in job.to_check if each.stage == "history"}
     (row, _) = rows_of(days, 3)
     root = days.store.spark_url("")
@@ -113,7 +113,9 @@ def test_spark_is_asked_about_what_was_restored_by_what_the_checkpoint_has_recor
     assert [file.path for file in history[0].state.files] == [f"{root}/{each.path}" for each in files_of(days, 3)]
     assert (history[0].key_groups, history[1].key_groups) == ((0, 63), (64, 127))
     offsets = [each for each in job.to_check if each.stage == "offsets"]
-    assert all(path.startswith(f"{root}/{DRILLS}/") for each in offsets for path in each.files)  # restored, so copied
+    assert all(
+        path.startswith(f"{root}/{RESTORE_TESTS}/") for each in offsets for path in each.files
+    )  # restored, so copied
 
 
 def test_what_was_found_is_recorded_of_the_results_that_the_checkpoint_was_made_of(days):
@@ -153,7 +155,7 @@ def test_a_damaged_file_is_found_and_named_and_spark_is_asked_about_the_rest(day
     assert ("history", 0, "weir_digest_as_recorded") not in outcomes(report)
     assert ("history", 1, "weir_digest_as_recorded") in outcomes(report)
     assert [row.outcome for row in recorded(days) if row.outcome != "passed"] == ["failed"]
-    assert rows_of(days, 3)[0].state == "finished"  # a drill only tells
+    assert rows_of(days, 3)[0].state == "finished"  # a restore test only tells
 
 
 @pytest.mark.parametrize("size", [0, None], ids=["truncated", "missing"])
@@ -174,7 +176,7 @@ def test_a_damaged_file_of_a_savepoint_is_found_where_it_is_copied(days):
     damage(days, next(path for path in files(days) if "_savepoints/day2/files/" in path))
     report = restore_test(days, f"{days.store.url}/ladder/_savepoints/day2")
     assert "is damaged: expected SHA-256" in report.problem
-    assert not any(path.startswith(DRILLS) for path in files(days))
+    assert not any(path.startswith(RESTORE_TESTS) for path in files(days))
 
 
 @pytest.mark.parametrize("damaged", [True, False])
@@ -227,8 +229,8 @@ def test_a_failure_of_spark_leaves_nothing_behind(days):
 
 
 def killed(world):
-    """What a drill leaves behind whose process is killed."""
-    with drill_place(world.services) as place:
+    """What a restore test leaves behind whose process is killed."""
+    with scratch_place(world.services) as place:
         place.services.store.create(f"{place.dataflow}/{EPOCHS[0]}/x/part-0.bin", b"rows")
         shutil.copytree(world.folder / "store" / place.folder, world.folder / "copy")
     shutil.copytree(world.folder / "copy", world.folder / "store" / place.folder)
@@ -238,11 +240,11 @@ def killed(world):
 def test_what_a_killed_drill_has_left_goes_with_the_next_one_and_not_before_an_hour(days):
     left = killed(days)
     restore_test(days)
-    assert dead_places(days.services) == ()
+    assert abandoned_places(days.services) == ()
     days.airflow.time += timedelta(hours=1)
-    assert dead_places(days.services) == (left,)
+    assert abandoned_places(days.services) == (left,)
     restore_test(days)
-    assert not any(path.startswith(DRILLS) for path in files(days))
+    assert not any(path.startswith(RESTORE_TESTS) for path in files(days))
 
 
 @pytest.mark.parametrize("is_removing", [False, True])
@@ -251,15 +253,15 @@ def test_a_sweep_removes_what_a_killed_drill_has_left(days, is_removing):
     if is_removing:
         days.store.delete(f"{left}/{SIGN}")
     report = sweep(days.services, is_full=True)
-    assert not any(DRILLS in each.path for each in report.unknown)
+    assert not any(RESTORE_TESTS in each.path for each in report.unknown)
     assert any(path.startswith(left) for path in files(days))
     days.airflow.time += timedelta(days=20_000)  # files have the time of this machine
     sweep(days.services, is_full=True)
-    assert not any(path.startswith(DRILLS) for path in files(days))
+    assert not any(path.startswith(RESTORE_TESTS) for path in files(days))
 
 
 def test_a_drill_cannot_touch_what_is_not_its_own(days):
-    with drill_place(days.services) as place:
+    with scratch_place(days.services) as place:
         store = place.services.store
         for touch in (
             partial(store.create, "ladder/x", b""),

@@ -1,6 +1,6 @@
 """`weir verify --expectations`: rows by the suites of their stages, and checkpoints by restoring them.
 
-Invariant: nothing is changed but the ledger's record of what was found; what a drill has written goes with it.
+Invariant: nothing is changed but the ledger's record of what was found; what a restore test has written goes with it.
 
 What checks have found, as a person or a program reads it. Invariant: each check has its line.
 """
@@ -44,7 +44,7 @@ def verify_expectations(
 ) -> bool:
     """Check committed results, or what a checkpoint or savepoint restores to; answers whether all is right."""
     if checkpoint is not None and savepoint is not None:
-        raise Misconfigured("a drill restores a checkpoint or a savepoint: name one of them")
+        raise Misconfigured("a restore test restores a checkpoint or a savepoint: name one of them")
     check = partial(_checked, remote)
     with opened_services() as services:
         if checkpoint is None and savepoint is None:
