@@ -18,7 +18,7 @@ from weir.formats.codec import manifest_from_json
 from weir.formats.content_check import ContentAnswer, ResultToCheck
 from weir.formats.manifest import Manifest
 from weir.formats.paths import MANIFEST
-from weir.integrity.verify import Outcome, Verified
+from weir.integrity.verify import VerifiedResult, VerifyOutcome
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.ledger.results import move
 from weir.ledger.runs import Run, dataflow_of, run_by_id
@@ -27,12 +27,12 @@ from weir.state.checkpoint_content import keyed_states
 from weir.store.worker_threads import in_parallel
 
 
-def contents_to_check(services: Services, found: Sequence[Verified]) -> tuple[ResultToCheck, ...]:
+def contents_to_check(services: Services, found: Sequence[VerifiedResult]) -> tuple[ResultToCheck, ...]:
     """What is to be asked about results whose bytes are right, by their numbers in the ledger. Raises Retryable.
 
     Not about those of a form of their run that it has no more: by what rule they were digested nobody knows.
     """
-    whole = [each for each in found if each.outcome in (Outcome.WHOLE, Outcome.BACK)]
+    whole = [each for each in found if each.outcome in (VerifyOutcome.WHOLE, VerifyOutcome.BACK)]
     with services.ledger.transaction() as session:
         pinned = {run: session.get_one(RunRow, run).pinned for run in {each.run for each in whole}}
         runs = {run: run_by_id(session, run) for run, pin in pinned.items() if pin is not None}
@@ -46,7 +46,7 @@ def contents_to_check(services: Services, found: Sequence[Verified]) -> tuple[Re
     return tuple(each for each in asked if each is not None)
 
 
-def _asked(services: Services, run: Run, each: Verified, manifest: Manifest) -> ResultToCheck | None:
+def _asked(services: Services, run: Run, each: VerifiedResult, manifest: Manifest) -> ResultToCheck | None:
     name, store = f"{each.stage}[{each.subtask}] of {each.run}", services.store
     if manifest.state is not None:
         state, _ = keyed_states(run.topology).get(each.stage, (None, ""))
@@ -77,12 +77,15 @@ def _asked(services: Services, run: Run, each: Verified, manifest: Manifest) -> 
 
 
 def with_contents(
-    services: Services, found: Sequence[Verified], asked: Iterable[ResultToCheck], answers: Iterable[ContentAnswer]
-) -> tuple[Verified, ...]:
+    services: Services,
+    found: Sequence[VerifiedResult],
+    asked: Iterable[ResultToCheck],
+    answers: Iterable[ContentAnswer],
+) -> tuple[VerifiedResult, ...]:
     """Put into quarantine what has another digest than was committed; answers `found` with what is known by now."""
     expected = {each.number: each.expected for each in asked}
     said = {each.number: each for each in answers}
-    by_dataflow: dict[str, list[Verified]] = {}
+    by_dataflow: dict[str, list[VerifiedResult]] = {}
     for each in found:
         by_dataflow.setdefault(dataflow_of(each.run), []).append(each)
     judged = []
@@ -95,14 +98,16 @@ def with_contents(
     return tuple(judged)
 
 
-def _judged(session: Session, services: Services, verified: Verified, expected: str, answer: ContentAnswer) -> Verified:
+def _judged(
+    session: Session, services: Services, verified: VerifiedResult, expected: str, answer: ContentAnswer
+) -> VerifiedResult:
     if answer.digest is None:
-        return replace(verified, outcome=Outcome.UNREADABLE, detail=answer.error)
+        return replace(verified, outcome=VerifyOutcome.UNREADABLE, detail=answer.error)
     if answer.digest == expected:
         return verified
     row = session.get(ResultRow, verified.result)
     if row is None or row.state != PartitionState.FINISHED.value:
-        return replace(verified, outcome=Outcome.GONE)
+        return replace(verified, outcome=VerifyOutcome.GONE)
     detail = f"its bytes are as committed, but the digest of its rows is {answer.digest}, expected {expected}"
     move(session, row, PartitionState.QUARANTINED, detail, services.now())
     row.verified_at = None
@@ -110,4 +115,4 @@ def _judged(session: Session, services: Services, verified: Verified, expected: 
         # What was made from it is not taken for valid any more without a look.
         session.get_one(RunRow, row.run).closed_at = None
     loss = Loss(row.run, row.stage, row.subtask, row.layout, row.attempt, Fault.STALE, f"it is quarantined: {detail}")
-    return replace(verified, outcome=Outcome.QUARANTINED, detail=detail, loss=loss)
+    return replace(verified, outcome=VerifyOutcome.QUARANTINED, detail=detail, loss=loss)

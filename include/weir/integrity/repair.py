@@ -14,7 +14,7 @@ from enum import Enum
 from weir.coordination.services import Services
 from weir.errors import Conflict, Loss, Misconfigured
 from weir.integrity.records import Misfit
-from weir.integrity.verify import Outcome, Verified
+from weir.integrity.verify import VerifiedResult, VerifyOutcome
 from weir.ledger.database.tables import RunRow
 from weir.ledger.runs import run_by_id
 from weir.recovery.failovers import FailoverKind, record_failover
@@ -50,11 +50,15 @@ class Repair:
         return f"{self.run} {self.answer.value}: {self.said}"
 
 
-def repaired(services: Services, found: Iterable[Verified], misfits: Iterable[Misfit] = ()) -> tuple[Repair, ...]:
+def repaired(services: Services, found: Iterable[VerifiedResult], misfits: Iterable[Misfit] = ()) -> tuple[Repair, ...]:
     """Have all runs made whole of which something current, or published, was found bad. Raises Retryable."""
     lost: dict[str, list[Loss]] = defaultdict(list)
     for each in found:
-        if each.outcome in (Outcome.LOST, Outcome.QUARANTINED) and each.is_current and each.loss is not None:
+        if (
+            each.outcome in (VerifyOutcome.LOST, VerifyOutcome.QUARANTINED)
+            and each.is_current
+            and each.loss is not None
+        ):
             lost[each.run].append(each.loss)
     unpublished = {each.run: f"{each.path}: {each.detail}" for each in misfits if each.is_published}
     runs = sorted(lost.keys() | unpublished.keys())

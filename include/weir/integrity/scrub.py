@@ -24,7 +24,7 @@ from weir.integrity.verification_queries import (
     scrubbed_until,
     undecided_losses,
 )
-from weir.integrity.verify import BAD, Outcome, Pages, Verified, known_lost, verify_results
+from weir.integrity.verify import BAD, Pages, VerifiedResult, VerifyOutcome, known_lost, verify_results
 from weir.ledger.database.tables import DataflowRow, ResultRow
 from weir.recovery.pending_clears import settle
 from weir.units import told_size
@@ -42,7 +42,7 @@ class Scrubbed:
     dataflow: str
     results: int
     bytes: int
-    bad: tuple[Verified, ...] = ()
+    bad: tuple[VerifiedResult, ...] = ()
     misfits: tuple[Misfit, ...] = ()
     repairs: tuple[Repair, ...] = ()
     is_settled: bool = True
@@ -82,7 +82,7 @@ def scrub_dataflow(services: Services, clearer: Clearer, dataflow: str, now: dat
     bad = tuple(each for each in found if each.outcome in BAD)
     misfits = published_misfits(services, {each.run for each in found})
     repairs = repaired(services, _undecided(services, dataflow), misfits) if services.life.scrub_repair else ()
-    read = [each for each in found if each.outcome is not Outcome.GONE]
+    read = [each for each in found if each.outcome is not VerifyOutcome.GONE]
     is_settled = not any(each.owed for each in repairs) or _is_settled(services, clearer, dataflow)
     return Scrubbed(
         dataflow=dataflow,
@@ -119,7 +119,7 @@ def _size(row: ResultRow) -> int:
     return max(row.bytes, 1)
 
 
-def _undecided(services: Services, dataflow: str) -> list[Verified]:
+def _undecided(services: Services, dataflow: str) -> list[VerifiedResult]:
     """What is lost and not decided: what was found just now, and what was when nobody came to repair it."""
     with services.ledger.transaction() as session:
         rows = undecided_losses(session, dataflow, services.now() - _FORGOTTEN)

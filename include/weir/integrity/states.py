@@ -25,7 +25,7 @@ from weir.formats.content_check import ContentAnswer, ResultToCheck
 from weir.formats.manifest import DataFile
 from weir.formats.paths import checkpoint_path
 from weir.integrity.records import Misfit, asked
-from weir.integrity.verify import Verified
+from weir.integrity.verify import VerifiedResult
 from weir.ledger.checkpoints import abandon, is_retained
 from weir.ledger.database.tables import CheckpointRow, CompactionRow
 from weir.ledger.runs import dataflow_of, epoch_of_run
@@ -58,7 +58,7 @@ class StateCopy:
 
 
 def state_copies(
-    services: Services, runs: Sequence[str], found: Iterable[Verified], asked: Sequence[ResultToCheck]
+    services: Services, runs: Sequence[str], found: Iterable[VerifiedResult], asked: Sequence[ResultToCheck]
 ) -> tuple[StateCopy, ...]:
     """What is to be asked about compactions of the results that are `asked` about, and about retained checkpoints.
 
@@ -82,7 +82,7 @@ def _files(asked: ResultToCheck) -> object:
 
 
 def _compacted(
-    services: Services, runs: Sequence[str], found: Iterable[Verified], asked: Iterable[ResultToCheck]
+    services: Services, runs: Sequence[str], found: Iterable[VerifiedResult], asked: Iterable[ResultToCheck]
 ) -> Iterator[StateCopy]:
     of_states = {each.number: each for each in asked if each.state is not None}
     with services.ledger.transaction() as session:

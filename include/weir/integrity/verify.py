@@ -37,7 +37,7 @@ class Pages(Enum):
     NEW = "those that have never been verified"
 
 
-class Outcome(Enum):
+class VerifyOutcome(Enum):
     """What has been found of a result."""
 
     WHOLE = "whole"
@@ -60,12 +60,12 @@ class Outcome(Enum):
 VERIFIED = (PartitionState.FINISHED, PartitionState.LOST)
 """The states of results that are worth reading again; of those that are lost, the bytes may be back."""
 
-BAD = frozenset(Outcome) - {Outcome.WHOLE, Outcome.BACK, Outcome.GONE}
+BAD = frozenset(VerifyOutcome) - {VerifyOutcome.WHOLE, VerifyOutcome.BACK, VerifyOutcome.GONE}
 """The outcomes that are told of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
+class VerifiedResult:
     """One result, what was found of it, and if that is bad, what exactly."""
 
     result: int
@@ -77,7 +77,7 @@ class Verified:
     folder: str
     bytes: int
     is_current: bool
-    outcome: Outcome
+    outcome: VerifyOutcome
     detail: str = ""
     loss: Loss | None = None
 
@@ -92,7 +92,7 @@ def verify_results(
     what: str,
     watch: Watch = lambda _bytes: None,
     pages: Pages = Pages.ALL,
-) -> Iterator[Verified]:
+) -> Iterator[VerifiedResult]:
     """Compare all bytes of results that the ledger calls finished or lost, and write down what is found, bit by bit.
 
     `what` reads them, for a person who is told why a result stays. Raises Retryable where the store does not answer.
@@ -134,7 +134,7 @@ def _batches(rows: list[ResultRow]) -> Iterator[list[ResultRow]]:
 
 def _written_down(
     services: Services, dataflow: str, batch: Sequence[ResultRow], found: Mapping[PartitionRef, Manifest | Loss]
-) -> list[Verified]:
+) -> list[VerifiedResult]:
     losses = [answer for answer in found.values() if isinstance(answer, Loss)]
     if losses:
         release(services, dataflow, sorted({loss.run for loss in losses}))
@@ -143,38 +143,38 @@ def _written_down(
         now = results_by_number(session, [row.id for row in batch])
         answers = [(row, now.get(row.id), found.get(reference(row))) for row in batch]
         verified = [_judged(session, services, *each) for each in answers]
-        whole = [each.result for each in verified if each.outcome in (Outcome.WHOLE, Outcome.BACK)]
+        whole = [each.result for each in verified if each.outcome in (VerifyOutcome.WHOLE, VerifyOutcome.BACK)]
         mark_verified(session, whole, services.now())
     return verified
 
 
 def _judged(
     session: Session, services: Services, row: ResultRow, now: ResultRow | None, answer: Manifest | Loss | None
-) -> Verified:
+) -> VerifiedResult:
     if now is None or answer is None:
-        return _verified(row, Outcome.GONE)
+        return _verified(row, VerifyOutcome.GONE)
     state = PartitionState(now.state)
     if isinstance(answer, Loss):
-        outcomes = {PartitionState.LOST: Outcome.LOST, PartitionState.RELEASED: Outcome.UNNEEDED}
-        return _verified(now, outcomes.get(state, Outcome.GONE), f"{answer.fault.value}, {answer.detail}", answer)
+        outcomes = {PartitionState.LOST: VerifyOutcome.LOST, PartitionState.RELEASED: VerifyOutcome.UNNEEDED}
+        return _verified(now, outcomes.get(state, VerifyOutcome.GONE), f"{answer.fault.value}, {answer.detail}", answer)
     if state not in (PartitionState.LOST, PartitionState.FINISHED):
-        return _verified(now, Outcome.GONE)
+        return _verified(now, VerifyOutcome.GONE)
     otherwise = _otherwise(now, answer)
     if otherwise:
-        return _verified(now, Outcome.OTHERWISE, otherwise)
+        return _verified(now, VerifyOutcome.OTHERWISE, otherwise)
     if state is PartitionState.FINISHED:
-        return _verified(now, Outcome.WHOLE)
+        return _verified(now, VerifyOutcome.WHOLE)
     move(session, now, PartitionState.FINISHED, "all of its bytes are back, as they were written", services.now())
     now.fault = None
     session.get_one(RunRow, now.run).released_at = None  # it may have to be released now
-    return _verified(now, Outcome.BACK)
+    return _verified(now, VerifyOutcome.BACK)
 
 
-def known_lost(row: ResultRow) -> Verified:
+def known_lost(row: ResultRow) -> VerifiedResult:
     """What the ledger alone knows of a result that was found lost before."""
     fault = Fault(row.fault or Fault.MISSING.value)
     loss = Loss(row.run, row.stage, row.subtask, row.layout, row.attempt, fault, row.state_reason)
-    return _verified(row, Outcome.LOST, row.state_reason, loss)
+    return _verified(row, VerifyOutcome.LOST, row.state_reason, loss)
 
 
 def _otherwise(row: ResultRow, manifest: Manifest) -> str:
@@ -192,8 +192,8 @@ def _otherwise(row: ResultRow, manifest: Manifest) -> str:
     return f"ledger and manifest say different things: {', '.join(differing)}" if differing else ""
 
 
-def _verified(row: ResultRow, outcome: Outcome, detail: str = "", loss: Loss | None = None) -> Verified:
-    return Verified(
+def _verified(row: ResultRow, outcome: VerifyOutcome, detail: str = "", loss: Loss | None = None) -> VerifiedResult:
+    return VerifiedResult(
         result=row.id,
         run=row.run,
         stage=row.stage,

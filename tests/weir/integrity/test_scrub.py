@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from weir.errors import Retryable
 from weir.integrity.scrub import scrub
-from weir.integrity.verify import BAD, Outcome, verify_results
+from weir.integrity.verify import BAD, VerifyOutcome, verify_results
 from weir.ledger.database.tables import FailoverRow, LeaseRow, OwedClearRow, PublicationRow, ResultRow, RunRow
 from weir.settings import LifeSettings, RecoverySettings
 
@@ -69,7 +69,7 @@ def test_a_flipped_bit_of_a_kept_intermediate_is_made_again(closed):
     (bad,) = rows(closed, "joined", 1)
     flip(closed, bad)
     found = scrubbed(closed)
-    assert outcomes(found) == {("joined", 1): Outcome.LOST}
+    assert outcomes(found) == {("joined", 1): VerifyOutcome.LOST}
     assert [each.owed for each in found.repairs] == [1]
     closed.airflow.run_until_quiet()
     old, new = rows(closed, "joined", 1)
@@ -104,7 +104,7 @@ def let(world, hours):
 def test_with_scrub_repair_off_it_is_only_told(closed):
     closed.services = replace_life(closed, replace(EVERYTHING, scrub_repair=False))
     flip(closed, rows(closed, "joined", 1)[0])
-    assert outcomes(scrubbed(closed)) == {("joined", 1): Outcome.LOST}
+    assert outcomes(scrubbed(closed)) == {("joined", 1): VerifyOutcome.LOST}
     assert owed(closed) == []
 
 
@@ -116,7 +116,7 @@ def test_what_nobody_needs_is_released_and_not_repaired(world):
     let(world, 25)
     flip(world, rows(world, "joined", 1)[0])
     found = scrubbed(world)
-    assert outcomes(found) == {("joined", 1): Outcome.UNNEEDED}
+    assert outcomes(found) == {("joined", 1): VerifyOutcome.UNNEEDED}
     assert (rows(world, "joined", 1)[0].state, found.repairs, owed(world)) == ("released", (), [])
 
 
@@ -127,7 +127,7 @@ def test_inputs_that_were_released_are_made_again_with_it(world):
     world.services = replace_life(world, EVERYTHING)
     (bad,) = rows(world, "delays")
     flip(world, bad)
-    assert outcomes(scrubbed(world)) == {("delays", 0): Outcome.LOST}
+    assert outcomes(scrubbed(world)) == {("delays", 0): VerifyOutcome.LOST}
     world.airflow.run_until_quiet()
     new = rows(world, "delays")[-1]
     assert (new.digest, new.state, new.is_current) == (bad.digest, "finished", True)
@@ -140,7 +140,7 @@ def test_a_damaged_file_that_is_published_of_an_older_attempt_is_published_anew(
     assert [row.is_current for row in rows(closed, "delays")] == [False, True]
     flip(closed, old)
     found = scrubbed(closed)
-    assert outcomes(found) == {("delays", 0): Outcome.LOST}
+    assert outcomes(found) == {("delays", 0): VerifyOutcome.LOST}
     assert [each.owed for each in found.repairs] == [1]
     assert owed(closed) == ["weir_close"]
     closed.airflow.run_until_quiet()

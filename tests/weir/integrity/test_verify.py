@@ -8,7 +8,7 @@ from weir.formats.paths import MANIFEST
 from weir.integrity.content import contents_to_check, with_contents
 from weir.integrity.records import published_misfits, released_misfits
 from weir.integrity.repair import repaired
-from weir.integrity.verify import Outcome, verify_results
+from weir.integrity.verify import VerifyOutcome, verify_results
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.recovery.pending_clears import settle
 from weir.retention.release import delete_released, release
@@ -44,7 +44,7 @@ def test_what_is_read_is_not_released_until_it_has_been_read(closed):
     def watch(_bytes):
         seen.append(pressed(closed))
 
-    assert {each.outcome for each in verified(closed, watch)} == {Outcome.WHOLE}
+    assert {each.outcome for each in verified(closed, watch)} == {VerifyOutcome.WHOLE}
     assert seen
     assert not any(seen)
     assert len(pressed(closed)) == 8  # all but what is published
@@ -54,7 +54,7 @@ def test_what_was_released_meanwhile_is_no_finding(closed):
     before = rows(closed)
     pressed(closed)
     found = list(verify_results(closed.services, before, "a test"))
-    assert [each.stage for each in found if each.outcome is not Outcome.GONE] == ["delays"]
+    assert [each.stage for each in found if each.outcome is not VerifyOutcome.GONE] == ["delays"]
 
 
 def test_the_manifest_of_a_released_result_is_looked_at(closed):
@@ -77,12 +77,12 @@ def judged(world, stage, digest):
 
 def test_equal_digests_change_nothing(closed):
     found = judged(closed, "nothing", "")
-    assert {each.outcome for each in found} == {Outcome.WHOLE}
+    assert {each.outcome for each in found} == {VerifyOutcome.WHOLE}
 
 
 def test_what_has_other_rows_is_quarantined_and_nothing_made_from_it_is_valid(closed):
     found = judged(closed, "routes", "another")
-    assert [each.stage for each in found if each.outcome is Outcome.QUARANTINED] == ["routes"]
+    assert [each.stage for each in found if each.outcome is VerifyOutcome.QUARANTINED] == ["routes"]
     (row,) = rows(closed, "routes")
     assert (row.state, row.verified_at) == ("quarantined", None)
     with closed.ledger.transaction() as session:
@@ -109,7 +109,7 @@ def test_a_published_result_of_other_rows_is_published_anew_whoever_makes_it_aga
 
 def test_no_digest_is_no_doubt(closed):
     found = judged(closed, "routes", None)
-    assert [each.outcome for each in found if each.stage == "routes"] == [Outcome.UNREADABLE]
+    assert [each.outcome for each in found if each.stage == "routes"] == [VerifyOutcome.UNREADABLE]
     assert rows(closed, "routes")[0].state == "finished"
 
 

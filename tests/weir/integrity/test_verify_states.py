@@ -13,7 +13,7 @@ from weir.integrity.content import contents_to_check, with_contents
 from weir.integrity.repair import repaired
 from weir.integrity.states import state_copies, state_misfits
 from weir.integrity.verification_queries import results_to_verify, runs_named
-from weir.integrity.verify import VERIFIED, Outcome, verify_results
+from weir.integrity.verify import VERIFIED, VerifyOutcome, verify_results
 from weir.ledger.checkpoints import retained_checkpoints
 from weir.ledger.database.tables import CompactionRow, ResultRow
 from weir.recovery.pending_clears import settle
@@ -73,7 +73,7 @@ def checkpoints(world):
 
 def test_a_state_is_asked_about_with_all_its_files_as_of_its_epoch_and_lists_as_other_results(days):
     asked, copies, found, misfits = verify(days)
-    assert {each.outcome for each in found} == {Outcome.WHOLE}
+    assert {each.outcome for each in found} == {VerifyOutcome.WHOLE}
     assert misfits == ()
     history = [each for each in asked if each.name.startswith("history")]
     assert [len(each.state.files) for each in history] == [2, 3, 4]  # the first day is subsumed
@@ -98,7 +98,7 @@ def test_a_state_is_asked_about_with_all_its_files_as_of_its_epoch_and_lists_as_
 def test_a_state_of_other_rows_is_quarantined_and_made_again_with_all_that_went_on_from_it(days):
     before = [(row.digest, row.state) for row in rows(days, CURRENT)]
     *_, found, misfits = verify(days, lambda asked: "another" if EPOCHS[2] in asked.name else asked.expected)
-    bad = {each.stage for each in found if each.outcome is Outcome.QUARANTINED}
+    bad = {each.stage for each in found if each.outcome is VerifyOutcome.QUARANTINED}
     assert bad == {"flights", "known", "history", "offsets", "rates"}
     assert misfits == ()
     repaired(days.services, found)
@@ -110,7 +110,7 @@ def test_a_state_of_other_rows_is_quarantined_and_made_again_with_all_that_went_
 def test_a_compaction_of_other_rows_is_dropped_and_its_run_is_checkpointed_once_more_without_it(days):
     (compacted,) = rows(days, select(CompactionRow))
     *_, found, misfits = verify(days, lambda asked: "another" if "compacted" in asked.name else asked.expected)
-    assert {each.outcome for each in found} == {Outcome.WHOLE}
+    assert {each.outcome for each in found} == {VerifyOutcome.WHOLE}
     (misfit,) = misfits
     assert (misfit.run, misfit.path.endswith(compacted.attempt)) == (f"ladder@{EPOCHS[3]}", True)
     assert rows(days, select(CompactionRow)) == []

@@ -13,7 +13,7 @@ from weir.formats.codec import checkpoint_from_json
 from weir.formats.paths import checkpoint_path
 from weir.integrity.states import checkpoint_misfits
 from weir.integrity.verification_queries import results_to_verify
-from weir.integrity.verify import VERIFIED, Outcome, verify_results
+from weir.integrity.verify import VERIFIED, VerifyOutcome, verify_results
 from weir.ledger.checkpoints import checkpoints_of, retained_checkpoints
 from weir.ledger.database.tables import AttemptRow, ResultRow
 from weir.rebuild.rebuild import rebuild
@@ -243,7 +243,7 @@ def test_verifying_reads_the_files_that_epochs_share_and_tells_the_checkpoints_t
     with days.ledger.transaction() as session:
         results = results_to_verify(session, [f"ladder@{epoch}" for epoch in EPOCHS[:3]], VERIFIED)
     found = verify_results(days.services, [row for row in results if row.stage == "history"], "a test")
-    assert [each.outcome for each in found] == [Outcome.LOST] * 3
+    assert [each.outcome for each in found] == [VerifyOutcome.LOST] * 3
     days.store.delete(shared)
     said = [str(each) for each in checkpoint_misfits(days.services, [f"ladder@{EPOCHS[2]}"])]
     assert len(said) == 1

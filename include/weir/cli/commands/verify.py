@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from weir.formats.content_check import ResultToCheck
     from weir.integrity.records import Misfit
     from weir.integrity.repair import Repair
-    from weir.integrity.verify import Verified
+    from weir.integrity.verify import VerifiedResult
 
 
 EXIT_BAD = 1
@@ -197,11 +197,11 @@ class VerifyReport:
     """The runs that were looked at, what was found of each of their results, and what is wrong beside the data."""
 
     runs: tuple[str, ...]
-    verified: tuple[Verified, ...]
+    verified: tuple[VerifiedResult, ...]
     misfits: tuple[Misfit, ...]
 
     @property
-    def bad(self) -> tuple[Verified, ...]:
+    def bad(self) -> tuple[VerifiedResult, ...]:
         """The results that are not as they should be."""
         from weir.integrity.verify import BAD  # noqa: PLC0415  SQLAlchemy is slow to import
 
@@ -254,7 +254,7 @@ def tell(report: VerifyReport, repairs: Sequence[Repair], settled: str, *, as_js
             _line(run)
 
 
-def _table(bad: Iterable[Verified]) -> Table:
+def _table(bad: Iterable[VerifiedResult]) -> Table:
     table = Table("run", "result", "layout", "attempt", "bytes", "it is", "what was found")
     for each in bad:
         name = f"{each.stage}[{each.subtask}]"
@@ -268,7 +268,7 @@ def _shown(lines: list[str]) -> list[str]:
     return [*lines[:SHOWN], *more]
 
 
-def _to_json(each: Verified) -> dict[str, Any]:
+def _to_json(each: VerifiedResult) -> dict[str, Any]:
     found = {key: value for key, value in asdict(each).items() if key not in {"loss", "result"}}
     return found | {"outcome": each.outcome.value, "fault": each.loss.fault.value if each.loss else None}
 
