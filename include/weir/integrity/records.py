@@ -34,7 +34,7 @@ _ONLY_REBUILD = "Only a ledger that is built again will miss it: it will not kno
 
 
 @dataclass(frozen=True, slots=True)
-class Misfit:
+class Inconsistency:
     """Something beside the data that is not as the ledger says: where, what, and what mends it.
 
     `is_published` says that readers of what the run has published miss it, or are misled.
@@ -59,7 +59,7 @@ class _Version:
     is_newest: bool
 
 
-def published_misfits(services: Services, runs: Collection[str]) -> tuple[Misfit, ...]:
+def published_inconsistencies(services: Services, runs: Collection[str]) -> tuple[Inconsistency, ...]:
     """What is wrong with the pointers of published versions, and with the results that they name. Raises Retryable."""
     with services.ledger.transaction() as session:
         query = (
@@ -78,9 +78,12 @@ def published_misfits(services: Services, runs: Collection[str]) -> tuple[Misfit
         results = {row.folder: row for row in session.scalars(select(ResultRow).where(ResultRow.run.in_(runs)))}
     newest = {(row.run, row.sink): row.version for row, *_ in found}
     versions = [_Version(*each, each[0].version == newest[each[0].run, each[0].sink]) for each in found]
-    misfits = asked(services, versions, partial(_of_pointer, services.store))
+    inconsistencies = asked(services, versions, partial(_of_pointer, services.store))
     states = {folder: results[folder].state for folder in folders if folder in results}
-    return (*misfits, *(misfit for each in versions if each.is_newest for misfit in _of_results(each, states)))
+    return (
+        *inconsistencies,
+        *(inconsistency for each in versions if each.is_newest for inconsistency in _of_results(each, states)),
+    )
 
 
 def _is_going(session: Session, services: Services, row: PublicationRow, dataflow: str) -> bool:
@@ -89,7 +92,7 @@ def _is_going(session: Session, services: Services, row: PublicationRow, dataflo
     return kept is not None and row.published_at is not None and row.published_at + kept <= services.now()
 
 
-def released_misfits(services: Services, runs: Collection[str]) -> tuple[Misfit, ...]:
+def released_inconsistencies(services: Services, runs: Collection[str]) -> tuple[Inconsistency, ...]:
     """Manifests that are gone of results whose data was released; a ledger is built again with them.
 
     Raises Retryable.
@@ -100,25 +103,27 @@ def released_misfits(services: Services, runs: Collection[str]) -> tuple[Misfit,
     return asked(services, rows, partial(_of_manifest, services.store))
 
 
-def asked(services: Services, questions: Sequence[A], ask: Callable[[A], Misfit | None]) -> tuple[Misfit, ...]:
+def asked(
+    services: Services, questions: Sequence[A], ask: Callable[[A], Inconsistency | None]
+) -> tuple[Inconsistency, ...]:
     """Ask the store, and again where something is wrong. Raises Retryable where it does not answer definitely."""
     store = services.store
 
-    def ask_all(some: list[A]) -> list[Misfit | None]:
+    def ask_all(some: list[A]) -> list[Inconsistency | None]:
         return in_parallel(ask, some, store.workers)
 
     answers = asked_twice(store, services.store_id(), list(questions), ask_all, lambda answer: answer is not None)
     return tuple(each for each in answers if each is not None)
 
 
-def _of_pointer(store: Store, version: _Version) -> Misfit | None:
+def _of_pointer(store: Store, version: _Version) -> Inconsistency | None:
     row = version.row
     try:
         pointer = pointer_from_json(store.read(row.pointer))
     except NotFound:
         return _published(version, f"version {row.version} of {row.sink} was published here, found no such file")
     except Misconfigured as error:
-        return Misfit(row.run, row.pointer, str(error), "Nothing was changed")
+        return Inconsistency(row.run, row.pointer, str(error), "Nothing was changed")
     except (ValueError, KeyError, TypeError) as error:
         return _published(version, f"it cannot be read as the pointer of version {row.version} of {row.sink}: {error}")
     differing = ", ".join(_differences(version, pointer))
@@ -140,7 +145,7 @@ def _differences(version: _Version, pointer: Pointer) -> list[str]:
     return [f"{what} {ledger} and {stored}" for what, (ledger, stored) in said.items() if ledger != stored]
 
 
-def _of_results(version: _Version, states: Mapping[str, str]) -> Iterator[Misfit]:
+def _of_results(version: _Version, states: Mapping[str, str]) -> Iterator[Inconsistency]:
     """What is published may have been made again since; its own attempt's results must be there all the same."""
     for folder in version.row.folders or ():
         state = states.get(folder, "not known to the ledger")
@@ -148,21 +153,21 @@ def _of_results(version: _Version, states: Mapping[str, str]) -> Iterator[Misfit
             yield _published(version, f"version {version.row.version} of {version.row.sink} names {folder}: {state}")
 
 
-def _published(version: _Version, detail: str) -> Misfit:
+def _published(version: _Version, detail: str) -> Inconsistency:
     run = version.row.run
     if not version.is_newest:
-        return Misfit(run, version.row.pointer, detail, "Nobody reads this version who comes now")
+        return Inconsistency(run, version.row.pointer, detail, "Nobody reads this version who comes now")
     mend = f"Clear {CLOSE.name} of {run} in Airflow, and it publishes again; `weir verify {run} --repair` does it"
-    return Misfit(run, version.row.pointer, detail, mend, is_published=True)
+    return Inconsistency(run, version.row.pointer, detail, mend, is_published=True)
 
 
-def _of_manifest(store: Store, row: ResultRow) -> Misfit | None:
+def _of_manifest(store: Store, row: ResultRow) -> Inconsistency | None:
     path = f"{row.folder}/{MANIFEST}"
     try:
         found = hashlib.sha256(store.read(path)).hexdigest()
     except NotFound:
-        return Misfit(row.run, path, "the manifest of a released result, found no such file", _ONLY_REBUILD)
+        return Inconsistency(row.run, path, "the manifest of a released result, found no such file", _ONLY_REBUILD)
     if found == row.manifest_sha256:
         return None
     detail = f"the manifest of a released result: expected SHA-256 {row.manifest_sha256}, found {found}"
-    return Misfit(row.run, path, detail, _ONLY_REBUILD)
+    return Inconsistency(row.run, path, detail, _ONLY_REBUILD)

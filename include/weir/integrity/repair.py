@@ -13,7 +13,7 @@ from enum import Enum
 
 from weir.coordination.services import Services
 from weir.errors import Conflict, Loss, Misconfigured
-from weir.integrity.records import Misfit
+from weir.integrity.records import Inconsistency
 from weir.integrity.verify import VerifiedResult, VerifyOutcome
 from weir.ledger.database.tables import RunRow
 from weir.ledger.runs import run_by_id
@@ -50,7 +50,9 @@ class Repair:
         return f"{self.run} {self.answer.value}: {self.said}"
 
 
-def repaired(services: Services, found: Iterable[VerifiedResult], misfits: Iterable[Misfit] = ()) -> tuple[Repair, ...]:
+def repaired(
+    services: Services, found: Iterable[VerifiedResult], inconsistencies: Iterable[Inconsistency] = ()
+) -> tuple[Repair, ...]:
     """Have all runs made whole of which something current, or published, was found bad. Raises Retryable."""
     lost: dict[str, list[Loss]] = defaultdict(list)
     for each in found:
@@ -60,7 +62,7 @@ def repaired(services: Services, found: Iterable[VerifiedResult], misfits: Itera
             and each.loss is not None
         ):
             lost[each.run].append(each.loss)
-    unpublished = {each.run: f"{each.path}: {each.detail}" for each in misfits if each.is_published}
+    unpublished = {each.run: f"{each.path}: {each.detail}" for each in inconsistencies if each.is_published}
     runs = sorted(lost.keys() | unpublished.keys())
     return tuple(repair(services, run, lost.get(run, ()), unpublished.get(run, "")) for run in runs)
 

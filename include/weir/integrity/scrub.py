@@ -15,7 +15,7 @@ from sqlalchemy import select
 from weir.coordination.airflow import Clearer
 from weir.coordination.services import Services
 from weir.errors import WeirError
-from weir.integrity.records import Misfit, published_misfits
+from weir.integrity.records import Inconsistency, published_inconsistencies
 from weir.integrity.repair import Repair, repaired
 from weir.integrity.verification_queries import (
     bytes_at_rest,
@@ -43,7 +43,7 @@ class Scrubbed:
     results: int
     bytes: int
     bad: tuple[VerifiedResult, ...] = ()
-    misfits: tuple[Misfit, ...] = ()
+    inconsistencies: tuple[Inconsistency, ...] = ()
     repairs: tuple[Repair, ...] = ()
     is_settled: bool = True
 
@@ -51,7 +51,7 @@ class Scrubbed:
         """A few sentences."""
         said = [f"{self.results} result(s) read again, {told_size(self.bytes)}, {len(self.bad)} bad"]
         said += [f"{each.outcome.value}: {each}" for each in self.bad]
-        said += [str(each) for each in (*self.misfits, *self.repairs)]
+        said += [str(each) for each in (*self.inconsistencies, *self.repairs)]
         if not self.is_settled:
             said.append("the clears are owed, and whoever comes by carries them out")
         return "; ".join(said)
@@ -80,8 +80,8 @@ def scrub_dataflow(services: Services, clearer: Clearer, dataflow: str, now: dat
     wanted = _reserved(services, dataflow, now or services.now())
     found = list(verify_results(services, wanted, "weir scrub", pages=Pages.NEW))
     bad = tuple(each for each in found if each.outcome in BAD)
-    misfits = published_misfits(services, {each.run for each in found})
-    repairs = repaired(services, _undecided(services, dataflow), misfits) if services.life.scrub_repair else ()
+    inconsistencies = published_inconsistencies(services, {each.run for each in found})
+    repairs = repaired(services, _undecided(services, dataflow), inconsistencies) if services.life.scrub_repair else ()
     read = [each for each in found if each.outcome is not VerifyOutcome.GONE]
     is_settled = not any(each.owed for each in repairs) or _is_settled(services, clearer, dataflow)
     return Scrubbed(
@@ -89,7 +89,7 @@ def scrub_dataflow(services: Services, clearer: Clearer, dataflow: str, now: dat
         results=len(read),
         bytes=sum(each.bytes for each in read),
         bad=bad,
-        misfits=misfits,
+        inconsistencies=inconsistencies,
         repairs=repairs,
         is_settled=is_settled,
     )

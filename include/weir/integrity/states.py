@@ -24,7 +24,7 @@ from weir.formats.codec import checkpoint_from_json, state_files_from_plain
 from weir.formats.content_check import ContentAnswer, ResultToCheck
 from weir.formats.manifest import DataFile
 from weir.formats.paths import checkpoint_path
-from weir.integrity.records import Misfit, asked
+from weir.integrity.records import Inconsistency, asked
 from weir.integrity.verify import VerifiedResult
 from weir.ledger.checkpoints import abandon, is_retained
 from weir.ledger.database.tables import CheckpointRow, CompactionRow
@@ -123,9 +123,9 @@ def _states_of(services: Services, checkpoint: Checkpoint) -> Iterator[ResultToC
             )
 
 
-def state_misfits(
+def state_inconsistencies(
     services: Services, copies: Iterable[StateCopy], answers: Iterable[ContentAnswer]
-) -> tuple[Misfit, ...]:
+) -> tuple[Inconsistency, ...]:
     """Tell what has other rows than were committed, and have nobody go on from it. Raises Retryable."""
     said = {each.number: each for each in answers}
     found = []
@@ -137,7 +137,7 @@ def state_misfits(
     return tuple(each for each in found if each is not None)
 
 
-def _judged(session: Session, copy: StateCopy, answer: ContentAnswer) -> Misfit | None:
+def _judged(session: Session, copy: StateCopy, answer: ContentAnswer) -> Inconsistency | None:
     """None where nothing names these files any more: they may be deleted by now."""
     compaction = None if copy.compaction is None else session.get(CompactionRow, copy.compaction)
     query = select(CheckpointRow).where(CheckpointRow.id.in_(copy.checkpoints), is_retained())
@@ -146,14 +146,14 @@ def _judged(session: Session, copy: StateCopy, answer: ContentAnswer) -> Misfit 
         return None
     name = copy.asked.name
     if answer.digest is None:
-        return Misfit(copy.run, copy.path, f"nobody could digest {name}: {answer.error}", _LOOK)
+        return Inconsistency(copy.run, copy.path, f"nobody could digest {name}: {answer.error}", _LOOK)
     detail = f"the digest of the rows of {name} is {answer.digest}, expected {copy.asked.expected}"
     if compaction is None:
-        return Misfit(copy.run, copy.path, detail, _ANOTHER)
+        return Inconsistency(copy.run, copy.path, detail, _ANOTHER)
     session.delete(compaction)
     for row in checkpoints:
         abandon(row)
-    return Misfit(copy.run, copy.path, detail, _DROPPED)
+    return Inconsistency(copy.run, copy.path, detail, _DROPPED)
 
 
 _ANEW = "Upkeep gives it up, and checkpoints its run once more under a new number"
@@ -161,7 +161,7 @@ _REPAIR = "`weir verify --repair` has the state made again that is lost; then it
 _REBUILD = "Nothing was changed: `weir ledger rebuild` goes by what the store says"
 
 
-def checkpoint_misfits(services: Services, runs: Collection[str]) -> tuple[Misfit, ...]:
+def checkpoint_inconsistencies(services: Services, runs: Collection[str]) -> tuple[Inconsistency, ...]:
     """What is wrong with the retained checkpoints of some runs. Raises Retryable."""
     with services.ledger.transaction() as session:
         rows = retained_of_runs(session, runs)
@@ -180,18 +180,18 @@ def retained_of_runs(session: Session, runs: Collection[str]) -> list[Checkpoint
     return list(session.scalars(query.order_by(CheckpointRow.dataflow, CheckpointRow.number)))
 
 
-def _of_manifest(store: Store, row: CheckpointRow) -> Misfit | None:
+def _of_manifest(store: Store, row: CheckpointRow) -> Inconsistency | None:
     path = checkpoint_path(row.dataflow, row.number)
     try:
         found = checkpoint_from_json(store.read(path))
     except NotFound:
-        return Misfit(row.run, path, f"the manifest of checkpoint {row.number}, found no such file", _ANEW)
+        return Inconsistency(row.run, path, f"the manifest of checkpoint {row.number}, found no such file", _ANEW)
     except Misconfigured as error:
-        return Misfit(row.run, path, f"the manifest of checkpoint {row.number}: {error}", _ANEW)
+        return Inconsistency(row.run, path, f"the manifest of checkpoint {row.number}: {error}", _ANEW)
     if (found.number, found.run, fingerprint(found)) == (row.number, row.run, row.content):
         return None
     detail = f"ledger and manifest say different things of checkpoint {row.number}"
-    return Misfit(row.run, path, detail, _REBUILD)
+    return Inconsistency(row.run, path, detail, _REBUILD)
 
 
 def _files_of_checkpoint(store: Store, row: CheckpointRow) -> Iterator[tuple[CheckpointRow, str, DataFile]]:
@@ -203,9 +203,11 @@ def _files_of_checkpoint(store: Store, row: CheckpointRow) -> Iterator[tuple[Che
             yield row, f"{result.folder}/{each.name}", each
 
 
-def _of_file(store: Store, named: tuple[CheckpointRow, str, DataFile]) -> Misfit | None:
+def _of_file(store: Store, named: tuple[CheckpointRow, str, DataFile]) -> Inconsistency | None:
     row, path, file = named
     found = size_differs(store, path, file)
     return (
-        None if found is None else Misfit(row.run, path, f"checkpoint {row.number} names it: {found.detail}", _REPAIR)
+        None
+        if found is None
+        else Inconsistency(row.run, path, f"checkpoint {row.number} names it: {found.detail}", _REPAIR)
     )

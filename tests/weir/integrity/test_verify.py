@@ -6,7 +6,7 @@ from sqlalchemy import select
 from weir.formats.content_check import ContentAnswer, answer_from_json, request_from_json, request_to_json
 from weir.formats.paths import MANIFEST
 from weir.integrity.content import contents_to_check, with_contents
-from weir.integrity.records import published_misfits, released_misfits
+from weir.integrity.records import published_inconsistencies, released_inconsistencies
 from weir.integrity.repair import repaired
 from weir.integrity.verify import VerifyOutcome, verify_results
 from weir.ledger.database.tables import ResultRow, RunRow
@@ -59,11 +59,11 @@ def test_what_was_released_meanwhile_is_no_finding(closed):
 
 def test_the_manifest_of_a_released_result_is_looked_at(closed):
     pressed(closed)
-    assert released_misfits(closed.services, [RUN]) == ()
+    assert released_inconsistencies(closed.services, [RUN]) == ()
     gone, other = rows(closed, "joined")
     closed.store.delete(f"{gone.folder}/{MANIFEST}")
     closed.store.replace(f"{other.folder}/{MANIFEST}", b"{}")
-    found = released_misfits(closed.services, [RUN])
+    found = released_inconsistencies(closed.services, [RUN])
     assert [each.path for each in found] == [f"{gone.folder}/{MANIFEST}", f"{other.folder}/{MANIFEST}"]
 
 
@@ -99,10 +99,10 @@ def test_what_has_other_rows_is_quarantined_and_nothing_made_from_it_is_valid(cl
 
 def test_a_published_result_of_other_rows_is_published_anew_whoever_makes_it_again(closed):
     judged(closed, "delays", "another")
-    assert [each.is_published for each in published_misfits(closed.services, [RUN])] == [True]
+    assert [each.is_published for each in published_inconsistencies(closed.services, [RUN])] == [True]
     closed.airflow.clear_by_hand("scheduled__2013-01-01", "report-delays")
     closed.airflow.run_until_quiet()
-    assert published_misfits(closed.services, [RUN]) == ()
+    assert published_inconsistencies(closed.services, [RUN]) == ()
     newest = closed.store.list("_sinks/ladder/delays/20130101T000000Z")[-1][0]
     assert newest == "000002.json"
 

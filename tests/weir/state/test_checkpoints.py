@@ -11,7 +11,7 @@ from weir.dataflow import Dataflow, Stage, blocking, broadcast_state, keyed_stat
 from weir.errors import Misconfigured
 from weir.formats.codec import checkpoint_from_json
 from weir.formats.paths import checkpoint_path
-from weir.integrity.states import checkpoint_misfits
+from weir.integrity.states import checkpoint_inconsistencies
 from weir.integrity.verification_queries import results_to_verify
 from weir.integrity.verify import VERIFIED, VerifyOutcome, verify_results
 from weir.ledger.checkpoints import checkpoints_of, retained_checkpoints
@@ -226,13 +226,13 @@ def test_a_checkpoint_whose_manifest_is_gone_is_told_and_its_run_is_checkpointed
     run_days(days, 1, 2)
     days.store.delete(checkpoint_path("ladder", 1))
     runs = [f"ladder@{epoch}" for epoch in EPOCHS[:2]]
-    (misfit,) = checkpoint_misfits(days.services, runs)
+    (misfit,) = checkpoint_inconsistencies(days.services, runs)
     assert "the manifest of checkpoint 1, found no such file" in str(misfit)
     done = release_everywhere(days.services)
     done.require_whole()
     assert "checkpoint(s) 1 given up; checkpoint(s) 3 completed once more" in done.done["ladder"]
     assert retained(days) == [(2, 2), (3, 1)]
-    assert not checkpoint_misfits(days.services, runs)
+    assert not checkpoint_inconsistencies(days.services, runs)
 
 
 def test_verifying_reads_the_files_that_epochs_share_and_tells_the_checkpoints_that_miss_them(days):
@@ -245,7 +245,7 @@ def test_verifying_reads_the_files_that_epochs_share_and_tells_the_checkpoints_t
     found = verify_results(days.services, [row for row in results if row.stage == "history"], "a test")
     assert [each.outcome for each in found] == [VerifyOutcome.LOST] * 3
     days.store.delete(shared)
-    said = [str(each) for each in checkpoint_misfits(days.services, [f"ladder@{EPOCHS[2]}"])]
+    said = [str(each) for each in checkpoint_inconsistencies(days.services, [f"ladder@{EPOCHS[2]}"])]
     assert len(said) == 1
     assert f"checkpoint 3 names it: {shared}" in said[0]
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from weir.coordination.services import Services
     from weir.formats.content_check import ResultToCheck
-    from weir.integrity.records import Misfit
+    from weir.integrity.records import Inconsistency
     from weir.integrity.repair import Repair
     from weir.integrity.verify import VerifiedResult
 
@@ -95,8 +95,8 @@ def verify(
 
 
 def _verified(services: Services, name: str | None) -> VerifyReport:
-    from weir.integrity.records import published_misfits, released_misfits  # noqa: PLC0415
-    from weir.integrity.states import checkpoint_misfits  # noqa: PLC0415
+    from weir.integrity.records import published_inconsistencies, released_inconsistencies  # noqa: PLC0415
+    from weir.integrity.states import checkpoint_inconsistencies  # noqa: PLC0415
     from weir.integrity.verification_queries import results_to_verify, runs_named  # noqa: PLC0415
     from weir.integrity.verify import VERIFIED, verify_results  # noqa: PLC0415  SQLAlchemy is slow to import
 
@@ -107,9 +107,9 @@ def _verified(services: Services, name: str | None) -> VerifyReport:
     with byte_progress(f"verifying {len(rows)} result(s) of {len(runs)} run(s)", total) as watch:
         found = tuple(verify_results(services, rows, "weir verify", watch))
     misfits = (
-        *published_misfits(services, runs),
-        *released_misfits(services, runs),
-        *checkpoint_misfits(services, runs),
+        *published_inconsistencies(services, runs),
+        *released_inconsistencies(services, runs),
+        *checkpoint_inconsistencies(services, runs),
     )
     return VerifyReport(tuple(runs), found, misfits)
 
@@ -118,7 +118,7 @@ def _with_contents(services: Services, report: VerifyReport, remote: str | None)
     from weir.cli.programs import recomputed  # noqa: PLC0415  pyspark is slow to import
     from weir.coordination.read_leases import leased_reading, reader  # noqa: PLC0415
     from weir.integrity.content import contents_to_check, with_contents  # noqa: PLC0415
-    from weir.integrity.states import state_copies, state_misfits  # noqa: PLC0415
+    from weir.integrity.states import state_copies, state_inconsistencies  # noqa: PLC0415
     from weir.ledger.runs import dataflow_of  # noqa: PLC0415
 
     there: set[int] = set()
@@ -138,7 +138,7 @@ def _with_contents(services: Services, report: VerifyReport, remote: str | None)
                 answers.append(answer)
                 watch(sizes[answer.number])
         verified = with_contents(services, report.verified, results, answers)
-        misfits = state_misfits(services, copies, answers)
+        misfits = state_inconsistencies(services, copies, answers)
         return replace(report, verified=verified, misfits=(*report.misfits, *misfits))
 
 
@@ -198,7 +198,7 @@ class VerifyReport:
 
     runs: tuple[str, ...]
     verified: tuple[VerifiedResult, ...]
-    misfits: tuple[Misfit, ...]
+    misfits: tuple[Inconsistency, ...]
 
     @property
     def bad(self) -> tuple[VerifiedResult, ...]:
