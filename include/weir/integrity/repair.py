@@ -29,7 +29,7 @@ _ATTEMPTS = 3
 """How often a run may change while its repair is planned."""
 
 
-class Answered(Enum):
+class RepairOutcome(Enum):
     """What becomes of something bad."""
 
     REPAIRED = "is made again"
@@ -41,7 +41,7 @@ class Repair:
     """What follows for a run of which something is bad: how many task instances are to be cleared, or why none is."""
 
     run: str
-    answer: Answered
+    answer: RepairOutcome
     owed: int
     said: str
 
@@ -50,7 +50,7 @@ class Repair:
         return f"{self.run} {self.answer.value}: {self.said}"
 
 
-def repaired(
+def plan_repairs(
     services: Services, found: Iterable[VerifiedResult], inconsistencies: Iterable[Inconsistency] = ()
 ) -> tuple[Repair, ...]:
     """Have all runs made whole of which something current, or published, was found bad. Raises Retryable."""
@@ -110,7 +110,7 @@ def _carried_out(services: Services, answer: Answer) -> Repair:
     joined = plan.of(StepKind.JOINED)
     if not owed and not joined:
         return _left(run, _why_nothing(plan))
-    return Repair(run, Answered.REPAIRED, owed, plan.summary())
+    return Repair(run, RepairOutcome.REPAIRED, owed, plan.summary())
 
 
 def _why_nothing(plan: Plan) -> str:
@@ -118,4 +118,4 @@ def _why_nothing(plan: Plan) -> str:
 
 
 def _left(run: str, why: str) -> Repair:
-    return Repair(run, Answered.LEFT, 0, why)
+    return Repair(run, RepairOutcome.LEFT, 0, why)

@@ -16,7 +16,7 @@ from weir.coordination.airflow import Clearer
 from weir.coordination.services import Services
 from weir.errors import WeirError
 from weir.integrity.records import Inconsistency, published_inconsistencies
-from weir.integrity.repair import Repair, repaired
+from weir.integrity.repair import Repair, plan_repairs
 from weir.integrity.verification_queries import (
     bytes_at_rest,
     longest_unverified,
@@ -36,7 +36,7 @@ _FORGOTTEN = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scrubbed:
+class DataflowScrub:
     """What was read of one dataflow, what was bad, and what follows for the runs that need it."""
 
     dataflow: str
@@ -61,7 +61,7 @@ class Scrubbed:
 class ScrubReport:
     """What was scrubbed, by dataflow."""
 
-    dataflows: tuple[Scrubbed, ...]
+    dataflows: tuple[DataflowScrub, ...]
 
     def __str__(self) -> str:
         """One line a dataflow."""
@@ -75,16 +75,18 @@ def scrub(services: Services, clearer: Clearer, now: datetime | None = None) -> 
     return ScrubReport(tuple(scrub_dataflow(services, clearer, name, now) for name in names))
 
 
-def scrub_dataflow(services: Services, clearer: Clearer, dataflow: str, now: datetime | None = None) -> Scrubbed:
+def scrub_dataflow(services: Services, clearer: Clearer, dataflow: str, now: datetime | None = None) -> DataflowScrub:
     """Scrub one dataflow; what is bad and needed is made again, if `scrub_repair` says so. Raises Retryable."""
     wanted = _reserved(services, dataflow, now or services.now())
     found = list(verify_results(services, wanted, "weir scrub", pages=Pages.NEW))
     bad = tuple(each for each in found if each.outcome in BAD)
     inconsistencies = published_inconsistencies(services, {each.run for each in found})
-    repairs = repaired(services, _undecided(services, dataflow), inconsistencies) if services.life.scrub_repair else ()
+    repairs = (
+        plan_repairs(services, _undecided(services, dataflow), inconsistencies) if services.life.scrub_repair else ()
+    )
     read = [each for each in found if each.outcome is not VerifyOutcome.GONE]
     is_settled = not any(each.owed for each in repairs) or _is_settled(services, clearer, dataflow)
-    return Scrubbed(
+    return DataflowScrub(
         dataflow=dataflow,
         results=len(read),
         bytes=sum(each.bytes for each in read),
