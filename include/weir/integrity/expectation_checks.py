@@ -28,7 +28,7 @@ from weir.quality.stored_checks import checking_job, checks_now, recorded_in, to
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ExpectationsReport:
     """What was found in the current results of some runs whose stages have suites."""
 
     runs: tuple[str, ...]
@@ -40,7 +40,7 @@ class Asked:
         return all(each.outcome is not Outcome.FAILED for each in self.checks)
 
 
-def ask(services: Services, name: str | None, check: Check) -> Asked:
+def check_expectations(services: Services, name: str | None, check: Check) -> ExpectationsReport:
     """Check the current results of a run, of a dataflow, or of all, dataflow by dataflow.
 
     Raises Misconfigured for a name that is not known, or a suite that is missing or bad; Retryable; and what `check`
@@ -53,7 +53,7 @@ def ask(services: Services, name: str | None, check: Check) -> Asked:
     checks: list[CheckReport] = []
     for dataflow, of_dataflow in groupby([row for row in rows if row.run in flows], lambda row: dataflow_of(row.run)):
         checks += _asked(services, dataflow, list(of_dataflow), flows, check)
-    return Asked(tuple(runs), tuple(checks))
+    return ExpectationsReport(tuple(runs), tuple(checks))
 
 
 def _pinned(session: Session, run: str) -> dict[str, object] | None:

@@ -78,7 +78,7 @@ def published_inconsistencies(services: Services, runs: Collection[str]) -> tupl
         results = {row.folder: row for row in session.scalars(select(ResultRow).where(ResultRow.run.in_(runs)))}
     newest = {(row.run, row.sink): row.version for row, *_ in found}
     versions = [_Version(*each, each[0].version == newest[each[0].run, each[0].sink]) for each in found]
-    inconsistencies = asked(services, versions, partial(_of_pointer, services.store))
+    inconsistencies = confirmed(services, versions, partial(_of_pointer, services.store))
     states = {folder: results[folder].state for folder in folders if folder in results}
     return (
         *inconsistencies,
@@ -100,7 +100,7 @@ def released_inconsistencies(services: Services, runs: Collection[str]) -> tuple
     with services.ledger.transaction() as session:
         query = select(RunRow.id).where(RunRow.id.in_(runs), RunRow.expired_at.is_(None))
         rows = results_to_verify(session, list(session.scalars(query)), [PartitionState.RELEASED])
-    return asked(services, rows, partial(_of_manifest, services.store))
+    return confirmed(services, rows, partial(_of_manifest, services.store))
 
 
 def asked(

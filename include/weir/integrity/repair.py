@@ -50,7 +50,7 @@ class Repair:
         return f"{self.run} {self.answer.value}: {self.said}"
 
 
-def plan_repairs(
+def repair_runs(
     services: Services, found: Iterable[VerifiedResult], inconsistencies: Iterable[Inconsistency] = ()
 ) -> tuple[Repair, ...]:
     """Have all runs made whole of which something current, or published, was found bad. Raises Retryable."""

@@ -16,7 +16,7 @@ from weir.coordination.airflow import Clearer
 from weir.coordination.services import Services
 from weir.errors import WeirError
 from weir.integrity.records import Inconsistency, published_inconsistencies
-from weir.integrity.repair import Repair, plan_repairs
+from weir.integrity.repair import Repair, repair_runs
 from weir.integrity.verification_queries import (
     bytes_at_rest,
     longest_unverified,
@@ -82,7 +82,7 @@ def scrub_dataflow(services: Services, clearer: Clearer, dataflow: str, now: dat
     bad = tuple(each for each in found if each.outcome in BAD)
     inconsistencies = published_inconsistencies(services, {each.run for each in found})
     repairs = (
-        plan_repairs(services, _undecided(services, dataflow), inconsistencies) if services.life.scrub_repair else ()
+        repair_runs(services, _undecided(services, dataflow), inconsistencies) if services.life.scrub_repair else ()
     )
     read = [each for each in found if each.outcome is not VerifyOutcome.GONE]
     is_settled = not any(each.owed for each in repairs) or _is_settled(services, clearer, dataflow)

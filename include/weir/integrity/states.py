@@ -24,7 +24,7 @@ from weir.formats.codec import checkpoint_from_json, state_files_from_plain
 from weir.formats.content_check import ContentAnswer, ResultToCheck
 from weir.formats.manifest import DataFile
 from weir.formats.paths import checkpoint_path
-from weir.integrity.records import Inconsistency, asked
+from weir.integrity.records import Inconsistency, confirmed
 from weir.integrity.verify import VerifiedResult
 from weir.ledger.checkpoints import abandon, is_retained
 from weir.ledger.database.tables import CheckpointRow, CompactionRow
@@ -165,11 +165,11 @@ def checkpoint_inconsistencies(services: Services, runs: Collection[str]) -> tup
     """What is wrong with the retained checkpoints of some runs. Raises Retryable."""
     with services.ledger.transaction() as session:
         rows = retained_of_runs(session, runs)
-    of_manifests = asked(services, rows, partial(_of_manifest, services.store))
+    of_manifests = confirmed(services, rows, partial(_of_manifest, services.store))
     bad = {each.path for each in of_manifests}
     whole = [row for row in rows if checkpoint_path(row.dataflow, row.number) not in bad]
     files = [each for row in whole for each in _files_of_checkpoint(services.store, row)]
-    return (*of_manifests, *asked(services, files, partial(_of_file, services.store)))
+    return (*of_manifests, *confirmed(services, files, partial(_of_file, services.store)))
 
 
 def retained_of_runs(session: Session, runs: Collection[str]) -> list[CheckpointRow]:

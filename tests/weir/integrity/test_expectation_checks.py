@@ -16,7 +16,7 @@ from tests.weir.checking import (
 from weir.dataflow import expectations
 from weir.errors import Misconfigured
 from weir.formats.checks import Why
-from weir.integrity.expectation_checks import ask
+from weir.integrity.expectation_checks import check_expectations
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def day(world):
 
 
 def asked(world, name=None):
-    return ask(world.services, name, world.airflow.engine.run)
+    return check_expectations(world.services, name, world.airflow.engine.run)
 
 
 def test_what_the_stages_have_suites_for_is_checked_and_recorded(day):

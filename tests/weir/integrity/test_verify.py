@@ -7,7 +7,7 @@ from weir.formats.content_check import ContentAnswer, answer_from_json, request_
 from weir.formats.paths import MANIFEST
 from weir.integrity.content import contents_to_check, with_contents
 from weir.integrity.records import published_inconsistencies, released_inconsistencies
-from weir.integrity.repair import plan_repairs
+from weir.integrity.repair import repair_runs
 from weir.integrity.verify import VerifyOutcome, verify_results
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.recovery.pending_clears import settle
@@ -87,7 +87,7 @@ def test_what_has_other_rows_is_quarantined_and_nothing_made_from_it_is_valid(cl
     assert (row.state, row.verified_at) == ("quarantined", None)
     with closed.ledger.transaction() as session:
         assert session.get_one(RunRow, RUN).closed_at is None
-    (repair,) = plan_repairs(closed.services, found)
+    (repair,) = repair_runs(closed.services, found)
     assert repair.owed == 1
     settle(closed.services, closed.airflow)
     closed.airflow.run_until_quiet()

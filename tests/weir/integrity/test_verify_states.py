@@ -10,7 +10,7 @@ from tests.weir.keeping import aircraft, run_days
 from weir.dataflow import broadcast_state, list_state
 from weir.formats.content_check import ContentAnswer, request_from_json, request_to_json
 from weir.integrity.content import contents_to_check, with_contents
-from weir.integrity.repair import plan_repairs
+from weir.integrity.repair import repair_runs
 from weir.integrity.states import state_copies, state_inconsistencies
 from weir.integrity.verification_queries import results_to_verify, runs_named
 from weir.integrity.verify import VERIFIED, VerifyOutcome, verify_results
@@ -101,7 +101,7 @@ def test_a_state_of_other_rows_is_quarantined_and_made_again_with_all_that_went_
     bad = {each.stage for each in found if each.outcome is VerifyOutcome.QUARANTINED}
     assert bad == {"flights", "known", "history", "offsets", "rates"}
     assert inconsistencies == ()
-    plan_repairs(days.services, found)
+    repair_runs(days.services, found)
     settle(days.services, days.airflow)
     days.airflow.run_until_quiet()
     assert [(row.digest, row.state) for row in rows(days, CURRENT)] == before

@@ -20,7 +20,7 @@ from weir.dataflow import Dataflow, Stage, blocking, expectations, keyed_state, 
 from weir.formats.checks import Outcome
 from weir.formats.codec import checkpoint_from_json, checkpoint_to_json
 from weir.formats.savepoint import SAVEPOINT
-from weir.integrity.expectation_checks import ask
+from weir.integrity.expectation_checks import check_expectations
 from weir.integrity.restore_test import run_restore_test
 from weir.snapshots.savepoint import Asked, create
 from weir.store.seal import seal
@@ -168,7 +168,7 @@ def test_rows_that_are_not_as_they_were_are_found_although_all_bytes_agree(world
 
 def test_committed_results_are_checked_when_somebody_asks(world, spark):
     services, _ = world
-    found = ask(services, "flow", lambda job: check_all(job, spark, lambda _line: None))
+    found = check_expectations(services, "flow", lambda job: check_all(job, spark, lambda _line: None))
     assert {(each.stage, each.suite, each.outcome) for each in found.checks} == {
         ("history", "weir", Outcome.PASSED),
         ("history", "small", Outcome.PASSED),

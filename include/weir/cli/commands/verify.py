@@ -152,9 +152,9 @@ def _sizes(report: VerifyReport, asked: Iterable[ResultToCheck]) -> dict[int, in
 
 
 def _repaired(services: Services, report: VerifyReport) -> Sequence[Repair]:
-    from weir.integrity.repair import plan_repairs  # noqa: PLC0415
+    from weir.integrity.repair import repair_runs  # noqa: PLC0415
 
-    return plan_repairs(services, report.bad, report.misfits)
+    return repair_runs(services, report.bad, report.misfits)
 
 
 def _settled(services: Services, repairs: Sequence[Repair]) -> str:

@@ -89,9 +89,9 @@ def _told(report: RestoreTestReport) -> Looked:
 
 
 def _asked(services: Services, name: str | None, check: Check) -> Looked:
-    from weir.integrity.expectation_checks import ask  # noqa: PLC0415  SQLAlchemy is slow to import
+    from weir.integrity.expectation_checks import check_expectations  # noqa: PLC0415  SQLAlchemy is slow to import
 
-    found = ask(services, name, check)
+    found = check_expectations(services, name, check)
     return Looked(f"current results of {len(found.runs)} run(s) whose stages have suites", found.checks, "")
 
 
