@@ -28,11 +28,11 @@ from weir.formats.suite import Severity
 from weir.ledger.reads import record_reads
 from weir.ledger.results import NewResult, quarantine_results, record_losses
 from weir.ledger.snapshot import run_state
-from weir.quality.check_queries import Blamed, blamed_before, has_checks, record_checks
-from weir.quality.restored_checks import distrusted
-from weir.quality.rules import blamed_arguments, names_blamed, policy_of, told, warnings_of
+from weir.quality.check_queries import SuspectedInput, has_checks, previously_suspected, record_checks
+from weir.quality.restored_checks import restored_loss
+from weir.quality.rules import policy_of, suspected_arguments, suspected_names, told, warnings_of
 
-_Blamed = Mapping[int, tuple[Blamed, ...]]
+_Blamed = Mapping[int, tuple[SuspectedInput, ...]]
 """By the number of the report."""
 
 _NOBODY: _Blamed = types.MappingProxyType({})
@@ -124,18 +124,18 @@ def _blamed(services: Services, begun: Begun, reports: Sequence[CheckReport]) ->
     for number, report in enumerate(reports):
         read = tuple(each for each in _read_of_blamed(begun, report) if not is_of_restore(each.attempt))
         with services.ledger.transaction() as session:
-            before = blamed_before(session, begun.run.id, report.stage) if read else frozenset()
+            before = previously_suspected(session, begun.run.id, report.stage) if read else frozenset()
         found[number] = tuple(each for each in read if not any(each.is_equal_to(other) for other in before))
     return found
 
 
-def _read_of_blamed(begun: Begun, report: CheckReport) -> tuple[Blamed, ...]:
-    arguments = blamed_arguments(begun.run.dataflow, report.stage, names_blamed(report))
-    return tuple(dict.fromkeys(Blamed.of(read) for read in begun.reads if read.argument in arguments))
+def _read_of_blamed(begun: Begun, report: CheckReport) -> tuple[SuspectedInput, ...]:
+    arguments = suspected_arguments(begun.run.dataflow, report.stage, suspected_names(report))
+    return tuple(dict.fromkeys(SuspectedInput.of(read) for read in begun.reads if read.argument in arguments))
 
 
 def _losses(begun: Begun, reports: Sequence[CheckReport], blamed: _Blamed) -> tuple[Loss, ...]:
-    losses: dict[Blamed, Loss] = {}
+    losses: dict[SuspectedInput, Loss] = {}
     for number, report in enumerate(reports):
         for each in blamed.get(number, ()):
             detail = f"{told(report, report.violated)}. {begun.attempt.id} was made of it, and is in quarantine"
@@ -148,7 +148,7 @@ def _losses_of_restored(services: Services, reports: Sequence[CheckReport]) -> t
     if not reports:
         return ()
     with services.ledger.transaction() as session:
-        return tuple(distrusted(session, each) for each in reports)
+        return tuple(restored_loss(session, each) for each in reports)
 
 
 def _message(begun: Begun, failed: Sequence[CheckReport], policy: Policy | None, written: Sequence[str]) -> str:

@@ -31,7 +31,7 @@ _KNOWN = (Outcome.PASSED.value, Outcome.SAME.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blamed:
+class SuspectedInput:
     """An input partition that was distrusted, as it was read."""
 
     run: str
@@ -41,14 +41,14 @@ class Blamed:
     attempt: str
     digest: str
 
-    def is_equal_to(self, other: Blamed) -> bool:
+    def is_equal_to(self, other: SuspectedInput) -> bool:
         """Whether it is the same partition with the same rows, made by another attempt."""
         return self.attempt != other.attempt and replace(self, attempt=other.attempt) == other
 
     @staticmethod
-    def of(read: InputRead) -> Blamed:
+    def of(read: InputRead) -> SuspectedInput:
         """What was read of an input."""
-        return Blamed(
+        return SuspectedInput(
             run=read.run,
             stage=read.stage,
             subtask=read.subtask,
@@ -64,7 +64,7 @@ def record_checks(
     by_attempt: str,
     reports: Sequence[CheckReport],
     now: datetime,
-    blamed: Mapping[int, Iterable[Blamed]] | None = None,
+    blamed: Mapping[int, Iterable[SuspectedInput]] | None = None,
 ) -> None:
     """Write down what an attempt of `run` has found; `blamed` are the inputs that are distrusted, by report."""
     epochs = {run.id: run.epoch}
@@ -81,7 +81,7 @@ def enter_checks(
     by_attempt: str,
     reports: Sequence[CheckReport],
     now: datetime,
-    blamed: Mapping[int, Iterable[Blamed]] | None = None,
+    blamed: Mapping[int, Iterable[SuspectedInput]] | None = None,
 ) -> None:
     """Write down what was found in results of any runs, by `by_attempt` or by nobody's; `epochs` are the runs'."""
     for number, report in enumerate(reports):
@@ -176,19 +176,19 @@ def failed_checks(session: Session, by_attempts: Iterable[str]) -> dict[str, lis
     return found
 
 
-def blamed_before(session: Session, run: str, stage: str) -> frozenset[Blamed]:
+def previously_suspected(session: Session, run: str, stage: str) -> frozenset[SuspectedInput]:
     """The input partitions that were distrusted in a run because of a stage, whichever subtask of it has read them."""
     query = select(QualityCheckRow).where(
         QualityCheckRow.run == run,
         QualityCheckRow.stage == stage,
         QualityCheckRow.outcome == Outcome.FAILED.value,
     )
-    return frozenset(each for row in session.scalars(query) for each in blamed_by(row))
+    return frozenset(each for row in session.scalars(query) for each in suspected_inputs(row))
 
 
-def blamed_by(row: QualityCheckRow) -> tuple[Blamed, ...]:
+def suspected_inputs(row: QualityCheckRow) -> tuple[SuspectedInput, ...]:
     """The input partitions that were distrusted because of a check."""
-    return tuple(Blamed(**each) for each in row.blamed)
+    return tuple(SuspectedInput(**each) for each in row.blamed)
 
 
 _NOT_RIGHT = (Outcome.FAILED.value, Outcome.WARNED.value)

@@ -26,9 +26,9 @@ from weir.formats.suite import Suite
 from weir.ledger.attempts import Origin, attempts_ever_of, attempts_of
 from weir.ledger.database.tables import AttemptRow, QualityCheckRow
 from weir.ledger.reads import reads_of
-from weir.quality.check_queries import Blamed, blamed_by, failed_checks, passed_digests
+from weir.quality.check_queries import SuspectedInput, failed_checks, passed_digests, suspected_inputs
 from weir.quality.restored_checks import ChecksOf
-from weir.quality.rules import blamable
+from weir.quality.rules import input_names
 from weir.quality.suites import read_suite
 from weir.topology.regions import PartitionId, Topology
 
@@ -138,7 +138,7 @@ def _why(session: Session, registered: Registered, request: BeginRequest) -> Why
 
 
 def _require_known_inputs(registered: Registered, stage: Stage, suites: Iterable[Suite]) -> None:
-    known = blamable(registered.run.dataflow, stage.name)
+    known = input_names(registered.run.dataflow, stage.name)
     for suite in suites:
         for each in suite.expectations:
             unknown = [name for name in each.blames if name not in known]
@@ -181,7 +181,7 @@ def _require_worth_trying(
     rows = _last_failed(session, tries)
     if not rows or _has_changed(session, registered, state, suites, rows):
         return rows
-    blamed = [each for row in rows for each in blamed_by(row)]
+    blamed = [each for row in rows for each in suspected_inputs(row)]
     if blamed and all(_is_equal(state, each) for each in blamed):
         raise QualityFailed(_not_the_copy(rows, blamed), is_final=True)
     is_of_killed = len(tries) > 1 and (tries[-2].id, tries[-2].failure) == (rows[0].by_attempt, _KILLED)
@@ -205,7 +205,7 @@ def _has_changed(
     return not all(_has_same_rows(state.results.get(each.partition), each) for each in reads)
 
 
-def _has_same_rows(now: CurrentResult | None, was: ReadResult | Blamed) -> bool:
+def _has_same_rows(now: CurrentResult | None, was: ReadResult | SuspectedInput) -> bool:
     """Whether what is current is what was read. Where a digest leaves something out, rows may differ in just that."""
     if now is None or now.digest != was.digest:
         return False
@@ -228,13 +228,13 @@ def _starts_anew(row: AttemptRow) -> bool:
     return has_committed or row.origin == Origin.CLEARED_BY_PERSON.value
 
 
-def _is_equal(state: RunState, blamed: Blamed) -> bool:
+def _is_equal(state: RunState, blamed: SuspectedInput) -> bool:
     run = "" if blamed.run == state.run else blamed.run
     current = state.results.get(PartitionId(blamed.stage, blamed.subtask, blamed.layout, run))
     return current is not None and current.attempt != blamed.attempt and _has_same_rows(current, blamed)
 
 
-def _not_the_copy(rows: Iterable[QualityCheckRow], blamed: Sequence[Blamed]) -> str:
+def _not_the_copy(rows: Iterable[QualityCheckRow], blamed: Sequence[SuspectedInput]) -> str:
     named = ", ".join(dict.fromkeys(f"{each.stage}[{each.subtask}] of {each.run}" for each in blamed))
     return (
         f"the data is bad, not the copy: {named} was made again and is equal, and what is made from it has failed "

@@ -111,7 +111,7 @@ def _checkpoint(services: Services, source: RestoreRow | None) -> Checkpoint | N
     return None
 
 
-def distrusted(session: Session, report: CheckReport) -> Loss:
+def restored_loss(session: Session, report: CheckReport) -> Loss:
     """Why nobody may read a restored partition, by the check that it has failed, and what to restore instead."""
     run = report.run
     row = last_restore(session, dataflow_of(run), epoch_of_run(run))

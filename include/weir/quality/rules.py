@@ -30,7 +30,7 @@ def _policy(report: CheckReport, violated: ExpectationResult) -> Policy:
     return Policy.FAIL if report.policy is Policy.BACKTRACK and not violated.blames else report.policy
 
 
-def names_blamed(report: CheckReport) -> frozenset[str]:
+def suspected_names(report: CheckReport) -> frozenset[str]:
     """The inputs that the violated expectations of a check blame."""
     return frozenset(name for each in report.violated for name in each.blames)
 
@@ -65,13 +65,13 @@ def _told(result: ExpectationResult) -> str:
     return f"{result}, such as {examples}" if examples else str(result)
 
 
-def blamable(dataflow: Dataflow, stage: str) -> tuple[str, ...]:
+def input_names(dataflow: Dataflow, stage: str) -> tuple[str, ...]:
     """The names that an expectation of a stage may blame; those of a state blame what its keeper reads."""
     exchanges = _reader(dataflow, stage).exchanges
     return tuple(dict.fromkeys((*exchanges, *(each.stage for each in exchanges.values()))))
 
 
-def blamed_arguments(dataflow: Dataflow, stage: str, names: Collection[str]) -> frozenset[str]:
+def suspected_arguments(dataflow: Dataflow, stage: str, names: Collection[str]) -> frozenset[str]:
     """The arguments, each as STAGE.ARGUMENT, over which blamed inputs of `stage` are read from the store."""
     return frozenset(_read(dataflow, _reader(dataflow, stage), names))
 

@@ -21,7 +21,7 @@ from tests.weir.checking import (
 from weir.dataflow import Dataflow, Stage, blocking, cached, digest, expectations, pipelined, sink, source
 from weir.errors import Internal
 from weir.formats.codec import manifest_from_json
-from weir.quality.check_queries import blamed_by
+from weir.quality.check_queries import suspected_inputs
 from weir.restarts.strategy import FixedDelay
 from weir.testing.fakes.airflow import Killed
 from weir.testing.fakes.engine import FakeEngine
@@ -234,7 +234,7 @@ def test_what_is_blamed_is_made_again_and_if_it_is_equal_the_data_is_bad_not_the
     assert [row.failure for row in attempts(world, "clean")] == ["backtrack", "fatal"]
     assert NOT_NULL in attempts(world, "clean")[0].error
     (row,) = checks(world)
-    (blamed,) = blamed_by(row)
+    (blamed,) = suspected_inputs(row)
     assert (blamed.stage, blamed.attempt) == ("weather", attempts(world, "weather")[0].id)
     assert [len(each.runs) for each in world.airflow.tasks.values() if each.key.task_id == "raw"] == [1]
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from weir.dataflow.quality import Policy
 from weir.formats.checks import CheckReport, ExpectationResult, Outcome, Why
 from weir.formats.suite import Severity
-from weir.quality.rules import gate_results, names_blamed, policy_of, told, warnings_of
+from weir.quality.rules import gate_results, policy_of, suspected_names, told, warnings_of
 
 MET = ExpectationResult("expect_a", {"column": "k"}, Severity.FAIL, success=True)
 VIOLATED = replace(MET, success=False, rows=9, unexpected=2, examples=("x", None))
@@ -27,7 +27,7 @@ def test_the_strictest_policy_that_is_violated_counts():
 
 def test_what_blames_nobody_fails_under_backtrack():
     assert policy_of([report(Policy.BACKTRACK, BLAMING, VIOLATED)]) is Policy.FAIL
-    assert names_blamed(report(Policy.BACKTRACK, BLAMING, replace(MET, blames=("flights",)))) == {"weather"}
+    assert suspected_names(report(Policy.BACKTRACK, BLAMING, replace(MET, blames=("flights",)))) == {"weather"}
 
 
 def test_a_manifest_has_the_checks_of_its_own_rows_and_what_failed_elsewhere_in_its_region():
