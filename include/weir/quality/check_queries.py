@@ -195,7 +195,7 @@ _NOT_RIGHT = (Outcome.FAILED.value, Outcome.WARNED.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChecksAsked:
+class CheckFilter:
     """Which checks a person asks about; None is any. `epochs` is how many of the newest."""
 
     dataflow: str | None = None
@@ -206,7 +206,7 @@ class ChecksAsked:
     is_violated: bool = False
 
 
-def checks_asked(session: Session, asked: ChecksAsked) -> list[QualityCheckRow]:
+def find_checks(session: Session, asked: CheckFilter) -> list[QualityCheckRow]:
     """The checks that are asked about, by dataflow and epoch, the newest last."""
     query = _matching(asked)
     if asked.epochs is not None:
@@ -215,7 +215,7 @@ def checks_asked(session: Session, asked: ChecksAsked) -> list[QualityCheckRow]:
     return list(session.scalars(query.order_by(QualityCheckRow.dataflow, QualityCheckRow.epoch, QualityCheckRow.id)))
 
 
-def _matching(asked: ChecksAsked) -> Select[Any]:
+def _matching(asked: CheckFilter) -> Select[Any]:
     wanted = {"dataflow": asked.dataflow, "run": asked.run, "stage": asked.stage, "suite": asked.suite}
     query = select(QualityCheckRow)
     for name, value in wanted.items():
@@ -224,7 +224,7 @@ def _matching(asked: ChecksAsked) -> Select[Any]:
     return query.where(QualityCheckRow.outcome.in_(_NOT_RIGHT)) if asked.is_violated else query
 
 
-def _newest_epochs(session: Session, asked: ChecksAsked) -> list[str]:
+def _newest_epochs(session: Session, asked: CheckFilter) -> list[str]:
     epochs = _matching(asked).with_only_columns(QualityCheckRow.epoch).distinct()
     return list(session.scalars(epochs.order_by(QualityCheckRow.epoch.desc()).limit(asked.epochs)))
 
@@ -270,7 +270,7 @@ def may_have_page(row: QualityCheckRow) -> bool:
 # Pages
 
 
-def without_page(
+def checks_without_page(
     session: Session, most: int, *, runs: Collection[str] | None = None, by_attempt: str | None = None
 ) -> list[QualityCheckRow]:
     """The oldest checks that have no page: of some runs or of all; of an attempt only those that are not right.
@@ -289,13 +289,13 @@ def without_page(
     return list(session.scalars(query.order_by(QualityCheckRow.id).limit(most)))
 
 
-def with_page(session: Session, dataflow: str, most: int) -> list[QualityCheckRow]:
+def checks_with_page(session: Session, dataflow: str, most: int) -> list[QualityCheckRow]:
     """The newest checks of a dataflow that have a page, the newest first."""
     query = select(QualityCheckRow).where(QualityCheckRow.dataflow == dataflow, QualityCheckRow.page.is_not(None))
     return list(session.scalars(query.order_by(QualityCheckRow.id.desc()).limit(most)))
 
 
-def note_page(session: Session, number: int, path: str) -> bool:
+def record_page(session: Session, number: int, path: str) -> bool:
     """Write down where the page about a check is; answers whether the check is still known."""
     done = session.execute(update(QualityCheckRow).where(QualityCheckRow.id == number).values(page=path))
     return bool(getattr(done, "rowcount", 0))

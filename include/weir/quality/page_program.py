@@ -24,7 +24,7 @@ _START_SECONDS = 120.0
 _PAGE_SECONDS = 1.0
 
 
-def rendered(
+def render_pages(
     checks: Sequence[CheckToDocument], *, start_seconds: float = _START_SECONDS
 ) -> Iterator[tuple[int, bytes | str]]:
     """Have pages made: of each check its number, and the page, or why there is none. Raises Retryable."""

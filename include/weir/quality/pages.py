@@ -18,7 +18,7 @@ from weir.formats.codec import expectation_results_from_plain
 from weir.formats.paths import PAGES, index_path, page_path
 from weir.formats.quality_page import CheckToDocument
 from weir.ledger.database.tables import QualityCheckRow
-from weir.quality.check_queries import note_page, with_page, without_page
+from weir.quality.check_queries import checks_with_page, checks_without_page, record_page
 
 Render = Callable[[Sequence[CheckToDocument]], Iterator[tuple[int, bytes | str]]]
 """Makes pages: of each check its number, and the page, or why there is none."""
@@ -31,7 +31,7 @@ LISTED = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class PagesReport:
     """How many pages were made, where the newest is, and what hindered others."""
 
     pages: int = 0
@@ -52,15 +52,15 @@ def make_pages(
     runs: Collection[str] | None = None,
     by_attempt: str | None = None,
     most: int = BATCH,
-) -> Made:
+) -> PagesReport:
     """Make pages about the oldest checks that have none: of some runs or of all, or of what an attempt has found bad.
 
     Raises Retryable, and what `render` raises.
     """
     with services.ledger.transaction() as session:
-        rows = {row.id: row for row in without_page(session, most, runs=runs, by_attempt=by_attempt)}
+        rows = {row.id: row for row in checks_without_page(session, most, runs=runs, by_attempt=by_attempt)}
     if not rows:
-        return Made()
+        return PagesReport()
     problems, made = [], []
     for number, page in render([to_document(row) for row in rows.values()]):
         if isinstance(page, str):
@@ -70,7 +70,7 @@ def make_pages(
     for dataflow in sorted({rows[number].dataflow for number in made}):
         list_pages(services, dataflow)
     newest = _path(rows[max(made)]) if made else ""
-    return Made(len(made), newest, tuple(problems), is_all=len(rows) < most)
+    return PagesReport(len(made), newest, tuple(problems), is_all=len(rows) < most)
 
 
 def _keep(services: Services, row: QualityCheckRow, page: bytes) -> bool:
@@ -79,7 +79,7 @@ def _keep(services: Services, row: QualityCheckRow, page: bytes) -> bool:
     path = _path(row)
     services.store.replace(path, page)
     with services.ledger.transaction(row.dataflow) as session:
-        is_known = note_page(session, row.id, path)
+        is_known = record_page(session, row.id, path)
     if not is_known:
         services.store.delete(path)
     return is_known
@@ -88,7 +88,7 @@ def _keep(services: Services, row: QualityCheckRow, page: bytes) -> bool:
 def list_pages(services: Services, dataflow: str) -> None:
     """Write the list of a dataflow's pages. Raises Retryable."""
     with services.ledger.transaction() as session:
-        rows = with_page(session, dataflow, LISTED)
+        rows = checks_with_page(session, dataflow, LISTED)
     services.store.replace(index_path(dataflow), index_page(dataflow, rows))
 
 
