@@ -31,7 +31,7 @@ from weir.ledger.leases import renew_leases
 from weir.ledger.runs import dataflow_of
 from weir.recovery import pending_clears
 from weir.restarts.strategy import RestartStrategy
-from weir.retention.checkpoints import keep_checkpoints
+from weir.retention.checkpoints import maintain_checkpoints
 from weir.retention.release import Deleted, delete_released, release
 from weir.retention.space import reclaim_space_after_store_full
 from weir.retention.versions import expire_versions
@@ -114,7 +114,7 @@ class Coordinator:
         touched = None if runs is None else tuple(runs)
         if touched is None:
             expire_versions(self._services, dataflow)
-        keep_checkpoints(self._services, dataflow)
+        maintain_checkpoints(self._services, dataflow)
         release(self._services, dataflow, touched)
         return delete_released(self._services, dataflow, touched)
 

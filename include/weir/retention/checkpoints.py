@@ -54,7 +54,7 @@ from weir.store.worker_threads import in_parallel
 
 
 @dataclass(frozen=True, slots=True)
-class KeptCheckpoints:
+class CheckpointMaintenance:
     """What was done: numbers that were given up, completed anew and subsumed, and files that were deleted."""
 
     given_up: tuple[int, ...] = ()
@@ -71,20 +71,20 @@ class KeptCheckpoints:
         return "; ".join(said)
 
 
-def keep_checkpoints(services: Services, dataflow: str, *, is_thorough: bool = False) -> KeptCheckpoints:
+def maintain_checkpoints(services: Services, dataflow: str, *, is_thorough: bool = False) -> CheckpointMaintenance:
     """Do what is left to do for the checkpoints of a dataflow; if that is thorough, their manifests are looked at.
 
     Raises Retryable.
     """
     with services.ledger.transaction() as session:
         if session.scalar(select(CheckpointRow.id).where(CheckpointRow.dataflow == dataflow).limit(1)) is None:
-            return KeptCheckpoints()
+            return CheckpointMaintenance()
         is_pending = bool(pending_checkpoints(session, dataflow))
     given_up = _give_up(services, dataflow) if is_pending else ()
     given_up += _give_up_lost(services, dataflow) if is_thorough else ()
     completed = _complete_again(services, dataflow)
     subsumed = _subsume(services, dataflow)
-    return KeptCheckpoints(given_up, completed, subsumed, _delete(services, dataflow))
+    return CheckpointMaintenance(given_up, completed, subsumed, _delete(services, dataflow))
 
 
 def _give_up(services: Services, dataflow: str) -> tuple[int, ...]:

@@ -14,13 +14,13 @@ from weir.coordination.airflow import Clearer
 from weir.coordination.services import Services
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import DataflowRow
-from weir.retention.checkpoints import forget_compactions, keep_checkpoints
+from weir.retention.checkpoints import forget_compactions, maintain_checkpoints
 from weir.retention.expired_runs import expire_runs, note_deleted_runs
 from weir.retention.release import delete_released, release
 from weir.retention.sweep_queries import runs_to_sweep, settings_of
 from weir.retention.sweep_report import Garbage, SweepReport, Swept
 from weir.retention.sweep_run import RunSweep
-from weir.retention.unknown_folders import sweep_pages, sweep_strangers, tell_unknown_dataflows
+from weir.retention.unknown_folders import report_unknown_dataflows, sweep_pages, sweep_unknown_folders
 from weir.retention.versions import expire_versions
 
 RECENT = timedelta(days=2)
@@ -51,7 +51,7 @@ def sweep(
     for name in names if dataflow is None else [dataflow]:
         _sweep_dataflow(services, name, report, older_than, clearer, is_reclaiming=is_reclaiming)
     if is_full and dataflow is None:
-        tell_unknown_dataflows(services, report, older_than or services.life.orphan_age)
+        report_unknown_dataflows(services, report, older_than or services.life.orphan_age)
     return report
 
 
@@ -86,12 +86,12 @@ def _sweep_dataflow(
     for run in _runs(services, dataflow, since):
         of_runs.sweep(run)
     if report.is_full:
-        sweep_strangers(services, dataflow, of_runs, report)
+        sweep_unknown_folders(services, dataflow, of_runs, report)
         sweep_pages(services, dataflow, of_runs, report)
 
 
 def _keep_checkpoints(services: Services, dataflow: str, report: SweepReport) -> None:
-    for path in keep_checkpoints(services, dataflow, is_thorough=report.is_full).deleted:
+    for path in maintain_checkpoints(services, dataflow, is_thorough=report.is_full).deleted:
         report.deleted.append(Swept(Garbage.CHECKPOINT, path, 0, "no retained checkpoint names it"))
 
 

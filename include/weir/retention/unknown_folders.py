@@ -36,7 +36,7 @@ _READABLE: Final = frozenset({MANIFEST, RUN_RECORD, COPY_NAME})
 _DOCTOR: Final = re.compile(r"\.weir-doctor-[0-9a-f]{32}")
 
 
-def sweep_strangers(services: Services, dataflow: str, of_runs: RunSweep, report: SweepReport) -> None:
+def sweep_unknown_folders(services: Services, dataflow: str, of_runs: RunSweep, report: SweepReport) -> None:
     """Look at the epochs of a dataflow that no run of the ledger has. Raises Retryable."""
     store = services.store
     epochs = [each for each in folders_in(services.store, dataflow) if not each.startswith("_")]  # those are not epochs
@@ -66,7 +66,7 @@ def _sweep_epoch(of_runs: RunSweep, report: SweepReport, path: str, files: tuple
         of_runs.remove_file(each.path, each.bytes, "it is of a run that nobody knows, and no result")
 
 
-def tell_unknown_dataflows(services: Services, report: SweepReport, floor: timedelta) -> None:
+def report_unknown_dataflows(services: Services, report: SweepReport, floor: timedelta) -> None:
     """Tell which folders of the store are of no dataflow of the ledger. Raises Retryable."""
     found = folders_in(services.store, "")
     with services.ledger.transaction() as session:
@@ -83,7 +83,7 @@ def tell_unknown_dataflows(services: Services, report: SweepReport, floor: timed
         elif name == SINKS:
             _tell_unknown_sinks(services, report, known)
         elif name == PAGES:
-            tell_unknown_pages(services, report, known)
+            report_unknown_pages(services, report, known)
         else:
             why = f"the ledger knows no dataflow {name}: `weir ledger rebuild {name}` takes in what is whole"
             report.unknown.append(Kept(name, _bytes(files), why))
@@ -154,7 +154,7 @@ def sweep_pages(services: Services, dataflow: str, of_runs: RunSweep, report: Sw
             of_runs.remove_temporary((each.path, each.bytes) for each in found if _is_temporary_page(each))
 
 
-def tell_unknown_pages(services: Services, report: SweepReport, known: Collection[str]) -> None:
+def report_unknown_pages(services: Services, report: SweepReport, known: Collection[str]) -> None:
     """Tell of pages of dataflows that the ledger does not know. Raises Retryable."""
     for name in sorted(set(folders_in(services.store, PAGES)) - set(known)):
         found = files_below(services.store, [f"{PAGES}/{name}"])

@@ -23,7 +23,7 @@ from weir.ledger.database.tables import (
     ResultRow,
     RunRow,
 )
-from weir.retention.checkpoints import keep_checkpoints
+from weir.retention.checkpoints import maintain_checkpoints
 from weir.retention.sweep import sweep
 from weir.snapshots.scratch import RESTORE_TESTS, SIGN, abandoned_places, scratch_place
 from weir.store.store import Store
@@ -208,7 +208,7 @@ def test_a_checkpoint_that_is_subsumed_under_a_drill_is_not_called_bad(days):
         with days.ledger.transaction("ladder") as session:
             for row in session.scalars(select(CheckpointRow).where(CheckpointRow.number == 1)):
                 row.subsumed_at, row.subsumed_by = days.airflow.time, 3
-        keep_checkpoints(days.services, "ladder")
+        maintain_checkpoints(days.services, "ladder")
         days.airflow.engine.violated["restored history"] = ["weir_digest_as_recorded"]
         return days.airflow.engine.run(job)
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from weir.errors import Misconfigured, WeirError
 from weir.ledger.runs import runs_of
-from weir.retention.checkpoints import keep_checkpoints
+from weir.retention.checkpoints import maintain_checkpoints
 from weir.retention.sweep import sweep
 from weir.snapshots.restore import Wish, restore
 from weir.snapshots.savepoint import Asked, create, tidy
@@ -147,7 +147,7 @@ def _do(airflow: SimulatedAirflow, chore: Chore, *, is_reclaiming: bool) -> None
     if chore is Chore.RELEASE:
         airflow.collect(None, is_reclaiming=is_reclaiming)
     elif chore is Chore.CHECKPOINTS:
-        keep_checkpoints(airflow.services, airflow.flow.name)
+        maintain_checkpoints(airflow.services, airflow.flow.name)
     elif _has_begun(airflow):
         # With no regard to the age of what nobody knows: an attempt at work is known.
         is_dry, none = chore is Chore.DRY_SWEEP, timedelta()

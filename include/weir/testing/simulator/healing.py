@@ -13,7 +13,7 @@ from weir.execution.run_state import CLOSE
 from weir.formats.paths import MANIFEST
 from weir.ledger.runs import epoch_of, run_key, runs_of
 from weir.recovery.questions import Question, ask, carry_out_by_hand
-from weir.retention.checkpoints import keep_checkpoints
+from weir.retention.checkpoints import maintain_checkpoints
 from weir.store.published import published
 from weir.testing.fakes.dag import FakeTask
 from weir.testing.simulator.actors import FORK, Chore, complete_savepoints, housekeeper, run_fork
@@ -101,7 +101,7 @@ def _run_fork(world: World) -> None:
         require("what_a_fork_publishes_is_that_of_a_run_without_faults", _wrong(world))
         require("a_fork_is_full_once", _foreign(world, begun.run))
         for dataflow in (world.scene.flow.name, FORK):
-            keep_checkpoints(world.services, dataflow)
+            maintain_checkpoints(world.services, dataflow)
     require("all_is_valid_at_the_end", _not_good(world))
 
 
