@@ -47,7 +47,7 @@ from weir.ledger.results import move
 from weir.quality.check_queries import forget_checks
 from weir.retention.release import delete_released, release
 from weir.retention.release_queries import stored_results
-from weir.retention.sweep_queries import attempts_at_work, is_expired, runs_to_sweep
+from weir.retention.sweep_queries import is_expired, live_attempts, runs_to_sweep
 from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
 from weir.retention.unknown_folders import remove_pages
 from weir.settings import LifeSettings
@@ -75,7 +75,7 @@ def _expire(services: Services, dataflow: str, run: str, settings: LifeSettings,
     with services.ledger.transaction(dataflow) as session:
         row = session.get_one(RunRow, run)
         is_due = any(run == each for each, _ in runs_to_expire(session, dataflow, settings, now))
-        if not is_due or is_expired(session, row) or attempts_at_work(session, row, settings, now):
+        if not is_due or is_expired(session, row) or live_attempts(session, row, settings, now):
             return []
         if why_not_yet(session, run, now) is not None:
             return []

@@ -44,7 +44,7 @@ class KnownAttempt:
     region: str
     subtask: int
     try_number: int
-    is_at_work: bool
+    is_running: bool
     state: str
     ended_at: datetime | None
 
@@ -96,7 +96,7 @@ def folder_decisions(found: RunFolder, known: RunKnowledge) -> tuple[FolderDecis
 
 def _decide(folder: AttemptFolder, known: RunKnowledge, newest: Set[str]) -> FolderDecision:
     attempt = known.attempts.get(folder.attempt)
-    if attempt is not None and attempt.is_at_work:
+    if attempt is not None and attempt.is_running:
         return FolderDecision(folder, FolderAction.KEPT, "its attempt is at work")
     result = known.results.get(folder.path) if folder.place is Place.RESULT else None
     if result is not None:
@@ -173,7 +173,7 @@ def _decide_copy(folder: AttemptFolder, known: RunKnowledge, attempt: KnownAttem
 
 
 def _is_at_work_on(other: KnownAttempt, attempt: KnownAttempt) -> bool:
-    return other.is_at_work and (other.region, other.subtask) == (attempt.region, attempt.subtask)
+    return other.is_running and (other.region, other.subtask) == (attempt.region, attempt.subtask)
 
 
 def _newest_copies(folders: Iterable[AttemptFolder], known: RunKnowledge) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""How many bytes results have, and how many those that are being written are likely to have.
+"""How many bytes results have, and how many those that are being written are estimate to have.
 
 Invariant: it changes nothing. Counted are committed results whose bytes are there by the ledger, and what compactions
 have written. A file of keyed state counts once, with whoever wrote it, until all that was written with it has gone.
@@ -69,23 +69,23 @@ _RUNNING = (
 
 
 @dataclass(frozen=True, slots=True)
-class Likely:
-    """How many bytes are likely to be written, by what was written lately; 0 where nothing ever was."""
+class SizeEstimate:
+    """How many bytes are estimate to be written, by what was written lately; 0 where nothing ever was."""
 
     least: int = 0
     most: int = 0
 
-    def __add__(self, other: Likely) -> Likely:
-        return Likely(self.least + other.least, self.most + other.most)
+    def __add__(self, other: SizeEstimate) -> SizeEstimate:
+        return SizeEstimate(self.least + other.least, self.most + other.most)
 
 
 @dataclass(frozen=True, slots=True)
-class AtWork:
-    """An attempt that is running, what it is likely to write, and whether it had begun before the one that asks."""
+class RunningAttempt:
+    """An attempt that is running, what it is estimate to write, and whether it had begun before the one that asks."""
 
     dataflow: str
     attempt: str
-    likely: Likely
+    estimate: SizeEstimate
     is_earlier: bool
 
 
@@ -104,7 +104,7 @@ def bytes_at_rest(session: Session, dataflow: str | None = None) -> int:
     return int(session.scalar(results) or 0) + int(session.scalar(compacted) or 0)
 
 
-def kept_for_good(session: Session, names: Collection[str]) -> dict[str, int]:
+def published_bytes(session: Session, names: Collection[str]) -> dict[str, int]:
     """The bytes, by dataflow, of runs in which nothing is left to release: all that is there is published."""
     query = (
         select(RunRow.dataflow, func.sum(ResultRow.bytes))
@@ -146,8 +146,10 @@ def runs_by_age(session: Session, names: Collection[str]) -> list[tuple[str, str
     return [(name, run) for name, run in session.execute(query).tuples()]
 
 
-def likely_sizes(session: Session, dataflow: str, partitions: Iterable[PartitionId]) -> dict[PartitionId, Likely]:
-    """What partitions are likely to have, by their latest results in any run of the dataflow."""
+def size_estimates(
+    session: Session, dataflow: str, partitions: Iterable[PartitionId]
+) -> dict[PartitionId, SizeEstimate]:
+    """What partitions are estimate to have, by their latest results in any run of the dataflow."""
     wanted = set(partitions)
     if not wanted:
         return {}
@@ -164,10 +166,10 @@ def likely_sizes(session: Session, dataflow: str, partitions: Iterable[Partition
     for stage, subtask, layout, size in rows.tuples():
         found[PartitionId(stage, subtask, layout)].append(size)
     latest = {each: found[each][:LATEST] for each in wanted if each in found}
-    return {each: Likely(min(sizes), max(sizes)) for each, sizes in latest.items()}
+    return {each: SizeEstimate(min(sizes), max(sizes)) for each, sizes in latest.items()}
 
 
-def at_work(session: Session, asking: str) -> list[AtWork]:
+def running_attempts(session: Session, asking: str) -> list[RunningAttempt]:
     """The attempts of all dataflows that are running in open runs, but not `asking`, an attempt's id, itself."""
     own = session.get(AttemptRow, asking)
     rows = session.connection().execute(_RUNNING, {"asking": asking}).tuples().all()
@@ -175,9 +177,9 @@ def at_work(session: Session, asking: str) -> list[AtWork]:
     wanted: dict[str, set[PartitionId]] = defaultdict(set)
     for _, _, region, subtask, dataflow, run in rows:
         wanted[dataflow].update(outputs[run, RegionId(region, subtask)])
-    sizes = {dataflow: likely_sizes(session, dataflow, partitions) for dataflow, partitions in wanted.items()}
+    sizes = {dataflow: size_estimates(session, dataflow, partitions) for dataflow, partitions in wanted.items()}
     return [
-        AtWork(
+        RunningAttempt(
             dataflow,
             attempt,
             total_of(sizes[dataflow], outputs[run, RegionId(region, subtask)]),
@@ -187,9 +189,9 @@ def at_work(session: Session, asking: str) -> list[AtWork]:
     ]
 
 
-def total_of(sizes: Mapping[PartitionId, Likely], partitions: Iterable[PartitionId]) -> Likely:
+def total_of(sizes: Mapping[PartitionId, SizeEstimate], partitions: Iterable[PartitionId]) -> SizeEstimate:
     """The sum of what is known of partitions."""
-    return sum((sizes[each] for each in partitions if each in sizes), Likely())
+    return sum((sizes[each] for each in partitions if each in sizes), SizeEstimate())
 
 
 def _outputs(

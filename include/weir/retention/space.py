@@ -26,8 +26,16 @@ from weir.ledger.attempts import Origin, attempts_of
 from weir.ledger.database.tables import AttemptRow
 from weir.ledger.runs import Run, dataflow_of
 from weir.retention.release import Deleted, ResultRetention, delete_released, release
-from weir.retention.sizes import Likely, at_work, kept_for_good, likely_sizes, runs_by_age, shared_state, total_of
-from weir.retention.space_limits import Demand, DiskLimit, Limit, QuotaLimit
+from weir.retention.sizes import (
+    SizeEstimate,
+    published_bytes,
+    running_attempts,
+    runs_by_age,
+    shared_state,
+    size_estimates,
+    total_of,
+)
+from weir.retention.space_limits import DiskLimit, Limit, QuotaLimit, SpaceRequest
 from weir.store.errors import NotFound
 from weir.units import told_size
 
@@ -51,9 +59,9 @@ def reclaim_space(services: Services, registered: Registered, declared: Dataflow
     quota, room = services.life.of(declared).quota, services.store.room()
     if quota is None and room is None:
         return ()
-    demand = _demand(services, registered, reads)
-    limits: list[Limit] = [] if quota is None else [QuotaLimit(services, demand, quota)]
-    limits += [] if room is None else [DiskLimit(services, demand)]
+    request = _space_request(services, registered, reads)
+    limits: list[Limit] = [] if quota is None else [QuotaLimit(services, request, quota)]
+    limits += [] if room is None else [DiskLimit(services, request)]
     return tuple(note for limit in limits for note in _kept_within(services, limit, registered.run))
 
 
@@ -63,41 +71,41 @@ def reclaim_space_after_store_full(services: Services, dataflow: str) -> str:
     Without this a disk with no byte free stays so: no try could even write the record with which its run begins.
     """
     try:
-        limit = DiskLimit(services, Demand("", dataflow, Likely(), 0, ()))
+        limit = DiskLimit(services, SpaceRequest("", dataflow, SizeEstimate(), 0, ()))
         if limit.short_of(0) <= 0:
             return "there is room again"
-        press = _Press(services=services, limit=limit, dataflow=dataflow)
-        press.run()
+        reclaiming = _Reclaiming(services=services, limit=limit, dataflow=dataflow)
+        reclaiming.run()
     except WeirError as error:
         return f"no room could be made: {error}"
-    return press.freed()
+    return reclaiming.freed()
 
 
 def _kept_within(services: Services, limit: Limit, run: Run) -> Iterator[str]:
     """Release until the limit is kept. Raises its refusal if it cannot be."""
     if limit.short_of(limit.most) <= 0:
         return
-    press = _Press(services=services, limit=limit, dataflow=run.dataflow.name, own_run=run.id)
-    press.run()
+    reclaiming = _Reclaiming(services=services, limit=limit, dataflow=run.dataflow.name, own_run=run.id)
+    reclaiming.run()
     if limit.short_of(limit.least) > 0:
-        raise limit.refusal(press.freed(), press.held())
-    if press.deleted or press.swept:
-        yield press.freed()
+        raise limit.refusal(reclaiming.freed(), reclaiming.held())
+    if reclaiming.deleted or reclaiming.swept:
+        yield reclaiming.freed()
 
 
 # What an attempt needs
 
 
-def _demand(services: Services, registered: Registered, reads: int) -> Demand:
+def _space_request(services: Services, registered: Registered, reads: int) -> SpaceRequest:
     attempt, run = registered.attempt, registered.run
     outputs = registered.topology.outputs(attempt.region)
     with services.ledger.transaction() as session:
-        own = total_of(likely_sizes(session, run.dataflow.name, outputs), outputs)
+        own = total_of(size_estimates(session, run.dataflow.name, outputs), outputs)
         failed = _times_out_of_room(attempts_of(session, run.id, attempt.region))
-        others = tuple(at_work(session, attempt.id))
+        others = tuple(running_attempts(session, attempt.id))
     if failed:
-        own = Likely(own.least, max(own.most, reads, SMALLEST_GUESS) * 2**failed)
-    return Demand(f"{attempt.region} of {run.id}", run.dataflow.name, own, _copies(services, registered), others)
+        own = SizeEstimate(own.least, max(own.most, reads, SMALLEST_GUESS) * 2**failed)
+    return SpaceRequest(f"{attempt.region} of {run.id}", run.dataflow.name, own, _copies(services, registered), others)
 
 
 def _times_out_of_room(attempts: Iterable[AttemptRow]) -> int:
@@ -143,7 +151,7 @@ _Step = tuple[str, Callable[[], bool]]
 
 
 @dataclass(slots=True, kw_only=True)
-class _Press:
+class _Reclaiming:
     """Releases and deletes until a limit is kept, or nothing more may go.
 
     `lives` are what became of the results of each run that was looked at. `troubles` are other dataflows' own, which
@@ -212,7 +220,7 @@ class _Press:
         results = sum(each.bytes for each in self.deleted)
         swept = sum(each.deleted_bytes for each in self.swept)
         runs = {each.run for each in self.deleted}
-        said = [f"{told_size(results)} in {len(self.deleted)} result(s) of {told_runs(runs)}"] if runs else []
+        said = [f"{told_size(results)} in {len(self.deleted)} result(s) of {describe_runs(runs)}"] if runs else []
         said += [f"{told_size(swept)} that nobody kept"] if swept else []
         return f"{' and '.join(said)} were deleted to make room" if said else "nothing that is there may go"
 
@@ -220,7 +228,7 @@ class _Press:
         """Who holds the bytes that are left, and why; the most first, a line each."""
         names = self.limit.dataflows()
         with self.services.ledger.transaction() as session:
-            published, shared = kept_for_good(session, names), shared_state(session, names)
+            published, shared = published_bytes(session, names), shared_state(session, names)
         holders = held_by(self.lives.values(), published, shared)
         lines = [str(each) for each in holders[:SHOWN]]
         if len(holders) > SHOWN:
@@ -245,7 +253,7 @@ class Holder:
     runs: frozenset[str]
 
     def __str__(self) -> str:
-        whose = told_runs(self.runs) if self.runs else self.dataflow
+        whose = describe_runs(self.runs) if self.runs else self.dataflow
         return f"{told_size(self.bytes)} of {whose}: {self.reason}"
 
 
@@ -268,7 +276,7 @@ def held_by(
     return sorted(holders, key=lambda each: (-each.bytes, each.dataflow, each.reason))
 
 
-def told_runs(runs: Collection[str]) -> str:
+def describe_runs(runs: Collection[str]) -> str:
     """One run by its name, several by their dataflows and their number."""
     if len(runs) == 1:
         return next(iter(runs))

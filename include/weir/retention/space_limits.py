@@ -12,7 +12,7 @@ from typing import Protocol
 
 from weir.coordination.services import Services
 from weir.errors import DiskFull, QuotaExceeded
-from weir.retention.sizes import AtWork, Likely, bytes_at_rest, dataflows
+from weir.retention.sizes import RunningAttempt, SizeEstimate, bytes_at_rest, dataflows
 from weir.store.files import Room
 from weir.units import told_size
 
@@ -21,14 +21,14 @@ _ONE_FILE = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class SpaceRequest:
     """What an attempt, by its name, asks for: what it will write, copies among it, and what others at work will."""
 
     name: str
     dataflow: str
-    own: Likely
+    own: SizeEstimate
     copies: int
-    others: tuple[AtWork, ...]
+    others: tuple[RunningAttempt, ...]
 
 
 class Limit(Protocol):
@@ -67,7 +67,7 @@ class DiskLimit:
     """The disk of the store, of which some is to stay free; all dataflows of the ledger share it."""
 
     services: Services
-    demand: Demand
+    request: SpaceRequest
 
     @property
     def counts_files(self) -> bool:
@@ -77,12 +77,12 @@ class DiskLimit:
     @property
     def least(self) -> int:
         """Of its own results: what others at work will write may be there already."""
-        return self.demand.own.least
+        return self.request.own.least
 
     @property
     def most(self) -> int:
         """Its own results and copies, and those of all others at work."""
-        return self.demand.own.most + self.demand.copies + sum(each.likely.most for each in self.demand.others)
+        return self.request.own.most + self.request.copies + sum(each.estimate.most for each in self.request.others)
 
     def dataflows(self) -> list[str]:
         """All of them."""
@@ -97,10 +97,10 @@ class DiskLimit:
 
     def refusal(self, freed: str, held: str) -> DiskFull:
         """Tell how full the disk is, and of what."""
-        room, demand, spare = self._room(), self.demand, self.services.life.least_free
+        room, request, spare = self._room(), self.request, self.services.life.least_free
         return DiskFull(
-            f"the disk of the store {self.services.store.url} has too little room for {demand.name}: {_told(room)}, "
-            f"{_wanted(demand.own)}and {told_size(spare)} are to stay free (least_free); {freed}.\n"
+            f"the disk of the store {self.services.store.url} has too little room for {request.name}: {_told(room)}, "
+            f"{_wanted(request.own)}and {told_size(spare)} are to stay free (least_free); {freed}.\n"
             f"{held}\n{self._others(room)}\n"
             "Make room there, or enlarge the disk: the task tries again by itself, and nothing is marked lost"
         )
@@ -123,7 +123,7 @@ class QuotaLimit:
     """The bytes that the results of one dataflow may have at rest."""
 
     services: Services
-    demand: Demand
+    request: SpaceRequest
     quota: int
 
     @property
@@ -134,16 +134,16 @@ class QuotaLimit:
     @property
     def least(self) -> int:
         """Its own results, and those of attempts that have begun before: they come first."""
-        return self.demand.own.least + sum(each.likely.least for each in self._others() if each.is_earlier)
+        return self.request.own.least + sum(each.estimate.least for each in self._others() if each.is_earlier)
 
     @property
     def most(self) -> int:
         """Its own results and those of all attempts at work."""
-        return self.demand.own.most + sum(each.likely.most for each in self._others())
+        return self.request.own.most + sum(each.estimate.most for each in self._others())
 
     def dataflows(self) -> list[str]:
         """The one."""
-        return [self.demand.dataflow]
+        return [self.request.dataflow]
 
     def short_of(self, needed: int) -> int:
         """Ask the ledger."""
@@ -151,22 +151,22 @@ class QuotaLimit:
 
     def refusal(self, freed: str, held: str) -> DiskFull:
         """Tell what the dataflow keeps."""
-        demand, earlier = self.demand, self.least - self.demand.own.least
+        request, earlier = self.request, self.least - self.request.own.least
         at_work = f"attempts at work that began before are to write {told_size(earlier)}, " if earlier else ""
         return QuotaExceeded(
-            f"{demand.dataflow} may keep {told_size(self.quota)}, its quota, which leaves too little for "
-            f"{demand.name}: {_wanted(demand.own)}{at_work}and {told_size(self._at_rest())} are at rest; "
+            f"{request.dataflow} may keep {told_size(self.quota)}, its quota, which leaves too little for "
+            f"{request.name}: {_wanted(request.own)}{at_work}and {told_size(self._at_rest())} are at rest; "
             f"{freed}.\n{held}\n"
             "Raise the quota (`Dataflow(quota=...)` in the DAG file, or quota in Airflow's section [weir]), or keep "
             "less (keep, keep_failed, keep_published): the task tries again by itself, and nothing is marked lost"
         )
 
-    def _others(self) -> Iterable[AtWork]:
-        return (each for each in self.demand.others if each.dataflow == self.demand.dataflow)
+    def _others(self) -> Iterable[RunningAttempt]:
+        return (each for each in self.request.others if each.dataflow == self.request.dataflow)
 
     def _at_rest(self) -> int:
         with self.services.ledger.transaction() as session:
-            return bytes_at_rest(session, self.demand.dataflow)
+            return bytes_at_rest(session, self.request.dataflow)
 
 
 def _told(room: Room) -> str:
@@ -174,7 +174,7 @@ def _told(room: Room) -> str:
     return f"{told_size(room.free_bytes)} of {told_size(room.total_bytes)} are free{files}"
 
 
-def _wanted(own: Likely) -> str:
+def _wanted(own: SizeEstimate) -> str:
     if not own.most:
         return ""
     sizes = told_size(own.least) if own.least == own.most else f"{told_size(own.least)} to {told_size(own.most)}"

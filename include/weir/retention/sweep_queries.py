@@ -99,15 +99,15 @@ def _results(session: Session, run: str, now: datetime) -> dict[str, KnownResult
 
 
 def _attempt(row: AttemptRow, *, is_given_up: bool) -> KnownAttempt:
-    is_at_work = row.state in LIVE and not is_given_up
+    is_running = row.state in LIVE and not is_given_up
     ended = row.ended_at or row.began_at
     return KnownAttempt(
         region=row.region,
         subtask=row.subtask,
         try_number=row.try_number,
-        is_at_work=is_at_work,
+        is_running=is_running,
         state=row.state,
-        ended_at=None if is_at_work else ended,
+        ended_at=None if is_running else ended,
     )
 
 
@@ -136,7 +136,7 @@ def silent_attempts(session: Session, run: str, settings: LifeSettings, now: dat
     return [each for each in attempts if each.id in given_up]
 
 
-def attempts_at_work(session: Session, run: RunRow, settings: LifeSettings, now: datetime) -> set[str]:
+def live_attempts(session: Session, run: RunRow, settings: LifeSettings, now: datetime) -> set[str]:
     """The attempts of a run that are at work, or may be."""
     attempts = list(session.scalars(select(AttemptRow).where(AttemptRow.run == run.id)))
     at_work = {each.id for each in attempts if each.state in LIVE}

@@ -8,7 +8,7 @@ from tests.weir.keeping import aircraft, run_days
 from weir.ledger.database.tables import CompactionRow, ResultRow
 from weir.ledger.runs import epoch_of_run
 from weir.retention.checkpoints import forget_compactions
-from weir.retention.sizes import bytes_at_rest, kept_for_good, shared_state
+from weir.retention.sizes import bytes_at_rest, published_bytes, shared_state
 from weir.retention.space import PUBLISHED, SHARED, held_by
 from weir.retention.sweep import sweep
 from weir.state.files_in_use import live_state_files, paths_of
@@ -78,7 +78,7 @@ def test_the_bytes_of_state_are_counted_once_as_long_as_they_are_there(days):
     files = on_disk(days, "flights", "aircraft", "history", "known")
     with days.ledger.transaction() as session:
         assert bytes_at_rest(session, "ladder") == bytes_at_rest(session) == sum(files.values())
-        shared, published = shared_state(session, ["ladder"]), kept_for_good(session, ["ladder"])
+        shared, published = shared_state(session, ["ladder"]), published_bytes(session, ["ladder"])
         finished = {row.folder for row in session.scalars(select(ResultRow).where(ResultRow.state == "finished"))}
     of_others = [path for path in on_disk(days, "history") if path.rpartition("/")[0] not in finished]
     assert shared == {"ladder": sum(files[path] for path in of_others)}

@@ -26,7 +26,7 @@ COPY = f"{ROOT}/clean/copy/0"
 
 def attempt(number=1, *, at_work=False, state="failed"):
     return KnownAttempt(
-        region="clean", subtask=0, try_number=number, is_at_work=at_work, state=state, ended_at=None if at_work else AT
+        region="clean", subtask=0, try_number=number, is_running=at_work, state=state, ended_at=None if at_work else AT
     )
 
 

@@ -12,7 +12,7 @@ from weir.dataflow import Dataflow, Stage, blocking, cached, sink, source
 from weir.errors import DiskFull, QuotaExceeded
 from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
 from weir.ledger.leases import take_leases
-from weir.retention.sizes import LATEST, Likely, bytes_at_rest, likely_sizes
+from weir.retention.sizes import LATEST, SizeEstimate, bytes_at_rest, size_estimates
 from weir.settings import LifeSettings
 from weir.store.published import published
 from weir.testing.fakes.airflow import FakeAirflow
@@ -297,9 +297,9 @@ def test_the_next_result_is_taken_to_be_as_the_latest_three_were(world, life):
         world.airflow.engine.padding["raw"] = size * 1000
         run(world, day)
     with world.ledger.transaction() as session:
-        found = likely_sizes(session, "chain", [PartitionId("raw", 0, "plain"), PartitionId("raw", 1, "plain")])
+        found = size_estimates(session, "chain", [PartitionId("raw", 0, "plain"), PartitionId("raw", 1, "plain")])
     assert LATEST == 3
-    assert found == {PartitionId("raw", 0, "plain"): Likely(10_080, 50_080)}
+    assert found == {PartitionId("raw", 0, "plain"): SizeEstimate(10_080, 50_080)}
 
 
 def test_refusals_are_full_disks_that_are_waited_for():
