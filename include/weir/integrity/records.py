@@ -1,7 +1,7 @@
-"""Whether what is written beside the data says what the ledger says: published pointers, and manifests of what is gone.
+"""Compare the records beside the data with the ledger: published pointers, and manifests of released results.
 
-Invariant: it changes nothing. What a reader sees of a sink is its newest version; what an older one misses is told, and
-harms nobody who comes now.
+Invariant: nothing is changed. Readers of a sink see its newest version only; a defect of an older version is reported,
+but does not harm readers that begin now.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from weir.store.store import Store
 from weir.store.worker_threads import in_parallel
 
 A = TypeVar("A")
-_ONLY_REBUILD = "Only a ledger that is built again will miss it: it will not know that result any more"
+_ONLY_REBUILD = "Only a rebuild of the ledger needs it: the rebuilt ledger will not know that result"
 
 
 @dataclass(frozen=True, slots=True)
 class Inconsistency:
-    """Something beside the data that is not as the ledger says: where, what, and what mends it.
+    """A file beside the data that differs from the ledger: its path, what differs, and the remedy (`mend`).
 
-    `is_published` says that readers of what the run has published miss it, or are misled.
+    `is_published` says that readers of the run's published version miss it, or are misled.
     """
 
     run: str
@@ -60,7 +60,7 @@ class _Version:
 
 
 def published_inconsistencies(services: Services, runs: Collection[str]) -> tuple[Inconsistency, ...]:
-    """What is wrong with the pointers of published versions, and with the results that they name. Raises Retryable."""
+    """Return what is wrong with the pointers of published versions and the results they name. Raises Retryable."""
     with services.ledger.transaction() as session:
         query = (
             select(PublicationRow, RunRow)
@@ -87,32 +87,29 @@ def published_inconsistencies(services: Services, runs: Collection[str]) -> tupl
 
 
 def _is_going(session: Session, services: Services, row: PublicationRow, dataflow: str) -> bool:
-    """Whether a version is no longer kept: its pointer is deleted before the ledger knows it."""
+    """Report whether a version is past its retention: its pointer is deleted before the ledger records it."""
     kept = newest_dataflow_settings(session, dataflow, services.life).keep_published
     return kept is not None and row.published_at is not None and row.published_at + kept <= services.now()
 
 
 def released_inconsistencies(services: Services, runs: Collection[str]) -> tuple[Inconsistency, ...]:
-    """Manifests that are gone of results whose data was released; a ledger is built again with them.
-
-    Raises Retryable.
-    """
+    """Return the missing manifests of released results; a rebuild of the ledger needs them. Raises Retryable."""
     with services.ledger.transaction() as session:
         query = select(RunRow.id).where(RunRow.id.in_(runs), RunRow.expired_at.is_(None))
         rows = results_to_verify(session, list(session.scalars(query)), [PartitionState.RELEASED])
     return confirmed(services, rows, partial(_of_manifest, services.store))
 
 
-def asked(
-    services: Services, questions: Sequence[A], ask: Callable[[A], Inconsistency | None]
+def confirmed(
+    services: Services, items: Sequence[A], check: Callable[[A], Inconsistency | None]
 ) -> tuple[Inconsistency, ...]:
-    """Ask the store, and again where something is wrong. Raises Retryable where it does not answer definitely."""
+    """Check each item in the store, twice where it differs. Raises Retryable where the answer is not definite."""
     store = services.store
 
-    def ask_all(some: list[A]) -> list[Inconsistency | None]:
-        return in_parallel(ask, some, store.workers)
+    def check_all(some: list[A]) -> list[Inconsistency | None]:
+        return in_parallel(check, some, store.workers)
 
-    answers = asked_twice(store, services.store_id(), list(questions), ask_all, lambda answer: answer is not None)
+    answers = asked_twice(store, services.store_id(), list(items), check_all, lambda answer: answer is not None)
     return tuple(each for each in answers if each is not None)
 
 
@@ -127,12 +124,12 @@ def _of_pointer(store: Store, version: _Version) -> Inconsistency | None:
     except (ValueError, KeyError, TypeError) as error:
         return _published(version, f"it cannot be read as the pointer of version {row.version} of {row.sink}: {error}")
     differing = ", ".join(_differences(version, pointer))
-    return _published(version, f"ledger and pointer say different things: {differing}") if differing else None
+    return _published(version, f"ledger and pointer differ: {differing}") if differing else None
 
 
 def _differences(version: _Version, pointer: Pointer) -> list[str]:
     row = version.row
-    said: dict[str, tuple[object, object]] = {
+    values: dict[str, tuple[object, object]] = {
         "dataflow": (version.dataflow, pointer.dataflow),
         "sink": (row.sink, pointer.sink),
         "epoch": (version.epoch, pointer.epoch),
@@ -141,12 +138,12 @@ def _differences(version: _Version, pointer: Pointer) -> list[str]:
         "digest": (row.digest, "|".join(each.digest for each in pointer.partitions)),
     }
     if row.folders is not None:
-        said["folders"] = (row.folders, [each.folder for each in pointer.partitions])
-    return [f"{what} {ledger} and {stored}" for what, (ledger, stored) in said.items() if ledger != stored]
+        values["folders"] = (row.folders, [each.folder for each in pointer.partitions])
+    return [f"{what} {ledger} and {stored}" for what, (ledger, stored) in values.items() if ledger != stored]
 
 
 def _of_results(version: _Version, states: Mapping[str, str]) -> Iterator[Inconsistency]:
-    """What is published may have been made again since; its own attempt's results must be there all the same."""
+    """Report results of a published version that are not finished: they must stay even if recomputed since."""
     for folder in version.row.folders or ():
         state = states.get(folder, "not known to the ledger")
         if state != PartitionState.FINISHED.value:
@@ -156,7 +153,7 @@ def _of_results(version: _Version, states: Mapping[str, str]) -> Iterator[Incons
 def _published(version: _Version, detail: str) -> Inconsistency:
     run = version.row.run
     if not version.is_newest:
-        return Inconsistency(run, version.row.pointer, detail, "Nobody reads this version who comes now")
+        return Inconsistency(run, version.row.pointer, detail, "New readers do not read this version")
     mend = f"Clear {CLOSE.name} of {run} in Airflow, and it publishes again; `weir verify {run} --repair` does it"
     return Inconsistency(run, version.row.pointer, detail, mend, is_published=True)
 

@@ -1,7 +1,8 @@
-"""Scrubbing: a share of all stored bytes is read again each hour, what was compared the longest time ago first.
+"""Scrub: read a share of all stored bytes again each hour, the least recently verified first.
 
-Invariant: no more than `scrub_share` of a dataflow's bytes an hour is read; what one hour leaves is saved up only for a
-result that is larger than that. So each byte has its turn. What a killed scrub had found, the next one repairs.
+Invariant: no more than `scrub_share` of a dataflow's bytes is read in an hour; an unused share accumulates only for a
+result that is larger than the share. So every byte is read in turn. Losses that a killed scrub has found are repaired
+by the next scrub.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from weir.units import told_size
 _HOUR = timedelta(hours=1)
 
 _FORGOTTEN = timedelta(days=1)
-"""What was lost so long ago is no longer repaired before somebody misses it: it may be needed no more."""
+"""A loss that is older is not repaired in advance: the result may not be needed any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataflowScrub:
-    """What was read of one dataflow, what was bad, and what follows for the runs that need it."""
+    """The results of one dataflow that were read, those that are bad, and the repairs of their runs."""
 
     dataflow: str
     results: int
@@ -49,17 +50,17 @@ class DataflowScrub:
 
     def __str__(self) -> str:
         """A few sentences."""
-        said = [f"{self.results} result(s) read again, {told_size(self.bytes)}, {len(self.bad)} bad"]
-        said += [f"{each.outcome.value}: {each}" for each in self.bad]
-        said += [str(each) for each in (*self.inconsistencies, *self.repairs)]
+        parts = [f"{self.results} result(s) read again, {told_size(self.bytes)}, {len(self.bad)} bad"]
+        parts += [f"{each.outcome.value}: {each}" for each in self.bad]
+        parts += [str(each) for each in (*self.inconsistencies, *self.repairs)]
         if not self.is_settled:
-            said.append("the clears are owed, and whoever comes by carries them out")
-        return "; ".join(said)
+            parts.append("the clears are pending, and any later process delivers them")
+        return "; ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
 class ScrubReport:
-    """What was scrubbed, by dataflow."""
+    """The scrubs of all dataflows."""
 
     dataflows: tuple[DataflowScrub, ...]
 
@@ -69,14 +70,14 @@ class ScrubReport:
 
 
 def scrub(services: Services, clearer: Clearer, now: datetime | None = None) -> ScrubReport:
-    """Scrub all dataflows, as far as their share of the time since the last scrub goes. Raises Retryable."""
+    """Scrub all dataflows, each up to its share for the time since the last scrub. Raises Retryable."""
     with services.ledger.transaction() as session:
         names = list(session.scalars(select(DataflowRow.name).order_by(DataflowRow.name)))
     return ScrubReport(tuple(scrub_dataflow(services, clearer, name, now) for name in names))
 
 
 def scrub_dataflow(services: Services, clearer: Clearer, dataflow: str, now: datetime | None = None) -> DataflowScrub:
-    """Scrub one dataflow; what is bad and needed is made again, if `scrub_repair` says so. Raises Retryable."""
+    """Scrub one dataflow; repair what is bad and needed, if `scrub_repair` is set. Raises Retryable."""
     wanted = _reserved(services, dataflow, now or services.now())
     found = list(verify_results(services, wanted, "weir scrub", pages=Pages.NEW))
     bad = tuple(each for each in found if each.outcome in BAD)
@@ -98,7 +99,7 @@ def scrub_dataflow(services: Services, clearer: Clearer, dataflow: str, now: dat
 
 
 def _reserved(services: Services, dataflow: str, now: datetime) -> Sequence[ResultRow]:
-    """What is to be read now; its bytes are counted as read, so that two at once do not read twice the share."""
+    """Return the results to read now; count their bytes as read, so that two scrubs at once share the limit."""
     services.store_id()  # an unmounted disk costs no share
     with services.ledger.transaction(dataflow) as session:
         an_hour = services.life.scrub_share * bytes_at_rest(session, dataflow)
@@ -122,7 +123,7 @@ def _size(row: ResultRow) -> int:
 
 
 def _undecided(services: Services, dataflow: str) -> list[VerifiedResult]:
-    """What is lost and not decided: what was found just now, and what was when nobody came to repair it."""
+    """Return the losses without a failover decision: those of this scrub, and those of scrubs that were killed."""
     with services.ledger.transaction() as session:
         rows = undecided_losses(session, dataflow, services.now() - _FORGOTTEN)
     return [known_lost(row) for row in rows]
@@ -132,4 +133,4 @@ def _is_settled(services: Services, clearer: Clearer, dataflow: str) -> bool:
     try:
         return all(each.is_settled for each in settle(services, clearer, dataflow))
     except WeirError:
-        return False  # they stay owed, and upkeep's next task tells why
+        return False  # they stay pending, and upkeep's next task logs why

@@ -1,12 +1,8 @@
-"""Where a restore test restores to: a ledger of its own, and a folder of the store that is nobody else's.
+"""The scratch place of a restore test: a ledger of its own, and a folder of the store that only this test writes.
 
-Invariant: nothing that was there before is changed, and what is written goes with the drill. One that was killed gives
-no sign of life any more: whoever comes by, the next drill or a sweep, removes what it has left.
-
-A store of which only one folder can be written, and that lies elsewhere: for whoever tries something out.
-
-Invariant: nothing but what is in that folder is ever written, replaced or deleted, whoever asks for it; all else is
-read where it is.
+Invariant: nothing that existed before is changed, and all that is written is deleted with the test; the store of a
+scratch place writes, replaces and deletes nothing outside its folder. A test that was killed sends no heartbeat: the
+next restore test or sweep deletes what it has left.
 """
 
 from __future__ import annotations

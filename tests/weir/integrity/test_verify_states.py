@@ -125,7 +125,7 @@ def test_a_compaction_of_other_rows_is_dropped_and_its_run_is_checkpointed_once_
 def test_what_nobody_could_digest_is_told_and_nothing_follows(days):
     *_, inconsistencies = verify(days, lambda asked: None if "compacted" in asked.name else asked.expected)
     (inconsistency,) = inconsistencies
-    assert "nobody could digest" in inconsistency.detail
+    assert "could not be digested" in inconsistency.detail
     assert len(rows(days, select(CompactionRow))) == 1
     assert checkpoints(days) == [(2, 2), (3, 3), (5, 4)]
 
