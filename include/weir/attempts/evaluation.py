@@ -30,7 +30,7 @@ from weir.ledger.results import NewResult, quarantine_results, record_losses
 from weir.ledger.snapshot import run_state
 from weir.quality.check_queries import SuspectedInput, has_checks, previously_suspected, record_checks
 from weir.quality.restored_checks import restored_loss
-from weir.quality.rules import policy_of, suspected_arguments, suspected_names, told, warnings_of
+from weir.quality.rules import described, policy_of, suspected_arguments, suspected_names, warnings_of
 
 _Blamed = Mapping[int, tuple[SuspectedInput, ...]]
 """By the number of the report."""
@@ -53,7 +53,7 @@ def judge(services: Services, begun: Begun, report: RegionReport) -> Judged:
         services.ledger.perform(
             begun.run.dataflow.name, lambda session: _enter(session, services, begun, report, (), {}, ())
         )
-    return Judged(report, tuple(told(each, found) for each in report.checks if (found := warnings_of(each))))
+    return Judged(report, tuple(described(each, found) for each in report.checks if (found := warnings_of(each))))
 
 
 def _refused(
@@ -93,7 +93,7 @@ def _enter(
         require_unchanged(session, run_state(session, begun.run, begun.topology), begun.reads, begun.attempt.region)
     now = services.now()
     record_checks(session, begun.run, begun.attempt.id, report.checks, now, blamed)
-    violated = "; ".join(told(each, each.violated) for each in report.checks if each.violated)
+    violated = "; ".join(described(each, each.violated) for each in report.checks if each.violated)
     quarantine_results(session, begun.run.id, begun.attempt.id, results, violated, now)
     if results:
         record_reads(session, begun.attempt.id, begun.reads)
@@ -138,7 +138,7 @@ def _losses(begun: Begun, reports: Sequence[CheckReport], blamed: _Blamed) -> tu
     losses: dict[SuspectedInput, Loss] = {}
     for number, report in enumerate(reports):
         for each in blamed.get(number, ()):
-            detail = f"{told(report, report.violated)}. {begun.attempt.id} was made of it, and is in quarantine"
+            detail = f"{described(report, report.violated)}. {begun.attempt.id} was made of it, and is in quarantine"
             names = (each.run, each.stage, each.subtask, each.layout, each.attempt)
             losses.setdefault(each, Loss(*names, Fault.DISTRUSTED, detail))
     return tuple(losses.values())
@@ -155,7 +155,7 @@ def _message(begun: Begun, failed: Sequence[CheckReport], policy: Policy | None,
     stage, flow = failed[0].stage, begun.run.dataflow.name
     shown = stage if stage in written else written[0]
     kind = "state" if shown in begun.topology.states else "stage"
-    violated = "; ".join(told(each, each.violated) for each in failed)
+    violated = "; ".join(described(each, each.violated) for each in failed)
     said = policy.value if policy else "fail"
     if policy is Policy.BACKTRACK:
         read = [one for each in failed for one in _read_of_blamed(begun, each)]

@@ -28,7 +28,7 @@ from weir.ledger.checkpoints import CheckpointStatus, complete, enter_checkpoint
 from weir.ledger.database.tables import CheckpointRow, DataflowRow, ResultRow
 from weir.ledger.runs import ensure_dataflow, runs_of, topology_of
 from weir.quality.check_queries import enter_checks
-from weir.quality.rules import told
+from weir.quality.rules import described
 from weir.quality.stored_checks import checking_job, checks_now, recorded_by, to_check
 from weir.snapshots.restore import Wish, restore
 from weir.snapshots.restored_results import makers_in, partitions_in
@@ -243,7 +243,7 @@ def _recorded(services: Services, source: Source, report: RestoreTestReport) -> 
 def _described(check: CheckReport) -> str:
     wrong = [each for each in check.results if not each.success]
     if wrong:
-        return told(check, wrong)
+        return described(check, wrong)
     return f"{check.suite} of {check.stage}[{check.subtask}] of {check.run}, {check.rows} rows"
 
 

@@ -1,9 +1,8 @@
-"""Pages about checks: who makes them is handed in; here they get into the store, and out of it again.
+"""Pages about checks: render them, write them to the store, and list the pages of a dataflow.
 
-Invariant: a check is what counts, its page is only told of it. A page that cannot be made hinders nothing, and is tried
-again. It is in the store before the ledger names it; of an expired run the ledger forgets it first.
-
-The list of a dataflow's pages about checks. Invariant: it is plain HTML, and whatever it names is escaped.
+Invariant: a page only shows a check; one that cannot be rendered fails nothing and is tried again. A page is in the
+store before the ledger names it; of an expired run the ledger forgets it first. The list is plain HTML, and all values
+in it are escaped.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from weir.ledger.database.tables import QualityCheckRow
 from weir.quality.check_queries import checks_with_page, checks_without_page, record_page
 
 Render = Callable[[Sequence[CheckToDocument]], Iterator[tuple[int, bytes | str]]]
-"""Makes pages: of each check its number, and the page, or why there is none."""
+"""Renders pages; yields the number of each check with its page, or the error text."""
 
 BATCH = 200
-"""How many pages are made at once; a page takes less than a tenth of a second, the program before the first one 8 s."""
+"""How many pages are rendered at once; a page takes less than 0.1 s, the start of the program 8 s."""
 
 LISTED = 1000
-"""How many pages of a dataflow its list names."""
+"""The largest number of pages in the list of a dataflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class PagesReport:
-    """How many pages were made, where the newest is, and what hindered others."""
+    """The number of pages that were made, the path of the newest, and the errors of others."""
 
     pages: int = 0
     newest: str = ""
@@ -53,9 +52,9 @@ def make_pages(
     by_attempt: str | None = None,
     most: int = BATCH,
 ) -> PagesReport:
-    """Make pages about the oldest checks that have none: of some runs or of all, or of what an attempt has found bad.
+    """Make pages about the oldest checks that have none: of some runs, of all, or those that failed in an attempt.
 
-    Raises Retryable, and what `render` raises.
+    Raises Retryable, and the errors of `render`.
     """
     with services.ledger.transaction() as session:
         rows = {row.id: row for row in checks_without_page(session, most, runs=runs, by_attempt=by_attempt)}
@@ -65,7 +64,7 @@ def make_pages(
     for number, page in render([to_document(row) for row in rows.values()]):
         if isinstance(page, str):
             problems.append(f"check {number}: {page}")
-        elif _keep(services, rows[number], page):
+        elif _stored(services, rows[number], page):
             made.append(number)
     for dataflow in sorted({rows[number].dataflow for number in made}):
         list_pages(services, dataflow)
@@ -73,8 +72,8 @@ def make_pages(
     return PagesReport(len(made), newest, tuple(problems), is_all=len(rows) < most)
 
 
-def _keep(services: Services, row: QualityCheckRow, page: bytes) -> bool:
-    """Put a page into the store and note it. The run may have expired meanwhile: then it goes again."""
+def _stored(services: Services, row: QualityCheckRow, page: bytes) -> bool:
+    """Write a page to the store and record it; delete it again if the run has expired meanwhile."""
     services.store_id()
     path = _path(row)
     services.store.replace(path, page)
@@ -86,14 +85,14 @@ def _keep(services: Services, row: QualityCheckRow, page: bytes) -> bool:
 
 
 def list_pages(services: Services, dataflow: str) -> None:
-    """Write the list of a dataflow's pages. Raises Retryable."""
+    """Write the list of a dataflow's pages to the store. Raises Retryable."""
     with services.ledger.transaction() as session:
         rows = checks_with_page(session, dataflow, LISTED)
     services.store.replace(index_path(dataflow), index_page(dataflow, rows))
 
 
 def to_document(row: QualityCheckRow) -> CheckToDocument:
-    """What a page says of a check."""
+    """Return the content of the page about a check."""
     facts = {
         "dataflow": row.dataflow,
         "epoch": row.epoch,
@@ -123,7 +122,7 @@ def _path(row: QualityCheckRow) -> str:
 
 
 def make_pages_everywhere(services: Services, render: Render) -> str:
-    """Make the next batch of pages about checks of all dataflows. Raises Retryable if none could be made."""
+    """Make the next batch of pages about checks of all dataflows; return a line for the log. Raises Retryable."""
     made = make_pages(services, render)
     if made.problems and not made.pages:
         raise Retryable(str(made))
@@ -138,14 +137,14 @@ STYLE = (
 
 
 def index_page(dataflow: str, rows: Sequence[QualityCheckRow]) -> bytes:
-    """A table of checks that have a page, in the order in which they come."""
+    """Return the list of checks with a page, in the given order."""
     folder = f"{PAGES}/{dataflow}/"
     links = {row.id: (row.page or "").removeprefix(folder) for row in rows}
     return html_page(f"Data quality of {dataflow}", checks_table(rows, links))
 
 
 def checks_table(rows: Iterable[QualityCheckRow], links: dict[int, str]) -> str:
-    """Checks as a table; `links` are the addresses of those that have a page."""
+    """Return checks as an HTML table; `links` are the addresses of their pages."""
     head = "".join(
         f"<th>{each}</th>" for each in ("epoch", "partition", "suite", "outcome", "why", "attempt", "checked at")
     )
@@ -153,7 +152,7 @@ def checks_table(rows: Iterable[QualityCheckRow], links: dict[int, str]) -> str:
 
 
 def html_page(title: str, body: str) -> bytes:
-    """A whole page; `body` is HTML."""
+    """Return a whole page; `body` is HTML."""
     head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style>'
     return f"<!DOCTYPE html><html><head>{head}</head><body><h1>{escape(title)}</h1>{body}</body></html>\n".encode()
 

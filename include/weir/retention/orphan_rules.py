@@ -1,14 +1,10 @@
-"""What lies in the folder of a run, and whose it is: what may be deleted, what is kept, and why.
+"""Rules for the files in the folder of a run: group them by attempt, and decide what is deleted, what is kept, and why.
 
-Invariant 4: a folder is named garbage only if its attempt is at work no more and neither the ledger nor a published
-version needs what is in it.
+Invariant 4: a folder is garbage only if its attempt is not running any more and neither the ledger nor a published
+version needs its content. Files that no attempt of Weir writes are listed separately: they are reported, never deleted.
 
-Whoever uses this has listed the store first and read the ledger then: an attempt is registered before it writes, so
-that files of an attempt that the ledger does not know are nobody's.
-
-What lies in the folder of a run, sorted by the attempts that write there.
-
-Invariant: what no attempt of Weir writes is set apart: it is told, and never deleted.
+The store must be listed before the ledger is read: an attempt is registered before it writes, so that files of an
+attempt that the ledger does not know belong to no attempt.
 """
 
 from __future__ import annotations
@@ -27,7 +23,7 @@ from weir.formats.paths import MANIFEST, RUN_RECORD
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownResult:
-    """A result in the ledger; `reader` says who has a lease on it, `is_deleted` that its data are known to be gone."""
+    """A result in the ledger; `reader` is the holder of a lease on it, `is_deleted` says that its data are deleted."""
 
     state: PartitionState
     is_current: bool
@@ -39,7 +35,7 @@ class KnownResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownAttempt:
-    """An attempt in the ledger; one that is not at work has ended at `ended_at`, in a state that is told."""
+    """An attempt in the ledger; one that is not running has ended at `ended_at`, in `state`."""
 
     region: str
     subtask: int
@@ -51,11 +47,11 @@ class KnownAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunKnowledge:
-    """What the ledger knows of a run: results by folder, attempts by id, and folders of published versions.
+    """The ledger's record of a run: results by folder, attempts by id, and folders of published versions.
 
-    `copies` says of stages and subtasks why their copies are kept (None: they are not). In an expired run only what is
-    published is kept, and what is at work. `pointers` says of each version that was ever published, by the path of its
-    pointer, whether it still is. `has_readers` says that another epoch may read its results.
+    `copies` says why the cached output of a stage and subtask is kept (None: it is not). In an expired run only
+    published results and running attempts are kept. `pointers` says of each version that was ever published, by the
+    path of its pointer, whether it still is. `has_readers` says that another epoch may read its results.
     """
 
     results: Mapping[str, KnownResult]
@@ -68,7 +64,7 @@ class RunKnowledge:
 
 
 class FolderAction(Enum):
-    """What becomes of a folder."""
+    """The action for a folder."""
 
     KEPT = "kept"
     GARBAGE = "garbage"
@@ -79,7 +75,7 @@ class FolderAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FolderDecision:
-    """What becomes of a folder, and why. What is `aged` goes only when it is old, by its files and by `since`."""
+    """The action for a folder, and why. If `is_aged`, it waits until its files, and `since`, are old enough."""
 
     folder: AttemptFolder
     action: FolderAction
@@ -89,7 +85,7 @@ class FolderDecision:
 
 
 def folder_decisions(found: RunFolder, known: RunKnowledge) -> tuple[FolderDecision, ...]:
-    """Say of each attempt's folder what becomes of it, and why."""
+    """Decide the action for the folder of each attempt."""
     newest = _newest_copies(found.folders, known)
     return tuple(_decide(each, known, newest) for each in found.folders)
 
@@ -97,7 +93,7 @@ def folder_decisions(found: RunFolder, known: RunKnowledge) -> tuple[FolderDecis
 def _decide(folder: AttemptFolder, known: RunKnowledge, newest: Set[str]) -> FolderDecision:
     attempt = known.attempts.get(folder.attempt)
     if attempt is not None and attempt.is_running:
-        return FolderDecision(folder, FolderAction.KEPT, "its attempt is at work")
+        return FolderDecision(folder, FolderAction.KEPT, "its attempt is running")
     result = known.results.get(folder.path) if folder.place is Place.RESULT else None
     if result is not None:
         return _decide_result(folder, known, result)
@@ -109,7 +105,7 @@ def _decide(folder: AttemptFolder, known: RunKnowledge, newest: Set[str]) -> Fol
 
 
 def _decide_left(folder: AttemptFolder, known: RunKnowledge, attempt: KnownAttempt, newest: Set[str]) -> FolderDecision:
-    """What an attempt has left that has come to its end, beside its results."""
+    """Decide about the other folders of an attempt that has ended: records, cached output, results without a row."""
     if folder.place is Place.RECORD:
         return FolderDecision(folder, FolderAction.KEPT, "the record of an attempt, kept until the run expires")
     if folder.place is Place.COPY:
@@ -120,18 +116,18 @@ def _decide_left(folder: AttemptFolder, known: RunKnowledge, attempt: KnownAttem
 def _decide_rest(folder: AttemptFolder, attempt: KnownAttempt | None) -> FolderDecision:
     if attempt is None:
         return FolderDecision(folder, FolderAction.GARBAGE, "the ledger knows no such attempt", is_aged=True)
-    reason = f"its attempt has {_told(attempt)}, and nothing of it is kept"
+    reason = f"its attempt has {_ended(attempt)}, and nothing of it is kept"
     return FolderDecision(folder, FolderAction.GARBAGE, reason, is_aged=True, since=attempt.ended_at)
 
 
-def _told(attempt: KnownAttempt) -> str:
+def _ended(attempt: KnownAttempt) -> str:
     return "committed" if attempt.state == "committed" else f"ended without a commit ({attempt.state})"
 
 
 _KEPT_STATES: Final = {
     PartitionState.FINISHED: "its result is needed, or kept by the policy",
     PartitionState.LOST: "its result is lost, and its bytes may come back",
-    PartitionState.QUARANTINED: "its result is quarantined: it is kept to be looked at",
+    PartitionState.QUARANTINED: "its result is quarantined: it is kept for inspection",
 }
 
 
@@ -160,24 +156,24 @@ def _why_kept(folder: AttemptFolder, known: RunKnowledge, result: KnownResult) -
 
 def _decide_copy(folder: AttemptFolder, known: RunKnowledge, attempt: KnownAttempt, newest: Set[str]) -> FolderDecision:
     if COPY_NAME not in folder.names:
-        reason = f"a copy that was never completed; its attempt has {_told(attempt)}"
+        reason = f"a copy that was never completed; its attempt has {_ended(attempt)}"
         return FolderDecision(folder, FolderAction.GARBAGE, reason, is_aged=True, since=attempt.ended_at)
-    if any(_is_at_work_on(each, attempt) for each in known.attempts.values()):
-        return FolderDecision(folder, FolderAction.KEPT, "an attempt is at work that may have resumed from it")
+    if any(_is_running_on(each, attempt) for each in known.attempts.values()):
+        return FolderDecision(folder, FolderAction.KEPT, "a running attempt may have resumed from it")
     kept = known.copies.get((folder.name, folder.subtask))
     if kept is None:
-        return FolderDecision(folder, FolderAction.GARBAGE, "a copy that nobody will resume from")
+        return FolderDecision(folder, FolderAction.GARBAGE, "a copy that no attempt will resume from")
     if folder.path not in newest:
         return FolderDecision(folder, FolderAction.GARBAGE, "there is a newer copy")
     return FolderDecision(folder, FolderAction.KEPT, f"a copy to resume from: {kept}")
 
 
-def _is_at_work_on(other: KnownAttempt, attempt: KnownAttempt) -> bool:
+def _is_running_on(other: KnownAttempt, attempt: KnownAttempt) -> bool:
     return other.is_running and (other.region, other.subtask) == (attempt.region, attempt.subtask)
 
 
 def _newest_copies(folders: Iterable[AttemptFolder], known: RunKnowledge) -> frozenset[str]:
-    """The newest complete copy of each stage and subtask."""
+    """Return the paths of the newest complete copy of each stage and subtask."""
     newest: dict[tuple[str, str], tuple[int, str]] = {}
     for each in folders:
         attempt = known.attempts.get(each.attempt)
@@ -188,13 +184,13 @@ def _newest_copies(folders: Iterable[AttemptFolder], known: RunKnowledge) -> fro
 
 
 def is_record_kept(known: RunKnowledge) -> bool:
-    """Whether the record of a run stays: not where the run is expired, nothing of it published, and none its reader."""
+    """Report whether the record of a run stays: not if the run is expired, not published, and has no readers."""
     is_published = bool(known.published) or any(known.pointers.values())
     return not known.is_expired or is_published or known.has_readers
 
 
 def known_gone(known: RunKnowledge, there: Set[str]) -> frozenset[str]:
-    """The folders of results that are out of use and not `there` any more, which the ledger does not say yet."""
+    """Return folders of unused results that are not `there` any more, which the ledger has not recorded yet."""
     return frozenset(
         path
         for path, result in known.results.items()
@@ -216,17 +212,17 @@ _RESULT_DEPTH, _RECORD_DEPTH = 4, 4
 
 
 class Place(Enum):
-    """What a folder of an attempt is for."""
+    """The purpose of an attempt's folder."""
 
     RESULT = "result"
     COPY = "copy"
     RECORD = "record"
-    """Where the job of an attempt is described and reports."""
+    """The job description of an attempt and its report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFolder:
-    """A folder that one attempt has written: `files` are names below it with sizes, `name` the stage or the region."""
+    """A folder that one attempt has written: `files` are (name, size) below it, `name` is the stage or the region."""
 
     path: str
     place: Place
@@ -254,7 +250,7 @@ class AttemptFolder:
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """What lies in the folder of a run. `temporary` are files that a creator left who was killed; all with sizes."""
+    """The content of a run's folder. `temporary` are unfinished writes of killed processes; all with sizes."""
 
     folders: tuple[AttemptFolder, ...]
     temporary: tuple[tuple[str, int], ...]
@@ -263,7 +259,7 @@ class RunFolder:
 
 
 def run_folder(root: str, files: Iterable[tuple[str, int]]) -> RunFolder:
-    """Sort the files below the folder of a run, which are (path from the root of the store, size)."""
+    """Group the files below the folder of a run by attempt; `files` are (path from the root of the store, size)."""
     by_folder: dict[str, list[tuple[str, int]]] = {}
     temporary, strange = [], []
     has_record = False
@@ -283,7 +279,7 @@ def run_folder(root: str, files: Iterable[tuple[str, int]]) -> RunFolder:
 
 
 def _depth(parts: list[str]) -> int | None:
-    """How many names lead to the folder of an attempt; None where no attempt writes."""
+    """Return how many names lead to the folder of an attempt; None if no attempt writes there."""
     if parts[0] == _RECORDS:
         return _RECORD_DEPTH if len(parts) > _RECORD_DEPTH else None
     return None if parts[0].startswith(("_", ".")) or len(parts) <= _RESULT_DEPTH else _RESULT_DEPTH
@@ -304,16 +300,16 @@ def _attempt_folder(root: str, path: str, files: list[tuple[str, int]]) -> Attem
 
 
 def may_have_strays(folder: AttemptFolder, expected_bytes: int) -> bool:
-    """Whether there are files in the folder of a finished result that its manifest may not name."""
+    """Report whether the folder of a finished result may have files that its manifest does not name."""
     data = [(name, size) for name, size in folder.files if name not in NOTES]
     return folder.data_bytes > expected_bytes or any(size == 0 or name[0] in "._" for name, size in data)
 
 
 def is_short(folder: AttemptFolder, expected_bytes: int) -> bool:
-    """Whether bytes of a finished result, or its manifest, are not there."""
+    """Report whether bytes of a finished result, or its manifest, are missing."""
     return MANIFEST not in folder.names or folder.data_bytes < expected_bytes
 
 
 def strays(folder: AttemptFolder, named: Set[str]) -> tuple[tuple[str, int], ...]:
-    """The files in the folder of a result that its manifest does not name."""
+    """Return the files in the folder of a result that its manifest does not name."""
     return tuple((name, size) for name, size in folder.files if name not in named | NOTES)

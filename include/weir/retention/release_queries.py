@@ -1,8 +1,7 @@
-"""What the release of results depends on, read in one transaction. Invariant: it changes nothing.
+"""Ledger queries for the release of results: everything that may need a result, read in one transaction.
 
-Invariant 4: whoever may need a result is seen here: leases, publications, and runs that read it over `previous`.
-
-What checkpoints mean for the life of results. Invariant: what a retained checkpoint names is not released.
+Invariant 4: leases, publications, retained checkpoints, and runs that read over `previous` are all included. Nothing is
+changed.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from weir.retention.release_rules import Pin, ReleaseDecision, RunRetention, Sto
 from weir.settings import LifeSettings
 from weir.topology.regions import PartitionId, Topology
 
-# Built once: every commit asks, and to build a statement costs more than to carry it out.
+# Built once: every commit uses them, and building a statement costs more than executing it.
 _OF_RUN, _OF_DATAFLOW = ResultRow.run == bindparam("run"), RunRow.dataflow == bindparam("dataflow")
 _IN_QUARANTINE = (ResultRow.state == PartitionState.QUARANTINED.value) & ResultRow.is_current.is_(False)
 _STORED = (
@@ -78,7 +77,7 @@ _NEWEST_CURRENT = (
 
 
 def run_retention(session: Session, run: Run, settings: LifeSettings, now: datetime) -> RunRetention:
-    """What the release of the results of `run` depends on; `settings` are those of its dataflow."""
+    """Return the facts that the release of `run` depends on; `settings` are those of its dataflow."""
     row = session.get_one(RunRow, run.id)
     state = run_state(session, run)
     stored = stored_results(session, run.id)
@@ -102,40 +101,38 @@ def run_retention(session: Session, run: Run, settings: LifeSettings, now: datet
 
 
 def runs_to_release(session: Session, dataflow: str) -> list[str]:
-    """The runs in which something may have to be released, oldest epoch first."""
+    """Return the runs that may have results to release, oldest epoch first."""
     query = select(RunRow.id).where(RunRow.dataflow == dataflow, RunRow.released_at.is_(None))
     return list(session.scalars(query.order_by(RunRow.epoch)))
 
 
 def unpinned_release_decisions(session: Session, run: str, now: datetime) -> tuple[ReleaseDecision, ...]:
-    """What becomes of the results of a run that is to be pinned anew: none counts any more."""
+    """Decide about the results of a run that is to be pinned anew: none is current any more."""
     stored = stored_results(session, run)
     pins = {**_read(session, stored, now), **_checkpointed(session, run, stored), **_published(session, run, stored)}
     return tuple(
         ReleaseDecision(_stored(each), is_released=False, reason=pins[each.id].reason)
         if each.id in pins
-        else ReleaseDecision(
-            _stored(each), is_released=True, reason="its run is to be pinned anew, and nobody reads it"
-        )
+        else ReleaseDecision(_stored(each), is_released=True, reason="its run is to be pinned anew, and it is not read")
         for each in stored
         if not each.is_current
     )
 
 
 def _checkpointed(session: Session, run: str, stored: Collection[ResultRow]) -> dict[int, Pin]:
-    """What retained checkpoints name of a run that is to be pinned anew."""
+    """Return the results that retained checkpoints name of a run that is to be pinned anew."""
     row = session.get_one(RunRow, run)
     pinned = newest_pinned(session, row.dataflow)
     return checkpoint_pins(session, row, None if pinned is None else topology_of(pinned), stored)
 
 
 def stored_results(session: Session, run: str) -> list[ResultRow]:
-    """The results of `run` whose bytes are there, current or not; of those in quarantine only what nobody misses."""
+    """Return the stored results of `run`, current or not; of quarantined ones those that are not current."""
     return list(session.scalars(_STORED, {"run": run}))
 
 
 def is_all_kept(session: Session, row: RunRow, settings: LifeSettings, now: datetime) -> bool:
-    """Whether a policy keeps all that an open run has, whoever needs it: then nothing else has to be looked at."""
+    """Report whether a policy keeps all results of an open run: then nothing else has to be read."""
     is_open = row.closed_at is None and row.deleted_at is None
     if not is_open or settings.keep.until is KeepUntil.CONSUMED or session.scalar(_OLD, {"run": row.id}) is not None:
         return False
@@ -143,13 +140,13 @@ def is_all_kept(session: Session, row: RunRow, settings: LifeSettings, now: date
 
 
 def last_event(session: Session, run: RunRow) -> datetime:
-    """When something happened in a run last."""
+    """Return the time of the last event in a run."""
     events = session.execute(_EVENTS, {"run": run.id}).one()
     return max(each for each in (run.created_at, *events) if each is not None)
 
 
 def _stored(row: ResultRow, topology: Topology | None = None) -> StoredResult:
-    # A run may have been moved to a form that has no such stage.
+    # The run may have been moved to a topology without this stage.
     is_declared = topology is not None and row.stage in _nondeterministic(topology)
     is_nondeterministic = is_declared or row.differs_from is not None
     partition = PartitionId(row.stage, row.subtask, row.layout)
@@ -178,7 +175,7 @@ def _read(session: Session, stored: Collection[ResultRow], now: datetime) -> dic
 
 
 def _published(session: Session, run: str, stored: Collection[ResultRow]) -> dict[int, Pin]:
-    """Results that versions are made of whose pointers may be there: these go first, and then the ledger says so."""
+    """Return results of versions whose pointers may exist: a pointer is deleted before the ledger records it."""
     newest: set[str] = set()
     pins: dict[int, Pin] = {}
     for row in session.scalars(_PUBLISHED, {"run": run}):
@@ -191,7 +188,7 @@ def _published(session: Session, run: str, stored: Collection[ResultRow]) -> dic
 
 
 def _parts(row: PublicationRow, stored: Collection[ResultRow]) -> list[ResultRow]:
-    """The results that a version is made of; where that is not known, all of the sink."""
+    """Return the results that a version consists of; if that is not known, all of the sink."""
     if row.folders is None:
         return [each for each in stored if each.stage == row.sink]
     folders = set(row.folders)
@@ -199,7 +196,7 @@ def _parts(row: PublicationRow, stored: Collection[ResultRow]) -> list[ResultRow
 
 
 def _needed_later(session: Session, row: RunRow, settings: LifeSettings, now: datetime) -> Mapping[str, str]:
-    """Which stages an epoch behind this one may read over `previous`, and which."""
+    """Return the stages that a later epoch may read over `previous`, and which epoch that is."""
     later = list(session.scalars(_NEXT, {"dataflow": row.dataflow, "epoch": row.epoch}))
     readers = [each for each in later if each.pinned is not None]
     open_ones = [each for each in readers if not _is_over(session, each, settings, now)]
@@ -207,7 +204,7 @@ def _needed_later(session: Session, row: RunRow, settings: LifeSettings, now: da
     read = _read_over_previous(newest_pinned(session, row.dataflow))
     if read and later and not readers:
         return dict.fromkeys(read, "the next epoch reads it")
-    # A reader that was given up before it had made its own does not free what is the last of its kind.
+    # A reader that was given up before it wrote its own result does not free the last one of the stage.
     last = {stage: "the next epoch reads it" for stage in read if not _is_made_later(session, row, stage)}
     return {**last, **needed}
 
@@ -224,7 +221,7 @@ def _is_over(session: Session, row: RunRow, settings: LifeSettings, now: datetim
 
 
 def _is_made_later(session: Session, row: RunRow, stage: str) -> bool:
-    """Whether an epoch behind this one has a result of a stage, or has had one as long as it was needed."""
+    """Report whether a later epoch has a result of a stage, or has had one and released it."""
     wanted = {"dataflow": row.dataflow, "epoch": row.epoch, "stage": stage}
     return session.scalar(_MADE_LATER, wanted) is not None
 
@@ -243,7 +240,7 @@ def _closed_after(session: Session, row: RunRow) -> int | None:
 
 
 def _is_close_newest(session: Session, run: str) -> bool:
-    """Whether the closing task has committed after all results that are current."""
+    """Report whether the closing task has committed after all current results."""
     closing = committed_attempt(session, run, CLOSE)
     if closing is None or closing.ended_at is None:
         return False
@@ -257,10 +254,11 @@ _OWN = CheckpointRow.kind == SnapshotKind.CHECKPOINT.value
 def checkpoint_pins(
     session: Session, run: RunRow, topology: Topology | None, stored: Collection[ResultRow]
 ) -> dict[int, Pin]:
-    """The results of a run that its retained checkpoints name, by their numbers.
+    """Return the results of a run that its retained checkpoints name, by number.
 
-    One that was made again is named by those that were begun before the newer one was there. A checkpoint that is older
-    than all that counts may be of a run that was moved to another form since: it may name any result that does not.
+    A result that was recomputed is named by the checkpoints that were triggered before the newer one existed. A
+    checkpoint that is older than all current results may be of a run that was moved to another topology since: it may
+    name any result that is not current.
     """
     keeps_state = topology is not None and topology.dataflow.keeps_state
     if not keeps_state and all(each.is_current for each in stored):
@@ -287,7 +285,7 @@ def checkpoint_pins(
 
 
 def _made_at(session: Session, run: str) -> dict[tuple[str, int, str], datetime]:
-    """Since when each partition's current result is there."""
+    """Return since when the current result of each partition exists."""
     query = (
         select(ResultRow.stage, ResultRow.subtask, ResultRow.layout, AttemptRow.ended_at, AttemptRow.began_at)
         .join(AttemptRow, AttemptRow.id == ResultRow.attempt)
@@ -297,10 +295,10 @@ def _made_at(session: Session, run: str) -> dict[tuple[str, int, str], datetime]
 
 
 def why_subsumed(session: Session, run: RunRow, topology: Topology, most: int) -> str | None:
-    """Why nobody goes on from the states of a closed run any more; None where somebody may.
+    """Return why no run continues from the states of a closed run any more; None if one may.
 
-    Its own checkpoint is retained no more, and one of a later epoch is. Not of what a fork still holds on to, nor where
-    its own was lost and would be one of the `most` that are retained: it is completed once more.
+    Its own checkpoint is not retained any more, and that of a later epoch is. None also if a fork still pins the
+    states, or if its own checkpoint was lost and belongs to the `most` that are retained: it is completed once more.
     """
     if not topology.dataflow.keeps_state or run.closed_at is None:
         return None

@@ -1,9 +1,8 @@
-"""Room for what an attempt is about to write: looked for, and made, before anything is computed (DESIGN 7).
+"""Ensure free space for an attempt before it computes: reclaim results that only retention policies keep (DESIGN 7).
 
-Invariant: what somebody needs is never deleted to make room. What policies keep for convenience goes, garbage first,
-then runs in the order in which they would have gone anyway, and no more than is needed.
-
-Who holds the bytes that lie about, for a person who needs room. Invariant: each byte is held by one of them.
+Invariant: a needed result is never deleted to reclaim space. Garbage goes first, then results that only policies keep,
+of the run that was closed first, and no more than is needed. A refusal says which results hold the space and why; each
+byte is counted for one reason.
 """
 
 from __future__ import annotations
@@ -44,17 +43,17 @@ if TYPE_CHECKING:
 
 
 SMALLEST_GUESS = 64 * 2**20
-"""Bytes: what an attempt is taken to need that has run out of room and of which nothing is known."""
+"""Bytes that an attempt without any estimate is assumed to need after it has filled the disk."""
 
 SHOWN = 6
-"""How many of those that hold bytes an error names."""
+"""How many holders of space an error names."""
 
 
 def reclaim_space(services: Services, registered: Registered, declared: Dataflow, reads: int) -> tuple[str, ...]:
-    """Make sure that the attempt has room, releasing what may go if it has to be; says what was deleted for it.
+    """Ensure that the attempt has space, reclaiming it if necessary; return lines for the log about what was deleted.
 
-    The quota is that of the dataflow as its DAG file says it now, so that a raised one helps at once. `reads` are the
-    bytes that the attempt reads. Raises DiskFull, QuotaExceeded, and Retryable.
+    The quota is that of the present DAG file, so that a raised one helps at once. `reads` are the bytes that the
+    attempt reads. Raises DiskFull, QuotaExceeded, and Retryable.
     """
     quota, room = services.life.of(declared).quota, services.store.room()
     if quota is None and room is None:
@@ -66,23 +65,23 @@ def reclaim_space(services: Services, registered: Registered, declared: Dataflow
 
 
 def reclaim_space_after_store_full(services: Services, dataflow: str) -> str:
-    """Behind a write that found the store's disk full: release what may go; says what came of it.
+    """Reclaim space after a write has found the store's disk full; return the outcome for the log.
 
-    Without this a disk with no byte free stays so: no try could even write the record with which its run begins.
+    Without this a disk without a free byte would stay full: no try could even write the record of its run.
     """
     try:
         limit = DiskLimit(services, SpaceRequest("", dataflow, SizeEstimate(), 0, ()))
         if limit.short_of(0) <= 0:
-            return "there is room again"
+            return "there is free space again"
         reclaiming = _Reclaiming(services=services, limit=limit, dataflow=dataflow)
         reclaiming.run()
     except WeirError as error:
-        return f"no room could be made: {error}"
+        return f"no space could be reclaimed: {error}"
     return reclaiming.freed()
 
 
 def _kept_within(services: Services, limit: Limit, run: Run) -> Iterator[str]:
-    """Release until the limit is kept. Raises its refusal if it cannot be."""
+    """Reclaim space until the limit is kept. Raises the limit's refusal if it cannot be."""
     if limit.short_of(limit.most) <= 0:
         return
     reclaiming = _Reclaiming(services=services, limit=limit, dataflow=run.dataflow.name, own_run=run.id)
@@ -93,7 +92,7 @@ def _kept_within(services: Services, limit: Limit, run: Run) -> Iterator[str]:
         yield reclaiming.freed()
 
 
-# What an attempt needs
+# Estimates
 
 
 def _space_request(services: Services, registered: Registered, reads: int) -> SpaceRequest:
@@ -109,9 +108,9 @@ def _space_request(services: Services, registered: Registered, reads: int) -> Sp
 
 
 def _times_out_of_room(attempts: Iterable[AttemptRow]) -> int:
-    """How often a region has filled up the store's disk since it last committed or a person cleared it.
+    """Return how often a region has filled the store's disk since its last commit or clear by a person.
 
-    Whatever it had written before, it then needs more: each time it is taken to need twice as much.
+    Each time it is assumed to need twice as much.
     """
     times = 0
     for row in attempts:
@@ -122,7 +121,7 @@ def _times_out_of_room(attempts: Iterable[AttemptRow]) -> int:
 
 
 def _copies(services: Services, registered: Registered) -> int:
-    """The bytes of the newest copies of the region's cached stages, in this run or the one before it."""
+    """Return the bytes of the newest output of the region's cached stages, in this run or its predecessor."""
     run = registered.run
     epochs = (run.epoch,) if run.predecessor is None else (run.epoch, run.predecessor)
     found = 0
@@ -140,22 +139,22 @@ def _newest_copy(services: Services, folder: str) -> int:
         described = services.store.read(f"{folder}/{attempts[-1]}/{COPY_NAME}") if attempts else None
         return 0 if described is None else stage_copy_from_json(described).bytes
     except (NotFound, Misconfigured):
-        return 0  # a guess only: whoever reads the copy says what is wrong with it
+        return 0  # an estimate only: the reader of the copy reports what is wrong with it
 
 
-# Making room
+# Reclaiming
 
 
 _Step = tuple[str, Callable[[], bool]]
-"""A dataflow, and something to do about it that answers whether something was deleted."""
+"""A dataflow, and an action that returns whether something was deleted."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Reclaiming:
-    """Releases and deletes until a limit is kept, or nothing more may go.
+    """Releases and deletes results until a limit is kept, or nothing more can be released.
 
-    `lives` are what became of the results of each run that was looked at. `troubles` are other dataflows' own, which
-    must not stand in the way of this one.
+    `decisions` are those about the results of each run. `errors` are those of other dataflows, which must not fail this
+    one.
     """
 
     services: Services
@@ -164,11 +163,11 @@ class _Reclaiming:
     own_run: str = ""
     deleted: list[Deleted] = field(default_factory=list)
     swept: list[SweepReport] = field(default_factory=list)
-    lives: dict[str, tuple[ResultRetention, ...]] = field(default_factory=dict)
-    troubles: dict[str, str] = field(default_factory=dict)
+    decisions: dict[str, tuple[ResultRetention, ...]] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
 
     def run(self) -> None:
-        """First what nobody keeps, then what only policies keep: of the run that was closed first, first."""
+        """Delete garbage first, then results that only policies keep, of the run that was closed first."""
         names = self.limit.dataflows()
         for name, step in self._steps(names):
             if self._take(name, step) and self.limit.short_of(self.limit.most) <= 0:
@@ -192,7 +191,7 @@ class _Reclaiming:
         except WeirError as error:
             if name == self.dataflow and not isinstance(error, DiskFull):
                 raise
-            self.troubles.setdefault(name, str(error))
+            self.errors.setdefault(name, str(error))
             return False
 
     def _runs(self, names: list[str]) -> list[tuple[str, str]]:
@@ -206,35 +205,35 @@ class _Reclaiming:
         return bool(deleted)
 
     def _release(self, name: str, run: str, *, is_reclaiming: bool) -> bool:
-        self.lives[run] = release(self.services, name, [run], is_reclaiming=is_reclaiming)
-        return any(each.is_released for each in self.lives[run]) and self._delete(name, run)
+        self.decisions[run] = release(self.services, name, [run], is_reclaiming=is_reclaiming)
+        return any(each.is_released for each in self.decisions[run]) and self._delete(name, run)
 
     def _sweep(self, name: str) -> bool:
-        from weir.retention.sweep import sweep  # noqa: PLC0415  most tasks have room, and never need it
+        from weir.retention.sweep import sweep  # noqa: PLC0415  most tasks have space, and never need it
 
         self.swept.append(sweep(self.services, name))
         return bool(self.swept[-1].deleted)
 
     def freed(self) -> str:
-        """What has gone to make room; as a part of a sentence."""
+        """Describe what was deleted, as a part of a sentence."""
         results = sum(each.bytes for each in self.deleted)
         swept = sum(each.deleted_bytes for each in self.swept)
         runs = {each.run for each in self.deleted}
-        said = [f"{told_size(results)} in {len(self.deleted)} result(s) of {describe_runs(runs)}"] if runs else []
-        said += [f"{told_size(swept)} that nobody kept"] if swept else []
-        return f"{' and '.join(said)} were deleted to make room" if said else "nothing that is there may go"
+        parts = [f"{told_size(results)} in {len(self.deleted)} result(s) of {describe_runs(runs)}"] if runs else []
+        parts += [f"{told_size(swept)} of garbage"] if swept else []
+        return f"{' and '.join(parts)} were deleted to free space" if parts else "nothing can be released"
 
     def held(self) -> str:
-        """Who holds the bytes that are left, and why; the most first, a line each."""
+        """Describe which results hold the space and why, the most bytes first, a line for each holder."""
         names = self.limit.dataflows()
         with self.services.ledger.transaction() as session:
             published, shared = published_bytes(session, names), shared_state(session, names)
-        holders = held_by(self.lives.values(), published, shared)
+        holders = held_by(self.decisions.values(), published, shared)
         lines = [str(each) for each in holders[:SHOWN]]
         if len(holders) > SHOWN:
             lines.append(f"{told_size(sum(each.bytes for each in holders[SHOWN:]))}: for other reasons")
-        lines += [f"of {name} nothing could be released: {why}" for name, why in sorted(self.troubles.items())]
-        return "\n".join(["What is there has to stay:", *(f"  {line}" for line in lines)]) if lines else ""
+        lines += [f"of {name} nothing could be released: {why}" for name, why in sorted(self.errors.items())]
+        return "\n".join(["Stored results that have to stay:", *(f"  {line}" for line in lines)]) if lines else ""
 
 
 PUBLISHED = "published, and kept for good; keep_published lets old epochs go"
@@ -245,7 +244,7 @@ SHARED = (
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Results that stay for one reason: of these runs of a dataflow, or (none) of all those that are through."""
+    """The bytes of results that stay for one reason: of these runs of a dataflow, or (none) of all closed runs."""
 
     dataflow: str
     reason: str
@@ -258,15 +257,15 @@ class Holder:
 
 
 def held_by(
-    lives: Iterable[Iterable[ResultRetention]], published: Mapping[str, int], shared: Mapping[str, int]
+    decisions: Iterable[Iterable[ResultRetention]], published: Mapping[str, int], shared: Mapping[str, int]
 ) -> list[Holder]:
-    """Group what is kept of each run by dataflow and reason, the most bytes first.
+    """Group kept results by dataflow and reason, the most bytes first.
 
-    What is `published`, and the `shared` files of state whose runs have released it, is by dataflow.
+    `published` bytes, and `shared` bytes of state that its runs have released, are by dataflow.
     """
     sizes: dict[tuple[str, str], int] = defaultdict(int)
     runs: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for each in (life for of_run in lives for life in of_run if not life.is_released):
+    for each in (each for of_run in decisions for each in of_run if not each.is_released):
         key = (dataflow_of(each.run), each.reason)
         sizes[key] += each.bytes
         runs[key].add(each.run)
@@ -277,7 +276,7 @@ def held_by(
 
 
 def describe_runs(runs: Collection[str]) -> str:
-    """One run by its name, several by their dataflows and their number."""
+    """Name a single run; several by their number and dataflows."""
     if len(runs) == 1:
         return next(iter(runs))
     names = sorted({dataflow_of(run) for run in runs})

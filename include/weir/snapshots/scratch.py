@@ -53,7 +53,7 @@ class ScratchPlace:
 
 @contextmanager
 def scratch_place(services: Services) -> Iterator[ScratchPlace]:
-    """Give a place that goes when it is left; those of restore tests that were killed go first. Raises Retryable."""
+    """Provide a scratch place and delete it at the end; remove abandoned ones first. Raises Retryable."""
     remove_abandoned(services)
     own = services.new_uuid().hex[:12]
     folder, dataflow = f"{RESTORE_TESTS}/{services.now():{_TIME}}-{own}", f"drill_{own}"
@@ -77,7 +77,7 @@ def scratch_place(services: Services) -> Iterator[ScratchPlace]:
 
 
 def remove_abandoned(services: Services) -> tuple[str, ...]:
-    """Remove what restore tests have left that give no sign of life any more; answers their folders. Raises Retryable."""
+    """Remove what restore tests without a heartbeat have left; return their folders. Raises Retryable."""
     dead = abandoned_places(services)
     for each in dead:
         services.store.delete_folder(each)
@@ -87,13 +87,13 @@ def remove_abandoned(services: Services) -> tuple[str, ...]:
 
 
 def abandoned_places(services: Services) -> tuple[str, ...]:
-    """The folders of restore tests that have given no sign of life for an hour. Raises Retryable."""
+    """Return the folders of restore tests without a heartbeat for an hour. Raises Retryable."""
     places = [f"{RESTORE_TESTS}/{name}" for name in folders_in(services.store, RESTORE_TESTS)]
     return tuple(each for each in places if _last_sign(services, each) + LEASE <= services.now())
 
 
 def _last_sign(services: Services, folder: str) -> datetime:
-    """When a restore test was last known to be at work; one that was killed while it was removed has no sign any more."""
+    """Return the last heartbeat of a restore test; its start if it was killed while it was being removed."""
     try:
         said = services.store.read(f"{folder}/{SIGN}").decode().partition(" ")[0]
         return datetime.fromisoformat(said)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from weir.dataflow.quality import Policy
 from weir.formats.checks import CheckReport, ExpectationResult, Outcome, Why
 from weir.formats.suite import Severity
-from weir.quality.rules import gate_results, policy_of, suspected_names, told, warnings_of
+from weir.quality.rules import described, gate_results, policy_of, suspected_names, warnings_of
 
 MET = ExpectationResult("expect_a", {"column": "k"}, Severity.FAIL, success=True)
 VIOLATED = replace(MET, success=False, rows=9, unexpected=2, examples=("x", None))
@@ -50,8 +50,8 @@ def test_what_only_warns_is_told_apart():
 
 
 def test_a_message_names_column_counts_and_examples_but_not_all_of_them():
-    assert told(report(Policy.FAIL), [VIOLATED]) == (
+    assert described(report(Policy.FAIL), [VIOLATED]) == (
         "the rows of clean[0] violate s: expect_a(k): 2 of 9 rows, such as 'x', None"
     )
-    assert told(report(Policy.FAIL), [VIOLATED] * 7).endswith("; and 2 more")
-    assert "expect_a(k): no such column" in told(report(Policy.FAIL), [replace(VIOLATED, error="no such column")])
+    assert described(report(Policy.FAIL), [VIOLATED] * 7).endswith("; and 2 more")
+    assert "expect_a(k): no such column" in described(report(Policy.FAIL), [replace(VIOLATED, error="no such column")])

@@ -117,10 +117,10 @@ def test_no_more_is_released_than_is_needed_and_log_and_ledger_say_what(world, l
     run(world, 4)
     assert errors(world) == []
     assert kept(world) == [2, 3, 4]
-    assert notes == ["4.2 MB in 2 result(s) of chain@20130101T000000Z were deleted to make room"]
+    assert notes == ["4.2 MB in 2 result(s) of chain@20130101T000000Z were deleted to free space"]
     with world.ledger.transaction() as session:
         reasons = set(session.scalars(select(ResultRow.state_reason).where(ResultRow.deleted_at.is_not(None))))
-    assert reasons == {"every consumer has committed a result made from it, and room was needed"}
+    assert reasons == {"every consumer has committed a result made from it, and space was needed"}
 
 
 def test_a_disk_without_a_byte_free_is_mended_by_the_first_who_meets_it(world, life, disk):
@@ -156,9 +156,9 @@ def test_what_somebody_needs_stays_and_the_error_says_who_holds_it(world, life, 
     assert kept(world) == [1, 2]
     for part in (
         "DiskFull: the disk of the store file://",
-        " has too little room for raw[0] of chain@20130103T000000Z: ",
+        " has too little free space for raw[0] of chain@20130103T000000Z: ",
         "MB of 18.9 MB are free, it is to write about 2.1 MB, and 1.0 MB are to stay free (least_free); ",
-        "nothing that is there may go.\nWhat is there has to stay:\n",
+        "nothing can be released.\nStored results that have to stay:\n",
         "  8.4 MB of 2 runs of chain: the notebook of ann reads it, under lease until ",
         "  2.1 MB of 2 runs of chain: it is version 1 of out\n",
         " of that disk are no results: files of other programs",
@@ -256,8 +256,8 @@ def test_who_exceeds_a_quota_is_told_what_is_kept_and_a_raised_one_helps_at_once
     said = errors(world, last=True)
     for part in (
         "QuotaExceeded: chain may keep 5.0 MB, its quota, which leaves too little for raw[0] of chain@20130102T000000Z",
-        ": it is to write about 2.1 MB, and 4.2 MB are at rest; nothing that is there may go.\n",
-        "What is there has to stay:\n  4.2 MB of chain",
+        ": it is to write about 2.1 MB, and 4.2 MB are at rest; nothing can be released.\n",
+        "Stored results that have to stay:\n  4.2 MB of chain",
         "Raise the quota (`Dataflow(quota=...)` in the DAG file",
     ):
         assert part in said
@@ -285,7 +285,7 @@ def test_attempts_at_work_that_began_before_count_against_a_quota(world, life):
 
     world.airflow.during = begin_next
     run(world, 2)
-    assert "it is to write about 2.1 MB, attempts at work that began before are to write 2.1 MB, and " in refused[0]
+    assert "it is to write about 2.1 MB, running attempts that began before are to write 2.1 MB, and " in refused[0]
     assert is_published(world, 2, 3)
 
 

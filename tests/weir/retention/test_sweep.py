@@ -128,7 +128,7 @@ def test_files_of_an_attempt_at_work_stay_however_old_they_are(world):
     world.airflow.during = gc
     world.airflow.dag_run(1)
     world.airflow.run_until_quiet()
-    assert seen[0][0].reason == "its attempt is at work"
+    assert seen[0][0].reason == "its attempt is running"
 
 
 def test_what_is_not_of_weir_is_told_and_never_deleted(day):

@@ -175,9 +175,9 @@ def test_a_pending_number_of_a_run_that_is_closed_is_given_up_and_its_manifest_g
         with world.ledger.transaction("ladder") as session:
             row = session.merge(newest)
             row.status = "pending"
-        assert not maintain_checkpoints(world.services, "ladder").given_up  # somebody may be about to complete it
+        assert not maintain_checkpoints(world.services, "ladder").abandoned  # its attempt may still complete it
         world.airflow.time += timedelta(hours=2)
-        assert maintain_checkpoints(world.services, "ladder").given_up == (newest.number,)
+        assert maintain_checkpoints(world.services, "ladder").abandoned == (newest.number,)
         assert not is_there(world, f"ladder/_checkpoints/{newest.number:08d}.json")
         with world.ledger.transaction() as session:
             named = select(ResultRow).where(ResultRow.stage == "history", ResultRow.state == "finished")

@@ -230,7 +230,7 @@ def test_a_checkpoint_whose_manifest_is_gone_is_told_and_its_run_is_checkpointed
     assert "the manifest of checkpoint 1, found no such file" in str(misfit)
     done = release_everywhere(days.services)
     done.require_whole()
-    assert "checkpoint(s) 1 given up; checkpoint(s) 3 completed once more" in done.done["ladder"]
+    assert "checkpoint(s) 1 abandoned; checkpoint(s) 3 completed once more" in done.done["ladder"]
     assert retained(days) == [(2, 2), (3, 1)]
     assert not checkpoint_inconsistencies(days.services, runs)
 

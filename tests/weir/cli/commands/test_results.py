@@ -105,7 +105,7 @@ def test_who_read_which_attempt_is_told(done):
     assert {each["region"] for each in new["consumers"]} == {"totals", "routes"}
     assert {each["attempt"] for each in old["consumers"]}.isdisjoint(each["attempt"] for each in new["consumers"])
     assert old["state"] == "released"
-    assert old["reason"] == "it was made again, and nobody reads the old one"
+    assert old["reason"] == "it was recomputed, and the old result is not read"
     assert old["data_deleted_at"] is not None
     assert old["is_valid"] is None
     assert new["is_valid"] is True

@@ -104,7 +104,7 @@ def test_a_copy_that_an_attempt_at_work_resumes_from_stays(world, struck):
         reports.append(sweep(world.services, is_full=True, older_than=timedelta(0)))
 
     struck(kill, gc)
-    assert "an attempt is at work that may have resumed from it" in {each.reason for each in reports[0].kept}
+    assert "a running attempt may have resumed from it" in {each.reason for each in reports[0].kept}
     assert not [each for each in reports[0].deleted if each.kind is Garbage.COPY]
     assert world.airflow.task("scheduled__2013-01-01", TASK).state == "success"
 
