@@ -59,6 +59,8 @@ RESTORABLE = "weir_restorable"
 ROUNDS = 3
 """How often a test of the newest checkpoint is repeated because that was subsumed meanwhile."""
 
+_SHOWN = 10
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreTestReport:
@@ -88,6 +90,38 @@ class RestoreTestReport:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class RestoreTestSource:
+    """A checkpoint or savepoint; if it cannot be read, `source` is a text that says why.
+
+    `name` is the argument for a restore, `description` the text for a person.
+    """
+
+    source: Source | str
+    name: str
+    description: str
+    epoch: str
+
+
+def dataflows_with_checkpoints(services: Services, name: str | None) -> tuple[str, ...]:
+    """Return the dataflows with a retained checkpoint: all, or the one of that name.
+
+    Raises Misconfigured if the ledger does not know the dataflow, or it has no checkpoint.
+    """
+    with services.ledger.transaction() as session:
+        kept = {row.dataflow for row in session.query(CheckpointRow).where(is_retained()) if not row.folder}
+        if name is None:
+            return tuple(sorted(kept))
+        if session.get(DataflowRow, name) is None:
+            raise Misconfigured(f"the ledger knows no dataflow {name}; a restore test takes a dataflow, not a run")
+        pinned = [row.pinned for row in runs_of(session, name) if row.pinned is not None]
+        keeps_state = any(topology_of(each).dataflow.keeps_state for each in pinned[-1:])
+    if name not in kept:
+        why = "no checkpoint of it is complete yet" if keeps_state else "it keeps no state, and has no checkpoints"
+        raise Misconfigured(f"{name} cannot be restored: {why}")
+    return (name,)
+
+
 def run_restore_test(
     services: Services, dataflow: str, which: str | None, open_store: OpenStore, check: Check
 ) -> RestoreTestReport:
@@ -113,6 +147,71 @@ def run_restore_test(
         f"{found.description} was subsumed while it was being restored, and its files are deleted. `weir checkpoints "
         f"{dataflow}` lists those that are kept"
     )
+
+
+def restore_test_source(
+    services: Services, dataflow: str, which: str | None, open_store: OpenStore
+) -> RestoreTestSource:
+    """Find the checkpoint or savepoint; `which` is None for the newest checkpoint. Raises Misconfigured."""
+    if which is not None and "/" in which:
+        return _in_folder(services, which, open_store)
+    with services.ledger.transaction() as session:
+        if session.get(DataflowRow, dataflow) is None:
+            raise Misconfigured(f"the ledger knows no dataflow {dataflow}")
+        rows = [row for row in snapshots_of(session, dataflow) if _is_kept(row)]
+    if which is None:
+        wanted = [row for row in rows if not row.folder][-1:]
+    else:
+        wanted = [row for row in rows if which in (str(row.number), row.folder.rpartition("/")[2])]
+    if len(wanted) != 1:
+        known = ", ".join(f"{row.number} ({row.kind}, epoch {row.epoch})" for row in rows[-_SHOWN:]) or "none"
+        raise Misconfigured(f"{dataflow} keeps no checkpoint or savepoint {which or 'at all'}; there are {known}")
+    return _known(services, wanted[0], open_store)
+
+
+def _is_kept(row: CheckpointRow) -> bool:
+    is_there = row.subsumed_at is None or bool(row.folder)
+    return is_there and row.deleted_at is None and row.status == CheckpointStatus.COMPLETED.value
+
+
+def _known(services: Services, row: CheckpointRow, open_store: OpenStore) -> RestoreTestSource:
+    name = row.folder or str(row.number)
+    description = f"{row.kind} {row.number} of {row.dataflow} (epoch {row.epoch})"
+    found: Source | str
+    try:
+        if row.folder:
+            found = read_savepoint(folder_at(services, row.folder, open_store))
+        else:
+            found = read_checkpoint(services, row.dataflow, row.number)
+    except Misconfigured as error:
+        where = row.folder or checkpoint_path(row.dataflow, row.number)
+        found = f"its manifest in {where} cannot be used: {error}"
+    return RestoreTestSource(found, name, description, row.epoch)
+
+
+def _in_folder(services: Services, url: str, open_store: OpenStore) -> RestoreTestSource:
+    folder = folder_at(services, url, open_store)
+    try:
+        folder.store.size(folder.at(SAVEPOINT))
+    except NotFound as error:
+        raise Misconfigured(f"there is no savepoint at {folder.url}: expected {SAVEPOINT} there") from error
+    try:
+        source = read_savepoint(folder)
+    except Misconfigured as error:
+        return RestoreTestSource(str(error), folder.url, f"the savepoint in {folder.url}", "")
+    return RestoreTestSource(source, folder.url, str(source), source.checkpoint.epoch)
+
+
+def is_still_kept(services: Services, found: RestoreTestSource) -> bool:
+    """Report whether a snapshot is still retained. The files of a savepoint belong to the user."""
+    if isinstance(found.source, str):
+        return True
+    with services.ledger.transaction() as session:
+        try:
+            require_retained(session, found.source)
+        except Misconfigured:
+            return False
+    return True
 
 
 @contextmanager
@@ -245,103 +344,3 @@ def _described(check: CheckReport) -> str:
     if wrong:
         return described(check, wrong)
     return f"{check.suite} of {check.stage}[{check.subtask}] of {check.run}, {check.rows} rows"
-
-
-_SHOWN = 10
-
-
-@dataclass(frozen=True, slots=True)
-class RestoreTestSource:
-    """A checkpoint or savepoint; if it cannot be read, `source` is a text that says why.
-
-    `name` is the argument for a restore, `description` the text for a person.
-    """
-
-    source: Source | str
-    name: str
-    description: str
-    epoch: str
-
-
-def restore_test_source(
-    services: Services, dataflow: str, which: str | None, open_store: OpenStore
-) -> RestoreTestSource:
-    """Find the checkpoint or savepoint; `which` is None for the newest checkpoint. Raises Misconfigured."""
-    if which is not None and "/" in which:
-        return _in_folder(services, which, open_store)
-    with services.ledger.transaction() as session:
-        if session.get(DataflowRow, dataflow) is None:
-            raise Misconfigured(f"the ledger knows no dataflow {dataflow}")
-        rows = [row for row in snapshots_of(session, dataflow) if _is_kept(row)]
-    if which is None:
-        wanted = [row for row in rows if not row.folder][-1:]
-    else:
-        wanted = [row for row in rows if which in (str(row.number), row.folder.rpartition("/")[2])]
-    if len(wanted) != 1:
-        known = ", ".join(f"{row.number} ({row.kind}, epoch {row.epoch})" for row in rows[-_SHOWN:]) or "none"
-        raise Misconfigured(f"{dataflow} keeps no checkpoint or savepoint {which or 'at all'}; there are {known}")
-    return _known(services, wanted[0], open_store)
-
-
-def _is_kept(row: CheckpointRow) -> bool:
-    is_there = row.subsumed_at is None or bool(row.folder)
-    return is_there and row.deleted_at is None and row.status == CheckpointStatus.COMPLETED.value
-
-
-def _known(services: Services, row: CheckpointRow, open_store: OpenStore) -> RestoreTestSource:
-    name = row.folder or str(row.number)
-    description = f"{row.kind} {row.number} of {row.dataflow} (epoch {row.epoch})"
-    found: Source | str
-    try:
-        if row.folder:
-            found = read_savepoint(folder_at(services, row.folder, open_store))
-        else:
-            found = read_checkpoint(services, row.dataflow, row.number)
-    except Misconfigured as error:
-        where = row.folder or checkpoint_path(row.dataflow, row.number)
-        found = f"its manifest in {where} cannot be used: {error}"
-    return RestoreTestSource(found, name, description, row.epoch)
-
-
-def _in_folder(services: Services, url: str, open_store: OpenStore) -> RestoreTestSource:
-    folder = folder_at(services, url, open_store)
-    try:
-        folder.store.size(folder.at(SAVEPOINT))
-    except NotFound as error:
-        raise Misconfigured(f"there is no savepoint at {folder.url}: expected {SAVEPOINT} there") from error
-    try:
-        source = read_savepoint(folder)
-    except Misconfigured as error:
-        return RestoreTestSource(str(error), folder.url, f"the savepoint in {folder.url}", "")
-    return RestoreTestSource(source, folder.url, str(source), source.checkpoint.epoch)
-
-
-def is_still_kept(services: Services, found: RestoreTestSource) -> bool:
-    """Report whether a snapshot is still retained. The files of a savepoint belong to the user."""
-    if isinstance(found.source, str):
-        return True
-    with services.ledger.transaction() as session:
-        try:
-            require_retained(session, found.source)
-        except Misconfigured:
-            return False
-    return True
-
-
-def dataflows_with_checkpoints(services: Services, name: str | None) -> tuple[str, ...]:
-    """Return the dataflows with a retained checkpoint: all, or the one of that name.
-
-    Raises Misconfigured if the ledger does not know the dataflow, or it has no checkpoint.
-    """
-    with services.ledger.transaction() as session:
-        kept = {row.dataflow for row in session.query(CheckpointRow).where(is_retained()) if not row.folder}
-        if name is None:
-            return tuple(sorted(kept))
-        if session.get(DataflowRow, name) is None:
-            raise Misconfigured(f"the ledger knows no dataflow {name}; a restore test takes a dataflow, not a run")
-        pinned = [row.pinned for row in runs_of(session, name) if row.pinned is not None]
-        keeps_state = any(topology_of(each).dataflow.keeps_state for each in pinned[-1:])
-    if name not in kept:
-        why = "no checkpoint of it is complete yet" if keeps_state else "it keeps no state, and has no checkpoints"
-        raise Misconfigured(f"{name} cannot be restored: {why}")
-    return (name,)

@@ -34,8 +34,68 @@ from weir.store.probe import size_differs
 from weir.store.store import Store
 
 _DROPPED = "It is not used any more: readers use the committed state, and upkeep checkpoints the run once more"
+
 _ANOTHER = "Nothing was changed. `weir checkpoints` and `weir savepoint list` show what else can be restored"
+
 _LOOK = "Nothing was changed: look at the message, and verify again"
+
+_ANEW = "Upkeep gives it up, and checkpoints its run once more under a new number"
+
+_REPAIR = "`weir verify --repair` has the lost state recomputed; then its run is checkpointed once more"
+
+_REBUILD = "Nothing was changed: `weir ledger rebuild` follows the store"
+
+
+def checkpoint_inconsistencies(services: Services, runs: Collection[str]) -> tuple[Inconsistency, ...]:
+    """Return what is wrong with the retained checkpoints of some runs. Raises Retryable."""
+    with services.ledger.transaction() as session:
+        rows = retained_of_runs(session, runs)
+    of_manifests = confirmed(services, rows, partial(_of_manifest, services.store))
+    bad = {each.path for each in of_manifests}
+    whole = [row for row in rows if checkpoint_path(row.dataflow, row.number) not in bad]
+    files = [each for row in whole for each in _files_of_checkpoint(services.store, row)]
+    return (*of_manifests, *confirmed(services, files, partial(_of_file, services.store)))
+
+
+def retained_of_runs(session: Session, runs: Collection[str]) -> list[CheckpointRow]:
+    """Return the retained checkpoints of some runs, by number."""
+    query = select(CheckpointRow).where(
+        CheckpointRow.run.in_(runs), CheckpointRow.kind == SnapshotKind.CHECKPOINT.value, is_retained()
+    )
+    return list(session.scalars(query.order_by(CheckpointRow.dataflow, CheckpointRow.number)))
+
+
+def _of_manifest(store: Store, row: CheckpointRow) -> Inconsistency | None:
+    path = checkpoint_path(row.dataflow, row.number)
+    try:
+        found = checkpoint_from_json(store.read(path))
+    except NotFound:
+        return Inconsistency(row.run, path, f"the manifest of checkpoint {row.number}, found no such file", _ANEW)
+    except Misconfigured as error:
+        return Inconsistency(row.run, path, f"the manifest of checkpoint {row.number}: {error}", _ANEW)
+    if (found.number, found.run, fingerprint(found)) == (row.number, row.run, row.content):
+        return None
+    detail = f"ledger and manifest differ about checkpoint {row.number}"
+    return Inconsistency(row.run, path, detail, _REBUILD)
+
+
+def _files_of_checkpoint(store: Store, row: CheckpointRow) -> Iterator[tuple[CheckpointRow, str, DataFile]]:
+    checkpoint: Checkpoint = checkpoint_from_json(store.read(checkpoint_path(row.dataflow, row.number)))
+    for path, file in checkpoint.files.items():
+        yield row, path, file.file
+    for result in checkpoint.results:
+        for each in result.files:
+            yield row, f"{result.folder}/{each.name}", each
+
+
+def _of_file(store: Store, named: tuple[CheckpointRow, str, DataFile]) -> Inconsistency | None:
+    row, path, file = named
+    found = size_differs(store, path, file)
+    return (
+        None
+        if found is None
+        else Inconsistency(row.run, path, f"checkpoint {row.number} names it: {found.detail}", _REPAIR)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,60 +211,3 @@ def _dropped(session: Session, copy: StateCopy, answer: ContentAnswer) -> Incons
     for row in checkpoints:
         abandon(row)
     return Inconsistency(copy.run, copy.path, detail, _DROPPED)
-
-
-_ANEW = "Upkeep gives it up, and checkpoints its run once more under a new number"
-_REPAIR = "`weir verify --repair` has the lost state recomputed; then its run is checkpointed once more"
-_REBUILD = "Nothing was changed: `weir ledger rebuild` follows the store"
-
-
-def checkpoint_inconsistencies(services: Services, runs: Collection[str]) -> tuple[Inconsistency, ...]:
-    """Return what is wrong with the retained checkpoints of some runs. Raises Retryable."""
-    with services.ledger.transaction() as session:
-        rows = retained_of_runs(session, runs)
-    of_manifests = confirmed(services, rows, partial(_of_manifest, services.store))
-    bad = {each.path for each in of_manifests}
-    whole = [row for row in rows if checkpoint_path(row.dataflow, row.number) not in bad]
-    files = [each for row in whole for each in _files_of_checkpoint(services.store, row)]
-    return (*of_manifests, *confirmed(services, files, partial(_of_file, services.store)))
-
-
-def retained_of_runs(session: Session, runs: Collection[str]) -> list[CheckpointRow]:
-    """Return the retained checkpoints of some runs, by number."""
-    query = select(CheckpointRow).where(
-        CheckpointRow.run.in_(runs), CheckpointRow.kind == SnapshotKind.CHECKPOINT.value, is_retained()
-    )
-    return list(session.scalars(query.order_by(CheckpointRow.dataflow, CheckpointRow.number)))
-
-
-def _of_manifest(store: Store, row: CheckpointRow) -> Inconsistency | None:
-    path = checkpoint_path(row.dataflow, row.number)
-    try:
-        found = checkpoint_from_json(store.read(path))
-    except NotFound:
-        return Inconsistency(row.run, path, f"the manifest of checkpoint {row.number}, found no such file", _ANEW)
-    except Misconfigured as error:
-        return Inconsistency(row.run, path, f"the manifest of checkpoint {row.number}: {error}", _ANEW)
-    if (found.number, found.run, fingerprint(found)) == (row.number, row.run, row.content):
-        return None
-    detail = f"ledger and manifest differ about checkpoint {row.number}"
-    return Inconsistency(row.run, path, detail, _REBUILD)
-
-
-def _files_of_checkpoint(store: Store, row: CheckpointRow) -> Iterator[tuple[CheckpointRow, str, DataFile]]:
-    checkpoint: Checkpoint = checkpoint_from_json(store.read(checkpoint_path(row.dataflow, row.number)))
-    for path, file in checkpoint.files.items():
-        yield row, path, file.file
-    for result in checkpoint.results:
-        for each in result.files:
-            yield row, f"{result.folder}/{each.name}", each
-
-
-def _of_file(store: Store, named: tuple[CheckpointRow, str, DataFile]) -> Inconsistency | None:
-    row, path, file = named
-    found = size_differs(store, path, file)
-    return (
-        None
-        if found is None
-        else Inconsistency(row.run, path, f"checkpoint {row.number} names it: {found.detail}", _REPAIR)
-    )

@@ -25,6 +25,8 @@ KNOWN_DIGESTS = 20
 
 _PASSED = (Outcome.PASSED.value, Outcome.SAME.value)
 
+_NOT_RIGHT = (Outcome.FAILED.value, Outcome.WARNED.value)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuspectedInput:
@@ -187,9 +189,6 @@ def suspected_inputs(row: QualityCheckRow) -> tuple[SuspectedInput, ...]:
     return tuple(SuspectedInput(**each) for each in row.blamed)
 
 
-_NOT_RIGHT = (Outcome.FAILED.value, Outcome.WARNED.value)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckFilter:
     """Selects checks; None is any. `epochs` limits them to that many of the newest epochs."""
@@ -261,9 +260,6 @@ def _of_dag(dag_id: str) -> ColumnElement[bool]:
 def may_have_page(row: QualityCheckRow) -> bool:
     """Report whether a check can have a page: not if it only says that equal rows had passed."""
     return row.outcome != Outcome.SAME.value and row.why != Why.REBUILT.value
-
-
-# Pages
 
 
 def checks_without_page(

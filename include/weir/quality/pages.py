@@ -28,6 +28,12 @@ BATCH = 200
 LISTED = 1000
 """The largest number of pages in the list of a dataflow."""
 
+STYLE = (
+    "body{font-family:system-ui,sans-serif;margin:2rem;color:#212529}table{border-collapse:collapse}"
+    "th,td{text-align:left;padding:.3rem .8rem;border-bottom:1px solid #dee2e6;vertical-align:top}"
+    ".failed{color:#b02a37;font-weight:bold}.warned{color:#997404;font-weight:bold}.passed{color:#146c43}"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class PagesReport:
@@ -42,6 +48,14 @@ class PagesReport:
         """One line."""
         more = "" if self.is_all else ", and there are more to make"
         return f"{self.pages} page(s) about checks made{more}" + "".join(f"; {each}" for each in self.problems)
+
+
+def make_pages_everywhere(services: Services, render: Render) -> str:
+    """Make the next batch of pages about checks of all dataflows; return a line for the log. Raises Retryable."""
+    made = make_pages(services, render)
+    if made.problems and not made.pages:
+        raise Retryable(str(made))
+    return str(made) if made.pages else "every check has its page"
 
 
 def make_pages(
@@ -84,11 +98,8 @@ def _stored(services: Services, row: QualityCheckRow, page: bytes) -> bool:
     return is_known
 
 
-def list_pages(services: Services, dataflow: str) -> None:
-    """Write the list of a dataflow's pages to the store. Raises Retryable."""
-    with services.ledger.transaction() as session:
-        rows = checks_with_page(session, dataflow, LISTED)
-    services.store.replace(index_path(dataflow), index_page(dataflow, rows))
+def _path(row: QualityCheckRow) -> str:
+    return page_path(row.dataflow, row.epoch, row.stage, row.subtask, row.attempt, row.suite, row.id, row.checked_at)
 
 
 def to_document(row: QualityCheckRow) -> CheckToDocument:
@@ -117,23 +128,11 @@ def to_document(row: QualityCheckRow) -> CheckToDocument:
     )
 
 
-def _path(row: QualityCheckRow) -> str:
-    return page_path(row.dataflow, row.epoch, row.stage, row.subtask, row.attempt, row.suite, row.id, row.checked_at)
-
-
-def make_pages_everywhere(services: Services, render: Render) -> str:
-    """Make the next batch of pages about checks of all dataflows; return a line for the log. Raises Retryable."""
-    made = make_pages(services, render)
-    if made.problems and not made.pages:
-        raise Retryable(str(made))
-    return str(made) if made.pages else "every check has its page"
-
-
-STYLE = (
-    "body{font-family:system-ui,sans-serif;margin:2rem;color:#212529}table{border-collapse:collapse}"
-    "th,td{text-align:left;padding:.3rem .8rem;border-bottom:1px solid #dee2e6;vertical-align:top}"
-    ".failed{color:#b02a37;font-weight:bold}.warned{color:#997404;font-weight:bold}.passed{color:#146c43}"
-)
+def list_pages(services: Services, dataflow: str) -> None:
+    """Write the list of a dataflow's pages to the store. Raises Retryable."""
+    with services.ledger.transaction() as session:
+        rows = checks_with_page(session, dataflow, LISTED)
+    services.store.replace(index_path(dataflow), index_page(dataflow, rows))
 
 
 def index_page(dataflow: str, rows: Sequence[QualityCheckRow]) -> bytes:

@@ -47,6 +47,8 @@ from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
 from weir.retention.unknown_folders import remove_pages
 from weir.settings import LifeSettings
 
+_GONE = (PartitionState.RELEASED.value, PartitionState.SUPERSEDED.value)
+
 
 def expire_runs(services: Services, dataflow: str, settings: LifeSettings, report: SweepReport) -> None:
     """Expire the runs of a dataflow that are old enough, or deleted in Airflow. Raises Retryable."""
@@ -76,9 +78,6 @@ def _expire(services: Services, dataflow: str, run: str, settings: LifeSettings,
             return []
         expire(session, run, reason, now)
     return [Kept(run, 0, reason)]
-
-
-_GONE = (PartitionState.RELEASED.value, PartitionState.SUPERSEDED.value)
 
 
 def runs_to_expire(session: Session, dataflow: str, settings: LifeSettings, now: datetime) -> list[tuple[str, str]]:

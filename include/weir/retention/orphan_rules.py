@@ -20,195 +20,20 @@ from weir.execution.partition_state import PartitionState
 from weir.formats.manifest import COPY, COPY_NAME, RELEASED_NOTE
 from weir.formats.paths import MANIFEST, RUN_RECORD
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownResult:
-    """A result in the ledger; `reader` is the holder of a lease on it, `is_deleted` says that its data are deleted."""
-
-    state: PartitionState
-    is_current: bool
-    bytes: int
-    reason: str
-    reader: str | None = None
-    is_deleted: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownAttempt:
-    """An attempt in the ledger; one that is not running has ended at `ended_at`, in `state`."""
-
-    region: str
-    subtask: int
-    try_number: int
-    is_running: bool
-    state: str
-    ended_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunKnowledge:
-    """The ledger's record of a run: results by folder, attempts by id, and folders of published versions.
-
-    `copies` says why the cached output of a stage and subtask is kept (None: it is not). In an expired run only
-    published results and running attempts are kept. `pointers` says of each version that was ever published, by the
-    path of its pointer, whether it still is. `has_readers` says that another epoch may read its results.
-    """
-
-    results: Mapping[str, KnownResult]
-    attempts: Mapping[str, KnownAttempt]
-    published: Set[str]
-    copies: Mapping[tuple[str, str], str | None]
-    pointers: Mapping[str, bool]
-    is_expired: bool = False
-    has_readers: bool = True
-
-
-class FolderAction(Enum):
-    """The action for a folder."""
-
-    KEPT = "kept"
-    GARBAGE = "garbage"
-    """All of it goes."""
-    EMPTIED = "emptied"
-    """Its data go; its manifest stays."""
-
-
-@dataclass(frozen=True, slots=True)
-class FolderDecision:
-    """The action for a folder, and why. If `is_aged`, it waits until its files, and `since`, are old enough."""
-
-    folder: AttemptFolder
-    action: FolderAction
-    reason: str
-    is_aged: bool = False
-    since: datetime | None = None
-
-
-def folder_decisions(found: RunFolder, known: RunKnowledge) -> tuple[FolderDecision, ...]:
-    """Decide the action for the folder of each attempt."""
-    newest = _newest_copies(found.folders, known)
-    return tuple(_decide(each, known, newest) for each in found.folders)
-
-
-def _decide(folder: AttemptFolder, known: RunKnowledge, newest: Set[str]) -> FolderDecision:
-    attempt = known.attempts.get(folder.attempt)
-    if attempt is not None and attempt.is_running:
-        return FolderDecision(folder, FolderAction.KEPT, "its attempt is running")
-    result = known.results.get(folder.path) if folder.place is Place.RESULT else None
-    if result is not None:
-        return _decide_result(folder, known, result)
-    if folder.path in known.published:
-        return FolderDecision(folder, FolderAction.KEPT, "a published version names it")
-    if known.is_expired:
-        return FolderDecision(folder, FolderAction.GARBAGE, "its run is expired")
-    return _decide_rest(folder, attempt) if attempt is None else _decide_left(folder, known, attempt, newest)
-
-
-def _decide_left(folder: AttemptFolder, known: RunKnowledge, attempt: KnownAttempt, newest: Set[str]) -> FolderDecision:
-    """Decide about the other folders of an attempt that has ended: records, cached output, results without a row."""
-    if folder.place is Place.RECORD:
-        return FolderDecision(folder, FolderAction.KEPT, "the record of an attempt, kept until the run expires")
-    if folder.place is Place.COPY:
-        return _decide_copy(folder, known, attempt, newest)
-    return _decide_rest(folder, attempt)
-
-
-def _decide_rest(folder: AttemptFolder, attempt: KnownAttempt | None) -> FolderDecision:
-    if attempt is None:
-        return FolderDecision(folder, FolderAction.GARBAGE, "the ledger knows no such attempt", is_aged=True)
-    reason = f"its attempt has {_ended(attempt)}, and nothing of it is kept"
-    return FolderDecision(folder, FolderAction.GARBAGE, reason, is_aged=True, since=attempt.ended_at)
-
-
-def _ended(attempt: KnownAttempt) -> str:
-    return "committed" if attempt.state == "committed" else f"ended without a commit ({attempt.state})"
-
-
-_KEPT_STATES: Final = {
-    PartitionState.FINISHED: "its result is needed, or kept by the policy",
-    PartitionState.LOST: "its result is lost, and its bytes may come back",
-    PartitionState.QUARANTINED: "its result is quarantined: it is kept for inspection",
-}
-
-
-def _decide_result(folder: AttemptFolder, known: RunKnowledge, result: KnownResult) -> FolderDecision:
-    kept = result.reader or _why_kept(folder, known, result)
-    if kept is not None:
-        return FolderDecision(folder, FolderAction.KEPT, kept)
-    if known.is_expired:
-        return FolderDecision(folder, FolderAction.GARBAGE, "its run is expired")
-    if result.state is PartitionState.RELEASED:
-        return FolderDecision(folder, FolderAction.EMPTIED, f"it was released: {result.reason}")
-    return FolderDecision(folder, FolderAction.GARBAGE, f"it is superseded: {result.reason}")
-
-
-def _why_kept(folder: AttemptFolder, known: RunKnowledge, result: KnownResult) -> str | None:
-    if result.state is PartitionState.FINISHED:
-        return _KEPT_STATES[result.state]
-    if folder.path in known.published:
-        return "a published version names it"
-    if known.is_expired:
-        return None
-    if result.state is PartitionState.RELEASED and folder.names <= NOTES:
-        return "the manifest of a released result, kept until the run expires"
-    return _KEPT_STATES.get(result.state)
-
-
-def _decide_copy(folder: AttemptFolder, known: RunKnowledge, attempt: KnownAttempt, newest: Set[str]) -> FolderDecision:
-    if COPY_NAME not in folder.names:
-        reason = f"a copy that was never completed; its attempt has {_ended(attempt)}"
-        return FolderDecision(folder, FolderAction.GARBAGE, reason, is_aged=True, since=attempt.ended_at)
-    if any(_is_running_on(each, attempt) for each in known.attempts.values()):
-        return FolderDecision(folder, FolderAction.KEPT, "a running attempt may have resumed from it")
-    kept = known.copies.get((folder.name, folder.subtask))
-    if kept is None:
-        return FolderDecision(folder, FolderAction.GARBAGE, "a copy that no attempt will resume from")
-    if folder.path not in newest:
-        return FolderDecision(folder, FolderAction.GARBAGE, "there is a newer copy")
-    return FolderDecision(folder, FolderAction.KEPT, f"a copy to resume from: {kept}")
-
-
-def _is_running_on(other: KnownAttempt, attempt: KnownAttempt) -> bool:
-    return other.is_running and (other.region, other.subtask) == (attempt.region, attempt.subtask)
-
-
-def _newest_copies(folders: Iterable[AttemptFolder], known: RunKnowledge) -> frozenset[str]:
-    """Return the paths of the newest complete copy of each stage and subtask."""
-    newest: dict[tuple[str, str], tuple[int, str]] = {}
-    for each in folders:
-        attempt = known.attempts.get(each.attempt)
-        if each.place is Place.COPY and attempt is not None and COPY_NAME in each.names:
-            key, candidate = (each.name, each.subtask), (attempt.try_number, each.path)
-            newest[key] = max(newest.get(key, candidate), candidate)
-    return frozenset(path for _, path in newest.values())
-
-
-def is_record_kept(known: RunKnowledge) -> bool:
-    """Report whether the record of a run stays: not if the run is expired, not published, and has no readers."""
-    is_published = bool(known.published) or any(known.pointers.values())
-    return not known.is_expired or is_published or known.has_readers
-
-
-def known_gone(known: RunKnowledge, there: Set[str]) -> frozenset[str]:
-    """Return folders of unused results that are not `there` any more, which the ledger has not recorded yet."""
-    return frozenset(
-        path
-        for path, result in known.results.items()
-        if not result.is_deleted and path not in there and _is_out_of_use(result, is_expired=known.is_expired)
-    )
-
-
-def _is_out_of_use(result: KnownResult, *, is_expired: bool) -> bool:
-    return result.state is PartitionState.SUPERSEDED or (is_expired and result.state is not PartitionState.FINISHED)
-
-
 NOTES: Final = frozenset({MANIFEST, RELEASED_NOTE})
+
 _RECORDS: Final = "_regions"
 
 TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
 """The names of files that are being created on a local disk."""
 
 _RESULT_DEPTH, _RECORD_DEPTH = 4, 4
+
+_KEPT_STATES: Final = {
+    PartitionState.FINISHED: "its result is needed, or kept by the policy",
+    PartitionState.LOST: "its result is lost, and its bytes may come back",
+    PartitionState.QUARANTINED: "its result is quarantined: it is kept for inspection",
+}
 
 
 class Place(Enum):
@@ -313,3 +138,177 @@ def is_short(folder: AttemptFolder, expected_bytes: int) -> bool:
 def strays(folder: AttemptFolder, named: Set[str]) -> tuple[tuple[str, int], ...]:
     """Return the files in the folder of a result that its manifest does not name."""
     return tuple((name, size) for name, size in folder.files if name not in named | NOTES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownResult:
+    """A result in the ledger; `reader` is the holder of a lease on it, `is_deleted` says that its data are deleted."""
+
+    state: PartitionState
+    is_current: bool
+    bytes: int
+    reason: str
+    reader: str | None = None
+    is_deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownAttempt:
+    """An attempt in the ledger; one that is not running has ended at `ended_at`, in `state`."""
+
+    region: str
+    subtask: int
+    try_number: int
+    is_running: bool
+    state: str
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunKnowledge:
+    """The ledger's record of a run: results by folder, attempts by id, and folders of published versions.
+
+    `copies` says why the cached output of a stage and subtask is kept (None: it is not). In an expired run only
+    published results and running attempts are kept. `pointers` says of each version that was ever published, by the
+    path of its pointer, whether it still is. `has_readers` says that another epoch may read its results.
+    """
+
+    results: Mapping[str, KnownResult]
+    attempts: Mapping[str, KnownAttempt]
+    published: Set[str]
+    copies: Mapping[tuple[str, str], str | None]
+    pointers: Mapping[str, bool]
+    is_expired: bool = False
+    has_readers: bool = True
+
+
+class FolderAction(Enum):
+    """The action for a folder."""
+
+    KEPT = "kept"
+    GARBAGE = "garbage"
+    """All of it goes."""
+    EMPTIED = "emptied"
+    """Its data go; its manifest stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderDecision:
+    """The action for a folder, and why. If `is_aged`, it waits until its files, and `since`, are old enough."""
+
+    folder: AttemptFolder
+    action: FolderAction
+    reason: str
+    is_aged: bool = False
+    since: datetime | None = None
+
+
+def folder_decisions(found: RunFolder, known: RunKnowledge) -> tuple[FolderDecision, ...]:
+    """Decide the action for the folder of each attempt."""
+    newest = _newest_copies(found.folders, known)
+    return tuple(_decide(each, known, newest) for each in found.folders)
+
+
+def _decide(folder: AttemptFolder, known: RunKnowledge, newest: Set[str]) -> FolderDecision:
+    attempt = known.attempts.get(folder.attempt)
+    if attempt is not None and attempt.is_running:
+        return FolderDecision(folder, FolderAction.KEPT, "its attempt is running")
+    result = known.results.get(folder.path) if folder.place is Place.RESULT else None
+    if result is not None:
+        return _decide_result(folder, known, result)
+    if folder.path in known.published:
+        return FolderDecision(folder, FolderAction.KEPT, "a published version names it")
+    if known.is_expired:
+        return FolderDecision(folder, FolderAction.GARBAGE, "its run is expired")
+    return _decide_rest(folder, attempt) if attempt is None else _decide_left(folder, known, attempt, newest)
+
+
+def _decide_left(folder: AttemptFolder, known: RunKnowledge, attempt: KnownAttempt, newest: Set[str]) -> FolderDecision:
+    """Decide about the other folders of an attempt that has ended: records, cached output, results without a row."""
+    if folder.place is Place.RECORD:
+        return FolderDecision(folder, FolderAction.KEPT, "the record of an attempt, kept until the run expires")
+    if folder.place is Place.COPY:
+        return _decide_copy(folder, known, attempt, newest)
+    return _decide_rest(folder, attempt)
+
+
+def _decide_rest(folder: AttemptFolder, attempt: KnownAttempt | None) -> FolderDecision:
+    if attempt is None:
+        return FolderDecision(folder, FolderAction.GARBAGE, "the ledger knows no such attempt", is_aged=True)
+    reason = f"its attempt has {_ended(attempt)}, and nothing of it is kept"
+    return FolderDecision(folder, FolderAction.GARBAGE, reason, is_aged=True, since=attempt.ended_at)
+
+
+def _ended(attempt: KnownAttempt) -> str:
+    return "committed" if attempt.state == "committed" else f"ended without a commit ({attempt.state})"
+
+
+def _decide_result(folder: AttemptFolder, known: RunKnowledge, result: KnownResult) -> FolderDecision:
+    kept = result.reader or _why_kept(folder, known, result)
+    if kept is not None:
+        return FolderDecision(folder, FolderAction.KEPT, kept)
+    if known.is_expired:
+        return FolderDecision(folder, FolderAction.GARBAGE, "its run is expired")
+    if result.state is PartitionState.RELEASED:
+        return FolderDecision(folder, FolderAction.EMPTIED, f"it was released: {result.reason}")
+    return FolderDecision(folder, FolderAction.GARBAGE, f"it is superseded: {result.reason}")
+
+
+def _why_kept(folder: AttemptFolder, known: RunKnowledge, result: KnownResult) -> str | None:
+    if result.state is PartitionState.FINISHED:
+        return _KEPT_STATES[result.state]
+    if folder.path in known.published:
+        return "a published version names it"
+    if known.is_expired:
+        return None
+    if result.state is PartitionState.RELEASED and folder.names <= NOTES:
+        return "the manifest of a released result, kept until the run expires"
+    return _KEPT_STATES.get(result.state)
+
+
+def _decide_copy(folder: AttemptFolder, known: RunKnowledge, attempt: KnownAttempt, newest: Set[str]) -> FolderDecision:
+    if COPY_NAME not in folder.names:
+        reason = f"a copy that was never completed; its attempt has {_ended(attempt)}"
+        return FolderDecision(folder, FolderAction.GARBAGE, reason, is_aged=True, since=attempt.ended_at)
+    if any(_is_running_on(each, attempt) for each in known.attempts.values()):
+        return FolderDecision(folder, FolderAction.KEPT, "a running attempt may have resumed from it")
+    kept = known.copies.get((folder.name, folder.subtask))
+    if kept is None:
+        return FolderDecision(folder, FolderAction.GARBAGE, "a copy that no attempt will resume from")
+    if folder.path not in newest:
+        return FolderDecision(folder, FolderAction.GARBAGE, "there is a newer copy")
+    return FolderDecision(folder, FolderAction.KEPT, f"a copy to resume from: {kept}")
+
+
+def _is_running_on(other: KnownAttempt, attempt: KnownAttempt) -> bool:
+    return other.is_running and (other.region, other.subtask) == (attempt.region, attempt.subtask)
+
+
+def _newest_copies(folders: Iterable[AttemptFolder], known: RunKnowledge) -> frozenset[str]:
+    """Return the paths of the newest complete copy of each stage and subtask."""
+    newest: dict[tuple[str, str], tuple[int, str]] = {}
+    for each in folders:
+        attempt = known.attempts.get(each.attempt)
+        if each.place is Place.COPY and attempt is not None and COPY_NAME in each.names:
+            key, candidate = (each.name, each.subtask), (attempt.try_number, each.path)
+            newest[key] = max(newest.get(key, candidate), candidate)
+    return frozenset(path for _, path in newest.values())
+
+
+def is_record_kept(known: RunKnowledge) -> bool:
+    """Report whether the record of a run stays: not if the run is expired, not published, and has no readers."""
+    is_published = bool(known.published) or any(known.pointers.values())
+    return not known.is_expired or is_published or known.has_readers
+
+
+def known_gone(known: RunKnowledge, there: Set[str]) -> frozenset[str]:
+    """Return folders of unused results that are not `there` any more, which the ledger has not recorded yet."""
+    return frozenset(
+        path
+        for path, result in known.results.items()
+        if not result.is_deleted and path not in there and _is_out_of_use(result, is_expired=known.is_expired)
+    )
+
+
+def _is_out_of_use(result: KnownResult, *, is_expired: bool) -> bool:
+    return result.state is PartitionState.SUPERSEDED or (is_expired and result.state is not PartitionState.FINISHED)

@@ -28,7 +28,9 @@ from weir.topology.regions import PartitionId, Topology
 
 # Built once: every commit uses them, and building a statement costs more than executing it.
 _OF_RUN, _OF_DATAFLOW = ResultRow.run == bindparam("run"), RunRow.dataflow == bindparam("dataflow")
+
 _IN_QUARANTINE = (ResultRow.state == PartitionState.QUARANTINED.value) & ResultRow.is_current.is_(False)
+
 _STORED = (
     select(ResultRow)
     .where(_OF_RUN, (ResultRow.state == PartitionState.FINISHED.value) | _IN_QUARANTINE)
@@ -52,6 +54,7 @@ _PUBLISHED = (
 )
 
 _NEXT = select(RunRow).where(_OF_DATAFLOW, RunRow.predecessor == bindparam("epoch"))
+
 _MADE_LATER = (
     select(ResultRow.id)
     .join(RunRow, RunRow.id == ResultRow.run)
@@ -74,6 +77,14 @@ _NEWEST_CURRENT = (
     .join(ResultRow, ResultRow.attempt == AttemptRow.id)
     .where(_OF_RUN, ResultRow.is_current)
 )
+
+_OWN = CheckpointRow.kind == SnapshotKind.CHECKPOINT.value
+
+
+def runs_to_release(session: Session, dataflow: str) -> list[str]:
+    """Return the runs that may have results to release, oldest epoch first."""
+    query = select(RunRow.id).where(RunRow.dataflow == dataflow, RunRow.released_at.is_(None))
+    return list(session.scalars(query.order_by(RunRow.epoch)))
 
 
 def run_retention(session: Session, run: Run, settings: LifeSettings, now: datetime) -> RunRetention:
@@ -100,12 +111,6 @@ def run_retention(session: Session, run: Run, settings: LifeSettings, now: datet
     )
 
 
-def runs_to_release(session: Session, dataflow: str) -> list[str]:
-    """Return the runs that may have results to release, oldest epoch first."""
-    query = select(RunRow.id).where(RunRow.dataflow == dataflow, RunRow.released_at.is_(None))
-    return list(session.scalars(query.order_by(RunRow.epoch)))
-
-
 def unpinned_release_decisions(session: Session, run: str, now: datetime) -> tuple[ReleaseDecision, ...]:
     """Decide about the results of a run that is to be pinned anew: none is current any more."""
     stored = stored_results(session, run)
@@ -119,24 +124,17 @@ def unpinned_release_decisions(session: Session, run: str, now: datetime) -> tup
     )
 
 
-def _checkpointed(session: Session, run: str, stored: Collection[ResultRow]) -> dict[int, Pin]:
-    """Return the results that retained checkpoints name of a run that is to be pinned anew."""
-    row = session.get_one(RunRow, run)
-    pinned = newest_pinned(session, row.dataflow)
-    return checkpoint_pins(session, row, None if pinned is None else topology_of(pinned), stored)
-
-
-def stored_results(session: Session, run: str) -> list[ResultRow]:
-    """Return the stored results of `run`, current or not; of quarantined ones those that are not current."""
-    return list(session.scalars(_STORED, {"run": run}))
-
-
 def is_all_kept(session: Session, row: RunRow, settings: LifeSettings, now: datetime) -> bool:
     """Report whether a policy keeps all results of an open run: then nothing else has to be read."""
     is_open = row.closed_at is None and row.deleted_at is None
     if not is_open or settings.keep.until is KeepUntil.CONSUMED or session.scalar(_OLD, {"run": row.id}) is not None:
         return False
     return settings.keep_failed is None or last_event(session, row) + settings.keep_failed > now
+
+
+def stored_results(session: Session, run: str) -> list[ResultRow]:
+    """Return the stored results of `run`, current or not; of quarantined ones those that are not current."""
+    return list(session.scalars(_STORED, {"run": run}))
 
 
 def last_event(session: Session, run: RunRow) -> datetime:
@@ -172,6 +170,56 @@ def _read(session: Session, stored: Collection[ResultRow], now: datetime) -> dic
         result: Pin(f"{row.holder} reads it, under lease until {row.expires_at:%Y-%m-%d %H:%M:%S}Z")
         for result, row in leases.items()
     }
+
+
+def _checkpointed(session: Session, run: str, stored: Collection[ResultRow]) -> dict[int, Pin]:
+    """Return the results that retained checkpoints name of a run that is to be pinned anew."""
+    row = session.get_one(RunRow, run)
+    pinned = newest_pinned(session, row.dataflow)
+    return checkpoint_pins(session, row, None if pinned is None else topology_of(pinned), stored)
+
+
+def checkpoint_pins(
+    session: Session, run: RunRow, topology: Topology | None, stored: Collection[ResultRow]
+) -> dict[int, Pin]:
+    """Return the results of a run that its retained checkpoints name, by number.
+
+    A result that was recomputed is named by the checkpoints that were triggered before the newer one existed. A
+    checkpoint that is older than all current results may be of a run that was moved to another topology since: it may
+    name any result that is not current.
+    """
+    keeps_state = topology is not None and topology.dataflow.keeps_state
+    if not keeps_state and all(each.is_current for each in stored):
+        return {}
+    query = select(CheckpointRow.number, CheckpointRow.triggered_at)
+    retained = session.execute(query.where(CheckpointRow.run == run.id, _OWN, is_retained())).all()
+    if not retained:
+        return {}
+    carried = topology.carried if topology is not None and keeps_state else ()
+    named = {(each.stage, each.subtask, each.layout) for each in carried}
+    made = _made_at(session, run.id)
+    oldest = min(made.values(), default=None)
+    before = [number for number, at in retained if oldest is None or at < oldest]
+    pins = {}
+    for row in stored:
+        partition = (row.stage, row.subtask, row.layout)
+        newer = None if row.is_current else made.get(partition)
+        by = [] if row.is_current else list(before)
+        if partition in named:
+            by += [number for number, at in retained if newer is None or at < newer]
+        if by:
+            pins[row.id] = Pin(f"checkpoint {max(by)} names it")
+    return pins
+
+
+def _made_at(session: Session, run: str) -> dict[tuple[str, int, str], datetime]:
+    """Return since when the current result of each partition exists."""
+    query = (
+        select(ResultRow.stage, ResultRow.subtask, ResultRow.layout, AttemptRow.ended_at, AttemptRow.began_at)
+        .join(AttemptRow, AttemptRow.id == ResultRow.attempt)
+        .where(ResultRow.run == run, ResultRow.is_current)
+    )
+    return {(stage, subtask, layout): ended or began for stage, subtask, layout, ended, began in session.execute(query)}
 
 
 def _published(session: Session, run: str, stored: Collection[ResultRow]) -> dict[int, Pin]:
@@ -246,52 +294,6 @@ def _is_close_newest(session: Session, run: str) -> bool:
         return False
     newest = session.scalar(_NEWEST_CURRENT, {"run": run})
     return newest is None or newest <= closing.ended_at
-
-
-_OWN = CheckpointRow.kind == SnapshotKind.CHECKPOINT.value
-
-
-def checkpoint_pins(
-    session: Session, run: RunRow, topology: Topology | None, stored: Collection[ResultRow]
-) -> dict[int, Pin]:
-    """Return the results of a run that its retained checkpoints name, by number.
-
-    A result that was recomputed is named by the checkpoints that were triggered before the newer one existed. A
-    checkpoint that is older than all current results may be of a run that was moved to another topology since: it may
-    name any result that is not current.
-    """
-    keeps_state = topology is not None and topology.dataflow.keeps_state
-    if not keeps_state and all(each.is_current for each in stored):
-        return {}
-    query = select(CheckpointRow.number, CheckpointRow.triggered_at)
-    retained = session.execute(query.where(CheckpointRow.run == run.id, _OWN, is_retained())).all()
-    if not retained:
-        return {}
-    carried = topology.carried if topology is not None and keeps_state else ()
-    named = {(each.stage, each.subtask, each.layout) for each in carried}
-    made = _made_at(session, run.id)
-    oldest = min(made.values(), default=None)
-    before = [number for number, at in retained if oldest is None or at < oldest]
-    pins = {}
-    for row in stored:
-        partition = (row.stage, row.subtask, row.layout)
-        newer = None if row.is_current else made.get(partition)
-        by = [] if row.is_current else list(before)
-        if partition in named:
-            by += [number for number, at in retained if newer is None or at < newer]
-        if by:
-            pins[row.id] = Pin(f"checkpoint {max(by)} names it")
-    return pins
-
-
-def _made_at(session: Session, run: str) -> dict[tuple[str, int, str], datetime]:
-    """Return since when the current result of each partition exists."""
-    query = (
-        select(ResultRow.stage, ResultRow.subtask, ResultRow.layout, AttemptRow.ended_at, AttemptRow.began_at)
-        .join(AttemptRow, AttemptRow.id == ResultRow.attempt)
-        .where(ResultRow.run == run, ResultRow.is_current)
-    )
-    return {(stage, subtask, layout): ended or began for stage, subtask, layout, ended, began in session.execute(query)}
 
 
 def why_subsumed(session: Session, run: RunRow, topology: Topology, most: int) -> str | None:

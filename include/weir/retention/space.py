@@ -48,6 +48,29 @@ SMALLEST_GUESS = 64 * 2**20
 SHOWN = 6
 """How many holders of space an error names."""
 
+PUBLISHED = "published, and kept for good; keep_published lets old epochs go"
+
+SHARED = (
+    "state that later epochs and checkpoints share, and what it was compacted to; fewer retained_checkpoints need less"
+)
+
+_Step = tuple[str, Callable[[], bool]]
+"""A dataflow, and an action that returns whether something was deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The bytes of results that stay for one reason: of these runs of a dataflow, or (none) of all closed runs."""
+
+    dataflow: str
+    reason: str
+    bytes: int
+    runs: frozenset[str]
+
+    def __str__(self) -> str:
+        whose = describe_runs(self.runs) if self.runs else self.dataflow
+        return f"{told_size(self.bytes)} of {whose}: {self.reason}"
+
 
 def reclaim_space(services: Services, registered: Registered, declared: Dataflow, reads: int) -> tuple[str, ...]:
     """Ensure that the attempt has space, reclaiming it if necessary; return lines for the log about what was deleted.
@@ -90,9 +113,6 @@ def _kept_within(services: Services, limit: Limit, run: Run) -> Iterator[str]:
         raise limit.refusal(reclaiming.freed(), reclaiming.held())
     if reclaiming.deleted or reclaiming.swept:
         yield reclaiming.freed()
-
-
-# Estimates
 
 
 def _space_request(services: Services, registered: Registered, reads: int) -> SpaceRequest:
@@ -140,13 +160,6 @@ def _newest_copy(services: Services, folder: str) -> int:
         return 0 if described is None else stage_copy_from_json(described).bytes
     except (NotFound, Misconfigured):
         return 0  # an estimate only: the reader of the copy reports what is wrong with it
-
-
-# Reclaiming
-
-
-_Step = tuple[str, Callable[[], bool]]
-"""A dataflow, and an action that returns whether something was deleted."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -234,26 +247,6 @@ class _Reclaiming:
             lines.append(f"{told_size(sum(each.bytes for each in holders[SHOWN:]))}: for other reasons")
         lines += [f"of {name} nothing could be released: {why}" for name, why in sorted(self.errors.items())]
         return "\n".join(["Stored results that have to stay:", *(f"  {line}" for line in lines)]) if lines else ""
-
-
-PUBLISHED = "published, and kept for good; keep_published lets old epochs go"
-SHARED = (
-    "state that later epochs and checkpoints share, and what it was compacted to; fewer retained_checkpoints need less"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """The bytes of results that stay for one reason: of these runs of a dataflow, or (none) of all closed runs."""
-
-    dataflow: str
-    reason: str
-    bytes: int
-    runs: frozenset[str]
-
-    def __str__(self) -> str:
-        whose = describe_runs(self.runs) if self.runs else self.dataflow
-        return f"{told_size(self.bytes)} of {whose}: {self.reason}"
 
 
 def held_by(

@@ -1,4 +1,8 @@
-"""What a sweep of the store has to know, read in one transaction. Invariant: it changes nothing."""
+"""Ledger queries for a sweep of the store.
+
+Invariant: all that the rules need of a run is read in one transaction. A query changes nothing; deletions are recorded
+only for results that are out of use.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ from weir.topology.regions import PartitionId, Topology
 
 
 def runs_to_sweep(session: Session, dataflow: str, since: datetime | None) -> list[str]:
-    """The runs whose folders may hold garbage, oldest epoch first: all, or those in which something happened since."""
+    """Return the runs whose folders may hold garbage, oldest epoch first: all, or those with an event since then."""
     query = select(RunRow.id).where(RunRow.dataflow == dataflow).order_by(RunRow.epoch)
     if since is None:
         return list(session.scalars(query))
@@ -37,7 +41,7 @@ def runs_to_sweep(session: Session, dataflow: str, since: datetime | None) -> li
 
 
 def is_expired(session: Session, run: RunRow) -> bool:
-    """Whether a run was expired, and nothing has happened in it since."""
+    """Report whether a run is expired, and no attempt has begun in it since."""
     if run.expired_at is None:
         return False
     query = select(func.max(AttemptRow.began_at)).where(AttemptRow.run == run.id)
@@ -55,10 +59,10 @@ def knowledge_of(
     *,
     is_reclaiming: bool = False,
 ) -> RunKnowledge:
-    """What the ledger knows of a run.
+    """Return the ledger's record of a run.
 
-    `copies` are stages and subtasks of which copies were found; `pointed` are the pointers that were found, by path,
-    and the folders that they name.
+    `copies` are the stages and subtasks with cached output in the store; `pointed` are the pointers in the store, by
+    path, and the folders that they name.
     """
     row = session.get_one(RunRow, run)
     expired = is_expired(session, row)
@@ -114,7 +118,7 @@ def _attempt(row: AttemptRow, *, is_given_up: bool) -> KnownAttempt:
 def _given_up(
     session: Session, run: RunRow, settings: LifeSettings, attempts: Collection[AttemptRow], now: datetime
 ) -> set[str]:
-    """Attempts that are said to be at work, and nobody has heard of for as long as a failed run is kept."""
+    """Return running attempts without a heartbeat for as long as a failed run is kept."""
     limit = settings.orphan_age if run.deleted_at is not None else settings.keep_failed
     if limit is None:
         return set()
@@ -130,17 +134,17 @@ def _given_up(
 
 
 def silent_attempts(session: Session, run: str, settings: LifeSettings, now: datetime) -> list[AttemptRow]:
-    """The attempts of a run that are said to be at work, and are given up: nobody has heard of them for so long."""
+    """Return the running attempts of a run that are given up: without a heartbeat for too long."""
     attempts = list(session.scalars(select(AttemptRow).where(AttemptRow.run == run, AttemptRow.state.in_(LIVE))))
     given_up = _given_up(session, session.get_one(RunRow, run), settings, attempts, now) if attempts else set()
     return [each for each in attempts if each.id in given_up]
 
 
 def live_attempts(session: Session, run: RunRow, settings: LifeSettings, now: datetime) -> set[str]:
-    """The attempts of a run that are at work, or may be."""
+    """Return the attempts of a run that are running, or may be."""
     attempts = list(session.scalars(select(AttemptRow).where(AttemptRow.run == run.id)))
-    at_work = {each.id for each in attempts if each.state in LIVE}
-    return at_work - _given_up(session, run, settings, attempts, now)
+    live = {each.id for each in attempts if each.state in LIVE}
+    return live - _given_up(session, run, settings, attempts, now)
 
 
 def _published(session: Session, run: str) -> frozenset[str]:
@@ -149,11 +153,11 @@ def _published(session: Session, run: str) -> frozenset[str]:
 
 
 def _has_readers(session: Session, run: RunRow) -> bool:
-    """Whether other epochs read this one, or it reads another: then their records are one chain."""
+    """Report whether other epochs read this one, or it reads another: then their records are one chain."""
     of_dataflow = select(RunRow.pinned).where(RunRow.dataflow == run.dataflow, RunRow.pinned.is_not(None))
-    behind = session.scalars(of_dataflow.where(RunRow.predecessor == run.epoch))
+    after = session.scalars(of_dataflow.where(RunRow.predecessor == run.epoch))
     newest = session.scalars(of_dataflow.order_by(RunRow.epoch.desc()).limit(1))
-    pinned = [run.pinned, *behind, *newest]
+    pinned = [run.pinned, *after, *newest]
     return run.pinned is None or any(topology_of(each).reads_previous for each in pinned if each is not None)
 
 
@@ -171,28 +175,29 @@ def _copies(
     *,
     is_reclaiming: bool,
 ) -> Mapping[tuple[str, str], str | None]:
-    """Why copies are kept: as a result would be that only the run as a whole needs."""
+    """Return why cached output is kept: like a result without consumers, until its run is over."""
     if not found or row.pinned is None:
         return {}
     life = run_retention(session, run_by_id(session, row.id), settings, now)
     topology = life.state.topology
     known = {each: _partition(topology, each) for each in found}
-    asked = {each: partition for each, partition in known.items() if partition is not None}
+    partitions = {each: partition for each, partition in known.items() if partition is not None}
     stored = tuple(
         StoredResult(result=-1, partition=partition, attempt="", is_current=True, bytes=0)
-        for partition in asked.values()
+        for partition in partitions.values()
     )
     decisions = release_decisions(
         replace(life, stored=stored, pins={}, needed_later={}), settings, now, is_reclaiming=is_reclaiming
     )
     kept = {
-        each: None if decision.is_released else decision.reason for each, decision in zip(asked, decisions, strict=True)
+        each: None if decision.is_released else decision.reason
+        for each, decision in zip(partitions, decisions, strict=True)
     }
     return {each: kept.get(each) for each in found}
 
 
 def _partition(topology: Topology, found: tuple[str, str]) -> PartitionId | None:
-    """A copy as if it were a result; None if this topology has no such stage or subtask."""
+    """Return cached output as a partition; None if this topology has no such stage or subtask."""
     stage, subtask = found
     sizes = {each.name: each.parallelism for each in topology.dataflow.stages}
     if not subtask.isdigit() or int(subtask) >= sizes.get(stage, 0):
@@ -206,7 +211,7 @@ def settings_of(session: Session, dataflow: str, deployed: LifeSettings) -> Life
 
 
 def note_deleted(session: Session, run: str, folders: Collection[str], now: datetime) -> None:
-    """Write down that the data of results are gone that are out of use."""
+    """Record that the data of unused results are deleted."""
     query = select(ResultRow).where(
         ResultRow.run == run,
         ResultRow.folder.in_(set(folders)),
@@ -218,7 +223,7 @@ def note_deleted(session: Session, run: str, folders: Collection[str], now: date
 
 
 def still_finished(session: Session, run: str, folders: Collection[str]) -> set[str]:
-    """Those of `folders` whose results are finished, by the ledger."""
+    """Return those of `folders` whose results are finished, by the ledger."""
     query = select(ResultRow.folder).where(
         ResultRow.run == run, ResultRow.folder.in_(set(folders)), ResultRow.state == PartitionState.FINISHED.value
     )

@@ -1,13 +1,9 @@
-"""Sweeping the folder of one run: what nobody needs of it goes.
+"""Sweep the folder of one run, and the manifests of a dataflow's checkpoints: delete what is not needed.
 
-Invariant 4: the store is listed first and the ledger read then, so that no file of an attempt at work is ever taken for
-nobody's. Invariant 7: each step may be the last, and the next sweep goes on: pointers go before the manifests that they
-name, and these before their data.
-
-Sweeping what keyed state has beside the folders of its own results: shared files, and checkpoints.
-
-Invariant 4: a file that anybody uses stays, whatever became of the attempt that wrote it. The store is listed before it
-is asked who uses what.
+Invariant 4: the store is listed before the ledger is read, so that a file of a running attempt never counts as unknown.
+A file of keyed state that is in use stays, whatever became of the attempt that wrote it; files in use are read after
+the listing. Invariant 7: a sweep may stop at any step, and the next sweep continues: pointers are deleted before the
+manifests that they name, and these before their data.
 """
 
 from __future__ import annotations
@@ -55,7 +51,7 @@ from weir.topology.partitions import PLAIN
 SINKS = "_sinks"
 
 _POINTERS = (MANIFEST, COPY_NAME)
-"""What makes files a result or a copy: it goes before them."""
+"""The files that make a folder a result or a copy: they are deleted before its data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,30 +75,30 @@ class _Listed:
 
 
 class RunSweep:
-    """Sweeps runs of one dataflow into one report. Files that nobody knows go when they are older than `floor`."""
+    """Sweeps runs of one dataflow into one report; files without a row go once they are older than `age_limit`."""
 
     def __init__(
         self,
         services: Services,
         settings: LifeSettings,
         report: SweepReport,
-        floor: timedelta,
+        age_limit: timedelta,
         *,
         is_reclaiming: bool = False,
     ) -> None:
-        self._services, self._settings, self._report, self._floor = services, settings, report, floor
+        self._services, self._settings, self._report, self._age_limit = services, settings, report, age_limit
         self._is_pressed = is_reclaiming
 
     def sweep(self, run: str) -> None:
-        """Remove what nobody needs of a run. Raises Retryable."""
+        """Delete what is not needed of a run. Raises Retryable."""
         if not self._report.is_dry:
             self._fence_silent(run)
         listed = self._list(run)
-        known = self._know(listed)
+        known = self._knowledge(listed)
         self._sweep_pointers(listed, known)
         self._compare(listed, known)
         decisions = without_state_in_use(self._services, dataflow_of(run), folder_decisions(listed.folder, known))
-        gone = {each.folder.path for each in decisions if self._carry_out(each, known)}
+        gone = {each.folder.path for each in decisions if self._apply(each, known)}
         self._note_gone(listed.run, known, {each.folder.path for each in decisions} - gone)
         self.remove_temporary([*listed.folder.temporary, *((each.path, each.bytes) for each in listed.temporary)])
         self._report.unknown += [Kept(path, size, "not a file of Weir's") for path, size in listed.folder.strange]
@@ -110,17 +106,17 @@ class RunSweep:
         self._report.runs += 1
 
     def _fence_silent(self, run: str) -> None:
-        """Whoever is given up may not commit any more, should it wake up: what it has written is about to go."""
+        """Fence attempts that are given up, so that they cannot commit: their files are about to be deleted."""
         services, now = self._services, self._services.now()
         with services.ledger.transaction() as session:
             if not silent_attempts(session, run, self._settings, now):
                 return
         with services.ledger.transaction(dataflow_of(run)) as session:
             for row in silent_attempts(session, run, self._settings, now):
-                end(row, AttemptState.FENCED, now, error="it was given up: nobody has heard of it for so long")
+                end(row, AttemptState.FENCED, now, error="it was given up: it has sent no heartbeat for too long")
 
     def _tidy(self, listed: _Listed, known: RunKnowledge) -> None:
-        """Of an expired run of which nothing is published, the record goes last; and then the folders."""
+        """Delete the record of an expired, unpublished run last, and then its empty folders."""
         record = f"{listed.root}/{RUN_RECORD}"
         if listed.folder.has_record and not is_record_kept(known) and not listed.folder.strange:
             # A begin writes it again in a transaction of its own.
@@ -131,11 +127,11 @@ class RunSweep:
             self._services.store.prune(listed.root)
 
     def remove_temporary(self, files: Iterable[tuple[str, int]]) -> None:
-        """Remove what creators left who were killed, once it is old."""
+        """Delete unfinished writes of killed processes, once they are old."""
         for path, size in files:
             self.remove_file(path, size, "a write that was never finished")
 
-    # What is there, and what is known
+    # Store and ledger
 
     def _list(self, run: str) -> _Listed:
         dataflow, _, epoch = run.partition("@")
@@ -150,14 +146,14 @@ class RunSweep:
 
     def _pointer(self, found: FoundFile) -> _Pointer:
         try:
-            said = pointer_from_json(self._services.store.read(found.path))
-            return _Pointer(found.path, found.bytes, tuple(each.folder for each in said.partitions))
+            pointer = pointer_from_json(self._services.store.read(found.path))
+            return _Pointer(found.path, found.bytes, tuple(each.folder for each in pointer.partitions))
         except NotFound:
             return _Pointer(found.path, 0, ())
         except (ValueError, TypeError, KeyError, Misconfigured):
             return _Pointer(found.path, found.bytes, None)
 
-    def _know(self, listed: _Listed) -> RunKnowledge:
+    def _knowledge(self, listed: _Listed) -> RunKnowledge:
         copies = {(each.name, each.subtask) for each in listed.folder.folders if each.place is Place.COPY}
         with self._services.ledger.transaction() as session:
             return knowledge_of(
@@ -182,7 +178,7 @@ class RunSweep:
                 self.remove_file(each.path, each.bytes, "its version is expired", Garbage.POINTER, is_aged=False)
 
     def _compare(self, listed: _Listed, known: RunKnowledge) -> None:
-        """Name finished results whose files are not there; what was committed since the listing is looked at again."""
+        """Report finished results without their files; those committed since the listing are listed again."""
         found = {each.path: each for each in listed.folder.folders}
         finished = {path: each for path, each in known.results.items() if each.state is PartitionState.FINISHED}
         short = [path for path, each in finished.items() if path not in found or is_short(found[path], each.bytes)]
@@ -202,18 +198,18 @@ class RunSweep:
                 gone = f"{there} of {expected} bytes are there" + ("" if MANIFEST in names else ", and no manifest")
                 self._report.missing.append(Kept(path, expected - there, gone))
 
-    # What becomes of a folder
+    # Folders
 
     def _note_gone(self, run: str, known: RunKnowledge, there: set[str]) -> None:
         gone = known_gone(known, there)
         if self._report.is_dry or not gone:
             return
-        self._services.store_id()  # of a disk that is not mounted all is gone
+        self._services.store_id()  # on an unmounted disk everything seems deleted
         with self._services.ledger.transaction(run.partition("@")[0]) as session:
             note_deleted(session, run, gone, self._services.now())
 
-    def _carry_out(self, decision: FolderDecision, known: RunKnowledge) -> bool:
-        """Do what was decisions; answers whether all of the folder went."""
+    def _apply(self, decision: FolderDecision, known: RunKnowledge) -> bool:
+        """Apply a decision; return whether the whole folder was deleted."""
         folder, reason = decision.folder, decision.reason
         is_young = decision.is_aged and not self._is_old(decision)
         if decision.action is FolderAction.KEPT or is_young:
@@ -231,8 +227,8 @@ class RunSweep:
         return not is_emptied
 
     def _is_old(self, decision: FolderDecision) -> bool:
-        """Whether nothing has happened to a folder for as long as the age floor says."""
-        before = self._services.now() - self._floor
+        """Report whether a folder has not changed within the age limit."""
+        before = self._services.now() - self._age_limit
         if decision.since is not None and decision.since > before:
             return False
         paths = [f"{decision.folder.path}/{name}" for name, _ in decision.folder.files]
@@ -257,14 +253,14 @@ class RunSweep:
                 self._services.store.delete(f"{decision.folder.path}/{name}")
 
     def _remove_strays(self, decision: FolderDecision, expected: int) -> None:
-        """Remove files in the folder of a finished result that no manifest names."""
+        """Delete files in the folder of a finished result that its manifest does not name."""
         folder = decision.folder
         if not may_have_strays(folder, expected):
             return
         try:
             manifest = manifest_from_json(self._services.store.read(f"{folder.path}/{MANIFEST}"))
         except (NotFound, Misconfigured):
-            return  # whoever verifies tells of it
+            return  # `weir verify` reports it
         named = frozenset(file.name for file in manifest.files)
         for name, size in strays(folder, named):
             self.remove_file(f"{folder.path}/{name}", size, "no manifest names it")
@@ -272,11 +268,11 @@ class RunSweep:
     def remove_file(
         self, path: str, size: int, reason: str, kind: Garbage = Garbage.STRAY, *, is_aged: bool = True
     ) -> None:
-        """Remove one file; one that is aged only once it is old."""
+        """Delete one file; if `is_aged`, only once it is older than the age limit."""
         at = self._modified(path)
         if at is None:
             return
-        if is_aged and at > self._services.now() - self._floor:
+        if is_aged and at > self._services.now() - self._age_limit:
             self._report.kept.append(Kept(path, size, f"{reason}; it is not old enough yet"))
             return
         if not self._report.is_dry:
@@ -300,14 +296,14 @@ def _kind(decision: FolderDecision, known: RunKnowledge) -> Garbage:
 
 
 def without_state_in_use(
-    services: Services, dataflow: str, decisions: Iterable[FolderDecision]
+    services: Services, dataflow: str, decided: Iterable[FolderDecision]
 ) -> tuple[FolderDecision, ...]:
-    """What was decisions, but for folders that hold files of keyed state that are in use: these stay. Raises Retryable."""
-    all_judged = tuple(decisions)
-    if not any(_may_hold_state(each) for each in all_judged):
-        return all_judged
+    """Return the decisions, but keep folders with files of keyed state that are in use. Raises Retryable."""
+    decisions = tuple(decided)
+    if not any(_may_hold_state(each) for each in decisions):
+        return decisions
     in_use = live_state_files(services, dataflow)
-    return tuple(_kept(each) if _may_hold_state(each) and _holds(each, in_use) else each for each in all_judged)
+    return tuple(_kept(each) if _may_hold_state(each) and _holds(each, in_use) else each for each in decisions)
 
 
 def _may_hold_state(decisions: FolderDecision) -> bool:
@@ -324,7 +320,7 @@ def _kept(decisions: FolderDecision) -> FolderDecision:
 
 
 def sweep_checkpoints(services: Services, dataflow: str, of_runs: RunSweep, report: SweepReport) -> None:
-    """Look at the manifests of checkpoints: those of subsumed and failed ones go. Raises Retryable."""
+    """Delete the manifests of subsumed and failed checkpoints; report missing ones. Raises Retryable."""
     folder = checkpoints_folder(dataflow)
     try:
         found = {f"{folder}/{name}": size for name, size in services.store.list(folder)}

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.weir.checking import NOT_NULL, attempts, checks, gated, results, use, with_suites, write_suite
 from tests.weir.conftest import Saved, World, ladder
-from tests.weir.state.test_checkpoint_kills import DyingLedger, DyingStore, FolderAction
+from tests.weir.state.test_checkpoint_kills import DyingLedger, DyingStore, Fate
 
 from weir.dataflow import expectations
 from weir.quality.check_queries import suspected_inputs
@@ -44,7 +44,7 @@ def before_clean():
 
 def doomed(world, nth):
     """The world as the process of the next try sees it, which is killed at its n-th change."""
-    fate = FolderAction(nth)
+    fate = Fate(nth)
     services = replace(
         world.services, ledger=DyingLedgerAtVerdicts(world.ledger, fate), store=DyingStore(world.store, fate)
     )
