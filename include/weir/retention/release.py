@@ -109,8 +109,8 @@ def _release_run(
         if row.pinned is None:
             decisions = unpinned_release_decisions(session, run, now)
         else:
-            life = run_retention(session, run_by_id(session, run), settings, now)
-            decisions = release_decisions(life, settings, now, is_reclaiming=is_reclaiming)
+            facts = run_retention(session, run_by_id(session, run), settings, now)
+            decisions = release_decisions(facts, settings, now, is_reclaiming=is_reclaiming)
         if not is_dry:
             _mark(session, services, row, decisions)
     return [_retention(run, each) for each in decisions]

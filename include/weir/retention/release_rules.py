@@ -86,31 +86,31 @@ class ReleaseDecision:
 
 
 def release_decisions(
-    life: RunRetention, settings: LifeSettings, now: datetime, *, is_reclaiming: bool = False
+    run: RunRetention, settings: LifeSettings, now: datetime, *, is_reclaiming: bool = False
 ) -> tuple[ReleaseDecision, ...]:
     """Decide about all stored results of a run. If space is reclaimed (`is_reclaiming`), policies keep nothing."""
-    evaluation = _Evaluation(life, settings, now, is_reclaiming)
-    return tuple(evaluation.decision(each) for each in life.stored)
+    evaluation = _Evaluation(run, settings, now, is_reclaiming)
+    return tuple(evaluation.decision(each) for each in run.stored)
 
 
 class _Evaluation:
-    def __init__(self, life: RunRetention, settings: LifeSettings, now: datetime, is_reclaiming: bool) -> None:  # noqa: FBT001
-        self._life, self._settings, self._now, self._is_pressed = life, settings, now, is_reclaiming
+    def __init__(self, run: RunRetention, settings: LifeSettings, now: datetime, is_reclaiming: bool) -> None:  # noqa: FBT001
+        self._run, self._settings, self._now, self._is_reclaiming = run, settings, now, is_reclaiming
         self._made_from: dict[RegionId, frozenset[tuple[PartitionId, str]]] = {}
         self._over = self._why_over()
         self._kept = self._why_kept()
         """The policy's reason to keep; ignored, and named in the reason, if space is reclaimed."""
 
     def decision(self, stored: StoredResult) -> ReleaseDecision:
-        pin = self._life.pins.get(stored.result)
+        pin = self._run.pins.get(stored.result)
         if pin is not None:
             return ReleaseDecision(stored, is_released=False, reason=pin.reason, is_lasting=pin.is_lasting)
         if not stored.is_current:
             return self._of_old(stored)
-        needed = self._life.needed_later.get(stored.partition.stage)
+        needed = self._run.needed_later.get(stored.partition.stage)
         if needed is not None:
             return ReleaseDecision(stored, is_released=False, reason=needed)
-        if stored.partition.stage in self._life.states:
+        if stored.partition.stage in self._run.states:
             return self._of_state(stored)
         given_up = self._why_given_up()
         if given_up is not None:
@@ -122,21 +122,21 @@ class _Evaluation:
         if not stored.is_quarantined:
             return ReleaseDecision(stored, is_released=True, reason="it was recomputed, and the old result is not read")
         why = self._over or self._why_given_up()
-        if why is None or (self._over is not None and self._kept is not None and not self._is_pressed):
+        if why is None or (self._over is not None and self._kept is not None and not self._is_reclaiming):
             reason = f"it is in quarantine, for inspection: {self._kept or 'the run is not over'}"
             return ReleaseDecision(stored, is_released=False, reason=reason)
         return ReleaseDecision(stored, is_released=True, reason=f"it was in quarantine long enough: {why}")
 
     def _of_state(self, stored: StoredResult) -> ReleaseDecision:
-        why = self._life.subsumed
-        if why is None and self._life.closed_at is None:
-            why = "Airflow has no such run any more" if self._life.is_deleted else self._why_given_up()
+        why = self._run.subsumed
+        if why is None and self._run.closed_at is None:
+            why = "Airflow has no such run any more" if self._run.is_deleted else self._why_given_up()
         if why is not None:
             return ReleaseDecision(stored, is_released=True, reason=why)
         return ReleaseDecision(stored, is_released=False, reason="state stays until its checkpoint is subsumed")
 
     def _by_use(self, stored: StoredResult) -> ReleaseDecision:
-        consumers = self._life.state.consumers(stored.partition)
+        consumers = self._run.state.consumers(stored.partition)
         unread = next(self._unread(stored), None)
         is_consumed = bool(consumers) and unread is None
         if not is_consumed and self._over is None:
@@ -144,7 +144,7 @@ class _Evaluation:
         why = "every consumer has committed a result made from it" if is_consumed else str(self._over)
         if self._kept is None or (is_consumed and self._settings.keep.until is KeepUntil.CONSUMED):
             return ReleaseDecision(stored, is_released=True, reason=why)
-        if self._is_pressed:
+        if self._is_reclaiming:
             return ReleaseDecision(stored, is_released=True, reason=f"{why}, and space was needed")
         return ReleaseDecision(stored, is_released=False, reason=self._kept)
 
@@ -153,9 +153,9 @@ class _Evaluation:
 
         Otherwise two consumers could restart each other forever: recomputing for one changes the input of the other.
         """
-        same = [each for each in self._life.stored if each.is_current and each.attempt == stored.attempt]
+        same = [each for each in self._run.stored if each.is_current and each.attempt == stored.attempt]
         for each in same if any(one.is_nondeterministic for one in same) else (stored,):
-            for consumer in self._life.state.consumers(each.partition):
+            for consumer in self._run.state.consumers(each.partition):
                 if not self._has_consumed(consumer, each):
                     yield consumer
 
@@ -173,7 +173,7 @@ class _Evaluation:
 
         It is not if its newest try has failed, or if it has not begun in a DagRun that was created again.
         """
-        state = self._life.state
+        state = self._run.state
         known = state.region(region)
         return (
             not known.at_work
@@ -182,7 +182,7 @@ class _Evaluation:
         )
 
     def _reads_of(self, consumer: RegionId) -> frozenset[tuple[PartitionId, str]]:
-        state = self._life.state
+        state = self._run.state
         output = next(iter(state.outputs(consumer)), None)
         result = None if output is None else state.results.get(output)
         reads = () if result is None else result.reads
@@ -190,43 +190,43 @@ class _Evaluation:
 
     def _why_over(self) -> str | None:
         """Return why the run is over: closed, no region running or failed, and all results since then valid."""
-        life = self._life
-        if life.is_deleted:
+        run = self._run
+        if run.is_deleted:
             return "Airflow has no such run any more"
-        if life.closed_at is None or any(self._is_open(each) for each in (*life.state.region_ids(), CLOSE)):
+        if run.closed_at is None or any(self._is_open(each) for each in (*run.state.region_ids(), CLOSE)):
             return None
-        is_quiet = life.last_event + QUIET <= self._now and self._is_whole()
-        return "its run is over" if life.is_close_newest or is_quiet else None
+        is_quiet = run.last_event + QUIET <= self._now and self._is_whole()
+        return "its run is over" if run.is_close_newest or is_quiet else None
 
     def _is_open(self, region: RegionId) -> bool:
-        known = self._life.state.region(region)
+        known = self._run.state.region(region)
         return known.at_work or known.newest_state is AttemptState.FAILED
 
     def _is_whole(self) -> bool:
-        state = self._life.state
+        state = self._run.state
         return all(state.is_done(each) for region in state.region_ids() for each in state.outputs(region))
 
     def _why_given_up(self) -> str | None:
         """Return why a run that is not over is given up (`keep_failed`)."""
         limit = self._settings.keep_failed
-        if self._over is not None or limit is None or self._life.last_event + limit > self._now:
+        if self._over is not None or limit is None or self._run.last_event + limit > self._now:
             return None
-        if self._life.closed_at is not None and not self._is_pressed and self._by_policy() is not None:
+        if self._run.closed_at is not None and not self._is_reclaiming and self._by_policy() is not None:
             return None
-        what = "never closed" if self._life.closed_at is None else "is not whole"
+        what = "never closed" if self._run.closed_at is None else "is not whole"
         return f"its run {what}, and nothing has happened in it for {told_time(limit)}"
 
     def _why_kept(self) -> str | None:
         """Return why the policy keeps unneeded results."""
-        if self._life.is_deleted:
+        if self._run.is_deleted:
             return None
         return "the run is not over" if self._over is None else self._by_policy()
 
     def _by_policy(self) -> str | None:
         """Return why the policy keeps the results of a closed run."""
-        life, keep = self._life, self._settings.keep
-        if keep.until is KeepUntil.RUNS and life.closed_after is not None and life.closed_after < keep.runs:
+        run, keep = self._run, self._settings.keep
+        if keep.until is KeepUntil.RUNS and run.closed_after is not None and run.closed_after < keep.runs:
             return f"it is kept until {keep} have been closed after its own"
-        if keep.until is KeepUntil.TIME and life.closed_at is not None and life.closed_at + keep.time > self._now:
+        if keep.until is KeepUntil.TIME and run.closed_at is not None and run.closed_at + keep.time > self._now:
             return f"it is kept for {keep} after its run was closed"
         return None

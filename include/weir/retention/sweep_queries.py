@@ -178,8 +178,8 @@ def _copies(
     """Return why cached output is kept: like a result without consumers, until its run is over."""
     if not found or row.pinned is None:
         return {}
-    life = run_retention(session, run_by_id(session, row.id), settings, now)
-    topology = life.state.topology
+    facts = run_retention(session, run_by_id(session, row.id), settings, now)
+    topology = facts.state.topology
     known = {each: _partition(topology, each) for each in found}
     partitions = {each: partition for each, partition in known.items() if partition is not None}
     stored = tuple(
@@ -187,7 +187,7 @@ def _copies(
         for partition in partitions.values()
     )
     decisions = release_decisions(
-        replace(life, stored=stored, pins={}, needed_later={}), settings, now, is_reclaiming=is_reclaiming
+        replace(facts, stored=stored, pins={}, needed_later={}), settings, now, is_reclaiming=is_reclaiming
     )
     kept = {
         each: None if decision.is_released else decision.reason
@@ -206,7 +206,7 @@ def _partition(topology: Topology, found: tuple[str, str]) -> PartitionId | None
 
 
 def settings_of(session: Session, dataflow: str, deployed: LifeSettings) -> LifeSettings:
-    """The life settings of a dataflow."""
+    """Return the retention settings of a dataflow."""
     return newest_dataflow_settings(session, dataflow, deployed)
 
 

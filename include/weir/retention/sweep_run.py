@@ -87,7 +87,7 @@ class RunSweep:
         is_reclaiming: bool = False,
     ) -> None:
         self._services, self._settings, self._report, self._age_limit = services, settings, report, age_limit
-        self._is_pressed = is_reclaiming
+        self._is_reclaiming = is_reclaiming
 
     def sweep(self, run: str) -> None:
         """Delete what is not needed of a run. Raises Retryable."""
@@ -163,7 +163,7 @@ class RunSweep:
                 self._services.now(),
                 copies,
                 {each.path: each.folders or () for each in listed.pointers},
-                is_reclaiming=self._is_pressed,
+                is_reclaiming=self._is_reclaiming,
             )
 
     def _sweep_pointers(self, listed: _Listed, known: RunKnowledge) -> None:
