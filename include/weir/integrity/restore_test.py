@@ -32,7 +32,7 @@ from weir.quality.rules import described
 from weir.quality.stored_checks import checking_job, checks_now, recorded_by, to_check
 from weir.snapshots.restore import Wish, restore
 from weir.snapshots.restored_results import makers_in, partitions_in
-from weir.snapshots.scratch import ScratchPlace, scratch_place
+from weir.snapshots.scratch import RestoreTestPlace, restore_test_place
 from weir.snapshots.source import (
     OpenStore,
     Source,
@@ -234,7 +234,7 @@ def _restored_and_checked(
     services: Services, found: RestoreTestSource, source: Source, open_store: OpenStore, check: Check
 ) -> RestoreTestReport:
     made = source.checkpoint
-    with scratch_place(services) as place:
+    with restore_test_place(services) as place:
         _register(place, source)
         try:
             restored = restore(place.services, Wish(made.dataflow, found.name, fork=place.dataflow), open_store)
@@ -252,7 +252,7 @@ def _restored_and_checked(
         )
 
 
-def _register(place: ScratchPlace, source: Source) -> None:
+def _register(place: RestoreTestPlace, source: Source) -> None:
     """Enter the checkpoint into the scratch ledger; a savepoint needs no ledger."""
     if source.is_savepoint:
         return
@@ -263,7 +263,7 @@ def _register(place: ScratchPlace, source: Source) -> None:
         complete(session, made.dataflow, made.number, now)
 
 
-def _checks(services: Services, place: ScratchPlace, source: Source, check: Check) -> tuple[CheckReport, ...]:
+def _checks(services: Services, place: RestoreTestPlace, source: Source, check: Check) -> tuple[CheckReport, ...]:
     """Compare all bytes of the restored results, and have Spark check the rows of those that are intact."""
     with place.services.ledger.transaction() as session:
         query = select(ResultRow).where(ResultRow.is_current).order_by(ResultRow.stage, ResultRow.subtask)
@@ -311,7 +311,7 @@ def _built_in(made: Checkpoint, of: PartitionId, digest: str, result: Expectatio
 
 
 def _to_check(
-    services: Services, place: ScratchPlace, made: Checkpoint, manifest: Manifest, folder: str
+    services: Services, place: RestoreTestPlace, made: Checkpoint, manifest: Manifest, folder: str
 ) -> RestoredToCheck:
     pinned = topology_of(made.pinned).dataflow
     checks = checks_now(services, made.dataflow, pinned, manifest.stage, Why.RESTORE_TEST)

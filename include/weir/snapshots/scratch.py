@@ -1,8 +1,12 @@
-"""The scratch place of a restore test: a ledger of its own, and a folder of the store that only this test writes.
+"""Where a drill restores to: a ledger of its own, and a folder of the store that is nobody else's.
 
-Invariant: nothing that existed before is changed, and all that is written is deleted with the test; the store of a
-scratch place writes, replaces and deletes nothing outside its folder. A test that was killed sends no heartbeat: the
-next restore test or sweep deletes what it has left.
+Invariant: nothing that was there before is changed, and what is written goes with the drill. One that was killed gives
+no sign of life any more: whoever comes by, the next drill or a sweep, removes what it has left.
+
+A store of which only one folder can be written, and that lies elsewhere: for whoever tries something out.
+
+Invariant: nothing but what is in that folder is ever written, replaced or deleted, whoever asks for it; all else is
+read where it is.
 """
 
 from __future__ import annotations
@@ -25,21 +29,22 @@ from weir.store.errors import NotFound
 from weir.store.files import Files, Room
 from weir.store.store import WORKERS, Store
 from weir.store.walk import folders_in
+from weir.topology.ids import AttemptId, AttemptKind, new_attempt_id
 
 RESTORE_TESTS = "_drills"
-"""The folder of the store in which restore tests are: the name of no dataflow."""
+"""The folder of the store in which drills are: the name of no dataflow."""
 
-SIGN = "sign_of_life.txt"
-"""In the folder of a restore test: when its process was last known to be there, and who it is."""
+HEARTBEAT = "sign_of_life.txt"
+"""In the folder of a drill: when its process was last known to be there, and who it is."""
 
 _LOCAL = "weir-drill-"
-"""How the folder on this machine begins that has the ledger; the rest of its name is the restore test's own."""
+"""How the folder on this machine begins that has the ledger; the rest of its name is the drill's own."""
 
 _TIME = "%Y%m%dT%H%M%SZ"
 
 
 @dataclass(frozen=True, slots=True)
-class ScratchPlace:
+class RestoreTestPlace:
     """`services` are those of a world of its own, in which `dataflow` can be made; `folder` is relative to the store.
 
     `id` is an attempt's, for what is computed there.
@@ -48,16 +53,16 @@ class ScratchPlace:
     services: Services
     dataflow: str
     folder: str
-    id: str
+    id: AttemptId
 
 
 @contextmanager
-def scratch_place(services: Services) -> Iterator[ScratchPlace]:
-    """Provide a scratch place and delete it at the end; remove abandoned ones first. Raises Retryable."""
+def restore_test_place(services: Services) -> Iterator[RestoreTestPlace]:
+    """Give a place that goes when it is left; those of drills that were killed go first. Raises Retryable."""
     remove_abandoned(services)
     own = services.new_uuid().hex[:12]
     folder, dataflow = f"{RESTORE_TESTS}/{services.now():{_TIME}}-{own}", f"drill_{own}"
-    services.store.create(f"{folder}/{SIGN}", _sign(services))
+    services.store.create(f"{folder}/{HEARTBEAT}", _sign(services))
     ended = threading.Event()
     renewing = threading.Thread(target=_renew, args=(services, folder, ended), name=f"weir: {folder}", daemon=True)
     renewing.start()
@@ -66,7 +71,13 @@ def scratch_place(services: Services) -> Iterator[ScratchPlace]:
         ledger = Ledger.open(f"sqlite:///{local / 'ledger.db'}")
         try:
             store = ScratchStore(services.store, dataflow, folder)
-            yield ScratchPlace(replace(services, ledger=ledger, store=store), dataflow, folder, f"t0000-{own}")
+            attempt = new_attempt_id(AttemptKind.SYNTHETIC, own)
+            yield RestoreTestPlace(
+                replace(services, ledger=ledger, store=store),
+                dataflow,
+                folder,
+                attempt,
+            )
         finally:
             ledger.close()
     finally:
@@ -77,7 +88,7 @@ def scratch_place(services: Services) -> Iterator[ScratchPlace]:
 
 
 def remove_abandoned(services: Services) -> tuple[str, ...]:
-    """Remove what restore tests without a heartbeat have left; return their folders. Raises Retryable."""
+    """Remove what drills have left that give no sign of life any more; answers their folders. Raises Retryable."""
     dead = abandoned_places(services)
     for each in dead:
         services.store.delete_folder(each)
@@ -87,15 +98,15 @@ def remove_abandoned(services: Services) -> tuple[str, ...]:
 
 
 def abandoned_places(services: Services) -> tuple[str, ...]:
-    """Return the folders of restore tests without a heartbeat for an hour. Raises Retryable."""
+    """The folders of drills that have given no sign of life for an hour. Raises Retryable."""
     places = [f"{RESTORE_TESTS}/{name}" for name in folders_in(services.store, RESTORE_TESTS)]
     return tuple(each for each in places if _last_sign(services, each) + LEASE <= services.now())
 
 
 def _last_sign(services: Services, folder: str) -> datetime:
-    """Return the last heartbeat of a restore test; its start if it was killed while it was being removed."""
+    """When a drill was last known to be at work; one that was killed while it was removed has no sign any more."""
     try:
-        said = services.store.read(f"{folder}/{SIGN}").decode().partition(" ")[0]
+        said = services.store.read(f"{folder}/{HEARTBEAT}").decode().partition(" ")[0]
         return datetime.fromisoformat(said)
     except (NotFound, ValueError):
         began = folder.rpartition("/")[2].partition("-")[0]
@@ -111,7 +122,7 @@ def _sign(services: Services) -> bytes:
 def _renew(services: Services, folder: str, ended: threading.Event) -> None:
     while not ended.wait(RENEWAL):
         with suppress(WeirError):  # the next sign comes in time
-            services.store.replace(f"{folder}/{SIGN}", _sign(services))
+            services.store.replace(f"{folder}/{HEARTBEAT}", _sign(services))
 
 
 class ScratchStore(Store):
@@ -182,7 +193,5 @@ class _ScratchFiles:
 
     def _own(self, action: str, path: str) -> str:
         if not self._is_own(path):
-            raise Internal(
-                f"a restore test was about to {action} {self.url}/{path}, which is not its own: nothing was done"
-            )
+            raise Internal(f"a drill was about to {action} {self.url}/{path}, which is not its own: nothing was done")
         return self.placed(path)

@@ -25,7 +25,7 @@ from weir.ledger.database.tables import (
 )
 from weir.retention.checkpoints import maintain_checkpoints
 from weir.retention.sweep import sweep
-from weir.snapshots.scratch import RESTORE_TESTS, SIGN, abandoned_places, scratch_place
+from weir.snapshots.scratch import RESTORE_TESTS, HEARTBEAT, abandoned_places, restore_test_place
 from weir.store.store import Store
 from weir.testing.fakes.ledgers import fast_folder
 
@@ -230,7 +230,7 @@ def test_a_failure_of_spark_leaves_nothing_behind(days):
 
 def killed(world):
     """What a restore test leaves behind whose process is killed."""
-    with scratch_place(world.services) as place:
+    with restore_test_place(world.services) as place:
         place.services.store.create(f"{place.dataflow}/{EPOCHS[0]}/x/part-0.bin", b"rows")
         shutil.copytree(world.folder / "store" / place.folder, world.folder / "copy")
     shutil.copytree(world.folder / "copy", world.folder / "store" / place.folder)
@@ -251,7 +251,7 @@ def test_what_a_killed_drill_has_left_goes_with_the_next_one_and_not_before_an_h
 def test_a_sweep_removes_what_a_killed_drill_has_left(days, is_removing):
     left = killed(days)
     if is_removing:
-        days.store.delete(f"{left}/{SIGN}")
+        days.store.delete(f"{left}/{HEARTBEAT}")
     report = sweep(days.services, is_full=True)
     assert not any(RESTORE_TESTS in each.path for each in report.unknown)
     assert any(path.startswith(left) for path in files(days))
@@ -261,7 +261,7 @@ def test_a_sweep_removes_what_a_killed_drill_has_left(days, is_removing):
 
 
 def test_a_drill_cannot_touch_what_is_not_its_own(days):
-    with scratch_place(days.services) as place:
+    with restore_test_place(days.services) as place:
         store = place.services.store
         for touch in (
             partial(store.create, "ladder/x", b""),
