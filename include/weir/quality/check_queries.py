@@ -65,9 +65,9 @@ def record_checks(
     suspected: Mapping[int, Iterable[SuspectedInput]] | None = None,
 ) -> None:
     """Record the checks of an attempt of `run`; `suspected` are the suspected inputs, by index of the report."""
-    epochs = {run.id: run.epoch}
-    for each in {report.run for report in reports} - {"", run.id}:
-        epochs[each] = session.get_one(RunRow, each).epoch
+    epochs: dict[str, str] = {run.id: run.epoch}
+    for other in {report.run for report in reports if report.run} - {run.id}:
+        epochs[other] = session.get_one(RunRow, other).epoch
     of_runs = [report if report.run else replace(report, run=run.id) for report in reports]
     enter_checks(session, run.dataflow.name, epochs, by_attempt, of_runs, now, suspected)
 

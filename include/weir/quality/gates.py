@@ -30,6 +30,7 @@ from weir.quality.check_queries import SuspectedInput, failed_checks, passed_dig
 from weir.quality.restored_checks import ChecksOf
 from weir.quality.rules import input_names
 from weir.quality.suites import read_suite
+from weir.topology.ids import run_ref
 from weir.topology.regions import PartitionId, Topology
 
 _KILLED = FailureClass.KILLED.value
@@ -230,7 +231,7 @@ def _starts_anew(row: AttemptRow) -> bool:
 
 
 def _is_equal(state: RunState, suspected: SuspectedInput) -> bool:
-    run = "" if suspected.run == state.run else suspected.run
+    run = run_ref(suspected.run, state.run)
     current = state.results.get(PartitionId(suspected.stage, suspected.subtask, suspected.layout, run))
     return current is not None and current.attempt != suspected.attempt and _has_same_rows(current, suspected)
 

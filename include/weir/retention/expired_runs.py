@@ -37,7 +37,6 @@ from weir.ledger.database.tables import (
     RunRow,
 )
 from weir.ledger.leases import leased
-from weir.ledger.restores import NO_DAG
 from weir.ledger.results import move
 from weir.quality.check_queries import forget_checks
 from weir.retention.release import delete_released, release
@@ -46,6 +45,7 @@ from weir.retention.sweep_queries import is_expired, live_attempts, runs_to_swee
 from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
 from weir.retention.unknown_folders import remove_pages
 from weir.settings import LifeSettings
+from weir.topology.ids import RunId
 
 _GONE = (PartitionState.RELEASED.value, PartitionState.SUPERSEDED.value)
 
@@ -80,7 +80,7 @@ def _expire(services: Services, dataflow: str, run: str, settings: LifeSettings,
     return [Kept(run, 0, reason)]
 
 
-def runs_to_expire(session: Session, dataflow: str, settings: LifeSettings, now: datetime) -> list[tuple[str, str]]:
+def runs_to_expire(session: Session, dataflow: str, settings: LifeSettings, now: datetime) -> list[tuple[RunId, str]]:
     """Return the runs whose manifests and records are due to expire, oldest epoch first, and why."""
     query = (
         select(RunRow, func.max(AttemptRow.began_at), func.max(AttemptRow.ended_at))
@@ -199,7 +199,7 @@ def note_deleted_runs(services: Services, clearer: Clearer, dataflow: str, since
 
     With `since`, only runs with an event since then are looked up.
     """
-    is_airflows = (RunRow.dataflow == dataflow) & (RunRow.dag_id != NO_DAG)
+    is_airflows = (RunRow.dataflow == dataflow) & RunRow.has_dag_run
     query = select(RunRow).where(is_airflows, RunRow.expired_at.is_(None)).order_by(RunRow.epoch)
     with services.ledger.transaction() as session:
         wanted = set(runs_to_sweep(session, dataflow, since))

@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from weir.execution.partition_state import PartitionState
-from weir.formats.manifest import COPY
+from weir.formats.paths import COPY
 from weir.ledger.attempts import LIVE
 from weir.ledger.database.tables import AttemptRow, LeaseRow, PublicationRow, ResultRow, RunRow
 from weir.ledger.leases import clock, leased
@@ -23,6 +23,7 @@ from weir.retention.orphan_rules import KnownAttempt, KnownResult, RunKnowledge
 from weir.retention.release_queries import run_retention
 from weir.retention.release_rules import StoredResult, release_decisions
 from weir.settings import LifeSettings
+from weir.topology.ids import AttemptId
 from weir.topology.regions import PartitionId, Topology
 
 
@@ -117,7 +118,7 @@ def _attempt(row: AttemptRow, *, is_given_up: bool) -> KnownAttempt:
 
 def _given_up(
     session: Session, run: RunRow, settings: LifeSettings, attempts: Collection[AttemptRow], now: datetime
-) -> set[str]:
+) -> set[AttemptId]:
     """Return running attempts without a heartbeat for as long as a failed run is kept."""
     limit = settings.orphan_age if run.deleted_at is not None else settings.keep_failed
     if limit is None:
@@ -140,7 +141,7 @@ def silent_attempts(session: Session, run: str, settings: LifeSettings, now: dat
     return [each for each in attempts if each.id in given_up]
 
 
-def live_attempts(session: Session, run: RunRow, settings: LifeSettings, now: datetime) -> set[str]:
+def live_attempts(session: Session, run: RunRow, settings: LifeSettings, now: datetime) -> set[AttemptId]:
     """Return the attempts of a run that are running, or may be."""
     attempts = list(session.scalars(select(AttemptRow).where(AttemptRow.run == run.id)))
     live = {each.id for each in attempts if each.state in LIVE}

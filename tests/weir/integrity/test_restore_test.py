@@ -25,7 +25,7 @@ from weir.ledger.database.tables import (
 )
 from weir.retention.checkpoints import maintain_checkpoints
 from weir.retention.sweep import sweep
-from weir.snapshots.scratch import RESTORE_TESTS, HEARTBEAT, abandoned_places, restore_test_place
+from weir.snapshots.scratch import HEARTBEAT, RESTORE_TESTS, abandoned_places, restore_test_place
 from weir.store.store import Store
 from weir.testing.fakes.ledgers import fast_folder
 
