@@ -1,4 +1,4 @@
-"""Committed results are checked because somebody asks: what is found is told and recorded, and nothing follows."""
+"""Committed results are checked on request: violations are reported and recorded, and nothing follows."""
 
 import pytest
 from tests.weir.checking import (
@@ -48,7 +48,7 @@ def test_what_the_stages_have_suites_for_is_checked_and_recorded(day):
 
 
 @pytest.mark.parametrize("violated", [NOT_NULL, "weir_digest_as_recorded"])
-def test_what_fails_is_told_and_nothing_follows(day, violated):
+def test_a_failed_check_is_reported_and_nothing_follows(day, violated):
     day.airflow.engine.violated["restored clean"] = [violated]
     found = asked(day, "gated")
     assert not found.is_right

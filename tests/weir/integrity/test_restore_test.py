@@ -1,4 +1,4 @@
-"""The restore test: a checkpoint is restored to a scratch place and looked at, and nothing else changes."""
+"""A restore test restores a checkpoint to a scratch place and checks it; nothing else changes."""
 
 import shutil
 from datetime import timedelta
@@ -134,7 +134,7 @@ def test_a_savepoint_is_copied_and_needs_nothing_of_its_origin(days, which):
     assert report.copied_bytes > 0
 
 
-def test_a_savepoint_of_another_deployment_is_drilled_and_not_recorded(days, tmp_path):
+def test_a_savepoint_of_another_deployment_is_tested_and_not_recorded(days, tmp_path):
     moved = tmp_path / "elsewhere" / "moved"
     shutil.copytree(days.folder / "store/ladder/_savepoints/day2", moved)
     (tmp_path / "other" / "store").mkdir(parents=True)
@@ -187,7 +187,7 @@ def test_a_checkpoint_whose_manifest_is_gone_or_damaged_cannot_be_restored(days,
     assert path in report.problem
 
 
-def test_rows_that_are_not_as_recorded_fail_the_drill(days):
+def test_rows_that_are_not_as_recorded_fail_the_restore_test(days):
     days.airflow.engine.violated["restored history"] = ["weir_rows_as_recorded"]
     report = restore_test(days)
     assert not report.is_right
@@ -196,14 +196,14 @@ def test_rows_that_are_not_as_recorded_fail_the_drill(days):
     assert "weir_rows_as_recorded" in "\n".join(report.lines())
 
 
-def test_one_that_is_not_kept_is_named_with_those_that_are(days):
+def test_an_unknown_snapshot_is_named_with_those_that_are_kept(days):
     with pytest.raises(Misconfigured, match=r"keeps no checkpoint or savepoint 77; there are 1 \(checkpoint"):
         restore_test(days, "77")
     with pytest.raises(Misconfigured, match="no savepoint at"):
         restore_test(days, f"{days.folder}/store/ladder/nothing")
 
 
-def test_a_checkpoint_that_is_subsumed_under_a_drill_is_not_called_bad(days):
+def test_a_checkpoint_that_is_subsumed_during_a_restore_test_is_not_called_bad(days):
     def subsumed(job):
         with days.ledger.transaction("ladder") as session:
             for row in session.scalars(select(CheckpointRow).where(CheckpointRow.number == 1)):
@@ -237,7 +237,7 @@ def killed(world):
     return place.folder
 
 
-def test_what_a_killed_drill_has_left_goes_with_the_next_one_and_not_before_an_hour(days):
+def test_the_folder_of_a_killed_restore_test_is_deleted_by_the_next_one_after_an_hour(days):
     left = killed(days)
     restore_test(days)
     assert abandoned_places(days.services) == ()
@@ -248,7 +248,7 @@ def test_what_a_killed_drill_has_left_goes_with_the_next_one_and_not_before_an_h
 
 
 @pytest.mark.parametrize("is_removing", [False, True])
-def test_a_sweep_removes_what_a_killed_drill_has_left(days, is_removing):
+def test_a_sweep_deletes_the_folder_of_a_killed_restore_test(days, is_removing):
     left = killed(days)
     if is_removing:
         days.store.delete(f"{left}/{HEARTBEAT}")
@@ -260,7 +260,7 @@ def test_a_sweep_removes_what_a_killed_drill_has_left(days, is_removing):
     assert not any(path.startswith(RESTORE_TESTS) for path in files(days))
 
 
-def test_a_drill_cannot_touch_what_is_not_its_own(days):
+def test_a_restore_test_writes_only_to_its_own_folder(days):
     with restore_test_place(days.services) as place:
         store = place.services.store
         for touch in (
@@ -274,7 +274,7 @@ def test_a_drill_cannot_touch_what_is_not_its_own(days):
         assert store.read(checkpoint_path("ladder", 3)) == days.store.read(checkpoint_path("ladder", 3))
 
 
-def test_drills_without_further_words_are_for_what_keeps_checkpoints(days):
+def test_restore_tests_by_default_cover_all_dataflows_with_checkpoints(days):
     assert dataflows_with_checkpoints(days.services, None) == ("ladder",)
     with pytest.raises(Misconfigured, match="knows no dataflow"):
         dataflows_with_checkpoints(days.services, "nobody")

@@ -1,4 +1,4 @@
-"""What is read again is under lease; what came to an end meanwhile is no finding; doubtful content is quarantined."""
+"""Results are under lease while they are verified; a result of other rows is quarantined."""
 
 import pytest
 from sqlalchemy import select
@@ -97,7 +97,7 @@ def test_what_has_other_rows_is_quarantined_and_nothing_made_from_it_is_valid(cl
     assert len(rows(closed, "delays")) == 1  # its input came out as it was
 
 
-def test_a_published_result_of_other_rows_is_published_anew_whoever_makes_it_again(closed):
+def test_a_published_result_of_other_rows_is_published_anew_whichever_attempt_recomputes_it(closed):
     judged(closed, "delays", "another")
     assert [each.is_published for each in published_inconsistencies(closed.services, [RUN])] == [True]
     closed.airflow.clear_by_hand("scheduled__2013-01-01", "report-delays")

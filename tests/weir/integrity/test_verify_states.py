@@ -1,4 +1,4 @@
-"""The rows of keyed state are digested again from all of its files; compactions and checkpoints have to have them."""
+"""The rows of keyed state are digested from all of its files; compactions and checkpoints must have them."""
 
 from dataclasses import replace
 
@@ -95,7 +95,7 @@ def test_a_state_is_asked_about_with_all_its_files_as_of_its_epoch_and_lists_as_
     assert len({each.number for each in (*asked, copy.asked)}) == len(asked) + 1
 
 
-def test_a_state_of_other_rows_is_quarantined_and_made_again_with_all_that_went_on_from_it(days):
+def test_a_state_of_other_rows_is_quarantined_and_recomputed_with_all_later_epochs(days):
     before = [(row.digest, row.state) for row in rows(days, CURRENT)]
     *_, found, inconsistencies = verify(days, lambda asked: "another" if EPOCHS[2] in asked.name else asked.expected)
     bad = {each.stage for each in found if each.outcome is VerifyOutcome.QUARANTINED}
@@ -122,7 +122,7 @@ def test_a_compaction_of_other_rows_is_dropped_and_its_run_is_checkpointed_once_
     assert [len(each.state.files) for each in verify(days)[0] if EPOCHS[4] in each.name and each.state] == [5]
 
 
-def test_what_nobody_could_digest_is_told_and_nothing_follows(days):
+def test_a_state_that_could_not_be_digested_is_reported_and_nothing_follows(days):
     *_, inconsistencies = verify(days, lambda asked: None if "compacted" in asked.name else asked.expected)
     (inconsistency,) = inconsistencies
     assert "could not be digested" in inconsistency.detail
@@ -130,7 +130,7 @@ def test_what_nobody_could_digest_is_told_and_nothing_follows(days):
     assert checkpoints(days) == [(2, 2), (3, 3), (5, 4)]
 
 
-def test_a_checkpoint_of_other_rows_is_told_as_long_as_it_is_retained(days):
+def test_a_checkpoint_of_other_rows_is_reported_as_long_as_it_is_retained(days):
     with days.ledger.transaction("ladder") as session:
         session.delete(session.scalar(select(CompactionRow)))
     _, copies, _, inconsistencies = verify(

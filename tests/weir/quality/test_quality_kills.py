@@ -1,4 +1,4 @@
-"""The verdict under kills: whatever step was the last, whoever comes next completes or undoes it."""
+"""A process is killed at any step of an evaluation: the next attempt completes or undoes it."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What follows from several checks, and what manifests say of them."""
+"""The policy that applies to several checks, and the results that manifests record of them."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ def test_the_strictest_policy_that_is_violated_counts():
     assert policy_of([report(Policy.WARN, VIOLATED), report(Policy.FAIL, MET)]) is None
 
 
-def test_what_blames_nobody_fails_under_backtrack():
+def test_a_violation_without_suspected_inputs_fails_under_backtrack():
     assert policy_of([report(Policy.BACKTRACK, BLAMING, VIOLATED)]) is Policy.FAIL
     assert suspected_names(report(Policy.BACKTRACK, BLAMING, replace(MET, blames=("flights",)))) == {"weather"}
 
@@ -43,7 +43,7 @@ def test_a_suite_of_two_stages_has_failed_if_it_has_in_one():
     assert [each.outcome for each in gate_results(reports, "clean")] == [Outcome.FAILED]
 
 
-def test_what_only_warns_is_told_apart():
+def test_warnings_are_listed_separately():
     found = report(Policy.FAIL, MET, VIOLATED, WARNING)
     assert warnings_of(found) == (WARNING,)
     assert warnings_of(report(Policy.WARN, VIOLATED)) == (VIOLATED,)

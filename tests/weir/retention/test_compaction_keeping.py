@@ -1,4 +1,4 @@
-"""How long compactions are known, and that the bytes of state are counted as they lie about."""
+"""Compactions stay in the ledger while they are needed, and the bytes of state are counted by them."""
 
 import pytest
 from sqlalchemy import select
@@ -63,7 +63,7 @@ def test_a_compaction_is_known_as_long_as_its_result_counts_or_a_file_of_it_is_i
     assert [row.id for row in compactions(days)] == [row.id for row in known]
 
 
-def test_what_a_state_was_compacted_to_that_was_made_again_is_forgotten(days):
+def test_the_compaction_of_a_state_that_was_recomputed_is_forgotten(days):
     """Its bytes are the sweep's, as all that nobody knows."""
     newest = compactions(days)[-1]
     days.airflow.clear_run_by_hand("scheduled__2013-01-09")

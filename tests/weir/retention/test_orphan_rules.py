@@ -1,4 +1,4 @@
-"""What becomes of what lies in a run's folder, by what the ledger knows of it."""
+"""The rules decide about the files in a run's folder by the ledger's record of the run."""
 
 from datetime import UTC, datetime
 
@@ -52,7 +52,7 @@ def action(known, *files):
     return judged.action, judged.is_aged
 
 
-def test_files_are_sorted_by_who_writes_there():
+def test_files_are_grouped_by_the_attempt_that_writes_them():
     found = run_folder(
         ROOT,
         [
@@ -101,7 +101,7 @@ def test_the_manifest_of_a_released_result_stays():
     assert action(known, "manifest.json", "released.json") == (FolderAction.KEPT, False)
 
 
-def test_what_an_attempt_left_goes_when_it_is_old_and_never_while_it_is_at_work():
+def test_files_of_an_attempt_are_deleted_once_they_are_old_and_never_while_it_is_running():
     assert action(knowing(attempts={"t1": attempt(at_work=True, state="running")})) == (FolderAction.KEPT, False)
     assert action(knowing(attempts={"t1": attempt(at_work=True, state="running")}, expired=True)) == (
         FolderAction.KEPT,
@@ -120,7 +120,7 @@ def copies(known, *attempts, complete=True):
     ]
 
 
-def test_copies_stay_as_long_as_somebody_may_resume_from_the_newest():
+def test_copies_stay_as_long_as_an_attempt_may_resume_from_the_newest():
     kept, two = {("clean", "0"): "the run is not over"}, {"t1": attempt(1), "t2": attempt(2)}
     assert copies(knowing(attempts=two, copies=kept), "t1", "t2") == [FolderAction.GARBAGE, FolderAction.KEPT]
     assert copies(knowing(attempts=two), "t1", "t2") == [FolderAction.GARBAGE, FolderAction.GARBAGE]

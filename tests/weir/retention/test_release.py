@@ -1,4 +1,4 @@
-"""Results go when nobody needs them, never before, and come back when somebody asks."""
+"""Results are released when they are not needed, never before, and recomputed when a region needs them again."""
 
 from datetime import timedelta
 
@@ -116,7 +116,7 @@ def everything_that_may_go(world, *, is_reclaiming=False):
     delete_released(world.services, "ladder")
 
 
-def test_what_is_under_lease_stays_also_where_room_is_needed(world, kept):
+def test_a_result_under_lease_stays_also_where_space_is_needed(world, kept):
     kept("2 runs")
     (run,) = runs(world)
     with world.ledger.transaction("ladder") as session:

@@ -1,4 +1,4 @@
-"""Results go when nobody needs them, by definition; tests/conformance holds the rule against Flink's."""
+"""The rules release results that are not needed; tests/conformance compares the rule with Flink's."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -244,7 +244,7 @@ def is_given_up(life):
 
 @given(SEEDS)
 @MANY
-def test_what_somebody_needs_is_never_released_and_all_else_is_in_the_end(seed):
+def test_a_needed_result_is_never_released_and_all_others_are_in_the_end(seed):
     random = Random(seed)
     life = random_life(random)
     needed = {each.result for each in life.stored if needs(life, each)}
@@ -273,7 +273,7 @@ def test_policies_only_keep_longer(seed):
 
 @given(SEEDS)
 @MANY
-def test_where_room_is_needed_policies_keep_nothing(seed):
+def test_where_space_is_needed_policies_keep_nothing(seed):
     life = random_life(Random(seed))
     assert {frozenset(released(life, keeping(keep), is_reclaiming=True)) for keep in KEEPS} == {
         frozenset(released(life, CONSUMED))
@@ -292,7 +292,7 @@ def test_what_may_go_may_go_later_too(seed):
 
 @given(SEEDS)
 @MANY
-def test_whatever_is_kept_is_told_why(seed):
+def test_every_kept_result_has_a_reason(seed):
     life = random_life(Random(seed))
     for keep in KEEPS:
         assert all(each.reason for each in release_decisions(life, keeping(keep), NOW))
@@ -386,7 +386,7 @@ def test_a_closed_run_that_is_not_whole_is_not_over_by_being_quiet():
     assert released(quiet, END_OF_RUN) == {each.result for each in run.old}
 
 
-def test_a_closed_run_in_which_something_was_made_again_as_it_was_is_over_when_it_is_quiet():
+def test_a_closed_run_with_recomputed_equal_results_is_over_when_it_is_quiet():
     run = whole(chain())
     run.commit(next(iter(run.topology.region_ids())))
     busy = closed(run, is_close_newest=False, last_event=NOW)
