@@ -25,7 +25,7 @@ from weir.integrity.verification_queries import results_to_verify
 from weir.ledger.database.tables import PublicationRow, ResultRow, RunRow
 from weir.ledger.runs import newest_dataflow_settings
 from weir.store.errors import NotFound
-from weir.store.probe import asked_twice
+from weir.store.probe import probe_twice
 from weir.store.store import Store
 from weir.store.worker_threads import in_parallel
 
@@ -88,7 +88,7 @@ def published_inconsistencies(services: Services, runs: Collection[str]) -> tupl
 
 def _is_going(session: Session, services: Services, row: PublicationRow, dataflow: str) -> bool:
     """Report whether a version is past its retention: its pointer is deleted before the ledger records it."""
-    kept = newest_dataflow_settings(session, dataflow, services.life).keep_published
+    kept = newest_dataflow_settings(session, dataflow, services.retention).keep_published
     return kept is not None and row.published_at is not None and row.published_at + kept <= services.now()
 
 
@@ -109,7 +109,7 @@ def confirmed(
     def check_all(some: list[A]) -> list[Inconsistency | None]:
         return in_parallel(check, some, store.workers)
 
-    answers = asked_twice(store, services.store_id(), list(items), check_all, lambda answer: answer is not None)
+    answers = probe_twice(store, services.store_id(), list(items), check_all, lambda answer: answer is not None)
     return tuple(each for each in answers if each is not None)
 
 

@@ -17,7 +17,7 @@ from weir.coordination.read_leases import leased_reading, reader
 from weir.coordination.services import Services
 from weir.errors import Loss, Misconfigured
 from weir.formats.checkpoint import Checkpoint
-from weir.formats.checks import CheckReport, ExpectationResult, Outcome, Why
+from weir.formats.checks import CheckOutcome, CheckReason, CheckReport, ExpectationResult
 from weir.formats.manifest import Manifest, parsed_digest
 from weir.formats.paths import checkpoint_path
 from weir.formats.region_job import RegionJob, RegionReport, RestoredToCheck
@@ -77,13 +77,13 @@ class RestoreTestReport:
     @property
     def is_right(self) -> bool:
         """Report whether the snapshot could be restored and no check has failed."""
-        return not self.problem and all(each.outcome is not Outcome.FAILED for each in self.checks)
+        return not self.problem and all(each.outcome is not CheckOutcome.FAILED for each in self.checks)
 
     def lines(self) -> list[str]:
         """Return the report as text, a line for each check."""
         if self.problem:
             return [f"{self.source} cannot be restored: {self.problem}"]
-        failed = sum(each.outcome is Outcome.FAILED for each in self.checks)
+        failed = sum(each.outcome is CheckOutcome.FAILED for each in self.checks)
         return [
             f"{self.source} was restored to a scratch place: {len(self.checks)} check(s), {failed or 'none'} failed",
             *(f"  {each.outcome.value}: {_described(each)}" for each in self.checks),
@@ -278,7 +278,9 @@ def _checks(services: Services, place: RestoreTestPlace, source: Source, check: 
             wanted.append(_to_check(services, place, source.checkpoint, answer, row.folder))
     if wanted:
         made, report = source.checkpoint, f"{place.folder}/report.json"
-        job = checking_job(services.store, made.dataflow, made.epoch, place.id, wanted, Why.RESTORE_TEST, report)
+        job = checking_job(
+            services.store, made.dataflow, made.epoch, place.id, wanted, CheckReason.RESTORE_TEST, report
+        )
         checks += _of_origin(check(job), made)
     return tuple(sorted(checks, key=lambda each: (each.stage, each.subtask)))
 
@@ -300,7 +302,7 @@ def _built_in(made: Checkpoint, of: PartitionId, digest: str, result: Expectatio
     return CheckReport.built_in(
         of.stage,
         of.subtask,
-        Why.RESTORE_TEST,
+        CheckReason.RESTORE_TEST,
         digest,
         parsed_digest(digest).rows,
         result,
@@ -314,7 +316,7 @@ def _to_check(
     services: Services, place: RestoreTestPlace, made: Checkpoint, manifest: Manifest, folder: str
 ) -> RestoredToCheck:
     pinned = topology_of(made.pinned).dataflow
-    checks = checks_now(services, made.dataflow, pinned, manifest.stage, Why.RESTORE_TEST)
+    checks = checks_now(services, made.dataflow, pinned, manifest.stage, CheckReason.RESTORE_TEST)
     return to_check(place.services.store, pinned, manifest, folder, recorded_by(made, manifest), checks)
 
 

@@ -28,7 +28,7 @@ from weir.integrity.verification_queries import (
 from weir.integrity.verify import BAD, Pages, VerifiedResult, VerifyOutcome, known_lost, verify_results
 from weir.ledger.database.tables import DataflowRow, ResultRow
 from weir.recovery.pending_clears import settle
-from weir.units import told_size
+from weir.units import format_size
 
 _HOUR = timedelta(hours=1)
 
@@ -50,7 +50,7 @@ class DataflowScrub:
 
     def __str__(self) -> str:
         """A few sentences."""
-        parts = [f"{self.results} result(s) read again, {told_size(self.bytes)}, {len(self.bad)} bad"]
+        parts = [f"{self.results} result(s) read again, {format_size(self.bytes)}, {len(self.bad)} bad"]
         parts += [f"{each.outcome.value}: {each}" for each in self.bad]
         parts += [str(each) for each in (*self.inconsistencies, *self.repairs)]
         if not self.is_settled:
@@ -83,7 +83,9 @@ def scrub_dataflow(services: Services, clearer: Clearer, dataflow: str, now: dat
     bad = tuple(each for each in found if each.outcome in BAD)
     inconsistencies = published_inconsistencies(services, {each.run for each in found})
     repairs = (
-        repair_runs(services, _undecided(services, dataflow), inconsistencies) if services.life.scrub_repair else ()
+        repair_runs(services, _undecided(services, dataflow), inconsistencies)
+        if services.retention.scrub_repair
+        else ()
     )
     read = [each for each in found if each.outcome is not VerifyOutcome.GONE]
     is_settled = not any(each.owed for each in repairs) or _is_settled(services, clearer, dataflow)
@@ -102,7 +104,7 @@ def _reserved(services: Services, dataflow: str, now: datetime) -> Sequence[Resu
     """Return the results to read now; count their bytes as read, so that two scrubs at once share the limit."""
     services.store_id()  # an unmounted disk costs no share
     with services.ledger.transaction(dataflow) as session:
-        an_hour = services.life.scrub_share * bytes_at_rest(session, dataflow)
+        an_hour = services.retention.scrub_share * bytes_at_rest(session, dataflow)
         if an_hour <= 0:
             return ()
         oldest = longest_unverified(session, dataflow)

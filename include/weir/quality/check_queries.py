@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from weir.formats.checks import BUILT_IN, CheckReport, Outcome, Why
+from weir.formats.checks import BUILT_IN, CheckOutcome, CheckReason, CheckReport
 from weir.formats.codec import expectation_results_to_plain
 from weir.formats.manifest import RULE, InputRead
 from weir.ledger.database.tables import AttemptRow, QualityCheckRow, RunRow
@@ -23,9 +23,9 @@ from weir.ledger.runs import Run
 KNOWN_DIGESTS = 20
 """How many digests that have passed a job receives."""
 
-_PASSED = (Outcome.PASSED.value, Outcome.SAME.value)
+_PASSED = (CheckOutcome.PASSED.value, CheckOutcome.SAME.value)
 
-_NOT_RIGHT = (Outcome.FAILED.value, Outcome.WARNED.value)
+_NOT_RIGHT = (CheckOutcome.FAILED.value, CheckOutcome.WARNED.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +130,8 @@ def was_checked(session: Session, attempt: str, stage: str, subtask: int, layout
             QualityCheckRow.subtask == subtask,
             QualityCheckRow.layout == layout,
             QualityCheckRow.suite == BUILT_IN,
-            QualityCheckRow.why == Why.RESTORED.value,
-            QualityCheckRow.outcome == Outcome.PASSED.value,
+            QualityCheckRow.why == CheckReason.RESTORED.value,
+            QualityCheckRow.outcome == CheckOutcome.PASSED.value,
         )
     )
     return bool(session.scalar(query))
@@ -166,7 +166,7 @@ def passed_digests(
 def failed_checks(session: Session, by_attempts: Iterable[str]) -> dict[str, list[QualityCheckRow]]:
     """Return the failed checks of some attempts, by attempt."""
     query = select(QualityCheckRow).where(
-        QualityCheckRow.by_attempt.in_(list(by_attempts)), QualityCheckRow.outcome == Outcome.FAILED.value
+        QualityCheckRow.by_attempt.in_(list(by_attempts)), QualityCheckRow.outcome == CheckOutcome.FAILED.value
     )
     found: dict[str, list[QualityCheckRow]] = {}
     for row in session.scalars(query.order_by(QualityCheckRow.id)):
@@ -179,7 +179,7 @@ def previously_suspected(session: Session, run: str, stage: str) -> frozenset[Su
     query = select(QualityCheckRow).where(
         QualityCheckRow.run == run,
         QualityCheckRow.stage == stage,
-        QualityCheckRow.outcome == Outcome.FAILED.value,
+        QualityCheckRow.outcome == CheckOutcome.FAILED.value,
     )
     return frozenset(each for row in session.scalars(query) for each in suspected_inputs(row))
 
@@ -259,7 +259,7 @@ def _of_dag(dag_id: str) -> ColumnElement[bool]:
 
 def may_have_page(row: QualityCheckRow) -> bool:
     """Report whether a check can have a page: not if it only says that equal rows had passed."""
-    return row.outcome != Outcome.SAME.value and row.why != Why.REBUILT.value
+    return row.outcome != CheckOutcome.SAME.value and row.why != CheckReason.REBUILT.value
 
 
 def checks_without_page(
@@ -271,8 +271,8 @@ def checks_without_page(
     """
     query = select(QualityCheckRow).where(
         QualityCheckRow.page.is_(None),
-        QualityCheckRow.outcome != Outcome.SAME.value,
-        QualityCheckRow.why != Why.REBUILT.value,
+        QualityCheckRow.outcome != CheckOutcome.SAME.value,
+        QualityCheckRow.why != CheckReason.REBUILT.value,
     )
     if runs is not None:
         query = query.where(QualityCheckRow.run.in_(runs))

@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.airflow import Clearer
 from weir.coordination.services import Services
+from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import WeirError
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState
@@ -44,13 +45,12 @@ from weir.retention.release_queries import stored_results
 from weir.retention.sweep_queries import is_expired, live_attempts, runs_to_sweep
 from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
 from weir.retention.unknown_folders import remove_pages
-from weir.settings import LifeSettings
 from weir.topology.ids import RunId
 
 _GONE = (PartitionState.RELEASED.value, PartitionState.SUPERSEDED.value)
 
 
-def expire_runs(services: Services, dataflow: str, settings: LifeSettings, report: SweepReport) -> None:
+def expire_runs(services: Services, dataflow: str, settings: RetentionSettings, report: SweepReport) -> None:
     """Expire the runs of a dataflow that are old enough, or deleted in Airflow. Raises Retryable."""
     with services.ledger.transaction() as session:
         due = runs_to_expire(session, dataflow, settings, services.now())
@@ -67,7 +67,7 @@ def expire_runs(services: Services, dataflow: str, settings: LifeSettings, repor
             remove_pages(services, run, report)
 
 
-def _expire(services: Services, dataflow: str, run: str, settings: LifeSettings, reason: str) -> list[Kept]:
+def _expire(services: Services, dataflow: str, run: str, settings: RetentionSettings, reason: str) -> list[Kept]:
     now = services.now()
     with services.ledger.transaction(dataflow) as session:
         row = session.get_one(RunRow, run)
@@ -80,7 +80,9 @@ def _expire(services: Services, dataflow: str, run: str, settings: LifeSettings,
     return [Kept(run, 0, reason)]
 
 
-def runs_to_expire(session: Session, dataflow: str, settings: LifeSettings, now: datetime) -> list[tuple[RunId, str]]:
+def runs_to_expire(
+    session: Session, dataflow: str, settings: RetentionSettings, now: datetime
+) -> list[tuple[RunId, str]]:
     """Return the runs whose manifests and records are due to expire, oldest epoch first, and why."""
     query = (
         select(RunRow, func.max(AttemptRow.began_at), func.max(AttemptRow.ended_at))
@@ -99,7 +101,7 @@ def runs_to_expire(session: Session, dataflow: str, settings: LifeSettings, now:
     return found
 
 
-def _why(row: RunRow, last: datetime, settings: LifeSettings, now: datetime) -> str | None:
+def _why(row: RunRow, last: datetime, settings: RetentionSettings, now: datetime) -> str | None:
     if row.deleted_at is not None and row.deleted_at + settings.orphan_age <= now:
         return "Airflow has no such run any more"
     if _is_past(last, settings.expire_runs, now):

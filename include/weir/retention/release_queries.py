@@ -13,7 +13,8 @@ from typing import Any
 from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
-from weir.dataflow.retention import KeepUntil
+from weir.dataflow.retention import RetainUntil
+from weir.dataflow.retention_settings import RetentionSettings
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.formats.checkpoint import SnapshotKind
@@ -23,7 +24,6 @@ from weir.ledger.leases import leased
 from weir.ledger.runs import Run, newest_pinned, run_by_id, topology_of
 from weir.ledger.snapshot import committed_attempt, run_state
 from weir.retention.release_rules import Pin, ReleaseDecision, RunRetention, StoredResult
-from weir.settings import LifeSettings
 from weir.topology.regions import PartitionId, Topology
 
 # Built once: every commit uses them, and building a statement costs more than executing it.
@@ -87,7 +87,7 @@ def runs_to_release(session: Session, dataflow: str) -> list[str]:
     return list(session.scalars(query.order_by(RunRow.epoch)))
 
 
-def run_retention(session: Session, run: Run, settings: LifeSettings, now: datetime) -> RunRetention:
+def run_retention(session: Session, run: Run, settings: RetentionSettings, now: datetime) -> RunRetention:
     """Return the facts that the release of `run` depends on; `settings` are those of its dataflow."""
     row = session.get_one(RunRow, run.id)
     state = run_state(session, run)
@@ -124,10 +124,10 @@ def unpinned_release_decisions(session: Session, run: str, now: datetime) -> tup
     )
 
 
-def is_all_kept(session: Session, row: RunRow, settings: LifeSettings, now: datetime) -> bool:
+def is_all_kept(session: Session, row: RunRow, settings: RetentionSettings, now: datetime) -> bool:
     """Report whether a policy keeps all results of an open run: then nothing else has to be read."""
     is_open = row.closed_at is None and row.deleted_at is None
-    if not is_open or settings.keep.until is KeepUntil.CONSUMED or session.scalar(_OLD, {"run": row.id}) is not None:
+    if not is_open or settings.keep.until is RetainUntil.CONSUMED or session.scalar(_OLD, {"run": row.id}) is not None:
         return False
     return settings.keep_failed is None or last_event(session, row) + settings.keep_failed > now
 
@@ -243,7 +243,7 @@ def _parts(row: PublicationRow, stored: Collection[ResultRow]) -> list[ResultRow
     return [each for each in stored if each.folder in folders]
 
 
-def _needed_later(session: Session, row: RunRow, settings: LifeSettings, now: datetime) -> Mapping[str, str]:
+def _needed_later(session: Session, row: RunRow, settings: RetentionSettings, now: datetime) -> Mapping[str, str]:
     """Return the stages that a later epoch may read over `previous`, and which epoch that is."""
     later = list(session.scalars(_NEXT, {"dataflow": row.dataflow, "epoch": row.epoch}))
     readers = [each for each in later if each.pinned is not None]
@@ -257,7 +257,7 @@ def _needed_later(session: Session, row: RunRow, settings: LifeSettings, now: da
     return {**last, **needed}
 
 
-def _is_over(session: Session, row: RunRow, settings: LifeSettings, now: datetime) -> bool:
+def _is_over(session: Session, row: RunRow, settings: RetentionSettings, now: datetime) -> bool:
     if row.deleted_at is not None and row.deleted_at + settings.orphan_age <= now:
         return True
     if row.closed_at is not None:

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from weir.dataflow.retention import KeepUntil
+from weir.dataflow.retention import RetainUntil
+from weir.dataflow.retention_settings import RetentionSettings
 from weir.execution.run_state import CLOSE, AttemptState, RunState
-from weir.settings import LifeSettings
 from weir.topology.regions import PartitionId, RegionId
-from weir.units import told_time
+from weir.units import format_duration
 
 QUIET = timedelta(hours=1)
 """A closed and valid run without events for so long is over, even if results were recomputed after its close."""
@@ -86,7 +86,7 @@ class ReleaseDecision:
 
 
 def release_decisions(
-    run: RunRetention, settings: LifeSettings, now: datetime, *, is_reclaiming: bool = False
+    run: RunRetention, settings: RetentionSettings, now: datetime, *, is_reclaiming: bool = False
 ) -> tuple[ReleaseDecision, ...]:
     """Decide about all stored results of a run. If space is reclaimed (`is_reclaiming`), policies keep nothing."""
     evaluation = _Evaluation(run, settings, now, is_reclaiming)
@@ -94,7 +94,7 @@ def release_decisions(
 
 
 class _Evaluation:
-    def __init__(self, run: RunRetention, settings: LifeSettings, now: datetime, is_reclaiming: bool) -> None:  # noqa: FBT001
+    def __init__(self, run: RunRetention, settings: RetentionSettings, now: datetime, is_reclaiming: bool) -> None:  # noqa: FBT001
         self._run, self._settings, self._now, self._is_reclaiming = run, settings, now, is_reclaiming
         self._made_from: dict[RegionId, frozenset[tuple[PartitionId, str]]] = {}
         self._over = self._why_over()
@@ -142,7 +142,7 @@ class _Evaluation:
         if not is_consumed and self._over is None:
             return ReleaseDecision(stored, is_released=False, reason=self._why_needed(unread))
         why = "every consumer has committed a result made from it" if is_consumed else str(self._over)
-        if self._kept is None or (is_consumed and self._settings.keep.until is KeepUntil.CONSUMED):
+        if self._kept is None or (is_consumed and self._settings.keep.until is RetainUntil.CONSUMED):
             return ReleaseDecision(stored, is_released=True, reason=why)
         if self._is_reclaiming:
             return ReleaseDecision(stored, is_released=True, reason=f"{why}, and space was needed")
@@ -214,7 +214,7 @@ class _Evaluation:
         if self._run.closed_at is not None and not self._is_reclaiming and self._by_policy() is not None:
             return None
         what = "never closed" if self._run.closed_at is None else "is not whole"
-        return f"its run {what}, and nothing has happened in it for {told_time(limit)}"
+        return f"its run {what}, and nothing has happened in it for {format_duration(limit)}"
 
     def _why_kept(self) -> str | None:
         """Return why the policy keeps unneeded results."""
@@ -225,8 +225,8 @@ class _Evaluation:
     def _by_policy(self) -> str | None:
         """Return why the policy keeps the results of a closed run."""
         run, keep = self._run, self._settings.keep
-        if keep.until is KeepUntil.RUNS and run.closed_after is not None and run.closed_after < keep.runs:
+        if keep.until is RetainUntil.RUNS and run.closed_after is not None and run.closed_after < keep.runs:
             return f"it is kept until {keep} have been closed after its own"
-        if keep.until is KeepUntil.TIME and run.closed_at is not None and run.closed_at + keep.time > self._now:
+        if keep.until is RetainUntil.TIME and run.closed_at is not None and run.closed_at + keep.time > self._now:
             return f"it is kept for {keep} after its run was closed"
         return None

@@ -37,7 +37,7 @@ from weir.retention.sizes import (
 )
 from weir.retention.space_limits import DiskLimit, Limit, QuotaLimit, SpaceRequest
 from weir.store.errors import NotFound
-from weir.units import told_size
+from weir.units import format_size
 
 if TYPE_CHECKING:
     from weir.retention.sweep_report import SweepReport
@@ -70,7 +70,7 @@ class Holder:
 
     def __str__(self) -> str:
         whose = describe_runs(self.runs) if self.runs else self.dataflow
-        return f"{told_size(self.bytes)} of {whose}: {self.reason}"
+        return f"{format_size(self.bytes)} of {whose}: {self.reason}"
 
 
 def reclaim_space(services: Services, registered: Registered, declared: Dataflow, reads: int) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ def reclaim_space(services: Services, registered: Registered, declared: Dataflow
     The quota is that of the present DAG file, so that a raised one helps at once. `reads` are the bytes that the
     attempt reads. Raises DiskFull, QuotaExceeded, and Retryable.
     """
-    quota, room = services.life.of(declared).quota, services.store.room()
+    quota, room = services.retention.of(declared).quota, services.store.free_space()
     if quota is None and room is None:
         return ()
     request = _space_request(services, registered, reads)
@@ -232,8 +232,8 @@ class _Reclaiming:
         results = sum(each.bytes for each in self.deleted)
         swept = sum(each.deleted_bytes for each in self.swept)
         runs = {each.run for each in self.deleted}
-        parts = [f"{told_size(results)} in {len(self.deleted)} result(s) of {describe_runs(runs)}"] if runs else []
-        parts += [f"{told_size(swept)} of garbage"] if swept else []
+        parts = [f"{format_size(results)} in {len(self.deleted)} result(s) of {describe_runs(runs)}"] if runs else []
+        parts += [f"{format_size(swept)} of garbage"] if swept else []
         return f"{' and '.join(parts)} were deleted to free space" if parts else "nothing can be released"
 
     def held(self) -> str:
@@ -244,7 +244,7 @@ class _Reclaiming:
         holders = held_by(self.decisions.values(), published, shared)
         lines = [str(each) for each in holders[:SHOWN]]
         if len(holders) > SHOWN:
-            lines.append(f"{told_size(sum(each.bytes for each in holders[SHOWN:]))}: for other reasons")
+            lines.append(f"{format_size(sum(each.bytes for each in holders[SHOWN:]))}: for other reasons")
         lines += [f"of {name} nothing could be released: {why}" for name, why in sorted(self.errors.items())]
         return "\n".join(["Stored results that have to stay:", *(f"  {line}" for line in lines)]) if lines else ""
 

@@ -52,7 +52,7 @@ def sweep(
     for name in names if dataflow is None else [dataflow]:
         _sweep_dataflow(services, name, report, older_than, clearer, is_reclaiming=is_reclaiming)
     if is_full and dataflow is None:
-        report_unknown_dataflows(services, report, older_than or services.life.orphan_age)
+        report_unknown_dataflows(services, report, older_than or services.retention.orphan_age)
     return report
 
 
@@ -71,7 +71,7 @@ def _sweep_dataflow(
     is_reclaiming: bool,
 ) -> None:
     with services.ledger.transaction() as session:
-        settings = settings_of(session, dataflow, services.life)
+        settings = settings_of(session, dataflow, services.retention)
     age_limit = settings.orphan_age if older_than is None else older_than
     since = None if report.is_full else services.now() - age_limit - RECENT
     if clearer is not None and not report.is_dry:

@@ -13,6 +13,7 @@ from datetime import datetime
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from weir.dataflow.retention_settings import RetentionSettings
 from weir.execution.partition_state import PartitionState
 from weir.formats.paths import COPY
 from weir.ledger.attempts import LIVE
@@ -22,7 +23,6 @@ from weir.ledger.runs import newest_dataflow_settings, run_by_id, topology_of
 from weir.retention.orphan_rules import KnownAttempt, KnownResult, RunKnowledge
 from weir.retention.release_queries import run_retention
 from weir.retention.release_rules import StoredResult, release_decisions
-from weir.settings import LifeSettings
 from weir.topology.ids import AttemptId
 from weir.topology.regions import PartitionId, Topology
 
@@ -53,7 +53,7 @@ def is_expired(session: Session, run: RunRow) -> bool:
 def knowledge_of(
     session: Session,
     run: str,
-    settings: LifeSettings,
+    settings: RetentionSettings,
     now: datetime,
     copies: Iterable[tuple[str, str]],
     pointed: Mapping[str, Collection[str]],
@@ -117,7 +117,7 @@ def _attempt(row: AttemptRow, *, is_given_up: bool) -> KnownAttempt:
 
 
 def _given_up(
-    session: Session, run: RunRow, settings: LifeSettings, attempts: Collection[AttemptRow], now: datetime
+    session: Session, run: RunRow, settings: RetentionSettings, attempts: Collection[AttemptRow], now: datetime
 ) -> set[AttemptId]:
     """Return running attempts without a heartbeat for as long as a failed run is kept."""
     limit = settings.orphan_age if run.deleted_at is not None else settings.keep_failed
@@ -134,14 +134,14 @@ def _given_up(
     return silent - set(reading)
 
 
-def silent_attempts(session: Session, run: str, settings: LifeSettings, now: datetime) -> list[AttemptRow]:
+def silent_attempts(session: Session, run: str, settings: RetentionSettings, now: datetime) -> list[AttemptRow]:
     """Return the running attempts of a run that are given up: without a heartbeat for too long."""
     attempts = list(session.scalars(select(AttemptRow).where(AttemptRow.run == run, AttemptRow.state.in_(LIVE))))
     given_up = _given_up(session, session.get_one(RunRow, run), settings, attempts, now) if attempts else set()
     return [each for each in attempts if each.id in given_up]
 
 
-def live_attempts(session: Session, run: RunRow, settings: LifeSettings, now: datetime) -> set[AttemptId]:
+def live_attempts(session: Session, run: RunRow, settings: RetentionSettings, now: datetime) -> set[AttemptId]:
     """Return the attempts of a run that are running, or may be."""
     attempts = list(session.scalars(select(AttemptRow).where(AttemptRow.run == run.id)))
     live = {each.id for each in attempts if each.state in LIVE}
@@ -170,7 +170,7 @@ def _pointers(session: Session, run: str) -> dict[str, bool]:
 def _copies(
     session: Session,
     row: RunRow,
-    settings: LifeSettings,
+    settings: RetentionSettings,
     now: datetime,
     found: Collection[tuple[str, str]],
     *,
@@ -206,7 +206,7 @@ def _partition(topology: Topology, found: tuple[str, str]) -> PartitionId | None
     return PartitionId(stage, int(subtask), COPY)
 
 
-def settings_of(session: Session, dataflow: str, deployed: LifeSettings) -> LifeSettings:
+def settings_of(session: Session, dataflow: str, deployed: RetentionSettings) -> RetentionSettings:
     """Return the retention settings of a dataflow."""
     return newest_dataflow_settings(session, dataflow, deployed)
 

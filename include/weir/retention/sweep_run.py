@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from weir.coordination.services import Services
+from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState
@@ -50,7 +51,6 @@ from weir.retention.orphan_rules import (
 )
 from weir.retention.sweep_queries import is_expired, knowledge_of, note_deleted, silent_attempts, still_finished
 from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
-from weir.settings import LifeSettings
 from weir.state.files_in_use import live_state_files
 from weir.store.errors import NotFound
 from weir.store.walk import FoundFile, files_below, folders_in
@@ -87,7 +87,7 @@ class RunSweep:
     def __init__(
         self,
         services: Services,
-        settings: LifeSettings,
+        settings: RetentionSettings,
         report: SweepReport,
         age_limit: timedelta,
         *,

@@ -100,7 +100,7 @@ def _report_unknown_sinks(services: Services, report: SweepReport, known: Iterab
 def _remove(
     services: Services, report: SweepReport, age_limit: timedelta, files: tuple[FoundFile, ...], reason: str
 ) -> None:
-    unknown = RunSweep(services, services.life, report, age_limit)
+    unknown = RunSweep(services, services.retention, report, age_limit)
     for each in files:
         unknown.remove_file(each.path, each.bytes, reason)
 

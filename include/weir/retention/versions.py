@@ -15,12 +15,12 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
+from weir.dataflow.retention_settings import RetentionSettings
 from weir.ledger.database.tables import PublicationRow, RunRow
 from weir.ledger.runs import newest_dataflow_settings
 from weir.retention.release_queries import last_event
 from weir.retention.sweep_report import Garbage, Swept
 from weir.retention.version_rules import Version, expired
-from weir.settings import LifeSettings
 from weir.store.errors import NotFound
 
 
@@ -77,7 +77,7 @@ def _swept(going: Iterable[_Expired], sizes: Mapping[int, int | None]) -> list[S
 
 
 def _expired(session: Session, services: Services, dataflow: str, runs: set[str] | None) -> list[_Expired]:
-    settings = newest_dataflow_settings(session, dataflow, services.life)
+    settings = newest_dataflow_settings(session, dataflow, services.retention)
     rows = [row for row in _candidates(session, services, dataflow, settings) if runs is None or row.run in runs]
     return [
         each
@@ -86,7 +86,9 @@ def _expired(session: Session, services: Services, dataflow: str, runs: set[str]
     ]
 
 
-def _candidates(session: Session, services: Services, dataflow: str, settings: LifeSettings) -> list[PublicationRow]:
+def _candidates(
+    session: Session, services: Services, dataflow: str, settings: RetentionSettings
+) -> list[PublicationRow]:
     """Return all versions of the runs with a version that may expire: most runs have a single lasting version."""
     live = (RunRow.dataflow == dataflow) & PublicationRow.expired_at.is_(None)
     runs = select(PublicationRow.run).join(RunRow, RunRow.id == PublicationRow.run).where(live)
@@ -100,7 +102,7 @@ def _candidates(session: Session, services: Services, dataflow: str, settings: L
 
 
 def _of_sink(
-    session: Session, services: Services, run: RunRow, rows: list[PublicationRow], settings: LifeSettings
+    session: Session, services: Services, run: RunRow, rows: list[PublicationRow], settings: RetentionSettings
 ) -> list[_Expired]:
     now = services.now()
     why = expired(
