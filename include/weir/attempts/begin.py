@@ -21,7 +21,7 @@ from weir.ledger.snapshot import committed_attempt, run_state
 from weir.quality.gates import Gates, checks_of_restored, gates_of, has_passed_all, with_gates
 from weir.quality.restored_checks import with_restored_checks
 from weir.recovery.inputs import probe_partitions
-from weir.retention.space import make_room
+from weir.retention.space import reclaim_space
 from weir.state.assigned import check_states, state_shares
 from weir.state.compactions import present_compactions
 
@@ -45,7 +45,7 @@ def begin(
         return gathered
     said = check_states(registered, gathered.state, gathered.manifests)
     gates = gates_of(services, registered, gathered.state, request)
-    notes = make_room(services, registered, request.dataflow, _bytes_to_read(registered, gathered))
+    notes = reclaim_space(services, registered, request.dataflow, _bytes_to_read(registered, gathered))
     return _begun(services, registered, gathered, gates, (*said, *notes))
 
 

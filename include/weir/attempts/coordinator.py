@@ -31,9 +31,9 @@ from weir.ledger.leases import renew_leases
 from weir.ledger.runs import dataflow_of
 from weir.recovery import pending_clears
 from weir.restarts.strategy import RestartStrategy
-from weir.retention.checkpoints import keep_checkpoints
+from weir.retention.checkpoints import maintain_checkpoints
 from weir.retention.release import Deleted, delete_released, release
-from weir.retention.space import make_room_again
+from weir.retention.space import reclaim_space_after_store_full
 from weir.retention.versions import expire_versions
 from weir.state import compaction
 from weir.state.compaction import CompactionRequest, ToCompact
@@ -84,7 +84,9 @@ class Coordinator:
         decision = failure.fail(self._services, dataflow, key, try_number, error, strategy)
         if not isinstance(error, StoreFull):
             return decision
-        return replace(decision, reason=f"{decision.reason}; {make_room_again(self._services, dataflow)}")
+        return replace(
+            decision, reason=f"{decision.reason}; {reclaim_space_after_store_full(self._services, dataflow)}"
+        )
 
     def overrule(
         self, dataflow: str, decision: FailureDecision, action: Action, delay_seconds: float, reason: str
@@ -112,7 +114,7 @@ class Coordinator:
         touched = None if runs is None else tuple(runs)
         if touched is None:
             expire_versions(self._services, dataflow)
-        keep_checkpoints(self._services, dataflow)
+        maintain_checkpoints(self._services, dataflow)
         release(self._services, dataflow, touched)
         return delete_released(self._services, dataflow, touched)
 

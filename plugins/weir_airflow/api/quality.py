@@ -19,7 +19,7 @@ from fastapi.responses import HTMLResponse
 from weir.errors import Misconfigured, WeirError
 from weir.formats.paths import PAGES
 from weir.ledger.ledger import Ledger
-from weir.quality.ledger import check_of_dag, checks_of_task, may_have_page, newest_checks_of_dag
+from weir.quality.check_queries import check_of_dag, checks_of_task, may_have_page, newest_checks_of_dag
 from weir.quality.pages import checks_table, html_page
 from weir.store.errors import NotFound
 from weir.store.store import Store

@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from weir.attempts.steps import read_report, write_job
 from weir.errors import Misconfigured
-from weir.integrity.restore_test import dataflows_with_checkpoints, drill
+from weir.integrity.restore_test import dataflows_with_checkpoints, run_restore_test
 from weir.store.store import Store
 from weir_airflow.engines.engines import engine_for
 from weir_airflow.tasks.context import Office
@@ -52,12 +52,14 @@ def check_restore(dataflow: str, params: Mapping[str, Any], tell: Callable[[str]
                 raise
             return read_report(office.store, job)
 
-        drilled = drill(office.services, dataflow, None if wanted is None else str(wanted), _opener(office), check)
-    for line in drilled.lines():
+        report = run_restore_test(
+            office.services, dataflow, None if wanted is None else str(wanted), _opener(office), check
+        )
+    for line in report.lines():
         tell(line)
-    if not drilled.is_right:
-        raise AirflowFailException("\n".join(drilled.lines()))
-    return {"restored": drilled.source, "checks": len(drilled.checks), "copied_bytes": drilled.copied_bytes}
+    if not report.is_right:
+        raise AirflowFailException("\n".join(report.lines()))
+    return {"restored": report.source, "checks": len(report.checks), "copied_bytes": report.copied_bytes}
 
 
 def _opener(office: Office) -> Callable[[str], Store]:

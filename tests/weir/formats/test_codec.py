@@ -301,7 +301,7 @@ STATE_REPORT = replace(
 GATED_JOB = replace(STATE_JOB, stages=(GATED_STAGE, STATE_STAGE))
 OF_ALL_KINDS = {each.name: getattr(JOB, each.name) for each in fields(SparkJob)}
 COMPACTION_JOB = CompactionJob(**OF_ALL_KINDS, merges=(MERGE,))
-CHECK_JOB = CheckJob(**OF_ALL_KINDS, to_check=(RESTORED,), why=CheckReason.DRILL)
+CHECK_JOB = CheckJob(**OF_ALL_KINDS, to_check=(RESTORED,), why=CheckReason.RESTORE_TEST)
 GATED_REPORT = replace(STATE_REPORT, checks=(CHECK_REPORT, replace(CHECK_REPORT, is_same=True, argument="history")))
 CHECKPOINT = Checkpoint(
     dataflow="flight_delays",

@@ -139,10 +139,10 @@ def failing(report):
 def test_a_partition_restored_whole_passes_every_check(spark, written, state) -> None:
     _, report, numbers = written
     (plain,) = check_restored(spark, numbers, "numbers")
-    (keyed,) = check_restored(spark, state, "seen", CheckReason.DRILL)
+    (keyed,) = check_restored(spark, state, "seen", CheckReason.RESTORE_TEST)
     assert [failing(plain), failing(keyed)] == [{}, {}]
     assert (plain.rows, plain.digest, plain.layout) == (40, str(report.digest), BY_KEY.id)
-    assert (keyed.run, keyed.attempt, keyed.argument, keyed.why) == ("flow@2", "t2", "seen", CheckReason.DRILL)
+    assert (keyed.run, keyed.attempt, keyed.argument, keyed.why) == ("flow@2", "t2", "seen", CheckReason.RESTORE_TEST)
     assert (keyed.rows, keyed.outcome) == (34, CheckOutcome.PASSED)
     checks = ["schema_as_recorded", "rows_as_recorded", "rows_never_fewer", "digest_as_recorded"]
     keys = ["keys_in_key_groups", "keys_unique"]
@@ -195,7 +195,7 @@ def test_of_files_of_another_schema_nothing_else_is_checked(spark, written, tmp_
     bad = changed(restored.files[0], tmp_path, as_text)
     for files in ((bad,), (restored.files[0], bad)):
         looked = check_restored(
-            spark, replace(restored, files=files, checks=(CheckToRun(FEW, Policy.FAIL, CheckReason.DRILL),))
+            spark, replace(restored, files=files, checks=(CheckToRun(FEW, Policy.FAIL, CheckReason.RESTORE_TEST),))
         )
         (report,) = looked
         assert failing(report).keys() == {"schema_as_recorded"}
