@@ -27,8 +27,9 @@ from weir.ledger.ledger import Ledger
 from weir.restarts.strategy import FailureLimits, FixedDelay, NoRestart, RestartChoice
 from weir.topology.regions import Topology
 from weir_airflow.dags.declaration import TaskRecovery
-from weir_airflow.recovery.retry import WeirRetryPolicy, ask_enrichers
-from weir_airflow.tasks.context import Office
+from weir_airflow.recovery.failing import ask_enrichers
+from weir_airflow.recovery.retry import WeirRetryPolicy
+from weir_airflow.tasks.context import TaskContext
 
 DAY = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC)
 
@@ -62,8 +63,8 @@ class Tries:
         recovery = TaskRecovery(RestartChoice.of(strategy), policy, tuple(enrichers))
         declared = Declaration(flow, Topology(flow), recovery, "")
         key = TaskKey("brook", "r", "spring-mouth", -1)
-        with Office.open() as office:
-            office.coordinator.begin(
+        with TaskContext.open() as task_context:
+            task_context.coordinator.begin(
                 BeginRequest(
                     key=key,
                     try_number=self.count,
@@ -74,7 +75,7 @@ class Tries:
                     interval=DAY,
                     session_url="sc://nowhere",
                 ),
-                office.clearer,
+                task_context.airflow,
             )
         ti = SimpleNamespace(dag_id="brook", run_id="r", task_id="spring-mouth", map_index=-1, try_number=self.count)
         run = SimpleNamespace(run_id="r", dag_id="brook", data_interval_start=DAY[0], data_interval_end=DAY[1])
@@ -246,7 +247,7 @@ def test_a_task_whose_process_was_killed_too_often_fails_with_a_note(tries, monk
     from airflow.sdk.exceptions import AirflowFailException
 
     from weir_airflow.dags.declaration import Declaration
-    from weir_airflow.tasks.region_run import run_region
+    from weir_airflow.tasks.running import run_region
 
     spark = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": 1}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_CONNECT_WEIR", json.dumps(spark))
@@ -255,8 +256,8 @@ def test_a_task_whose_process_was_killed_too_often_fails_with_a_note(tries, monk
     mouth = Stage("mouth", "m:mouth", [blocking("spring")])
     flow = Dataflow("river", [source("spring", "m:spring"), mouth, sink("mouth", "sea")])
     key = TaskKey("river", run_id, "spring", -1)
-    with Office.open() as office:
-        office.coordinator.begin(
+    with TaskContext.open() as task_context:
+        task_context.coordinator.begin(
             BeginRequest(
                 key=key,
                 try_number=1,
@@ -267,7 +268,7 @@ def test_a_task_whose_process_was_killed_too_often_fails_with_a_note(tries, monk
                 interval=DAY,
                 session_url="",
             ),
-            office.clearer,
+            task_context.airflow,
         )
     ti = SimpleNamespace(
         dag_id="river", run_id=run_id, task_id="spring", map_index=-1, try_number=2, max_tries=999, id="ti-2"

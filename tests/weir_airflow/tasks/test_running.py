@@ -26,7 +26,7 @@ def dag_run(day, kind="backfill", state="running", **more):
 
 
 def told(own, before):
-    from weir_airflow.tasks.region_run import previous_run
+    from weir_airflow.tasks.running import previous_run
 
     context = {"dag_run": own, "ti": SimpleNamespace(get_previous_dagrun=lambda: before)}
     return previous_run(context)
@@ -61,6 +61,6 @@ def test_a_run_without_an_interval_is_no_earlier_epoch():
 
 @pytest.mark.parametrize("kind", ["backfill", "scheduled", "manual"])
 def test_what_a_backfill_makes_is_no_fresh_result(kind):
-    from weir_airflow.tasks.region_run import is_backfill
+    from weir_airflow.tasks.running import is_backfill
 
     assert is_backfill({"dag_run": dag_run(1, kind)}) is (kind == "backfill")
