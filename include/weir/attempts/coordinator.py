@@ -10,17 +10,14 @@ from weir.coordination.airflow import Clearer
 from weir.coordination.services import Services
 from weir.coordination.values import (
     Action,
-    Adopted,
     Attempt,
-    Awaiting,
+    BeginOutcome,
     BeginRequest,
     Begun,
+    CloseOutcome,
     Committed,
-    Exhausted,
     FailureDecision,
     Judged,
-    NotInRecord,
-    Published,
     Settled,
     TaskKey,
 )
@@ -50,7 +47,7 @@ class Coordinator:
         """The ledger, the store and the clock that it works with."""
         return self._services
 
-    def begin(self, request: BeginRequest, clearer: Clearer) -> Begun | Adopted | Awaiting | Exhausted | NotInRecord:
+    def begin(self, request: BeginRequest, clearer: Clearer) -> BeginOutcome:
         """Start a try of a region. Raises Fenced, ResultUnavailable, Misconfigured, Retryable or Conflict."""
         return begin.begin(self._services, request, clearer)
 
@@ -73,7 +70,7 @@ class Coordinator:
             renew_leases(session, attempt.id, now)
             hear_of(session, attempt.id, now)
 
-    def close(self, request: BeginRequest, clearer: Clearer) -> Published | Awaiting | Exhausted | NotInRecord:
+    def close(self, request: BeginRequest, clearer: Clearer) -> CloseOutcome:
         """Complete the run and publish. Raises ResultUnavailable, Conflict, Fenced, Misconfigured or Retryable."""
         return close.close(self._services, request, clearer)
 

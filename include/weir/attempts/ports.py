@@ -39,7 +39,7 @@ class TaskPorts(Protocol):
         ...
 
     def wait(self, awaiting: Awaiting) -> None:
-        """Wait; return when the task is to look again, or raise what has Airflow reschedule it."""
+        """Wait; return when the task has to begin again, or raise what has Airflow reschedule it."""
         ...
 
     def fail(self, reason: str) -> NoReturn:

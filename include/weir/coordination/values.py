@@ -190,6 +190,16 @@ class NotInRecord:
     note: str
 
 
+NotBegun = Awaiting | Exhausted | NotInRecord
+"""Why a try does not go on: it has to wait, its restarts are exhausted, or its run does not have it."""
+
+BeginOutcome = Begun | Adopted | NotBegun
+"""What the begin of a try answers."""
+
+CloseOutcome = Published | NotBegun
+"""What the close of a run answers."""
+
+
 class Action(Enum):
     """What becomes of a failed try."""
 
