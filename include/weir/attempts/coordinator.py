@@ -83,11 +83,11 @@ class Coordinator:
             return decision
         return replace(decision, reason=f"{decision.reason}; {make_room_again(self._services, dataflow)}")
 
-    def overrule(
+    def override(
         self, dataflow: str, decision: FailureDecision, action: Action, delay_seconds: float, reason: str
     ) -> FailureDecision:
         """Decide otherwise about a booked failure, where a user's own policy may. Raises Retryable."""
-        return failure.overrule(self._services, dataflow, decision, action, delay_seconds, reason)
+        return failure.override(self._services, dataflow, decision, action, delay_seconds, reason)
 
     def label(self, dataflow: str, attempt: str, labels: Mapping[str, str]) -> dict[str, str]:
         """Add labels to a booked failure; answers all that it has. Raises Retryable."""

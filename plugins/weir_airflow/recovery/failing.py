@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from airflow.sdk.definitions.retry_policy import RetryAction, RetryDecision
 
 from weir.attempts.failing import FailedTry, book_failure, decide_failure
-from weir.attempts.failure import may_be_overruled
+from weir.attempts.failure import may_be_overridden
 from weir.coordination.values import Action
 from weir.execution.labels import TYPE, Enriched, Failure, enriched, exception_name
 from weir.ledger.runs import epoch_of
@@ -76,7 +76,7 @@ def user_policy_decision(
     The policy gets the number of the task's own failures as its try number: failures that Weir recovers from do not
     count.
     """
-    if policy is None or not may_be_overruled(decision):
+    if policy is None or not may_be_overridden(decision):
         return decision, ""
     name = type(policy).__name__
     try:
@@ -88,10 +88,10 @@ def user_policy_decision(
     reason = f"{name}: {answer.reason or answer.action.value}; {decision.reason}"
     dataflow = context["task"].declared.flow.name
     if answer.action is RetryAction.FAIL:
-        return coordinator.overrule(dataflow, decision, Action.FAIL, 0, reason), ""
+        return coordinator.override(dataflow, decision, Action.FAIL, 0, reason), ""
     if answer.action is RetryAction.RETRY and answer.retry_delay is not None:
         seconds = max(0.0, answer.retry_delay.total_seconds())
-        return coordinator.overrule(dataflow, decision, Action.RETRY, seconds, reason), ""
+        return coordinator.override(dataflow, decision, Action.RETRY, seconds, reason), ""
     return decision, ""
 
 
