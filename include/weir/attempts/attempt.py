@@ -28,7 +28,7 @@ from weir.coordination.values import (
     BeginRequest,
     Begun,
     Committed,
-    Judged,
+    Evaluated,
     NotInRecord,
     TaskKey,
 )
@@ -119,17 +119,17 @@ def inputs_suspected(coordinator: Coordinator, begun: Begun) -> Iterator[None]:
         raise
 
 
-def _evaluate(task: TaskPorts, begun: Begun, report: RegionReport, make_pages: Callable[[str], None]) -> Judged:
+def _evaluate(task: TaskPorts, begun: Begun, report: RegionReport, make_pages: Callable[[str], None]) -> Evaluated:
     """Evaluate the checks of the written results; make pages about a violation that no other try will repair."""
     try:
-        return task.coordinator.judge(begun, report)
+        return task.coordinator.evaluate(begun, report)
     except QualityFailed as failed:
         if failed.is_final:  # a page would delay the next try
             make_pages(begun.attempt.id)
         raise
 
 
-def after_commit(task: TaskPorts, key: TaskKey, begun: Begun, evaluated: Judged, committed: Committed) -> None:
+def after_commit(task: TaskPorts, key: TaskKey, begun: Begun, evaluated: Evaluated, committed: Committed) -> None:
     """Note warnings, deliver the clears that follow from the commit, release results. No failure here undoes it."""
     _note_warnings(task, key, evaluated)
     if committed.owed:
@@ -137,7 +137,7 @@ def after_commit(task: TaskPorts, key: TaskKey, begun: Begun, evaluated: Judged,
     try_to_release(task, begun.run.dataflow.name, committed.touched)
 
 
-def _note_warnings(task: TaskPorts, key: TaskKey, evaluated: Judged) -> None:
+def _note_warnings(task: TaskPorts, key: TaskKey, evaluated: Evaluated) -> None:
     if not evaluated.notes:
         return
     for warning in evaluated.notes:

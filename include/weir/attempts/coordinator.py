@@ -16,8 +16,8 @@ from weir.coordination.values import (
     Begun,
     CloseOutcome,
     Committed,
+    Evaluated,
     FailureDecision,
-    Judged,
     Settled,
     TaskKey,
 )
@@ -55,9 +55,9 @@ class Coordinator:
         """Say whether a computation failed because of inputs or room. Raises ResultUnavailable or Retryable."""
         commit.check_inputs(self._services, begun)
 
-    def judge(self, begun: Begun, report: RegionReport) -> Judged:
+    def evaluate(self, begun: Begun, report: RegionReport) -> Evaluated:
         """Say whether the written results may be committed. Raises QualityFailed, ResultUnavailable or as commit."""
-        return evaluation.judge(self._services, begun, report)
+        return evaluation.evaluate(self._services, begun, report)
 
     def commit(self, begun: Begun, report: RegionReport, clearer: Clearer) -> Committed:
         """Make the written results current. Raises Fenced, Conflict, ResultUnavailable, Misconfigured or Retryable."""

@@ -139,7 +139,7 @@ class Adopted:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Evaluated:
     """What was written may be committed: the report with all checks, and what they have found that only warns."""
 
     report: RegionReport
