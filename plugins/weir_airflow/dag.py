@@ -70,13 +70,13 @@ def dataflow_dag(
 
     A cron string or preset gives every run its data interval, the epoch. `retries` and `retry_delay` keep their
     meaning: that many restarts of a task, that far apart. `restart` is a strategy, or options under Flink's names;
-    without them the deployment's or Weir's default holds. `retry_policy` is asked too, after an application's failure
-    has been booked. `failure_enrichers` are functions, "module:function", that label failures. `spark_conn_id` names
-    the Airflow connection to the Spark that computes the regions: one of the type `spark_connect` leads to a Connect
-    server, one of the type `spark` has each region submitted by spark-submit. Regions that read each other index by
-    index (`blocking(x, pointwise=True)`) are a mapped task group, so that no index waits for another. What the dataflow
-    says of its recovery (`failover`, `consumers`) and of the epoch before (`previous`) shapes no DAG: Weir's
-    coordinator sees to it. Everything else goes to `airflow.sdk.DAG`.
+    without them the deployment's or Weir's default holds. `retry_policy` may override the decision about an
+    application's failure, after it has been booked. `failure_enrichers` are functions, "module:function", that label
+    failures. `spark_conn_id` names the Airflow connection to the Spark that computes the regions: one of the type
+    `spark_connect` leads to a Connect server, one of the type `spark` has each region submitted by spark-submit.
+    Regions that read each other index by index (`blocking(x, pointwise=True)`) are a mapped task group, so that no
+    index waits for another. The dataflow's settings of recovery (`failover`, `consumers`) and of the previous epoch
+    (`previous`) change no DAG: the coordinator applies them. Everything else goes to `airflow.sdk.DAG`.
     Raises Misconfigured.
     """
     arguments = dict(default_args or {})
@@ -119,7 +119,8 @@ def dataflow_group(
 
     `extract >> dataflow_group(flow) >> notify`: what comes after the group starts when the run is closed and its
     sinks are published. The DAG's schedule has to give data intervals. To leave the whole group out, use a
-    ShortCircuitOperator before it: one region alone cannot be skipped. How tasks restart is said as to `dataflow_dag`.
+    ShortCircuitOperator before it: one region alone cannot be skipped. Restarts are
+    declared as in `dataflow_dag`.
     Raises Misconfigured.
     """
     group = TaskGroup(group_id or flow.name, **group_kwargs)
@@ -203,10 +204,10 @@ def _pipeline_tasks(declared: Declaration, pipeline: Sequence[LogicalRegion]) ->
 
     tasks: dict[str, Any] = {}
 
-    def index_by_index(subtask: int) -> None:  # noqa: ARG001  Airflow maps over it; the map index says as much
+    def index_by_index(subtask: int) -> None:  # noqa: ARG001  Airflow maps over it; the map index is the subtask
         for region in pipeline:
             arguments = _region_arguments(declared, region)
-            # This group takes no part in ids, so what is around it does not either.
+            # This group adds no prefix to ids, so Airflow adds none of the groups around it either.
             arguments |= {"task_id": f"{declared.task_prefix}{region.name}", "task_display_name": region.name}
             tasks[region.name] = WeirRegionOperator(**arguments, map_index_template=_NAMED_BY_SUBTASK)
 

@@ -72,7 +72,7 @@ def test_every_clearer_can_leave_a_note(clearer, new_run, look):
     assert (look.task(run_id, "delta", 1)[2], look.task(run_id, "spring")[2]) == ("not in the record", "nor this")
 
 
-def test_every_clearer_tells_a_deleted_run_from_a_dag_that_nobody_knows(clearer, new_run):
+def test_every_clearer_distinguishes_a_deleted_run_from_an_unknown_dag(clearer, new_run):
     there = new_run("success")
     asked = [("river", there), ("river", "scheduled__1999-01-01T00:00:00+00:00"), ("no such dag", there)]
     assert [clearer.exists(*each) for each in asked] == [True, False, None]
@@ -111,7 +111,7 @@ def test_without_the_plugin_the_endpoints_clearer_uses_rest(api, new_run, look):
     assert (look.task(running, "spring")[0], look.run(done)) == (None, "success")
 
 
-def test_an_account_that_may_not_clear_is_told_which_permission_it_needs(api, new_run):
+def test_an_account_that_may_not_clear_gets_an_error_that_names_the_permission(api, new_run):
     from weir_airflow.api.clearing import EndpointClearer
 
     with pytest.raises(Misconfigured, match="permission to edit task instances"):

@@ -35,14 +35,14 @@ DAY = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC)
 
 
 class Mine(RetryPolicy):
-    """Answers what it was given, and keeps what it was told."""
+    """Returns a given answer, and keeps the arguments of each call."""
 
     def __init__(self, answer):
         self.answer = answer
-        self.told = []
+        self.calls = []
 
     def evaluate(self, exception, try_number, max_tries, context=None):
-        self.told.append((type(exception), try_number, max_tries, context is not None))
+        self.calls.append((type(exception), try_number, max_tries, context is not None))
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
@@ -102,7 +102,7 @@ def tries(monkeypatch, tmp_path, airflow_home):
 FAST = FixedDelay(9, 1_000)
 
 
-def test_a_policy_s_word_to_fail_holds_where_the_strategy_would_restart(tries):
+def test_a_policy_that_fails_the_task_overrides_the_strategy(tries):
     decision = tries.fail(ValueError("bad row"), FAST, Mine(RetryDecision.fail("no use")))
     assert decision.action is RetryAction.FAIL
     assert decision.reason.startswith("Mine: no use; restart strategy fixed-delay: ValueError: bad row")
@@ -110,7 +110,7 @@ def test_a_policy_s_word_to_fail_holds_where_the_strategy_would_restart(tries):
 
 
 @pytest.mark.parametrize("strategy", [FAST, NoRestart()])
-def test_a_policy_s_word_to_retry_after_a_delay_holds(tries, strategy):
+def test_a_policy_that_retries_after_a_delay_overrides_the_strategy(tries, strategy):
     decision = tries.fail(ValueError("bad row"), strategy, Mine(RetryDecision.retry(timedelta(minutes=7))))
     assert (decision.action, decision.retry_delay) == (RetryAction.RETRY, timedelta(minutes=7))
     assert tries.rows()[0].state == "retrying"
@@ -130,28 +130,28 @@ def test_limits_of_failures_hold_whatever_a_policy_says(tries, limits):
     strategy = FixedDelay(9, 0, limits=limits)
     actions = [tries.fail(ValueError("bad row"), strategy, policy).action for _ in range(2)]
     assert actions == [RetryAction.RETRY, RetryAction.FAIL]
-    assert len(policy.told) == 1
+    assert len(policy.calls) == 1
 
 
 @pytest.mark.parametrize("error", [Conflict("changed"), EngineLost("gone"), SuppressRestarts("closed")])
 def test_a_policy_is_not_asked_about_recovery_or_what_is_hopeless(tries, error):
     policy = Mine(RetryDecision.fail("no use"))
     decision = tries.fail(error, FAST, policy)
-    assert policy.told == []
+    assert policy.calls == []
     assert decision.action is (RetryAction.FAIL if isinstance(error, SuppressRestarts) else RetryAction.RETRY)
 
 
-def test_a_policy_is_told_of_the_task_s_own_failures_as_tries(tries):
+def test_a_policy_gets_the_number_of_the_task_s_own_failures_as_try_number(tries):
     policy = Mine(RetryDecision.default())
     tries.fail(Conflict("changed"), FAST, policy)
     tries.fail(ValueError("bad row"), FAST, policy)
     tries.fail(EngineLost("gone"), FAST, policy)
     tries.fail(KeyError("k"), FixedDelay(9, 0, limits=FailureLimits(per_task=4)), policy)
-    assert policy.told == [(ValueError, 1, 999, True), (KeyError, 2, 4, True)]
+    assert policy.calls == [(ValueError, 1, 999, True), (KeyError, 2, 4, True)]
 
 
 @pytest.mark.parametrize("answer", [LookupError("oops"), None])
-def test_a_policy_that_fails_or_answers_nonsense_leaves_the_strategys_word(tries, answer):
+def test_a_policy_that_fails_or_answers_nonsense_leaves_the_strategys_decision(tries, answer):
     decision = tries.fail(ValueError("bad row"), FAST, Mine(answer))
     assert decision.action is RetryAction.RETRY
     said = "Mine failed: LookupError: oops" if answer else "Mine answered a NoneType, not a RetryDecision"
@@ -224,8 +224,8 @@ def test_a_function_that_hangs_is_not_waited_for(tickets):
 
 
 def test_a_failure_that_cannot_be_noted_is_decided_all_the_same(tries, tickets, monkeypatch):
-    nobody = {"conn_type": "http", "host": "http://127.0.0.1:1", "login": "weir", "password": "hush"}
-    monkeypatch.setenv("AIRFLOW_CONN_WEIR_API", json.dumps(nobody))
+    away = {"conn_type": "http", "host": "http://127.0.0.1:1", "login": "weir", "password": "hush"}
+    monkeypatch.setenv("AIRFLOW_CONN_WEIR_API", json.dumps(away))
     decision = tries.fail(ValueError("bad row"), FAST, None, ["tickets:owner"])
     assert (decision.action, decision.retry_delay) == (RetryAction.RETRY, timedelta(seconds=1))
     assert "labels or note are missing: Retryable: " in decision.reason
