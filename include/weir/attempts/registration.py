@@ -173,7 +173,7 @@ def _fence(older: list[AttemptRow], origin: Origin, services: Services, run: Run
             work.append(SparkWork(row.id, row.session_url, row.session_id, folder))
             killed = origin is Origin.RETRY and row is older[-1]
             if killed:
-                lost = f"the process of try {row.try_number} ended without reporting a result (killed, or its machine was lost)"
+                lost = f"the process of try {row.try_number} ended without a result (killed, or its machine was lost)"
                 end(row, AttemptState.RETRYING, services.now(), failure=FailureClass.KILLED, error=lost)
             else:
                 end(row, AttemptState.FENCED, services.now())

@@ -164,7 +164,7 @@ def test_a_task_that_was_killed_too_often_gets_a_note_and_fails_for_good(driven)
     with pytest.raises(Killed):
         attempt(driven.until(FIRST), FIRST)
     task = driven.next_try(FIRST)
-    with pytest.raises(FailedForGood, match="ended without reporting a result"):
+    with pytest.raises(FailedForGood, match="ended without a result"):
         attempt(driven, FIRST)
     assert task.notes[-1].startswith("Weir: killed, not tried again. ")
 

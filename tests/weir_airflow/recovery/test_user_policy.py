@@ -276,6 +276,6 @@ def test_a_task_whose_process_was_killed_too_often_fails_with_a_note(tries, monk
     interval = {"data_interval_start": DAY[0], "data_interval_end": DAY[1]}
     run = SimpleNamespace(run_id=run_id, run_type="scheduled", clear_number=0, **interval)
     declared = Declaration(flow, Topology(flow), TaskRecovery(), "")
-    with pytest.raises(AirflowFailException, match=r"ended without reporting a result .*suppressed by restart strategy none"):
+    with pytest.raises(AirflowFailException, match=r"ended without a result .*suppressed by restart strategy none"):
         run_region(declared, "spring", {"ti": ti, "dag_run": run, "params": {}}, print, print)
     assert look.task(run_id, "spring")[2].startswith("Weir: killed, not tried again. the process of try 1 ended")
