@@ -191,13 +191,13 @@ class NotInRecord:
 
 
 NotBegun = Awaiting | Exhausted | NotInRecord
-"""Why a try does not go on: it has to wait, its restarts are exhausted, or its run does not have it."""
+"""The answers where a try does not go on: it waits, its restarts are exhausted, or its run does not have it."""
 
 BeginOutcome = Begun | Adopted | NotBegun
-"""What the begin of a try answers."""
+"""The answers of the begin of a try."""
 
 CloseOutcome = Published | NotBegun
-"""What the close of a run answers."""
+"""The answers of the close of a run."""
 
 
 class Action(Enum):

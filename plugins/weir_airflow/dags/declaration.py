@@ -1,4 +1,4 @@
-"""What all tasks of one dataflow share: the dataflow, its topology, and how its tasks recover.
+"""The declaration that all tasks of one dataflow share: dataflow, topology, and how its tasks recover.
 
 Invariant: in Airflow's serialized DAG a declaration is a short text that changes with its content, and only with it.
 Recovery is checked when the DAG is parsed, and merged with the deployment's settings when it is used.

@@ -1,4 +1,4 @@
-"""What follows a failed try in Airflow: the failure is booked, then the user's retry policy and enrichers are asked.
+"""Booking a failed try in Airflow, and asking the user's retry policy and failure enrichers.
 
 Invariant: a retry policy of the user's decides about an application's failure only; recovery and the limits of failures
 hold whatever it answers. A policy or enricher that is missing, fails or hangs is reported, and never ends the task.

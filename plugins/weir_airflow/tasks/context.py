@@ -1,4 +1,4 @@
-"""What a task of Weir works with, opened where it is used: coordinator, store, settings and connections.
+"""The coordinator, store, settings and connections of a task, opened where they are used.
 
 Invariant: opening it touches neither Airflow's API nor Spark.
 """

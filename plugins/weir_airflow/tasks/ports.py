@@ -1,9 +1,9 @@
-"""What a task of Airflow supplies to the drivers of `weir.attempts`: its process, and its engine.
+"""The ports that a task of Airflow supplies to the drivers of `weir.attempts`: its process, and its engine.
 
 Invariant: a task instance is rescheduled so late that Airflow cannot confuse its two processes.
 
-A process that was rescheduled keeps its slot for one heartbeat interval after its end, and only then reports it. If the
-same try is queued again by then, the scheduler takes the report for that of the second process and calls it failed.
+A process that was rescheduled keeps its slot for one heartbeat interval after its end, and reports its end only then.
+If the same try is queued again before, the scheduler mistakes the report for that of the second process, and fails it.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class SparkEngine:
     def run(self, job: RegionJob, session_id: str, log: Log) -> None:
         """Compute the job. Raises as the engine does."""
         if self._engine is None:
-            raise Internal(f"{job.attempt} is to be computed before its engine was connected")
+            raise Internal(f"{job.attempt} cannot be computed before its engine is connected")
         self._engine.run(job, session_id, log)
 
     @cached_property
@@ -112,7 +112,7 @@ class SparkEngine:
         try:
             usual = self._context.spark()
         except Misconfigured:
-            return spark  # there may be no other, and a server without accounts needs none
+            return spark  # there may be no other connection, and a server without accounts needs none
         return usual if is_of_kind(usual, address) else spark
 
 
