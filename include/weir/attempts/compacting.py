@@ -1,7 +1,7 @@
-"""The compaction of the state that a region keeps, as its task does it.
+"""The driver of the compaction of a region's state.
 
-Invariant: no run depends on it, and an error is the task's own: Airflow tries a few times, then the next epoch's
-compaction does the work. Neither the coordinator nor a retry policy of Weir's is asked.
+Invariant: no run depends on it, and its errors are the task's own: Airflow retries a few times, then the next epoch's
+compaction does the work. No failure is booked, and Weir's retry policy is not asked.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from weir.state.compaction import CompactionRequest
 
 
 def run_compaction(task: TaskPorts, engine: TaskEngine, request: CompactionRequest) -> dict[str, Any]:
-    """Plan, merge, enter what was merged; answer the summary for Airflow's UI. Raises as the engine does."""
+    """Plan, merge, record the merged files; return the summary for Airflow's UI. Raises as the engine does."""
     planned = task.coordinator.plan_compaction(request)
     if planned is None:
-        task.log("Nothing is to be merged")
+        task.log("Nothing to merge")
         return {"merged": []}
     report = None if planned.job is None else _merge(task, engine, planned.job, planned.session_id)
     lines = task.coordinator.enter_compacted(planned, report)

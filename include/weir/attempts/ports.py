@@ -1,4 +1,4 @@
-"""What a task supplies to the drivers: its coordinator, its engine, Airflow, its way to wait, and its log.
+"""The ports that a task supplies to the drivers: coordinator, engine, Airflow, wait and log.
 
 Invariant: a port does one thing that only Airflow, an engine or a clock can do. The order of steps and what follows
 from an error are the drivers'.
@@ -39,7 +39,7 @@ class TaskPorts(Protocol):
         ...
 
     def wait(self, awaiting: Awaiting) -> None:
-        """Wait; return when the task is to look again, or raise what has Airflow reschedule it."""
+        """Wait; return when the task has to begin again, or raise what has Airflow reschedule it."""
         ...
 
     def fail(self, reason: str) -> NoReturn:

@@ -221,7 +221,7 @@ def test_a_failure_in_a_cluster_is_raised_although_its_client_ends_well(yarn, ne
     assert "WEIR_STORE" not in message
 
 
-def test_a_driver_that_was_told_to_stop_never_begins(engine, new_job, store, tmp_path):
+def test_a_driver_with_a_stop_file_never_begins(engine, new_job, store, tmp_path):
     job = new_job("waiting")
     engine().interrupt(work_of(job))
     with pytest.raises(Fenced, match="was stopped by the file"):

@@ -18,14 +18,12 @@ from weir.attempts.failing import FailedTry, book_failure, decide_failure
 from weir.attempts.ports import Log, TaskEngine, TaskPorts
 from weir.coordination.airflow import Clearer
 from weir.coordination.values import (
-    Adopted,
     Awaiting,
+    BeginOutcome,
     BeginRequest,
     Begun,
     Committed,
-    Exhausted,
     FailureDecision,
-    NotInRecord,
     SparkWork,
     TaskKey,
 )
@@ -87,7 +85,7 @@ class TaskCoordinator(Coordinator):
         super().__init__(airflow.coordinator.services)
         self._airflow, self._key = airflow, key
 
-    def begin(self, request: BeginRequest, clearer: Clearer) -> Begun | Adopted | Awaiting | Exhausted | NotInRecord:
+    def begin(self, request: BeginRequest, clearer: Clearer) -> BeginOutcome:
         """Begin, as a test may have it."""
         return self._airflow.coordinator.begin(request, clearer)
 
