@@ -31,7 +31,7 @@ from weir.formats.manifest import Manifest
 from weir.formats.region_job import RegionJob, RegionReport
 from weir.ledger.database.tables import AttemptRow, CompactionRow, ResultRow
 from weir.state.compaction_rules import bytes_of
-from weir.state.file_rules import runs_to_merge
+from weir.state.file_rules import sorted_runs
 from weir.state.files_in_use import live_state_files
 from weir.store.store import Store
 from weir.testing.fakes.airflow import FakeAirflow
@@ -124,7 +124,7 @@ class Changing:
             compacted=compacted,
             state=sum({file.path: file.file.bytes for file in files}.values()),
             live=sum(self.store.size(path) for path in live if path.endswith(".parquet")),
-            runs=max(runs_to_merge(each.state.files) for each in manifests if each.state is not None),
+            runs=max(sorted_runs(each.state.files) for each in manifests if each.state is not None),
             seconds=sum(spent),
         )
 

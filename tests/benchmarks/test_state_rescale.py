@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from weir.dataflow import keyed_state
 from weir.formats.manifest import StateFile
 from weir.formats.region_job import StateFileToRead, StateToRead
-from weir.state.file_rules import share_of
+from weir.state.file_rules import assigned_files
 from weir.store.seal import seal
 from weir.topology.key_groups import key_group_range
 from weir.topology.partitions import KEY_GROUP_COLUMN
@@ -72,7 +72,7 @@ def test_from_two_subtasks_to_three_each_reads_a_third(server, spark, store, ben
     whole = input_bytes(server, spark, StoredState(spark, to_read(store, files)).rows())
     counts, shares, read = [], [], []
     for subtask in range(3):
-        share = share_of(files, key_group_range(128, 3, subtask), None)
+        share = assigned_files(files, key_group_range(128, 3, subtask), None)
         assert {each.path for each in share} <= {each.path for each in files}
         rows = StoredState(spark, to_read(store, share)).rows()
         read.append(rows)

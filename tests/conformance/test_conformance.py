@@ -30,7 +30,7 @@ from weir.flink.region_release import RegionRelease
 from weir.flink.restart_set import JobPartition, tasks_to_restart
 from weir.formats.checkpoint import SnapshotKind
 from weir.restarts.strategy import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartStrategy
-from weir.state.registry import ClaimMode, Restored, SharedFiles, Sharing, Use
+from weir.state.registry import ClaimMode, RestoredSnapshot, SharedFiles, Sharing, Use
 from weir.state.retention_rules import Snapshot, add
 from weir.topology.key_groups import key_group_range
 
@@ -130,7 +130,7 @@ def registry(trace: Request) -> Answer:
             case "restore":
                 named = {key: described.setdefault(key, handle(key, "new")) for key in step["keys"]}
                 sharing = Sharing.WHOLE if step["savepoint"] else Sharing.FILE_BY_FILE
-                files.restore(Restored(step["ckpt"], named, ClaimMode(step["mode"]), sharing))
+                files.restore(RestoredSnapshot(step["ckpt"], named, ClaimMode(step["mode"]), sharing))
                 return step
             case "register":
                 key, use = step["key"], Use.WHOLE_ORIGIN if step["prevent"] else Use.FILE

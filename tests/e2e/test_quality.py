@@ -21,8 +21,8 @@ from weir.execution.partition_state import PartitionState
 from weir.formats.codec import manifest_from_json
 from weir.formats.paths import MANIFEST
 from weir.ledger.database.tables import AttemptRow, QualityCheckRow, ResultRow
-from weir.snapshots.restore import Wish, restore
-from weir.snapshots.savepoint import Asked, create
+from weir.snapshots.restore import RestoreRequest, restore
+from weir.snapshots.savepoint import SavepointRequest, create
 from weir.store.published import published
 
 pytestmark = pytest.mark.e2e
@@ -138,8 +138,8 @@ def test_a_restored_state_with_a_changed_row_is_read_by_nobody(driver):
     driver.run(SECOND)
     driver.green()
     services = Services(ledger=driver.ledger, store=driver.store)
-    savepoint = create(services, Asked(driver.dag, None, None, None), open_store)
-    restore(services, Wish(driver.dag, savepoint.name, fork="fork"), open_store)
+    savepoint = create(services, SavepointRequest(driver.dag, None, None, None), open_store)
+    restore(services, RestoreRequest(driver.dag, savepoint.name, fork="fork"), open_store)
     change_a_row(restored_file(driver))
     fork = driver.beside("fork", **FORK)
     run_id = fork.start(THIRD)
@@ -149,7 +149,7 @@ def test_a_restored_state_with_a_changed_row_is_read_by_nobody(driver):
     assert "damaged" in error
     assert results(fork, SECOND, "history") == [(PartitionState.LOST, True)]
     assert published(fork.store, "fork", "sums", epoch(THIRD)) is None
-    restore(services, Wish(driver.dag, savepoint.name, fork="again"), open_store)
+    restore(services, RestoreRequest(driver.dag, savepoint.name, fork="again"), open_store)
     again = driver.beside("again", **FORK)
     again.await_green(again.start(THIRD))
     assert again.totals(epoch(THIRD)) == expected_running_totals({}, [epoch(day) for day in (FIRST, SECOND, THIRD)])

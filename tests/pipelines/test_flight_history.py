@@ -25,7 +25,7 @@ from weir.errors import Misconfigured
 from weir.formats.manifest import StateFile
 from weir.formats.region_job import InputToRead, OutputToWrite, RegionJob, StageToRun, StateFileToRead, StateToRead
 from weir.reading import state_files as state_rows
-from weir.state.file_rules import epoch_seconds, share_of, visible
+from weir.state.file_rules import assigned_files, epoch_seconds, visible
 from weir.store.store import Store
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.ledgers import new_ledger
@@ -77,7 +77,7 @@ class Kept:
 
     def read(self, epoch: str, store: Store) -> StateToRead:
         self.until = None if self.state.ttl is None else epoch_seconds(epoch) - 7 * 24 * 60 * 60
-        self.files = share_of(self.files, GROUPS, self.until)
+        self.files = assigned_files(self.files, GROUPS, self.until)
         files = tuple(
             StateFileToRead(store.spark_url(each.path), each.epoch, each.key_groups, each.file.rows, each.file.bytes)
             for each in self.files

@@ -5,9 +5,9 @@ from sqlalchemy import select
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, list_state, sink, source
 from weir.formats.codec import manifest_from_json
 from weir.ledger.database.tables import AttemptRow, CheckpointRow, DataflowRow, ResultRow
-from weir.snapshots.restore import Wish
+from weir.snapshots.restore import RestoreRequest
 from weir.snapshots.restore import restore as restore_snapshot
-from weir.snapshots.savepoint import Asked, create
+from weir.snapshots.savepoint import SavepointRequest, create
 from weir.store.store import Store
 from weir.testing.fakes.airflow import FakeAirflow
 
@@ -92,7 +92,7 @@ def attempts_of_day(world, day, dataflow="ladder"):
 
 def restore(world, source, **more):
     """Restore, as the command line does."""
-    return restore_snapshot(world.services, Wish("ladder", str(source), **more), Store.open)
+    return restore_snapshot(world.services, RestoreRequest("ladder", str(source), **more), Store.open)
 
 
 def second_airflow(world, flow):
@@ -106,7 +106,7 @@ def keep_savepoints(world, *days):
     """Make a savepoint of each day, named after it."""
     numbers = {epoch: number for number, epoch in checkpoints(world).items()}
     for day in days:
-        asked = Asked("ladder", numbers[EPOCHS[day - 1]], name=f"day{day}")
+        asked = SavepointRequest("ladder", numbers[EPOCHS[day - 1]], name=f"day{day}")
         create(world.services, asked, Store.open)
 
 

@@ -22,7 +22,7 @@ from weir.quality.gates import Gates, checks_of_restored, gates_of, has_passed_a
 from weir.quality.restored_checks import with_restored_checks
 from weir.recovery.inputs import probe_partitions
 from weir.retention.space import reclaim_space
-from weir.state.assigned import check_states, state_shares
+from weir.state.assigned import assigned_states, check_states
 from weir.state.compactions import present_compactions
 
 
@@ -62,7 +62,7 @@ def _begun(services: Services, registered: Registered, gathered: Gathered, gates
     inputs = state.inputs(registered.attempt.region)
     kept = set(registered.topology.states)
     read = {manifests[part].attempt for each in inputs if each.argument in kept for part in each.partitions}
-    states = state_shares(registered, state, manifests, present_compactions(services, read) if read else {})
+    states = assigned_states(registered, state, manifests, present_compactions(services, read) if read else {})
     job = with_gates(region_job(services, registered, state, manifests, states), gates)
     job = with_restored_checks(services, registered, state, manifests, job, checks_of_restored(services, registered))
     return Begun(

@@ -21,7 +21,7 @@ from weir.coordination.values import Begun, Evaluated
 from weir.dataflow.quality import Policy
 from weir.errors import Fault, Internal, Loss, QualityFailed, ResultUnavailable
 from weir.formats.checks import BUILT_IN, CheckReason, CheckReport, ExpectationResult
-from weir.formats.manifest import StateTally
+from weir.formats.manifest import UpdateDigest
 from weir.formats.region_job import OutputReport, RegionJob, RegionReport
 from weir.formats.suite import Severity
 from weir.ledger.reads import record_reads
@@ -187,7 +187,7 @@ def growth_checks(begun: Begun, report: RegionReport) -> Iterator[CheckReport]:
             yield _check(begun, output, before, _rows(output.state.tallies))
 
 
-def _rows(tallies: Iterable[StateTally]) -> int:
+def _rows(tallies: Iterable[UpdateDigest]) -> int:
     return sum(each.rows for each in tallies)
 
 

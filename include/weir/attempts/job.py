@@ -15,7 +15,7 @@ from typing import Any
 from weir.attempts.copies import with_copies
 from weir.coordination.registered import Registered
 from weir.coordination.services import Services, attempt_folder, region_folder
-from weir.coordination.values import StateShare
+from weir.coordination.values import AssignedState
 from weir.dataflow import DigestRule, Stage
 from weir.dataflow.key_types import key_types, require_equal_key_types
 from weir.dataflow.stage import ResolveContext, StageKind, checked_splits, spark_conf
@@ -38,7 +38,7 @@ def region_job(
     registered: Registered,
     state: RunState,
     manifests: Mapping[PartitionId, Manifest],
-    states: Mapping[str, StateShare],
+    states: Mapping[str, AssignedState],
 ) -> RegionJob:
     """Everything the job needs, `states` being the keyed states that it goes on from.
 
@@ -84,7 +84,7 @@ def _stage(
     stage: Stage,
     inputs: Sequence[InputPartitions],
     manifests: Mapping[PartitionId, Manifest],
-    states: Mapping[str, StateShare],
+    states: Mapping[str, AssignedState],
 ) -> StageToRun:
     run, attempt = registered.run, registered.attempt
     subtask = attempt.region.subtask
@@ -119,7 +119,7 @@ def _state(
     state: RunState,
     stage: Stage,
     read: InputPartitions,
-    states: Mapping[str, StateShare],
+    states: Mapping[str, AssignedState],
 ) -> StateToRead | None:
     kept = next((each for each in stage.states if each.name == read.argument), None)
     if kept is None:

@@ -14,7 +14,7 @@ from typing import Any
 from weir.dataflow import Dataflow
 from weir.dataflow.state import State
 from weir.execution.failure_class import FailureClass
-from weir.formats.manifest import InputRead, Manifest, StateFile, StateTally
+from weir.formats.manifest import InputRead, Manifest, StateFile, UpdateDigest
 from weir.formats.region_job import RegionJob, RegionReport
 from weir.ledger.runs import PreviousRun, Run
 from weir.restarts.answer import Refusal
@@ -25,13 +25,13 @@ from weir.topology.regions import RegionId, Topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateShare:
+class AssignedState:
     """What a subtask goes on from of one state: files of its key groups, and their tallies where they are known."""
 
     state: State
     key_groups: tuple[int, int]
     files: tuple[StateFile, ...]
-    tallies: tuple[StateTally, ...] | None
+    tallies: tuple[UpdateDigest, ...] | None
     expired_until: int | None
     is_rewritten: bool = False
     """Whether the epoch writes all of it, because it is declared otherwise than before."""
@@ -126,7 +126,7 @@ class Begun:
     reads: tuple[InputRead, ...]
     inputs: tuple[InputFiles, ...]
     interrupt: tuple[SparkWork, ...]
-    states: Mapping[str, StateShare] = field(default_factory=dict)
+    states: Mapping[str, AssignedState] = field(default_factory=dict)
     """The keyed states that it goes on from, by name."""
 
 

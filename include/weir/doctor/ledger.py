@@ -37,7 +37,7 @@ from weir.ledger.database.sqlite import NETWORK_FILE_SYSTEMS, file_system_of
 from weir.ledger.database.tables import CheckpointRow, CompactionRow, DataflowRow, OwedClearRow, RestoreRow, RunRow
 from weir.ledger.ledger import HEAD
 from weir.ledger.runs import topology_of
-from weir.state.file_rules import runs_to_merge
+from weir.state.file_rules import sorted_runs
 from weir.topology.regions import Topology
 
 LOOK_SECONDS = 5
@@ -414,7 +414,7 @@ def _runs(connection: Connection, run: str, topology: Topology) -> dict[str, tup
     query = select(CompactionRow.state, CompactionRow.files).where(CompactionRow.run == run)
     for name, files in connection.execute(query).tuples():
         if name in limits:
-            most = max(found.get(name, (0, 0))[0], runs_to_merge(state_files_from_plain(files)))
+            most = max(found.get(name, (0, 0))[0], sorted_runs(state_files_from_plain(files)))
             found[name] = most, limits[name]
     return found
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from weir.dataflow.state import State
-from weir.formats.manifest import DataFile, StateFile, StateTally
+from weir.formats.manifest import DataFile, StateFile, UpdateDigest
 from weir.topology.ids import AttemptId, Digest, Epoch, RunId
 from weir.topology.partitions import Layout
 
@@ -42,7 +42,7 @@ class StatePartition:
     attempt: AttemptId
     digest: Digest
     rows: int
-    tallies: tuple[StateTally, ...]
+    tallies: tuple[UpdateDigest, ...]
     files: tuple[StateFile, ...]
 
 

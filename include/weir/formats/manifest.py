@@ -129,7 +129,7 @@ class StateFile:
 
 
 @dataclass(frozen=True, slots=True)
-class StateTally:
+class UpdateDigest:
     """The digest of the rows of keyed state that were last updated at `updated`: their number and sums of hashes.
 
     `updated` is the start of that epoch in seconds since 1970; 0 for all rows where the state has no time to live.
@@ -151,7 +151,7 @@ class StateContent:
     """
 
     files: tuple[StateFile, ...]
-    tallies: tuple[StateTally, ...]
+    tallies: tuple[UpdateDigest, ...]
     changed: int
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.dataflow.state import State
 from weir.formats.checks import CheckReason, CheckReport, CheckToRun
-from weir.formats.manifest import ContentDigest, DataFile, StateTally
+from weir.formats.manifest import ContentDigest, DataFile, UpdateDigest
 from weir.topology.ids import AttemptId, Digest, Epoch, RunId
 from weir.topology.partitions import Layout
 
@@ -61,7 +61,7 @@ class StateToRead:
 
     state: State
     files: tuple[StateFileToRead, ...]
-    tallies: tuple[StateTally, ...] | None
+    tallies: tuple[UpdateDigest, ...] | None
     updated: int
     expired_until: int | None
     is_full: bool
@@ -276,7 +276,7 @@ class StateReport:
     the epoch before that are visible and of this partition's key groups.
     """
 
-    tallies: tuple[StateTally, ...]
+    tallies: tuple[UpdateDigest, ...]
     changed: int
     is_whole: bool = False
     rows_before: int | None = None

@@ -24,13 +24,13 @@ from weir.formats.region_job import CheckJob, RegionReport, RestoredToCheck
 from weir.formats.savepoint import SAVEPOINT
 from weir.formats.suite import Severity
 from weir.integrity.verify import reference
-from weir.ledger.checkpoints import CheckpointStatus, complete, enter_checkpoint, is_retained
+from weir.ledger.checkpoints import CheckpointStatus, checkpoints_of, complete, enter_checkpoint, is_retained
 from weir.ledger.database.tables import CheckpointRow, DataflowRow, ResultRow
 from weir.ledger.runs import ensure_dataflow, runs_of, topology_of
 from weir.quality.check_queries import enter_checks
 from weir.quality.rules import described
 from weir.quality.stored_checks import checking_job, checks_now, recorded_by, to_check
-from weir.snapshots.restore import Wish, restore
+from weir.snapshots.restore import RestoreRequest, restore
 from weir.snapshots.restored_results import makers_in, partitions_in
 from weir.snapshots.scratch import RestoreTestPlace, restore_test_place
 from weir.snapshots.source import (
@@ -40,7 +40,6 @@ from weir.snapshots.source import (
     read_checkpoint,
     read_savepoint,
     require_retained,
-    snapshots_of,
 )
 from weir.state.checkpoint_content import fingerprint
 from weir.store.errors import NotFound
@@ -158,7 +157,7 @@ def restore_test_source(
     with services.ledger.transaction() as session:
         if session.get(DataflowRow, dataflow) is None:
             raise Misconfigured(f"the ledger knows no dataflow {dataflow}")
-        rows = [row for row in snapshots_of(session, dataflow) if _is_kept(row)]
+        rows = [row for row in checkpoints_of(session, dataflow) if _is_kept(row)]
     if which is None:
         wanted = [row for row in rows if not row.is_savepoint][-1:]
     else:
@@ -237,7 +236,9 @@ def _restored_and_checked(
     with restore_test_place(services) as place:
         _register(place, source)
         try:
-            restored = restore(place.services, Wish(made.dataflow, found.name, fork=place.dataflow), open_store)
+            restored = restore(
+                place.services, RestoreRequest(made.dataflow, found.name, fork=place.dataflow), open_store
+            )
         except Misconfigured as error:
             return RestoreTestReport(
                 dataflow=made.dataflow, source=found.description, epoch=made.epoch, problem=str(error)

@@ -112,7 +112,7 @@ def end(
         row.failure_cause = None if cause is None else cause.value
 
 
-def nobodys_attempt(
+def synthetic_attempt(
     run: RunRow,
     region: RegionId,
     attempt: str,

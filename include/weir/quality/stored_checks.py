@@ -17,13 +17,13 @@ from weir.dataflow import Dataflow
 from weir.dataflow.state import State, StateKind
 from weir.formats.checkpoint import Checkpoint
 from weir.formats.checks import CheckReason, CheckToRun
-from weir.formats.manifest import Manifest, StateTally, parsed_digest
+from weir.formats.manifest import Manifest, UpdateDigest, parsed_digest
 from weir.formats.region_job import CheckJob, RestoredToCheck, StateToRead
 from weir.ledger.database.tables import RunRow
 from weir.ledger.runs import topology_of
 from weir.quality.suites import read_suite
 from weir.state.assigned import files_to_read
-from weir.state.file_rules import epoch_seconds, expired_until, share_of
+from weir.state.file_rules import assigned_files, epoch_seconds, expired_until
 from weir.store.store import Store
 from weir.topology.ids import AttemptId, Digest, Epoch
 from weir.topology.key_groups import key_group_range
@@ -37,7 +37,7 @@ class Recorded:
     digest: Digest
     rows: int
     spark_schema: str
-    tallies: tuple[StateTally, ...] = ()
+    tallies: tuple[UpdateDigest, ...] = ()
 
 
 def recorded_by(checkpoint: Checkpoint, manifest: Manifest) -> Recorded:
@@ -101,7 +101,7 @@ def _state(store: Store, dataflow: Dataflow, state: State, manifest: Manifest, r
     """Return the complete partition as its own epoch saw it: later epochs may see less of it (ttl)."""
     assert manifest.state is not None  # noqa: S101  # of keyed state
     until = expired_until(state, manifest.epoch)
-    files = share_of(manifest.state.files, _key_groups(dataflow, manifest), until)
+    files = assigned_files(manifest.state.files, _key_groups(dataflow, manifest), until)
     return StateToRead(
         state=state,
         files=files_to_read(store, files),

@@ -24,7 +24,7 @@ from weir.formats.region_job import StateFileToRead, StateToRead
 from weir.reading.availability import Unreadable
 from weir.reading.spark_schema import arrow_schema
 from weir.reading.state_files import Gone, Shape, newest, of_key, read_rows
-from weir.state.file_rules import runs_to_merge
+from weir.state.file_rules import sorted_runs
 from weir.store.store import Store
 from weir.store.worker_threads import in_parallel
 from weir.topology.key_hash import key_group
@@ -121,7 +121,7 @@ class OpenedState:
     @property
     def runs(self) -> int:
         """The most rows of one key that a reader may have to choose from."""
-        return max((runs_to_merge(each.files) for each in self.partitions), default=0)
+        return max((sorted_runs(each.files) for each in self.partitions), default=0)
 
     def get(self, *key: Any) -> dict[str, Any] | None:
         """The row of a key, given by the values of its columns in order, also as text; None if there is none.

@@ -1,17 +1,12 @@
-"""Entering the checkpoints that a store holds into a ledger that is built again.
+"""Enter the checkpoints, savepoints and pins of forks that a store holds into a ledger that is rebuilt.
 
-Invariant: no number is given out twice, and no manifest that can be read is given up but by the ledger's own word: its
-content was that of committed results when it was written, and its files go only behind it. Whether a run had published
-anything says nothing of its checkpoint: it may have no sink, and versions expire.
+Invariant: no number is given out twice: those of savepoints in other stores, and of dropped ones, are taken too. A
+manifest that can be read is given up only if the ledger records it as given up: its content was that of committed
+results when it was written, and its files are deleted only after it. Whether a run has published does not matter: it
+may have no sink, and versions expire.
 
-Entering what forks began with into a ledger that is built again, before any dataflow of it is.
-
-Invariant 4: whichever dataflow is built again first, no file goes that another one in the store was restored with.
-
-Entering the savepoints that a store holds into a ledger that is built again.
-
-Invariant: no number is given out twice. Savepoints in other places are known by their folders only; their numbers are
-taken, as are those of savepoints that were dropped.
+Invariant 4: whichever dataflow is rebuilt first, no file is deleted that another dataflow in the store was restored
+with: pins of forks are entered before any dataflow is rebuilt.
 """
 
 from __future__ import annotations
@@ -49,99 +44,14 @@ from weir.store.walk import folders_in
 from weir.topology.regions import PartitionId
 
 Found = dict[int, Checkpoint | str]
-"""What was found under each number: the checkpoint, or why it cannot be read."""
+"""The checkpoints found, by number, or why one cannot be read."""
 
 
-def stored_checkpoints(services: Services, dataflow: str) -> Found:
-    """The checkpoints of a dataflow that the store holds. Raises Retryable."""
-    try:
-        names = [name for name, _ in services.store.list(checkpoints_folder(dataflow))]
-    except NotFound:
-        return {}
-    numbers = sorted(number for number in map(checkpoint_number, names) if number is not None)
-    return {number: _read(services, dataflow, number) for number in numbers}
-
-
-def _read(services: Services, dataflow: str, number: int) -> Checkpoint | str:
-    path = checkpoint_path(dataflow, number)
-    try:
-        found = checkpoint_from_json(services.store.read(path))
-    except (NotFound, Misconfigured) as error:
-        return f"{path} cannot be read, so checkpoint {number} is left out: {error}"
-    if (found.dataflow, found.number) != (dataflow, number):
-        return f"{path} is checkpoint {found.number} of {found.dataflow}, so it is left out: was it copied there?"
-    return found
-
-
-def restore_checkpoints(session: Session, dataflow: str, found: Found, now: datetime) -> tuple[str, ...]:
-    """Make the ledger say what the store holds, behind its runs; answers what is to be told. Savepoints stay as known.
-
-    What the ledger knows as pending is given up unless its run was closed: its closing task checkpoints it anew.
-    """
-    _close_runs(session, dataflow, [each for each in found.values() if not isinstance(each, str)])
-    notes = [each for each in found.values() if isinstance(each, str)]
-    for number, each in found.items():
-        _enter(session, dataflow, number, each, now)
-    for row in checkpoints_of(session, dataflow):
-        if row.kind != SnapshotKind.CHECKPOINT.value or row.number in found:
-            continue
-        if row.status == CheckpointStatus.COMPLETED.value and row.subsumed_at is None and row.deleted_at is None:
-            notes.append(f"checkpoint {row.number} has no manifest in the store: it is given up")
-        if row.status != CheckpointStatus.COMPLETED.value or row.subsumed_at is None:
-            row.status = CheckpointStatus.FAILED.value
-        row.deleted_at = row.deleted_at or now
-    return tuple(notes)
-
-
-def _close_runs(session: Session, dataflow: str, found: list[Checkpoint]) -> None:
-    """Runs whose present results a checkpoint has were closed when it was complete, and so were all before them.
-
-    Checkpoints complete in the order of epochs.
-    """
-    rows = {row.id: row for row in runs_of(session, dataflow)}
-    for each in sorted(found, key=lambda checkpoint: checkpoint.number):
-        row = rows.get(each.run)
-        if row is not None and row.closed_at is None and _is_current(session, each):
-            row.closed_at = datetime.fromisoformat(each.completed_at)
-    after: datetime | None = None
-    for row in sorted(rows.values(), key=lambda run: run.epoch, reverse=True):
-        if row.pinned is None or not topology_of(row.pinned).dataflow.keeps_state:
-            continue  # the next epoch waits for its closing task for other reasons, or not at all
-        row.closed_at = after = row.closed_at or after
-
-
-def _is_current(session: Session, checkpoint: Checkpoint) -> bool:
-    """Whether its run has just what a checkpoint has; who made it, and to which files, does not count."""
-    query = select(ResultRow).where(ResultRow.run == checkpoint.run, ResultRow.is_current)
-    present = {PartitionId(row.stage, row.subtask, row.layout): row.digest for row in session.scalars(query)}
-    return partitions_in(checkpoint).items() <= present.items()
-
-
-def _enter(session: Session, dataflow: str, number: int, found: Checkpoint | str, now: datetime) -> None:
-    row = checkpoint_row(session, dataflow, number)
-    if isinstance(found, str):
-        if row is None:
-            enter_taken(session, dataflow, number, now)
-        elif row.subsumed_at is None:
-            row.status = CheckpointStatus.FAILED.value
-        return
-    if row is None:
-        row = enter_checkpoint(session, found, fingerprint(found), datetime.fromisoformat(found.triggered_at))
-    elif row.status == CheckpointStatus.PENDING.value and not _is_closed(session, found.run):
-        row.status = CheckpointStatus.FAILED.value
-    row.deleted_at = None
-    if row.status != CheckpointStatus.FAILED.value:
-        row.status = CheckpointStatus.COMPLETED.value
-        row.completed_at = row.completed_at or datetime.fromisoformat(found.completed_at)
-
-
-def _is_closed(session: Session, run: str) -> bool:
-    row = session.get(RunRow, run)
-    return row is not None and row.closed_at is not None
+# Pins of forks
 
 
 def enter_pins_of_all(services: Services, store_id: str) -> dict[str, set[str]]:
-    """Enter the forks in the store of which the ledger knows nothing; answers the forks, by their origins.
+    """Enter the pins of forks in the store that the ledger does not have; return the forks by their origins.
 
     Raises Retryable, and Misconfigured for files of a newer Weir.
     """
@@ -170,8 +80,102 @@ def _enter_pins(services: Services, store_id: str, dataflow: str, found: dict[st
     return entered
 
 
+# Checkpoints
+
+
+def stored_checkpoints(services: Services, dataflow: str) -> Found:
+    """Read the checkpoints of a dataflow in the store. Raises Retryable."""
+    try:
+        names = [name for name, _ in services.store.list(checkpoints_folder(dataflow))]
+    except NotFound:
+        return {}
+    numbers = sorted(number for number in map(checkpoint_number, names) if number is not None)
+    return {number: _read(services, dataflow, number) for number in numbers}
+
+
+def _read(services: Services, dataflow: str, number: int) -> Checkpoint | str:
+    path = checkpoint_path(dataflow, number)
+    try:
+        found = checkpoint_from_json(services.store.read(path))
+    except (NotFound, Misconfigured) as error:
+        return f"{path} cannot be read, so checkpoint {number} is left out: {error}"
+    if (found.dataflow, found.number) != (dataflow, number):
+        return f"{path} is checkpoint {found.number} of {found.dataflow}, so it is left out: was it copied there?"
+    return found
+
+
+def restore_checkpoints(session: Session, dataflow: str, found: Found, now: datetime) -> tuple[str, ...]:
+    """Enter the checkpoints in the store after the runs; return notes. Rows of savepoints are not changed.
+
+    A pending checkpoint is given up unless its run was closed: the closing task completes another one.
+    """
+    _close_runs(session, dataflow, [each for each in found.values() if not isinstance(each, str)])
+    notes = [each for each in found.values() if isinstance(each, str)]
+    for number, each in found.items():
+        _enter(session, dataflow, number, each, now)
+    for row in checkpoints_of(session, dataflow):
+        if row.kind != SnapshotKind.CHECKPOINT.value or row.number in found:
+            continue
+        if row.status == CheckpointStatus.COMPLETED.value and row.subsumed_at is None and row.deleted_at is None:
+            notes.append(f"checkpoint {row.number} has no manifest in the store: it is given up")
+        if row.status != CheckpointStatus.COMPLETED.value or row.subsumed_at is None:
+            row.status = CheckpointStatus.FAILED.value
+        row.deleted_at = row.deleted_at or now
+    return tuple(notes)
+
+
+def _close_runs(session: Session, dataflow: str, found: list[Checkpoint]) -> None:
+    """Mark closed the runs whose present results a checkpoint has, and all runs before them.
+
+    Checkpoints complete in the order of epochs.
+    """
+    rows = {row.id: row for row in runs_of(session, dataflow)}
+    for each in sorted(found, key=lambda checkpoint: checkpoint.number):
+        row = rows.get(each.run)
+        if row is not None and row.closed_at is None and _is_current(session, each):
+            row.closed_at = datetime.fromisoformat(each.completed_at)
+    after: datetime | None = None
+    for row in sorted(rows.values(), key=lambda run: run.epoch, reverse=True):
+        if row.pinned is None or not topology_of(row.pinned).dataflow.keeps_state:
+            continue  # checkpoints of later epochs do not wait for it
+        row.closed_at = after = row.closed_at or after
+
+
+def _is_current(session: Session, checkpoint: Checkpoint) -> bool:
+    """Report whether the present results of the run have the digests of the checkpoint, of whichever attempt."""
+    query = select(ResultRow).where(ResultRow.run == checkpoint.run, ResultRow.is_current)
+    present = {PartitionId(row.stage, row.subtask, row.layout): row.digest for row in session.scalars(query)}
+    return partitions_in(checkpoint).items() <= present.items()
+
+
+def _enter(session: Session, dataflow: str, number: int, found: Checkpoint | str, now: datetime) -> None:
+    row = checkpoint_row(session, dataflow, number)
+    if isinstance(found, str):
+        if row is None:
+            enter_taken(session, dataflow, number, now)
+        elif row.subsumed_at is None:
+            row.status = CheckpointStatus.FAILED.value
+        return
+    if row is None:
+        row = enter_checkpoint(session, found, fingerprint(found), datetime.fromisoformat(found.triggered_at))
+    elif row.status == CheckpointStatus.PENDING.value and not _is_closed(session, found.run):
+        row.status = CheckpointStatus.FAILED.value
+    row.deleted_at = None
+    if row.status != CheckpointStatus.FAILED.value:
+        row.status = CheckpointStatus.COMPLETED.value
+        row.completed_at = row.completed_at or datetime.fromisoformat(found.completed_at)
+
+
+def _is_closed(session: Session, run: str) -> bool:
+    row = session.get(RunRow, run)
+    return row is not None and row.closed_at is not None
+
+
+# Savepoints
+
+
 def stored_savepoints(services: Services, dataflow: str) -> tuple[Source | str, ...]:
-    """The savepoints of a dataflow that the store itself holds, or why one cannot be read. Raises Retryable."""
+    """Read the savepoints of a dataflow in the store itself, or why one cannot be read. Raises Retryable."""
     folder = savepoints_folder(dataflow)
     names = [name for name in folders_in(services.store, folder) if name != NUMBERS]
     return tuple(_read_savepoint(Folder(services.store, f"{folder}/{name}")) for name in names)
@@ -184,26 +188,8 @@ def _read_savepoint(folder: Folder) -> Source | str:
         return f"savepoint {folder.url} is left out: {error}"
 
 
-def kept_numbers(services: Services, dataflow: str) -> dict[int, str]:
-    """The numbers of savepoints that the store does not hold, or no more, each with its folder. Raises Retryable."""
-    folder = numbers_folder(dataflow)
-    try:
-        names = [name for name, _ in services.store.list(folder)]
-    except NotFound:
-        return {}
-    numbers = {int(name): name for name in names if name.isdecimal()}
-    return {number: services.store.read(f"{folder}/{name}").decode() for number, name in numbers.items()}
-
-
-def restore_numbers(session: Session, dataflow: str, taken: Mapping[int, str], now: datetime) -> None:
-    """Enter that numbers are taken which the ledger does not know."""
-    for number, url in taken.items():
-        if checkpoint_row(session, dataflow, number) is None:
-            enter_taken(session, dataflow, number, now, SnapshotKind.SAVEPOINT, url)
-
-
 def restore_savepoints(session: Session, dataflow: str, found: tuple[Source | str, ...]) -> tuple[str, ...]:
-    """Enter savepoints that the ledger does not know; answers what is to be told."""
+    """Enter savepoints that the ledger does not have; return notes."""
     notes = [each for each in found if isinstance(each, str)]
     for each in found:
         if isinstance(each, str):
@@ -221,3 +207,21 @@ def _enter_savepoint(session: Session, source: Source) -> None:
     at = datetime.fromisoformat(made.triggered_at)
     row = enter_checkpoint(session, made, fingerprint(made), at, source.folder.url)
     row.status, row.completed_at = CheckpointStatus.COMPLETED.value, datetime.fromisoformat(made.completed_at)
+
+
+def kept_numbers(services: Services, dataflow: str) -> dict[int, str]:
+    """Read the numbers of savepoints in other stores and of dropped ones, with their folders. Raises Retryable."""
+    folder = numbers_folder(dataflow)
+    try:
+        names = [name for name, _ in services.store.list(folder)]
+    except NotFound:
+        return {}
+    numbers = {int(name): name for name in names if name.isdecimal()}
+    return {number: services.store.read(f"{folder}/{name}").decode() for number, name in numbers.items()}
+
+
+def restore_numbers(session: Session, dataflow: str, taken: Mapping[int, str], now: datetime) -> None:
+    """Enter numbers of savepoints as taken that the ledger does not have."""
+    for number, url in taken.items():
+        if checkpoint_row(session, dataflow, number) is None:
+            enter_taken(session, dataflow, number, now, SnapshotKind.SAVEPOINT, url)

@@ -1,11 +1,8 @@
-"""Writing into a ledger what a store holds.
+"""Enter into a ledger the runs, attempts, results, publications and checks that a store holds.
 
-Invariant: afterwards exactly the chosen results are current, nothing is under way, and doing it again changes nothing.
-
-Checks that manifests tell of, when the ledger is built again.
-
-Invariant: only what has passed is entered, so that equal rows are not checked again; of failures manifests say too
-little to be judged by.
+Invariant: afterwards exactly the chosen results are current, no attempt is running, and a second rebuild changes
+nothing. Of checks only passed ones are entered, so that equal rows are not checked again: of a failed check the
+manifest does not record enough to decide by.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ from weir.formats.manifest import InputRead, Manifest, Stored
 from weir.formats.paths import attempt_of_folder, pointer_path
 from weir.formats.pointer import Pointer
 from weir.formats.run_record import RunRecord
-from weir.ledger.attempts import LIVE, Origin, end, nobodys_attempt
+from weir.ledger.attempts import LIVE, Origin, end, synthetic_attempt
 from weir.ledger.database.tables import (
     AttemptRow,
     ConsumptionRow,
@@ -50,12 +47,13 @@ from weir.topology.ids import Digest, RunId
 from weir.topology.partitions import PLAIN
 from weir.topology.regions import PartitionId, RegionId, Topology
 
-REASON = "the ledger was built again"
+REASON = "the ledger was rebuilt"
 _TRY_NUMBER = re.compile(r"t(\d+)-")
+_PASSED = (CheckOutcome.PASSED, CheckOutcome.SAME)
 
 
 def stop_everything(session: Session, dataflow: str, now: datetime) -> int:
-    """Start a new lineage, and end all attempts, leases and owed clears of `dataflow`; answers the lineage."""
+    """Start a new lineage, and end all attempts, leases and pending clears of `dataflow`; return the lineage."""
     row = session.get_one(DataflowRow, dataflow)
     row.lineage += 1
     runs = select(RunRow.id).where(RunRow.dataflow == dataflow)
@@ -74,13 +72,13 @@ def stop_everything(session: Session, dataflow: str, now: datetime) -> int:
 
 
 def raise_lineage(session: Session, dataflow: str, above: int) -> None:
-    """Make the lineage of `dataflow` higher than any that was seen."""
+    """Raise the lineage of `dataflow` above the highest one that was found."""
     row = session.get_one(DataflowRow, dataflow)
     row.lineage = max(row.lineage, above + 1)
 
 
 def restore_run(session: Session, record: RunRecord) -> RunRow:
-    """Enter a run as its record says."""
+    """Enter a run from its record."""
     row = session.get(RunRow, record.run)
     if row is None:
         row = RunRow(id=record.run, dataflow=record.dataflow, epoch=record.epoch)
@@ -95,8 +93,11 @@ def restore_run(session: Session, record: RunRecord) -> RunRow:
     return row
 
 
+# Attempts and results
+
+
 def quarantined_attempts(session: Session, run: str) -> frozenset[str]:
-    """Attempts whose results the ledger knows to be bad."""
+    """Return the attempts whose results are quarantined in the ledger."""
     query = select(ResultRow.attempt).where(ResultRow.run == run, ResultRow.state == PartitionState.QUARANTINED.value)
     return frozenset(session.scalars(query))
 
@@ -104,7 +105,7 @@ def quarantined_attempts(session: Session, run: str) -> frozenset[str]:
 def restore_attempts(
     session: Session, run: RunRow, topology: Topology, found: Iterable[Candidate], chosen: Mapping[RegionId, Candidate]
 ) -> tuple[str, ...]:
-    """Enter all candidates: the chosen ones as committed, others as fenced. Answers what could not be entered."""
+    """Enter all candidates, chosen ones as committed, others as fenced; return notes on those left out."""
     notes = []
     for candidate in found:
         taken = session.scalar(_attempt(run.id, candidate.region, candidate.try_number))
@@ -135,7 +136,7 @@ def _attempt(run: str, region: RegionId, try_number: int | None = None) -> Any:
 def _attempt_row(run: RunRow, topology: Topology, candidate: Candidate) -> AttemptRow:
     region, at = candidate.region, datetime.fromisoformat(candidate.created_at)
     index = topology.region(region.name).map_index(region.subtask)
-    return nobodys_attempt(
+    return synthetic_attempt(
         run,
         region,
         candidate.attempt,
@@ -149,7 +150,7 @@ def _attempt_row(run: RunRow, topology: Topology, candidate: Candidate) -> Attem
 
 
 def restore_results(session: Session, run: str, chosen: Iterable[Candidate], now: datetime) -> None:
-    """Make the results of the chosen attempts, and no others, the current ones; released ones are released again."""
+    """Make exactly the results of the chosen attempts current; released ones are released again."""
     supersede_all(session, run, REASON, now)
     session.flush()
     for candidate in chosen:
@@ -172,7 +173,7 @@ def restore_results(session: Session, run: str, chosen: Iterable[Candidate], now
 
 
 def restore_quarantine(session: Session, run: str, found: Iterable[Candidate], now: datetime) -> None:
-    """Enter results that are there to be looked at, and that the ledger does not know; those released are again."""
+    """Enter quarantined results that the ledger does not have; released ones are released again."""
     for candidate in found:
         query = select(ResultRow.folder).where(ResultRow.attempt == candidate.attempt)
         known = set(session.scalars(query))
@@ -195,7 +196,7 @@ def _new(partition: PartitionId, stored: Stored) -> NewResult:
 
 
 def _release_again(session: Session, candidate: Candidate, now: datetime) -> None:
-    """Their data files are gone, or about to go: they are not lost."""
+    """Release results again whose data files were deleted on purpose, so that they do not count as lost."""
     reasons = {stored.folder: stored.released for stored in candidate.results.values() if stored.released is not None}
     query = select(ResultRow).where(ResultRow.attempt == candidate.attempt, ResultRow.folder.in_(list(reasons)))
     for row in session.scalars(query):
@@ -210,35 +211,38 @@ def _restore_reads(session: Session, attempt: str, reads: Iterable[InputRead]) -
 def restore_slices(
     session: Session, run: str, stage: str, parallelism: int, found: Iterable[Candidate], now: datetime
 ) -> bool:
-    """Enter what the subtasks of a source read, from the manifests' word; whether all of them are known."""
+    """Enter the splits that the subtasks of a source read, from manifests; return whether all of them are known."""
     if slices_of(session, run, stage) is not None:
         return True
     slices: dict[int, Any] = {}
     attempt = ""
     for candidate in found:
         for stored in candidate.results.values():
-            said = stored.manifest.source
-            if isinstance(said, dict) and stage in said:
-                slices[candidate.region.subtask], attempt = said[stage], candidate.attempt
+            read = stored.manifest.source
+            if isinstance(read, dict) and stage in read:
+                slices[candidate.region.subtask], attempt = read[stage], candidate.attempt
     if slices.keys() != set(range(parallelism)):
         return False
     fix_slices(session, run, stage, [slices[subtask] for subtask in range(parallelism)], attempt, now)
     return True
 
 
+# Publications
+
+
 def restore_publications(session: Session, run: RunRow, pointers: Iterable[Pointer]) -> None:
-    """Enter published versions, and the closing task's newest attempt as one that read what is visible now."""
+    """Enter published versions, and the newest attempt of the closing task as the reader of the visible ones."""
     every = sorted(pointers, key=lambda pointer: pointer.version)
     for pointer in every:
         _restore_publication(session, run.id, pointer)
     if not every:
         return
-    # Not that of the highest try: a DagRun that was deleted may have had more than the one in its place.
+    # Not the attempt of the highest try: a deleted DagRun may have had more tries than the run that replaced it.
     at, closing = max((datetime.fromisoformat(pointer.published_at), pointer.attempt) for pointer in every)
     is_new = session.get(AttemptRow, closing) is None
     if is_new and session.scalar(_attempt(run.id, CLOSE, _try_number(closing))) is None:
         number, state = _try_number(closing), AttemptState.COMMITTED
-        session.add(nobodys_attempt(run, CLOSE, closing, -1, number, 0, at, state, Origin.REBUILT))
+        session.add(synthetic_attempt(run, CLOSE, closing, -1, number, 0, at, state, Origin.REBUILT))
         session.flush()
         visible = {pointer.sink: pointer for pointer in every}
         _restore_reads(session, closing, [read for each in visible.values() for read in _published_reads(run.id, each)])
@@ -279,11 +283,11 @@ def _try_number(attempt: str) -> int:
     return int(found.group(1)) if found else 0
 
 
-_PASSED = (CheckOutcome.PASSED, CheckOutcome.SAME)
+# Checks
 
 
 def restore_checks(session: Session, run: RunRow, found: Iterable[Candidate]) -> None:
-    """Enter what the manifests of a run say to have passed, unless the ledger still knows of it."""
+    """Enter the passed checks in the manifests of a run that the ledger does not have."""
     query = select(QualityCheckRow.attempt, QualityCheckRow.stage, QualityCheckRow.suite)
     known = {tuple(each) for each in session.execute(query.where(QualityCheckRow.run == run.id))}
     for candidate in found:
@@ -320,8 +324,11 @@ def _row(run: RunRow, manifest: Manifest, result: GateResult) -> QualityCheckRow
     )
 
 
+# Pins
+
+
 def restore_pin(session: Session, run: RunRow, restored: Iterable[Candidate], now: datetime) -> None:
-    """Enter that a run was restored, of which the ledger knows nothing: what it needs of other dataflows stays."""
+    """Enter the restore of a run that the ledger does not have, so that files of its origins stay pinned."""
     found = list(restored)
     if not run.has_dag_run:
         run.closed_at = run.closed_at or now
@@ -332,7 +339,7 @@ def restore_pin(session: Session, run: RunRow, restored: Iterable[Candidate], no
 
 
 def enter_pins(session: Session, dataflow: str, epoch: str, restored: Collection[Manifest], now: datetime) -> None:
-    """Enter that an epoch was restored with these manifests, as the store tells."""
+    """Enter the pins of an epoch that was restored with these manifests."""
     for origin in origins_of(dataflow, restored) or [dataflow]:
         session.add(
             RestoreRow(

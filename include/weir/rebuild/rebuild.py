@@ -1,7 +1,7 @@
-"""Building the ledger again from what the store holds: `weir ledger rebuild`.
+"""Rebuild the ledger from the store: `weir ledger rebuild`.
 
 Invariant: no attempt that began before can commit afterwards, and what is current afterwards is valid. What only the
-lost ledger knew is said, never guessed.
+lost ledger recorded is named in the report, never guessed.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from weir.topology.ids import RunRef
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 UNKNOWN = (
-    "What the store does not tell: failures and what is left of their budgets, past failovers, clears that Airflow was "
-    "still owed, and attempts that wrote nothing. Results that had become stale are left out, so they count as missing."
+    "What the store does not tell: failures and what is left of their budgets, past failovers, pending clears, "
+    "and attempts that wrote nothing. Results that had become stale are left out, so they count as missing."
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuiltRun:
-    """A run as it stands now: how many regions have valid results, which have none, how many versions are published."""
+    """A rebuilt run: the number of regions with valid results, the others, and the number of published versions."""
 
     run: str
     dag_id: str
@@ -70,7 +70,7 @@ class RebuiltRun:
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """A dataflow whose ledger was built again; `notes` are about epochs that were left out."""
+    """A dataflow whose ledger was rebuilt; `notes` are about epochs that were left out, and forks."""
 
     dataflow: str
     lineage: int
@@ -79,7 +79,7 @@ class Rebuilt:
 
 
 def rebuild(services: Services, dataflow: str | None = None) -> tuple[Rebuilt, ...]:
-    """Build the ledger of one dataflow, or of all, again.
+    """Rebuild the ledger of a dataflow, or of all dataflows.
 
     Raises Misconfigured where there is no store or no such dataflow, Retryable where the store does not answer, and
     Conflict if tasks committed meanwhile.
@@ -100,7 +100,7 @@ def rebuild(services: Services, dataflow: str | None = None) -> tuple[Rebuilt, .
 
 
 def _with_forks(built: Rebuilt, forks: Iterable[str]) -> Rebuilt:
-    """Tell of forks that the ledger does not know yet."""
+    """Add notes on forks that the ledger does not have yet."""
     notes = (
         f"{fork} began with files of {built.dataflow}, which stay for it: `weir ledger rebuild {fork}` takes it in"
         for fork in sorted(forks)
@@ -109,7 +109,7 @@ def _with_forks(built: Rebuilt, forks: Iterable[str]) -> Rebuilt:
 
 
 def _present_store(services: Services) -> str:
-    """The id of the store, which must be there: an empty folder may be a disk that is not mounted."""
+    """Return the id of the store, which must exist: an empty folder may be a disk that is not mounted."""
     try:
         services.store.size(MARKER)
     except NotFound as error:
@@ -156,7 +156,7 @@ def _require_quiet(session: Session, dataflow: str, lineage: int) -> None:
     committed = session.scalar(query)
     if committed is not None:
         raise Conflict(
-            f"{committed} of dataflow {dataflow} committed while the ledger was built again: pause its DAG in Airflow, "
+            f"{committed} of dataflow {dataflow} committed while the ledger was rebuilt: pause its DAG in Airflow, "
             "and type the command again"
         )
 
@@ -164,7 +164,7 @@ def _require_quiet(session: Session, dataflow: str, lineage: int) -> None:
 def _records(
     session: Session, dataflow: str, found: tuple[EpochCatalogue, ...]
 ) -> tuple[list[tuple[RunRecord, EpochCatalogue]], tuple[str, ...]]:
-    """The runs that are known, by the store or else by the ledger, and what is said of epochs without one."""
+    """Return the records of runs, from the store or else from the ledger, and notes on epochs without a record."""
     known = {row.epoch: row for row in runs_of(session, dataflow)}
     pairs, notes = [], []
     for epoch in found:
@@ -208,7 +208,7 @@ def _iso(at: datetime) -> str:
 def _run(
     session: Session, services: Services, record: RunRecord, epoch: EpochCatalogue, taken: dict[PartitionId, str | None]
 ) -> RebuiltRun:
-    """Enter a run; `taken` are the digests of earlier runs' results, and this run's are added."""
+    """Enter a run; `taken` are the chosen digests of earlier runs, to which those of this run are added."""
     row, now = restore_run(session, record), services.now()
     if record.pinned is None:
         restore_results(session, row.id, (), now)
@@ -236,18 +236,18 @@ def _run(
         for candidate in current
         for partition, stored in candidate.results.items()
     }
-    # Those of a DagRun that was deleted have the tries of the one in its place: they are out of the way for good.
+    # Attempts of a deleted DagRun have the try numbers of the run that replaced it: they are left out.
     own = [each for each in found if each.attempt not in record.abandoned]
     notes = [*epoch.notes, *restore_attempts(session, row, topology, own, chosen)]
     restore_results(session, row.id, current, now)
     restore_quarantine(session, row.id, (each for each in quarantined if each in own), now)
     restore_checks(session, row, own)
     restore_pin(session, row, over.values(), now)
-    told = [each for each in found if each.attempt not in refused or each in quarantined]
-    notes += _restore_slices(session, row.id, topology, told, now)
+    readers = [each for each in found if each.attempt not in refused or each in quarantined]
+    notes += _restore_slices(session, row.id, topology, readers, now)
     restore_publications(session, row, epoch.pointers)
     session.flush()
-    return _standing(session, row, topology, epoch, notes)
+    return _summary(session, row, topology, epoch, notes)
 
 
 def _restore_slices(session: Session, run: str, topology: Topology, found: list[Candidate], now: datetime) -> list[str]:
@@ -264,7 +264,7 @@ def _of(topology: Topology, stage: str, found: list[Candidate]) -> list[Candidat
     return [each for each in found if each.region.name == region]
 
 
-def _standing(session: Session, row: RunRow, topology: Topology, epoch: EpochCatalogue, notes: list[str]) -> RebuiltRun:
+def _summary(session: Session, row: RunRow, topology: Topology, epoch: EpochCatalogue, notes: list[str]) -> RebuiltRun:
     state = run_state(session, run_by_id(session, row.id), topology)
     writing = [region for region in topology.region_ids() if topology.outputs(region)]
     missing = tuple(region for region in writing if not all(state.is_valid(each) for each in topology.outputs(region)))
@@ -277,7 +277,7 @@ def _standing(session: Session, row: RunRow, topology: Topology, epoch: EpochCat
     ]
     if missing or outdated or len(visible) < len(topology.sinks):
         outdated.append(
-            f"clear weir_close of run {row.run_id} in Airflow, unless the run is at work: it has what is missing "
+            f"clear weir_close of run {row.run_id} in Airflow, unless the run is running: it has what is missing "
             "computed, and publishes"
         )
     valid = len(writing) - len(missing)
@@ -293,5 +293,5 @@ def _standing(session: Session, row: RunRow, topology: Topology, epoch: EpochCat
 
 
 def _digests(state: RunState, sink: str) -> dict[int, str]:
-    """The present results of a sink, by subtask."""
+    """Return the digests of the present results of a sink, by subtask."""
     return {each.subtask: result.digest for each, result in state.results.items() if each.stage == sink}

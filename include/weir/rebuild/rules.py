@@ -1,6 +1,6 @@
-"""Which stored results are taken when the ledger is built again.
+"""Choose which stored results are current when the ledger is rebuilt.
 
-Invariant 3: a result is taken only if each input that its manifest names is taken too, with the digest that was read.
+Invariant 3: a result is chosen only if each input that its manifest names is chosen too, with the digest that was read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from weir.topology.regions import PartitionId, RegionId, Topology
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """All that one attempt of a region has written."""
+    """The results that an attempt of a region has written."""
 
     attempt: AttemptId
     region: RegionId
@@ -28,27 +28,27 @@ class Candidate:
 
     @property
     def age(self) -> tuple[int, int, str]:
-        """What orders the attempts of a region."""
+        """The order of the attempts of a region."""
         return self.lineage, self.try_number, self.created_at
 
     @property
     def is_restored(self) -> bool:
-        """Whether it is what a checkpoint or savepoint had: no task has made it."""
+        """Report whether its results were restored from a checkpoint or savepoint, not computed by a task."""
         return not is_task_try(self.try_number)
 
     @property
     def is_quarantined(self) -> bool:
-        """Whether rows of its region have failed a check: nobody may make it current."""
+        """Report whether rows of its region have failed a check: it may not become current."""
         return any(each.manifest.is_quarantined for each in self.results.values())
 
     @property
     def reads(self) -> tuple[InputRead, ...]:
-        """What it was made from; all results of an attempt say the same."""
+        """The inputs that it read; all results of an attempt name the same."""
         return next(iter(self.results.values())).manifest.inputs
 
 
 def candidates(topology: Topology, stored: Iterable[Stored]) -> tuple[Candidate, ...]:
-    """The attempts that wrote `stored`, oldest first; what this topology does not write is left out."""
+    """Group stored results by attempt, oldest first; partitions that this topology does not write are left out."""
     written = {partition: region for region in topology.region_ids() for partition in topology.outputs(region)}
     found: dict[tuple[RegionId, AttemptId], dict[PartitionId, Stored]] = defaultdict(dict)
     for each in stored:
@@ -59,13 +59,13 @@ def candidates(topology: Topology, stored: Iterable[Stored]) -> tuple[Candidate,
 
 
 def _candidate(region: RegionId, attempt: AttemptId, results: Mapping[PartitionId, Stored]) -> Candidate:
-    one = next(iter(results.values())).manifest
+    manifest = next(iter(results.values())).manifest
     created_at = max(each.manifest.created_at for each in results.values())
     return Candidate(
         attempt=attempt,
         region=region,
-        lineage=one.lineage,
-        try_number=one.try_number,
+        lineage=manifest.lineage,
+        try_number=manifest.try_number,
         created_at=created_at,
         results=results,
     )
@@ -78,10 +78,10 @@ def choose(
     refused: Collection[str] = (),
     earlier: Mapping[PartitionId, str | None] = MappingProxyType({}),
 ) -> dict[RegionId, Candidate]:
-    """The newest candidate of each region whose results are whole and whose inputs hold; `refused` are attempt ids.
+    """Choose the newest candidate of each region that is complete and whose inputs are chosen, without `refused` ids.
 
-    `earlier` are the digests that were taken in earlier runs, by ids with their run; None where a manifest was found,
-    but none was taken. Of what has no manifest at all any more, as in an expired run, any digest is believed.
+    `earlier` are the digests that were chosen in earlier runs, by ids with their run; None where a manifest was found,
+    but not chosen. For a partition without any manifest, as in an expired run, any digest is accepted.
     """
     by_region: dict[RegionId, list[Candidate]] = defaultdict(list)
     restored: dict[RegionId, list[Candidate]] = defaultdict(list)
@@ -104,7 +104,7 @@ def choose(
 def restored_over(
     found: Iterable[Candidate], chosen: Mapping[RegionId, Candidate], refused: Collection[str] = ()
 ) -> dict[RegionId, Candidate]:
-    """What was restored in the place of results that were chosen, or of none: it is of a later lineage."""
+    """Return the restored candidates that replace the chosen ones, or none: they are of a later lineage."""
     by_region: dict[RegionId, list[Candidate]] = defaultdict(list)
     for candidate in found:
         if candidate.is_restored and candidate.attempt not in refused:
@@ -114,7 +114,7 @@ def restored_over(
 
 
 def without(candidate: Candidate, over: Candidate | None) -> Candidate:
-    """The candidate without the results in whose place others were restored."""
+    """Return the candidate without the results that a restored one replaces."""
     kept = {each: stored for each, stored in candidate.results.items() if over is None or each not in over.results}
     return replace(candidate, results=kept)
 

@@ -41,12 +41,11 @@ from weir.ledger.runs import newest_dataflow_settings, run_by_id, run_key
 from weir.ledger.snapshot import committed_attempt, run_state
 from weir.recovery.inputs import checkpointed, probe_partitions
 from weir.retention.release import delete_released, release
-from weir.state.checkpoint import Draft, Guard, complete_checkpoint, draft_of
+from weir.state.checkpoint import Draft, Guard, complete_checkpoint, draft_of, subsume_checkpoints
 from weir.state.checkpoint_content import read_checkpoint
 from weir.state.checkpoint_order import is_complete
 from weir.state.files_in_use import COUNTING, live_state_files, paths_of
 from weir.state.registry import SharedFiles
-from weir.state.subsumption import subsume_checkpoints
 from weir.store.probe import probe_twice
 from weir.store.worker_threads import in_parallel
 

@@ -1,13 +1,14 @@
-"""Going on from a checkpoint or savepoint: `weir restore`.
+"""Restore a checkpoint or savepoint, so that a dataflow resumes from it: `weir restore`.
 
 Invariant: what is restored becomes current in one transaction, which starts a new lineage: no attempt that began before
-can commit, and whoever had read other state is stale and owed its clear. Killed before that, nothing has changed.
+can commit, and tasks that had read other state become stale and get pending clears. If the process is killed before
+that, nothing has changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -32,18 +33,19 @@ from weir.snapshots.restored_results import (
     restored_partitions,
 )
 from weir.snapshots.restored_run import drop_clears, fence_all, restored_run, topology_for
-from weir.snapshots.source import OpenStore, Source, find_source, named, require_retained, require_whole
+from weir.snapshots.source import OpenStore, Source, find_source, renamed, require_retained, require_whole
 from weir.topology.regions import PartitionId, Topology
 
 ROUNDS = 3
-"""How often the world may change under a restore before it gives way."""
+"""How often a restore is planned again because tasks committed meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What a person asks for: the dataflow, and the number, name or folder of what it goes on from.
+class RestoreRequest:
+    """A request to restore a dataflow from the number, name or folder of a checkpoint or savepoint.
 
-    `fork` names the dataflow that is to begin with it. `allows_non_restored`: the next epoch may do without states.
+    `fork` names a new dataflow that is to start from it. With `allows_non_restored` the next epoch may leave out
+    states, as with Flink's allowNonRestoredState.
     """
 
     dataflow: str
@@ -54,13 +56,13 @@ class Wish:
 
     @property
     def target(self) -> str:
-        """The dataflow that goes on."""
+        """The dataflow that resumes."""
         return self.fork or self.dataflow
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """What becomes of a partition: it is restored, or it is as it should be already."""
+    """A partition of the snapshot: it is restored, or it has the same content already."""
 
     partition: PartitionId
     digest: str
@@ -69,11 +71,11 @@ class PartitionPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What was restored, or would be.
+    """The result of a restore, or of its dry run.
 
-    `fenced` are attempts that may not commit any more. `stale` are the tasks of later runs that begin anew, each with
-    the reason; `later` are all runs behind the epoch, oldest first, which follow as far as their state comes out
-    otherwise. `owed` counts clears, `dropped` those that are not needed any more.
+    `fenced` are attempts that may not commit any more. `stale` are the tasks of later runs that are rerun, with the
+    reasons; `later` are all runs after the epoch, oldest first, which are rerun as far as their state changes. `owed`
+    counts pending clears, `dropped` those that are not needed any more.
     """
 
     dataflow: str
@@ -92,75 +94,75 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is to be done by the ledger as it was; `replaced` are the partitions that are not as they should be."""
+    """The changes that a restore makes to the ledger as it was read; `replaced` are the partitions that differ."""
 
     topology: Topology
     is_repinned: bool
     replaced: frozenset[PartitionId]
-    told: Restored
+    report: Restored
 
 
-def restore(services: Services, wish: Wish, open_store: OpenStore) -> Restored:
-    """Let a dataflow go on from a checkpoint or savepoint; nothing is changed where it cannot.
+def restore(services: Services, request: RestoreRequest, open_store: OpenStore) -> Restored:
+    """Restore a checkpoint or savepoint; nothing is changed where that fails.
 
-    Raises Misconfigured for what does not exist, is not whole or not kept, does not fit the present dataflow or is in
-    the way;
-    Retryable where store or ledger do not answer, and Conflict if tasks committed meanwhile again and again.
+    Raises Misconfigured if it does not exist, is incomplete or not retained, is incompatible with the present dataflow,
+    or if the fork has runs already; Retryable where store or ledger do not answer, and Conflict if tasks committed
+    meanwhile in each round.
     """
     store_id = services.store_id()
-    source = find_source(services, wish.dataflow, wish.source, open_store)
-    _require_sensible(wish, source.checkpoint)
+    source = find_source(services, request.dataflow, request.source, open_store)
+    _require_target(request, source.checkpoint)
     require_whole(source)
     for _ in range(ROUNDS - 1):
         try:
-            return _restore(services, wish, source, store_id)
+            return _restore(services, request, source, store_id)
         except Conflict:
             continue
-    return _restore(services, wish, source, store_id)
+    return _restore(services, request, source, store_id)
 
 
-def _require_sensible(wish: Wish, checkpoint: Checkpoint) -> None:
-    if wish.fork is None and checkpoint.dataflow != wish.dataflow:
+def _require_target(request: RestoreRequest, checkpoint: Checkpoint) -> None:
+    if request.fork is None and checkpoint.dataflow != request.dataflow:
         raise Misconfigured(
-            f"this is a savepoint of {checkpoint.dataflow}, not of {wish.dataflow}: `weir restore "
-            f"{checkpoint.dataflow} {wish.source} --as {wish.dataflow}` lets {wish.dataflow} begin with it"
+            f"this is a savepoint of {checkpoint.dataflow}, not of {request.dataflow}: `weir restore "
+            f"{checkpoint.dataflow} {request.source} --as {request.dataflow}` lets {request.dataflow} start from it"
         )
-    if wish.fork == checkpoint.dataflow:
-        raise Misconfigured(f"{wish.fork} is the dataflow that it was made by: leave --as out to restore it there")
-    if wish.fork is not None:
-        Dataflow.from_json(named(checkpoint, wish.fork).pinned)  # whether it may have that name
+    if request.fork == checkpoint.dataflow:
+        raise Misconfigured(f"{request.fork} is the dataflow that it is of: leave --as out to restore it there")
+    if request.fork is not None:
+        Dataflow.from_json(renamed(checkpoint, request.fork).pinned)  # raises where that is no name of a dataflow
 
 
-def _restore(services: Services, wish: Wish, source: Source, store_id: str) -> Restored:
+def _restore(services: Services, request: RestoreRequest, source: Source, store_id: str) -> Restored:
     with services.ledger.transaction() as session:
-        plan = _plan(session, wish, source)
-    if wish.is_dry:
-        return plan.told
-    making = restored_partitions(services, source, wish.target, plan.topology, plan.replaced)
+        plan = _plan(session, request, source)
+    if request.is_dry:
+        return plan.report
+    partitions = restored_partitions(services, source, request.target, plan.topology, plan.replaced)
     try:
-        copied = copy_restored(services, source, making)
-        with services.ledger.transaction(wish.target) as session:
-            ensure_dataflow(session, wish.target, store_id)
-            return _commit(session, services, wish, source, plan, making, copied)
+        copied = copy_restored(services, source, partitions)
+        with services.ledger.transaction(request.target) as session:
+            ensure_dataflow(session, request.target, store_id)
+            return _commit(session, services, request, source, plan, partitions, copied)
     except BaseException:
-        if _is_committed(services, making):
-            return plan.told  # the connection broke behind the commit
-        discard_restored(services, making)
+        if _is_committed(services, partitions):
+            return plan.report  # the connection broke after the commit
+        discard_restored(services, partitions)
         raise
 
 
-def _is_committed(services: Services, making: Sequence[RestoredPartition]) -> bool:
-    """Whether the ledger knows what was made. Raises Retryable: then nothing is deleted, and a sweep does it later."""
+def _is_committed(services: Services, partitions: Sequence[RestoredPartition]) -> bool:
+    """Report whether the ledger has the restored attempts. Raises Retryable: then a later sweep deletes the files."""
     with services.ledger.transaction() as session:
-        return any(session.get(AttemptRow, each.manifest.attempt) is not None for each in making[:1])
+        return any(session.get(AttemptRow, each.manifest.attempt) is not None for each in partitions[:1])
 
 
-def _plan(session: Session, wish: Wish, source: Source) -> _Plan:
-    """What is to be done, and what follows from it. Raises Misconfigured."""
-    checkpoint = named(source.checkpoint, wish.target)
+def _plan(session: Session, request: RestoreRequest, source: Source) -> _Plan:
+    """Plan the changes and what follows from them. Raises Misconfigured."""
+    checkpoint = renamed(source.checkpoint, request.target)
     wanted = partitions_in(checkpoint)
-    _require_fitting(session, wish, checkpoint)
-    row = session.get(RunRow, run_key(wish.target, checkpoint.epoch))
+    _require_fitting(session, request, checkpoint)
+    row = session.get(RunRow, run_key(request.target, checkpoint.epoch))
     topology, is_repinned = topology_for(row, checkpoint, list(wanted))
     replaced, stale = frozenset(wanted), {}
     if row is not None:
@@ -175,10 +177,10 @@ def _plan(session: Session, wish: Wish, source: Source) -> _Plan:
         stale = stale_in_other_runs(
             session, run, topology, {each: Replacement(each, "", wanted[each]) for each in replaced}
         )
-    lineage = session.scalar(select(DataflowRow.lineage).where(DataflowRow.name == wish.target)) or 0
-    later = select(RunRow.id).where(RunRow.dataflow == wish.target, RunRow.epoch > checkpoint.epoch)
-    told = Restored(
-        dataflow=wish.target,
+    lineage = session.scalar(select(DataflowRow.lineage).where(DataflowRow.name == request.target)) or 0
+    later = select(RunRow.id).where(RunRow.dataflow == request.target, RunRow.epoch > checkpoint.epoch)
+    report = Restored(
+        dataflow=request.target,
         source=str(source),
         epoch=checkpoint.epoch,
         lineage=lineage + 1,
@@ -189,28 +191,30 @@ def _plan(session: Session, wish: Wish, source: Source) -> _Plan:
         later=tuple(session.scalars(later.order_by(RunRow.epoch))),
         is_repinned=is_repinned,
     )
-    return _Plan(topology, is_repinned, replaced, told)
+    return _Plan(topology, is_repinned, replaced, report)
 
 
-def _require_fitting(session: Session, wish: Wish, checkpoint: Checkpoint) -> None:
-    """Check what is restored against the dataflow that goes on from it, as far as that has ever begun."""
-    pinned = select(RunRow.pinned).where(RunRow.dataflow == wish.target, RunRow.pinned.is_not(None), RunRow.has_dag_run)
+def _require_fitting(session: Session, request: RestoreRequest, checkpoint: Checkpoint) -> None:
+    """Require that the snapshot is compatible with the dataflow that resumes from it, if that has had a run."""
+    pinned = select(RunRow.pinned).where(
+        RunRow.dataflow == request.target, RunRow.pinned.is_not(None), RunRow.has_dag_run
+    )
     newest = session.scalar(pinned.order_by(RunRow.epoch.desc()).limit(1))
-    if wish.fork is not None:
-        known = session.scalar(select(RunRow.id).where(RunRow.dataflow == wish.fork).limit(1))
+    if request.fork is not None:
+        known = session.scalar(select(RunRow.id).where(RunRow.dataflow == request.fork).limit(1))
         if known is not None:
             raise Misconfigured(
-                f"dataflow {wish.fork} has runs already ({known}): a fork begins with what is restored. Name another"
+                f"dataflow {request.fork} has runs already ({known}): a fork is a new dataflow. Name another"
             )
     if newest is None:
         return
     old = topology_of(checkpoint.pinned).dataflow
-    left_out = _state_names(checkpoint) if wish.allows_non_restored else ()
+    left_out = _state_names(checkpoint) if request.allows_non_restored else ()
     require_compatible(
         old,
         topology_of(newest).dataflow,
         f"checkpoint {checkpoint.number} (epoch {checkpoint.epoch})",
-        wish.target,
+        request.target,
         left_out,
     )
 
@@ -223,57 +227,45 @@ def _state_names(checkpoint: Checkpoint) -> tuple[str, ...]:
 def _commit(
     session: Session,
     services: Services,
-    wish: Wish,
+    request: RestoreRequest,
     source: Source,
     plan: _Plan,
-    making: Sequence[RestoredPartition],
+    partitions: Sequence[RestoredPartition],
     copied: int,
 ) -> Restored:
     require_retained(session, source)
-    again = _plan(session, wish, source)
-    if (again.replaced, again.is_repinned) != (plan.replaced, plan.is_repinned):
-        raise Conflict(f"{wish.target} has changed while {source} was being restored")
-    dataflow = session.get_one(DataflowRow, wish.target)
+    present = _plan(session, request, source)
+    if (present.replaced, present.is_repinned) != (plan.replaced, plan.is_repinned):
+        raise Conflict(f"{request.target} has changed while {source} was being restored")
+    dataflow = session.get_one(DataflowRow, request.target)
     dataflow.lineage += 1
-    checkpoint = named(source.checkpoint, wish.target)
-    fenced = fence_all(session, services, wish.target, dataflow.lineage)
+    checkpoint = renamed(source.checkpoint, request.target)
+    fenced = fence_all(session, services, request.target, dataflow.lineage)
     row = restored_run(session, services, checkpoint, str(source), is_repinned=plan.is_repinned)
     run = run_by_id(session, row.id)
     before = run_state(session, run, plan.topology)
-    dropped = drop_clears(session, services, row.id, {each.region for each in making})
-    results = commit_restored(session, services, row, making, dataflow.lineage)
-    attempts = {each.partition: each.manifest.attempt for each in making}
+    dropped = drop_clears(session, services, row.id, {each.region for each in partitions})
+    results = commit_restored(session, services, row, partitions, dataflow.lineage)
+    attempts = {each.partition: each.manifest.attempt for each in partitions}
     replaced = {each.partition: Replacement(each.partition, attempts[each.partition], each.digest) for each in results}
     owed = owe_what_follows(session, services, run, plan.topology, before, replaced)
     if row.has_dag_run:
         note_whether_closed(session, services, run, plan.topology)
-    session.add(_row(services, wish, source, dataflow.lineage))
-    told = again.told
-    return Restored(
-        dataflow=told.dataflow,
-        source=told.source,
-        epoch=told.epoch,
-        lineage=dataflow.lineage,
-        partitions=told.partitions,
-        stale=told.stale,
-        later=told.later,
-        is_repinned=told.is_repinned,
-        fenced=fenced,
-        owed=owed,
-        dropped=dropped,
-        copied_bytes=copied,
+    session.add(_row(services, request, source, dataflow.lineage))
+    return replace(
+        present.report, lineage=dataflow.lineage, fenced=fenced, owed=owed, dropped=dropped, copied_bytes=copied
     )
 
 
-def _row(services: Services, wish: Wish, source: Source, lineage: int) -> RestoreRow:
+def _row(services: Services, request: RestoreRequest, source: Source, lineage: int) -> RestoreRow:
     return RestoreRow(
-        dataflow=wish.target,
+        dataflow=request.target,
         epoch=source.checkpoint.epoch,
         lineage=lineage,
         origin=source.checkpoint.dataflow,
         number=source.checkpoint.number,
         source=source.name[:500],
-        mode=SAME if wish.fork is None else FORK,
-        left_out=list(_state_names(source.checkpoint)) if wish.allows_non_restored else [],
+        mode=SAME if request.fork is None else FORK,
+        left_out=list(_state_names(source.checkpoint)) if request.allows_non_restored else [],
         restored_at=services.now(),
     )

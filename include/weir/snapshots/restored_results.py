@@ -1,7 +1,7 @@
-"""What a restore puts in the place of results: state as a checkpoint or savepoint has it, by attempts of nobody's.
+"""Replace results by those of a checkpoint or savepoint, which synthetic attempts commit.
 
-Invariant: these attempts have tries below 1, so that every task's own comes after them, and no try of a task is ever
-taken for one of them. What they are given was made from nothing that could change.
+Invariant: synthetic attempts have try numbers below 1, so that a task's own tries come after them, and no try of a task
+is taken for one of them. They record no inputs: nothing can make them stale.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from weir.formats.codec import manifest_from_json, manifest_to_json
 from weir.formats.manifest import DataFile, Manifest, StateContent, parsed_digest
 from weir.formats.paths import MANIFEST, result_folder
 from weir.formats.savepoint import FileCopy, FileLocation, copies_of, moved
-from weir.ledger.attempts import Origin, nobodys_attempt
+from weir.ledger.attempts import Origin, synthetic_attempt
 from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.ledger.results import NewResult, replace_results
 from weir.ledger.runs import run_key
@@ -30,12 +30,12 @@ from weir.topology.ids import AttemptId, Digest, is_task_try
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 CODE = "restored"
-"""What a restored result has for the fingerprint of the code that made it."""
+"""The fingerprint of code that a restored result records."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredPartition:
-    """A result partition to be: its manifest lacks lineage and try, which are known when it is committed."""
+    """A result partition to be committed: its manifest gets lineage and try number then."""
 
     partition: PartitionId
     region: RegionId
@@ -45,40 +45,40 @@ class RestoredPartition:
 
     @property
     def digest(self) -> Digest:
-        """What its rows are, as text."""
+        """The digest of its rows, as text."""
         return Digest(str(self.manifest.digest))
 
 
 def restored_partitions(
     services: Services, source: Source, target: str, topology: Topology, wanted: Set[PartitionId]
 ) -> tuple[RestoredPartition, ...]:
-    """What a checkpoint or savepoint has of the `wanted` partitions, as results of dataflow `target` at its epoch.
+    """Return the `wanted` partitions of a checkpoint or savepoint as results of dataflow `target` at its epoch.
 
-    Nothing is written yet. The files of a savepoint, and results in flight, are to be copied; those of a checkpoint are
-    named where they are.
+    Nothing is written yet. The files of a savepoint, and results in flight, are to be copied; state files of a
+    checkpoint are used where they are.
     """
-    making = _Making(services, source, target, topology)
+    builder = _Builder(services, source, target, topology)
     checkpoint = source.checkpoint
     keyed = [(_keyed_id(state, part), state, part) for state in checkpoint.states for part in state.partitions]
     in_flight = [(PartitionId(each.stage, each.subtask, each.layout), each) for each in checkpoint.results]
     return (
-        *(making.keyed(partition, state, part) for partition, state, part in keyed if partition in wanted),
-        *(making.in_flight(partition, each) for partition, each in in_flight if partition in wanted),
+        *(builder.keyed(partition, state, part) for partition, state, part in keyed if partition in wanted),
+        *(builder.in_flight(partition, each) for partition, each in in_flight if partition in wanted),
     )
 
 
 def is_restored(manifest: Manifest) -> bool:
-    """Whether a result was restored, and not made by a task."""
+    """Report whether a result was restored, and not computed by a task."""
     return not is_task_try(manifest.try_number)
 
 
 def partitions_in(checkpoint: Checkpoint) -> dict[PartitionId, str]:
-    """The partitions that a checkpoint has, with their digests."""
+    """Return the partitions of a checkpoint with their digests."""
     return {partition: part.digest for partition, part in _parts(checkpoint)}
 
 
 def makers_in(checkpoint: Checkpoint) -> dict[PartitionId, str]:
-    """The partitions that a checkpoint has, with the attempts that committed them."""
+    """Return the partitions of a checkpoint with the attempts that committed them."""
     return {partition: part.attempt for partition, part in _parts(checkpoint)}
 
 
@@ -91,7 +91,7 @@ def _keyed_id(state: KeyedSnapshot, part: StatePartition) -> PartitionId:
     return PartitionId(state.state.name, part.subtask, state.layout.id)
 
 
-class _Making:
+class _Builder:
     def __init__(self, services: Services, source: Source, target: str, topology: Topology) -> None:
         self._services, self._source, self._target, self._topology = services, source, target, topology
         self._epoch = source.checkpoint.epoch
@@ -99,7 +99,7 @@ class _Making:
         self._places: dict[str, FileLocation] = {}
 
     def keyed(self, partition: PartitionId, state: KeyedSnapshot, part: StatePartition) -> RestoredPartition:
-        """A partition of keyed state."""
+        """Return a partition of keyed state."""
         layout = state.layout
         region, attempt, folder = self._where(partition)
         copies = self._own_copies(part, folder) if self._source.is_savepoint else {}
@@ -128,7 +128,7 @@ class _Making:
         return RestoredPartition(partition, region, folder, manifest, tuple(copies.values()))
 
     def in_flight(self, partition: PartitionId, result: ResultInFlight) -> RestoredPartition:
-        """A partition that the next epoch reads as it is."""
+        """Return a partition that the next epoch reads as a result."""
         region, attempt, folder = self._where(partition)
         source = self._source.folder
         manifest = replace(
@@ -152,7 +152,7 @@ class _Making:
         return manifest_from_json(data)
 
     def _own_copies(self, part: StatePartition, folder: str) -> dict[DataFile, FileCopy]:
-        """The files that no partition before has copied: one that several share is copied once."""
+        """Return the copies of files that no earlier partition copies: a file that several share is copied once."""
         found = {}
         for file in part.files:
             if file.path not in self._places:
@@ -171,13 +171,13 @@ class _Making:
 
 
 def copy_restored(services: Services, source: Source, restored: Iterable[RestoredPartition]) -> int:
-    """Copy the data files of restored results to where they will be read; answers the bytes. Raises Misconfigured."""
+    """Copy the data files of restored results to their folders; return the bytes. Raises Misconfigured."""
     copies = [copy for each in restored for copy in each.copies]
     return copy_files(source.folder.store, services.store, copies)
 
 
 def discard_restored(services: Services, restored: Iterable[RestoredPartition]) -> None:
-    """Remove what was written for results that come to nothing."""
+    """Delete what was written for results that are not committed."""
     for each in restored:
         services.store.delete(f"{each.folder}/{MANIFEST}")
         services.store.delete_folder(each.folder)
@@ -186,7 +186,7 @@ def discard_restored(services: Services, restored: Iterable[RestoredPartition]) 
 def commit_restored(
     session: Session, services: Services, row: RunRow, restored: Iterable[RestoredPartition], lineage: int
 ) -> list[NewResult]:
-    """Make restored results the current ones of a run; their manifests are in the store before the ledger says so."""
+    """Make restored results the current ones of a run; their manifests are in the store before the ledger has them."""
     by_region: dict[RegionId, list[RestoredPartition]] = {}
     for each in restored:
         by_region.setdefault(each.region, []).append(each)
@@ -196,7 +196,7 @@ def commit_restored(
         attempt, number = parts[0].manifest.attempt, _next_number(session, row.id, region)
         now, state = services.now(), AttemptState.COMMITTED
         session.add(
-            nobodys_attempt(row, region, attempt, indexes[region], number, lineage, now, state, Origin.RESTORED)
+            synthetic_attempt(row, region, attempt, indexes[region], number, lineage, now, state, Origin.RESTORED)
         )
         session.flush()
         new = [_write(services, each, number, lineage) for each in parts]
@@ -208,7 +208,7 @@ def commit_restored(
 def _indexes(
     session: Session, row: RunRow, by_region: Mapping[RegionId, list[RestoredPartition]]
 ) -> dict[RegionId, int]:
-    """The map indexes by which the run's own attempts of these regions are known, if it has any."""
+    """Return the map indexes of the run's own attempts of these regions; -1 without any."""
     found = {}
     for region in by_region:
         query = select(AttemptRow.map_index).where(

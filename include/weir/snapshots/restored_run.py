@@ -1,7 +1,7 @@
-"""The run at whose end a dataflow goes on: the one that was there, or one that nobody ever computes.
+"""Provide the run of the restored epoch: the existing run, or one that no DagRun computes.
 
-Invariant: it is pinned to a dataflow that writes what is restored, and its record is in the store before the ledger
-says so. Of attempts that began before the restore none can commit.
+Invariant: the run is pinned to a dataflow that writes what is restored, and its record is in the store before the
+ledger has it. No attempt that began before the restore can commit.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ PINNED_ANEW = "a checkpoint was restored that another form of the dataflow had m
 
 
 def topology_for(row: RunRow | None, checkpoint: Checkpoint, wanted: list[PartitionId]) -> tuple[Topology, bool]:
-    """What the run is, or will be, pinned to, and whether that is another form of the dataflow than now.
+    """Return the topology that the run is or will be pinned to, and whether that differs from its present one.
 
-    `checkpoint` is as one of the dataflow that goes on.
+    `checkpoint` has the name of the dataflow that resumes.
     """
     if row is not None and row.pinned is not None:
         present = topology_of(row.pinned)
@@ -42,7 +42,7 @@ def topology_for(row: RunRow | None, checkpoint: Checkpoint, wanted: list[Partit
 
 
 def _writes(topology: Topology, wanted: list[PartitionId]) -> bool:
-    """Whether a topology has exactly these partitions of the stages that they are of."""
+    """Report whether a topology writes exactly these partitions of their stages and layouts."""
     groups = {(each.stage, each.layout) for each in wanted}
     if not all(topology.writes(*each) for each in groups):
         return False
@@ -50,9 +50,9 @@ def _writes(topology: Topology, wanted: list[PartitionId]) -> bool:
 
 
 def _keeps(topology: Topology, checkpoint: Checkpoint) -> bool:
-    """Whether a topology declares the keyed states as they were: by it rows of files are visible, as with a ttl.
+    """Report whether a topology declares the keyed states as they were: the declaration, as of a ttl, decides on rows.
 
-    What is expected of their rows is none of that.
+    Expectations of their rows are not compared.
     """
     declared = {name: _as_read(state) for name, (state, _) in keyed_states(topology).items()}
     return all(declared.get(each.state.name) == _as_read(each.state) for each in checkpoint.states)
@@ -63,13 +63,13 @@ def _as_read(state: State) -> State:
 
 
 def restored_run(
-    session: Session, services: Services, checkpoint: Checkpoint, told: str, *, is_repinned: bool
+    session: Session, services: Services, checkpoint: Checkpoint, source: str, *, is_repinned: bool
 ) -> RunRow:
-    """The run of the restored epoch, made or pinned anew where it has to be; `told` says what it is restored from."""
+    """Return the run of the restored epoch, created or pinned again where necessary; `source` names the snapshot."""
     run = run_key(checkpoint.dataflow, checkpoint.epoch)
     row = session.get(RunRow, run)
     if row is None:
-        row = _new_run(session, services, checkpoint, told)
+        row = _new_run(session, services, checkpoint, source)
     elif is_repinned:
         if row.pinned is not None:
             free_run(session, services, row, PINNED_ANEW)
@@ -84,7 +84,7 @@ def restored_run(
     return row
 
 
-def _new_run(session: Session, services: Services, checkpoint: Checkpoint, told: str) -> RunRow:
+def _new_run(session: Session, services: Services, checkpoint: Checkpoint, source: str) -> RunRow:
     start = datetime.fromtimestamp(epoch_seconds(checkpoint.epoch), UTC)
     query = select(func.max(RunRow.epoch)).where(
         RunRow.dataflow == checkpoint.dataflow, RunRow.epoch < checkpoint.epoch
@@ -96,7 +96,7 @@ def _new_run(session: Session, services: Services, checkpoint: Checkpoint, told:
         interval_start=start,
         interval_end=start,
         dag_id=NO_DAG,
-        run_id=f"restored from {told}"[:250],
+        run_id=f"restored from {source}"[:250],
         task_prefix="",
         pinned=checkpoint.pinned,
         parameters={},
@@ -121,9 +121,9 @@ def _new_run(session: Session, services: Services, checkpoint: Checkpoint, told:
 
 
 def fence_all(session: Session, services: Services, dataflow: str, lineage: int) -> tuple[str, ...]:
-    """Let no attempt that has begun commit any more: those at work begin anew as another try; answers which they are.
+    """Fence all running attempts, whose tasks begin again as another try; return their ids.
 
-    One that only waits has read nothing yet: it goes on in the new lineage.
+    A waiting attempt has read nothing yet: it continues in the new lineage.
     """
     query = (
         select(AttemptRow)
@@ -139,14 +139,14 @@ def fence_all(session: Session, services: Services, dataflow: str, lineage: int)
         if row.state == AttemptState.WAITING.value:
             row.lineage = lineage
             continue
-        end(row, AttemptState.RETRYING, services.now(), error="a checkpoint was restored while it was at work")
+        end(row, AttemptState.RETRYING, services.now(), error="a checkpoint was restored while it was running")
         drop_leases(session, row.id)
         fenced.append(row.id)
     return tuple(fenced)
 
 
 def drop_clears(session: Session, services: Services, run: str, regions: set[RegionId]) -> int:
-    """Let nothing that is owed make anew what was just restored; answers how many clears that are."""
+    """Drop pending clears that would recompute restored regions; return how many."""
     dropped = 0
     for row in session.scalars(select(OwedClearRow).where(OwedClearRow.run == run)):
         if RegionId(row.region, row.subtask) in regions:

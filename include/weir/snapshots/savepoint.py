@@ -1,13 +1,10 @@
-"""Savepoints: `weir savepoint create|list|show|drop`.
+"""Create, list, show and drop savepoints: `weir savepoint create|list|show|drop`.
 
-Invariant: a savepoint is there when its manifest is, which is written last and removed first; one that was not finished
-is nobody's, and whoever comes by removes it once it is old, or completes it in the ledger if its manifest was written.
-A folder is claimed before anything is written there, and only what is one's own is ever removed. No number is given out
-twice, also when the ledger was lost: the store keeps those of savepoints that it does not hold itself, or no more.
-
-The folder of a savepoint. Invariant: it is claimed before anything is written there; only what is one's own goes.
-
-Copying files from store to store. Invariant: what is copied is, byte for byte, what was to be copied.
+Invariant: a savepoint exists when its manifest does, which is written last and deleted first. A folder is claimed
+before anything is written there, and only the savepoint's own files are ever deleted. A savepoint that was not finished
+is removed by a later command once it is old, or completed in the ledger if its manifest was written. What is copied is
+compared with its SHA-256. No number is given out twice, even if the ledger was lost: the store keeps the numbers of
+savepoints that it does not hold, or not any more.
 """
 
 from __future__ import annotations
@@ -37,12 +34,18 @@ from weir.store.store import Store
 from weir.topology.ids import AttemptId
 
 ROUNDS = 3
-"""How often a checkpoint may be subsumed under a savepoint of the newest one."""
+"""How often the newest checkpoint may be subsumed while it is being copied."""
+
+CLAIM = "making.txt"
+"""The file in the folder of an unfinished savepoint with the id of the attempt that writes it."""
+
+AT_ONCE = 4
+"""How many files are copied at once, each of them in memory."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A savepoint to be made: of which checkpoint (None: the newest), where (None: in the store), and named how."""
+class SavepointRequest:
+    """A request to create a savepoint of a checkpoint (None: the newest) in the folder `to` (None: in the store)."""
 
     dataflow: str
     checkpoint: int | None = None
@@ -52,7 +55,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Savepoint:
-    """A savepoint as the ledger knows it: unfinished, complete or given up; `url` is its folder."""
+    """A savepoint in the ledger: unfinished, complete or given up; `url` is its folder."""
 
     dataflow: str
     number: int
@@ -70,30 +73,34 @@ class Savepoint:
         return self.url.rpartition("/")[2]
 
 
-def create(services: Services, asked: Asked, open_store: OpenStore) -> Savepoint:
-    """Copy all that a checkpoint consists of to a folder that needs nothing else.
+class NotThere(Misconfigured):
+    """A file to be copied is missing, or differs from its SHA-256."""
 
-    Raises Misconfigured if there is no such checkpoint, or the place is taken; Retryable if a store does not answer.
-    Whatever it raises, nothing of it is left.
+
+def create(services: Services, request: SavepointRequest, open_store: OpenStore) -> Savepoint:
+    """Copy a checkpoint with all of its files to a folder of its own.
+
+    Raises Misconfigured if there is no such checkpoint, or the folder is taken; Retryable if a store does not answer.
+    Whatever it raises, nothing is left in the folder.
     """
     services.store_id()
-    tidy(services, asked.dataflow, open_store)
+    tidy(services, request.dataflow, open_store)
     for _ in range(ROUNDS - 1):
         try:
-            return _create(services, asked, open_store)
+            return _create(services, request, open_store)
         except NotThere:
-            if asked.checkpoint is not None:
+            if request.checkpoint is not None:
                 raise
-    return _create(services, asked, open_store)
+    return _create(services, request, open_store)
 
 
-def _create(services: Services, asked: Asked, open_store: OpenStore) -> Savepoint:
+def _create(services: Services, request: SavepointRequest, open_store: OpenStore) -> Savepoint:
     with services.ledger.transaction() as session:
-        row = _wanted(session, asked)
-    source = read_checkpoint(services, asked.dataflow, row.number)
-    with services.ledger.transaction(asked.dataflow) as session:
-        number = next_number(session, asked.dataflow)
-        folder = _folder(services, asked, number, open_store)
+        row = _wanted(session, request)
+    source = read_checkpoint(services, request.dataflow, row.number)
+    with services.ledger.transaction(request.dataflow) as session:
+        number = next_number(session, request.dataflow)
+        folder = _folder(services, request, number, open_store)
         require_free(folder)
         now = services.now()
         savepoint, copies = as_savepoint(
@@ -109,34 +116,34 @@ def _create(services: Services, asked: Asked, open_store: OpenStore) -> Savepoin
         raise
 
 
-def _wanted(session: Session, asked: Asked) -> CheckpointRow:
-    kept = [row for row in retained_snapshots(session, asked.dataflow) if not row.is_savepoint]
-    if asked.checkpoint is None and kept:
+def _wanted(session: Session, request: SavepointRequest) -> CheckpointRow:
+    kept = [row for row in retained_snapshots(session, request.dataflow) if not row.is_savepoint]
+    if request.checkpoint is None and kept:
         return max(kept, key=lambda row: (row.epoch, row.number))
     for row in kept:
-        if row.number == asked.checkpoint:
+        if row.number == request.checkpoint:
             return row
     listed = ", ".join(f"{row.number} (epoch {row.epoch})" for row in kept) or "none"
-    if session.get(DataflowRow, asked.dataflow) is None:
+    if session.get(DataflowRow, request.dataflow) is None:
         names = ", ".join(session.scalars(select(DataflowRow.name).order_by(DataflowRow.name))) or "none"
-        raise Misconfigured(f"the ledger knows no dataflow {asked.dataflow}; it knows {names}")
-    wanted = "a checkpoint" if asked.checkpoint is None else f"checkpoint {asked.checkpoint}"
-    raise Misconfigured(f"{asked.dataflow} has not {wanted} to make a savepoint of; it keeps {listed}")
+        raise Misconfigured(f"the ledger knows no dataflow {request.dataflow}; it knows {names}")
+    wanted = "a checkpoint" if request.checkpoint is None else f"checkpoint {request.checkpoint}"
+    raise Misconfigured(f"{request.dataflow} has not {wanted} to make a savepoint of; it keeps {listed}")
 
 
-def _folder(services: Services, asked: Asked, number: int, open_store: OpenStore) -> Folder:
-    name = asked.name or (f"{number:08d}" if asked.to is None else f"{asked.dataflow}-{number:08d}")
-    if "/" in name or name.startswith((".", "_")) or name.isspace() or (asked.name is not None and name.isdigit()):
+def _folder(services: Services, request: SavepointRequest, number: int, open_store: OpenStore) -> Folder:
+    name = request.name or (f"{number:08d}" if request.to is None else f"{request.dataflow}-{number:08d}")
+    if "/" in name or name.startswith((".", "_")) or name.isspace() or (request.name is not None and name.isdigit()):
         raise Misconfigured(f"a savepoint cannot be named {name!r}: write a plain name that is not a number")
-    if asked.to is None:
-        return Folder(services.store, f"{savepoints_folder(asked.dataflow)}/{name}")
-    return folder_at(services, f"{asked.to.rstrip('/')}/{name}", open_store)
+    if request.to is None:
+        return Folder(services.store, f"{savepoints_folder(request.dataflow)}/{name}")
+    return folder_at(services, f"{request.to.rstrip('/')}/{name}", open_store)
 
 
 def _write(
     services: Services, source: Source, folder: Folder, savepoint: Checkpoint, copies: tuple[FileCopy, ...]
 ) -> None:
-    """Copy, then describe: the manifest is what makes a savepoint of the files."""
+    """Copy the files, then write the manifest, with which the savepoint exists."""
     placed = [replace(each, target=folder.at(each.target)) for each in copies]
     copy_files(source.folder.store, folder.store, placed)
     if folder.store is not services.store:
@@ -151,33 +158,22 @@ def _keep_number(services: Services, dataflow: str, number: int, url: str) -> No
 
 
 def _completed(services: Services, row: CheckpointRow, folder: Folder) -> Savepoint:
-    services.store_id()  # or it was written under a mount point whose disk is gone
+    services.store_id()  # else it was written below a mount point whose disk is gone
     folder.store.delete(folder.at(CLAIM))
     with services.ledger.transaction(row.dataflow) as session:
-        return _told(complete(session, row.dataflow, row.number, services.now()))
+        return _savepoint(complete(session, row.dataflow, row.number, services.now()))
 
 
 def _undo(services: Services, row: CheckpointRow, folder: Folder) -> None:
-    """Remove what was begun; where that fails too, whoever comes by does it."""
+    """Remove what was begun; where that fails too, a later command does it."""
     with suppress(WeirError):
         _remove(services, row, folder)
 
 
-def _remove(services: Services, row: CheckpointRow, folder: Folder) -> None:
-    if is_own(folder, row):
-        remove(folder)
-    services.store_id()  # or nothing is seen there because the disk is not mounted
-    with services.ledger.transaction(row.dataflow) as session:
-        present = checkpoint_row(session, row.dataflow, row.number)
-        if present is not None:
-            abandon(present)
-            present.deleted_at = services.now()
-
-
 def tidy(services: Services, dataflow: str, open_store: OpenStore) -> tuple[int, ...]:
-    """Complete savepoints whose maker was killed behind the manifest, and remove old ones that have none.
+    """Complete savepoints that have a manifest although their process was killed, and remove old ones without.
 
-    Answers the numbers of those that were removed. A place that cannot be reached is left for another time.
+    Returns the numbers of those removed. A store that cannot be reached is left to a later command.
     """
     removed = []
     with services.ledger.transaction() as session:
@@ -193,10 +189,21 @@ def tidy(services: Services, dataflow: str, open_store: OpenStore) -> tuple[int,
     return tuple(removed)
 
 
+def _remove(services: Services, row: CheckpointRow, folder: Folder) -> None:
+    if is_own(folder, row):
+        remove(folder)
+    services.store_id()  # else the folder looks empty because the disk is not mounted
+    with services.ledger.transaction(row.dataflow) as session:
+        present = checkpoint_row(session, row.dataflow, row.number)
+        if present is not None:
+            abandon(present)
+            present.deleted_at = services.now()
+
+
 def savepoints(services: Services, dataflow: str | None = None) -> tuple[Savepoint, ...]:
-    """All savepoints that the ledger knows and nobody has dropped, by dataflow and number."""
+    """Return all savepoints in the ledger that were not dropped, by dataflow and number."""
     with services.ledger.transaction() as session:
-        return tuple(_told(row) for row in _rows(session, dataflow) if row.deleted_at is None)
+        return tuple(_savepoint(row) for row in _rows(session, dataflow) if row.deleted_at is None)
 
 
 def _rows(session: Session, dataflow: str | None) -> list[CheckpointRow]:
@@ -206,42 +213,7 @@ def _rows(session: Session, dataflow: str | None) -> list[CheckpointRow]:
     return list(session.scalars(query.order_by(CheckpointRow.dataflow, CheckpointRow.number)))
 
 
-def show(services: Services, dataflow: str, name: str, open_store: OpenStore) -> Source:
-    """The savepoint of that number, name or folder. Raises Misconfigured where there is none, or it is no savepoint."""
-    source = find_source(services, dataflow, name, open_store)
-    if not source.is_savepoint:
-        raise Misconfigured(
-            f"{name} is a checkpoint of {dataflow}: `weir savepoint create {dataflow} --checkpoint {name}`"
-        )
-    return source
-
-
-def drop(services: Services, dataflow: str, name: str, open_store: OpenStore) -> Savepoint:
-    """Delete a savepoint, also one that was never finished. Raises Misconfigured where there is none."""
-    with services.ledger.transaction() as session:
-        rows = [row for row in _rows(session, dataflow) if row.deleted_at is None]
-    wanted = [row for row in rows if name in (str(row.number), row.folder, row.folder.rpartition("/")[2])]
-    if len(wanted) != 1:
-        known = ", ".join(f"{row.number} ({row.folder})" for row in rows) or "none"
-        raise Misconfigured(
-            f"{dataflow} has no savepoint {name}; the ledger knows {known}. One that was moved is yours"
-        )
-    row = wanted[0]
-    if row.status == CheckpointStatus.COMPLETED.value:
-        _keep_number(services, dataflow, row.number, row.folder)
-    drop_files(folder_at(services, row.folder, open_store), row)
-    services.store_id()  # or nothing is seen there because the disk is not mounted
-    with services.ledger.transaction(dataflow) as session:
-        present = checkpoint_row(session, dataflow, row.number)
-        if present is None:
-            raise Conflict(f"savepoint {row.number} of {dataflow} is not in the ledger any more")
-        if present.status == CheckpointStatus.PENDING.value:
-            abandon(present)
-        present.deleted_at = services.now()
-        return _told(present)
-
-
-def _told(row: CheckpointRow) -> Savepoint:
+def _savepoint(row: CheckpointRow) -> Savepoint:
     status = {CheckpointStatus.PENDING.value: "unfinished", CheckpointStatus.FAILED.value: "given up"}.get(
         row.status, "complete"
     )
@@ -258,12 +230,46 @@ def _told(row: CheckpointRow) -> Savepoint:
     )
 
 
-CLAIM = "making.txt"
-"""In the folder of a savepoint that is being made: whose it is."""
+def show(services: Services, dataflow: str, name: str, open_store: OpenStore) -> Source:
+    """Find the savepoint of a number, name or folder. Raises Misconfigured where there is none, or for a checkpoint."""
+    source = find_source(services, dataflow, name, open_store)
+    if not source.is_savepoint:
+        raise Misconfigured(
+            f"{name} is a checkpoint of {dataflow}: `weir savepoint create {dataflow} --checkpoint {name}`"
+        )
+    return source
+
+
+def drop(services: Services, dataflow: str, name: str, open_store: OpenStore) -> Savepoint:
+    """Delete a savepoint, finished or not. Raises Misconfigured where there is none."""
+    with services.ledger.transaction() as session:
+        rows = [row for row in _rows(session, dataflow) if row.deleted_at is None]
+    wanted = [row for row in rows if name in (str(row.number), row.folder, row.folder.rpartition("/")[2])]
+    if len(wanted) != 1:
+        known = ", ".join(f"{row.number} ({row.folder})" for row in rows) or "none"
+        raise Misconfigured(
+            f"{dataflow} has no savepoint {name}; the ledger knows {known}. Delete a moved one yourself"
+        )
+    row = wanted[0]
+    if row.status == CheckpointStatus.COMPLETED.value:
+        _keep_number(services, dataflow, row.number, row.folder)
+    drop_files(folder_at(services, row.folder, open_store), row)
+    services.store_id()  # else the folder looks empty because the disk is not mounted
+    with services.ledger.transaction(dataflow) as session:
+        present = checkpoint_row(session, dataflow, row.number)
+        if present is None:
+            raise Conflict(f"savepoint {row.number} of {dataflow} is not in the ledger any more")
+        if present.status == CheckpointStatus.PENDING.value:
+            abandon(present)
+        present.deleted_at = services.now()
+        return _savepoint(present)
+
+
+# The folder of a savepoint
 
 
 def require_free(folder: Folder) -> None:
-    """Make sure that nothing is there. Raises Misconfigured."""
+    """Require that a folder is empty or missing. Raises Misconfigured."""
     with suppress(NotFound):
         if folder.store.entries(folder.path):
             raise _taken(folder)
@@ -274,7 +280,7 @@ def _taken(folder: Folder) -> Misconfigured:
 
 
 def claim(folder: Folder, attempt: str) -> None:
-    """Say whose it will be. Raises Misconfigured if it is taken."""
+    """Claim a folder for an attempt. Raises Misconfigured if it is taken."""
     try:
         folder.store.create(folder.at(CLAIM), attempt.encode())
     except AlreadyExists as error:
@@ -282,24 +288,15 @@ def claim(folder: Folder, attempt: str) -> None:
 
 
 def is_own(folder: Folder, row: CheckpointRow) -> bool:
-    """Whether what is in a folder was written for this savepoint."""
+    """Report whether the content of a folder was written for this savepoint."""
     try:
         return folder.store.read(folder.at(CLAIM)) == row.attempt.encode()
     except NotFound:
         return is_made(folder, row)
 
 
-def remove(folder: Folder) -> None:
-    """The manifest goes first, without which the files are nobody's, and the claim last, without which they stay."""
-    folder.store.delete(folder.at(SAVEPOINT))
-    for name, size in folder.store.entries(folder.path):
-        if size is None:
-            folder.store.delete_folder(folder.at(name))
-    folder.store.delete_folder(folder.path)
-
-
 def is_made(folder: Folder, row: CheckpointRow) -> bool:
-    """Whether the savepoint that the ledger knows is there, complete."""
+    """Report whether the savepoint of a row is complete in its folder."""
     try:
         found = read_savepoint(folder).checkpoint
     except Misconfigured:
@@ -307,8 +304,17 @@ def is_made(folder: Folder, row: CheckpointRow) -> bool:
     return (found.number, found.attempt) == (row.number, row.attempt)
 
 
+def remove(folder: Folder) -> None:
+    """Delete a savepoint: the manifest first, so that it does not exist any more, and the claim last, for a retry."""
+    folder.store.delete(folder.at(SAVEPOINT))
+    for name, size in folder.store.entries(folder.path):
+        if size is None:
+            folder.store.delete_folder(folder.at(name))
+    folder.store.delete_folder(folder.path)
+
+
 def drop_files(folder: Folder, row: CheckpointRow) -> None:
-    """Remove a savepoint, also one of which another drop has removed a part. Raises Misconfigured."""
+    """Delete the files of a savepoint, also if another drop has deleted some of them. Raises Misconfigured."""
     try:
         if not folder.store.entries(folder.path):
             return
@@ -323,28 +329,23 @@ def drop_files(folder: Folder, row: CheckpointRow) -> None:
 
 
 def _is_unmade(folder: Folder) -> bool:
-    """Whether a folder has files of a savepoint, but neither a manifest nor a claim."""
+    """Report whether a folder has files of a savepoint, but neither a manifest nor a claim."""
     names = {name for name, _ in folder.store.entries(folder.path)}
     return not names & {SAVEPOINT, CLAIM} and names <= {FILES, RESULTS}
 
 
-AT_ONCE = 4
-"""How many files are held in memory at once: each is one that a subtask has written."""
-
-
-class NotThere(Misconfigured):
-    """A file that was to be copied is gone, or is another one than it should be."""
+# Copying from store to store
 
 
 def copy_files(source: Store, target: Store, copies: Sequence[FileCopy]) -> int:
-    """Copy files; answers how many bytes. Raises NotThere if one is gone or damaged, Retryable, or AlreadyExists.
+    """Copy files; return the bytes. Raises NotThere if one is missing or damaged, Retryable, or Misconfigured.
 
-    Whatever it raises, nothing is being written any more: what is there can be removed.
+    When it raises, no thread is writing any more: the copies can be deleted.
     """
     if min(AT_ONCE, target.workers) == 1:
         return sum(_copy(source, target, each) for each in copies)
-    with ThreadPoolExecutor(min(AT_ONCE, target.workers), thread_name_prefix="weir-copies") as hands:
-        return sum(hands.map(lambda each: _copy(source, target, each), copies))
+    with ThreadPoolExecutor(min(AT_ONCE, target.workers), thread_name_prefix="weir-copies") as threads:
+        return sum(threads.map(lambda each: _copy(source, target, each), copies))
 
 
 def _copy(source: Store, target: Store, copy: FileCopy) -> int:

@@ -1,12 +1,8 @@
-"""Where a drill restores to: a ledger of its own, and a folder of the store that is nobody else's.
+"""Provide a place for a restore test: a ledger of its own, and a folder of the store that only it writes.
 
-Invariant: nothing that was there before is changed, and what is written goes with the drill. One that was killed gives
-no sign of life any more: whoever comes by, the next drill or a sweep, removes what it has left.
-
-A store of which only one folder can be written, and that lies elsewhere: for whoever tries something out.
-
-Invariant: nothing but what is in that folder is ever written, replaced or deleted, whoever asks for it; all else is
-read where it is.
+Invariant: nothing that existed before is changed, whatever the test writes, replaces or deletes; all else is read where
+it is. What a test has written is deleted with its place. A process that was killed renews its heartbeat no more: the
+next restore test or sweep removes the place.
 """
 
 from __future__ import annotations
@@ -32,22 +28,22 @@ from weir.store.walk import folders_in
 from weir.topology.ids import AttemptId, AttemptKind, new_attempt_id
 
 RESTORE_TESTS = "_drills"
-"""The folder of the store in which drills are: the name of no dataflow."""
+"""The folder of the store for restore tests: not a valid name of a dataflow."""
 
 HEARTBEAT = "sign_of_life.txt"
-"""In the folder of a drill: when its process was last known to be there, and who it is."""
+"""The file in the folder of a restore test with the time of its last heartbeat, and the process."""
 
 _LOCAL = "weir-drill-"
-"""How the folder on this machine begins that has the ledger; the rest of its name is the drill's own."""
+"""The prefix of the local folder of the ledger; the id of the restore test follows."""
 
 _TIME = "%Y%m%dT%H%M%SZ"
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreTestPlace:
-    """`services` are those of a world of its own, in which `dataflow` can be made; `folder` is relative to the store.
+    """A place for a restore test: `services` with a ledger of their own, in which `dataflow` can be restored.
 
-    `id` is an attempt's, for what is computed there.
+    `folder` is relative to the store. `id` is the attempt id of what is computed there.
     """
 
     services: Services
@@ -58,11 +54,11 @@ class RestoreTestPlace:
 
 @contextmanager
 def restore_test_place(services: Services) -> Iterator[RestoreTestPlace]:
-    """Give a place that goes when it is left; those of drills that were killed go first. Raises Retryable."""
+    """Provide a place and delete it at the end; places of killed processes are removed first. Raises Retryable."""
     remove_abandoned(services)
     own = services.new_uuid().hex[:12]
     folder, dataflow = f"{RESTORE_TESTS}/{services.now():{_TIME}}-{own}", f"drill_{own}"
-    services.store.create(f"{folder}/{HEARTBEAT}", _sign(services))
+    services.store.create(f"{folder}/{HEARTBEAT}", _heartbeat(services))
     ended = threading.Event()
     renewing = threading.Thread(target=_renew, args=(services, folder, ended), name=f"weir: {folder}", daemon=True)
     renewing.start()
@@ -72,12 +68,7 @@ def restore_test_place(services: Services) -> Iterator[RestoreTestPlace]:
         try:
             store = ScratchStore(services.store, dataflow, folder)
             attempt = new_attempt_id(AttemptKind.SYNTHETIC, own)
-            yield RestoreTestPlace(
-                replace(services, ledger=ledger, store=store),
-                dataflow,
-                folder,
-                attempt,
-            )
+            yield RestoreTestPlace(replace(services, ledger=ledger, store=store), dataflow, folder, attempt)
         finally:
             ledger.close()
     finally:
@@ -88,45 +79,45 @@ def restore_test_place(services: Services) -> Iterator[RestoreTestPlace]:
 
 
 def remove_abandoned(services: Services) -> tuple[str, ...]:
-    """Remove what drills have left that give no sign of life any more; answers their folders. Raises Retryable."""
-    dead = abandoned_places(services)
-    for each in dead:
+    """Remove the places of restore tests without a heartbeat; return their folders. Raises Retryable."""
+    abandoned = abandoned_places(services)
+    for each in abandoned:
         services.store.delete_folder(each)
         for local in Path(tempfile.gettempdir()).glob(f"{_LOCAL}{each.rpartition('-')[2]}-*"):
             shutil.rmtree(local, ignore_errors=True)
-    return dead
+    return abandoned
 
 
 def abandoned_places(services: Services) -> tuple[str, ...]:
-    """The folders of drills that have given no sign of life for an hour. Raises Retryable."""
+    """Return the folders of restore tests without a heartbeat for the time of a lease. Raises Retryable."""
     places = [f"{RESTORE_TESTS}/{name}" for name in folders_in(services.store, RESTORE_TESTS)]
-    return tuple(each for each in places if _last_sign(services, each) + LEASE <= services.now())
+    return tuple(each for each in places if _last_heartbeat(services, each) + LEASE <= services.now())
 
 
-def _last_sign(services: Services, folder: str) -> datetime:
-    """When a drill was last known to be at work; one that was killed while it was removed has no sign any more."""
+def _last_heartbeat(services: Services, folder: str) -> datetime:
+    """Return the time of the last heartbeat, or of the begin where the removal of the place was interrupted."""
     try:
-        said = services.store.read(f"{folder}/{HEARTBEAT}").decode().partition(" ")[0]
-        return datetime.fromisoformat(said)
+        text = services.store.read(f"{folder}/{HEARTBEAT}").decode().partition(" ")[0]
+        return datetime.fromisoformat(text)
     except (NotFound, ValueError):
         began = folder.rpartition("/")[2].partition("-")[0]
     with suppress(ValueError):
         return datetime.strptime(f"{began}+0000", f"{_TIME}%z")
-    return services.now()  # nobody's that Weir knows
+    return services.now()  # an unknown folder
 
 
-def _sign(services: Services) -> bytes:
+def _heartbeat(services: Services) -> bytes:
     return f"{services.now().isoformat()} {reader('weir verify')}\n".encode()
 
 
 def _renew(services: Services, folder: str, ended: threading.Event) -> None:
     while not ended.wait(RENEWAL):
-        with suppress(WeirError):  # the next sign comes in time
-            services.store.replace(f"{folder}/{HEARTBEAT}", _sign(services))
+        with suppress(WeirError):  # the next heartbeat is in time
+            services.store.replace(f"{folder}/{HEARTBEAT}", _heartbeat(services))
 
 
 class ScratchStore(Store):
-    """A store in which the folder `name` is at `place`, another folder of the same store."""
+    """A store in which the folder `name` is stored at `place`, and all other folders are read-only."""
 
     __slots__ = ()
 
@@ -134,8 +125,8 @@ class ScratchStore(Store):
         super().__init__(_ScratchFiles(store.files, name, place))
 
     def spark_url(self, path: str) -> str:
-        """Spell the path as Spark and Hadoop do, where it really is."""
-        assert isinstance(self.files, _ScratchFiles)  # noqa: S101  # as it was made
+        """Return the URL for Spark and Hadoop of the place where the path is stored."""
+        assert isinstance(self.files, _ScratchFiles)  # noqa: S101  # by the constructor
         return super().spark_url(self.files.placed(path))
 
 
@@ -152,11 +143,11 @@ class _ScratchFiles:
         return int(getattr(self._files, "workers", WORKERS))
 
     def placed(self, path: str) -> str:
-        """Where a path of this store is in the other."""
+        """Return the path in the underlying store."""
         return f"{self._place}/{path}" if self._is_own(path) else path
 
     def make_root(self) -> None:
-        """It is that of another store, which is there."""
+        """Do nothing: the root of the underlying store exists."""
 
     def create(self, path: str, data: bytes) -> None:
         self._files.create(self._own("create", path), data)
@@ -193,5 +184,7 @@ class _ScratchFiles:
 
     def _own(self, action: str, path: str) -> str:
         if not self._is_own(path):
-            raise Internal(f"a drill was about to {action} {self.url}/{path}, which is not its own: nothing was done")
+            raise Internal(
+                f"a restore test was about to {action} {self.url}/{path}, outside its folder: nothing was done"
+            )
         return self.placed(path)

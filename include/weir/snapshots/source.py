@@ -1,6 +1,6 @@
-"""The checkpoint or savepoint that a person names: where it is, and whether it is all there.
+"""Find the checkpoint or savepoint that a user names, and require that it is complete.
 
-Invariant: what is answered is as it was written (its manifest has its own SHA-256), and its paths lead to its files.
+Invariant: what is returned is as it was written (its manifest has its own SHA-256), and its paths lead to its files.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from weir.formats.checkpoint import Checkpoint
 from weir.formats.codec import checkpoint_from_json
 from weir.formats.paths import checkpoint_path
 from weir.formats.savepoint import SAVEPOINT
-from weir.ledger.checkpoints import is_retained
+from weir.ledger.checkpoints import CheckpointStatus, checkpoints_of, is_retained
 from weir.ledger.database.tables import CheckpointRow
 from weir.store.errors import NotFound
 from weir.store.probe import size_differs
 from weir.store.store import Store
 from weir.store.worker_threads import in_parallel
 
-PENDING, COMPLETED, FAILED = "pending", "completed", "failed"
 _SHOWN = 10
 
 OpenStore = Callable[[str], Store]
@@ -40,17 +39,17 @@ class Folder:
 
     @property
     def url(self) -> str:
-        """Where it is, whatever store is the usual one."""
+        """Its full URL."""
         return f"{self.store.url}/{self.path}".rstrip("/")
 
     def at(self, path: str) -> str:
-        """The path, from the root of the store, of something in the folder."""
+        """Return the path, from the root of the store, of a path in the folder."""
         return f"{self.path}/{path}" if self.path else path
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A checkpoint or savepoint, the folder that its paths are relative to, and its manifest as it is named."""
+    """A checkpoint or savepoint, the folder that its paths are relative to, and the name of its manifest."""
 
     checkpoint: Checkpoint
     folder: Folder
@@ -58,38 +57,38 @@ class Source:
 
     @property
     def is_savepoint(self) -> bool:
-        """Whether its files are its own, wherever they are."""
+        """Report whether it has copies of its own of all files."""
         return self.checkpoint.kind.is_savepoint
 
     def __str__(self) -> str:
-        what = "savepoint" if self.is_savepoint else "checkpoint"
-        return f"{what} {self.checkpoint.number} of {self.checkpoint.dataflow} (epoch {self.checkpoint.epoch})"
+        kind = "savepoint" if self.is_savepoint else "checkpoint"
+        return f"{kind} {self.checkpoint.number} of {self.checkpoint.dataflow} (epoch {self.checkpoint.epoch})"
 
 
 def folder_at(services: Services, url: str, open_store: OpenStore) -> Folder:
-    """The folder at a URL or an absolute path: of the usual store, or of one that begins above it."""
-    spelt = url.rstrip("/")
-    spelt = f"file://{spelt}" if spelt.startswith("/") else spelt
+    """Return the folder at a URL or an absolute path: of the configured store, or of one whose root is its parent."""
+    full = url.rstrip("/")
+    full = f"file://{full}" if full.startswith("/") else full
     own = f"{services.store.url}/"
-    if spelt.startswith(own):
-        return Folder(services.store, spelt.removeprefix(own))
-    above, _, name = spelt.rpartition("/")
-    if not name or above.endswith(":/") or not above:
+    if full.startswith(own):
+        return Folder(services.store, full.removeprefix(own))
+    parent, _, name = full.rpartition("/")
+    if not name or parent.endswith(":/") or not parent:
         raise Misconfigured(
             f"{url} is no folder in a store: write /folder/name, file:///folder/name or s3://bucket/name"
         )
-    return Folder(open_store(above), name)
+    return Folder(open_store(parent), name)
 
 
 def find_source(services: Services, dataflow: str, name: str, open_store: OpenStore) -> Source:
-    """The checkpoint or savepoint that a person means by its number, a savepoint's name, or its folder.
+    """Find a checkpoint or savepoint by its number, the name of a savepoint, or its folder.
 
-    Raises Misconfigured where there is none, with what there is.
+    Raises Misconfigured where there is none, and lists what there is.
     """
     if "/" in name:
         return read_savepoint(folder_at(services, name, open_store))
     with services.ledger.transaction() as session:
-        rows = snapshots_of(session, dataflow)
+        rows = checkpoints_of(session, dataflow)
     wanted = [row for row in rows if name in (str(row.number), row.folder.rpartition("/")[2])]
     usable = [row for row in wanted if _is_usable(row)]
     if len(usable) != 1:
@@ -101,28 +100,22 @@ def find_source(services: Services, dataflow: str, name: str, open_store: OpenSt
     return read_checkpoint(services, dataflow, row.number)
 
 
-def snapshots_of(session: Session, dataflow: str) -> list[CheckpointRow]:
-    """All checkpoints and savepoints of a dataflow that the ledger knows, oldest first."""
-    query = select(CheckpointRow).where(CheckpointRow.dataflow == dataflow).order_by(CheckpointRow.number)
-    return list(session.scalars(query))
-
-
 def _is_usable(row: CheckpointRow) -> bool:
     is_kept = row.subsumed_at is None or row.is_savepoint  # a savepoint's files are its own
-    return is_kept and row.deleted_at is None and row.status not in (PENDING, FAILED)
+    return is_kept and row.deleted_at is None and row.status == CheckpointStatus.COMPLETED.value
 
 
 def _known(rows: list[CheckpointRow]) -> str:
-    told = [f"{row.number} ({row.kind}, epoch {row.epoch})" for row in rows if _is_usable(row)]
+    usable = [f"{row.number} ({row.kind}, epoch {row.epoch})" for row in rows if _is_usable(row)]
     return (
-        f"there are {', '.join(told[-_SHOWN:])}"
-        if told
+        f"there are {', '.join(usable[-_SHOWN:])}"
+        if usable
         else "it has none at all. A moved savepoint is named by its folder"
     )
 
 
 def read_checkpoint(services: Services, dataflow: str, number: int) -> Source:
-    """A checkpoint of the usual store. Raises Misconfigured where it is not there."""
+    """Read a checkpoint of the configured store. Raises Misconfigured where there is none."""
     path = checkpoint_path(dataflow, number)
     try:
         checkpoint = checkpoint_from_json(services.store.read(path))
@@ -135,7 +128,7 @@ def read_checkpoint(services: Services, dataflow: str, number: int) -> Source:
 
 
 def read_savepoint(folder: Folder) -> Source:
-    """The savepoint in a folder. Raises Misconfigured where there is none, or it is not as it was written."""
+    """Read the savepoint in a folder. Raises Misconfigured where there is none, or it is not as it was written."""
     try:
         data = folder.store.read(folder.at(SAVEPOINT))
     except NotFound as error:
@@ -147,7 +140,7 @@ def read_savepoint(folder: Folder) -> Source:
 
 
 def require_whole(source: Source) -> None:
-    """Make sure that all files of a checkpoint or savepoint are there, with their sizes. Raises Misconfigured."""
+    """Require that all files of a checkpoint or savepoint exist, with their sizes. Raises Misconfigured."""
     store = source.folder.store
     wanted = [(source.folder.at(path), each.file) for path, each in source.checkpoint.files.items()]
     for result in source.checkpoint.results:
@@ -158,15 +151,15 @@ def require_whole(source: Source) -> None:
         more = f" (and {len(missing) - _SHOWN} more)" if len(missing) > _SHOWN else ""
         raise Misconfigured(
             f"{source} cannot be restored, nothing was changed: {'; '.join(missing[:_SHOWN])}{more}. "
-            f"`weir checkpoints {source.checkpoint.dataflow}` and `weir savepoint list` tell of others"
+            f"`weir checkpoints {source.checkpoint.dataflow}` and `weir savepoint list` list others"
         )
 
 
 def require_retained(session: Session, source: Source) -> None:
-    """Make sure, until the transaction ends, that nobody lets a checkpoint's files go. Raises Misconfigured.
+    """Require that a checkpoint is retained, and lock it until the transaction ends. Raises Misconfigured.
 
-    Whoever deletes files has subsumed their checkpoint before asking who uses them, and waits for this transaction to
-    do so: then what was restored is there to be seen. A savepoint's files are its own.
+    A process that deletes files marks their checkpoint subsumed before it reads which files are in use, and waits for
+    this transaction to do so: then it sees what was restored. A savepoint has files of its own.
     """
     if source.is_savepoint:
         return
@@ -181,6 +174,6 @@ def require_retained(session: Session, source: Source) -> None:
         )
 
 
-def named(checkpoint: Checkpoint, dataflow: str) -> Checkpoint:
-    """The same as a checkpoint of another dataflow."""
+def renamed(checkpoint: Checkpoint, dataflow: str) -> Checkpoint:
+    """Return the same checkpoint as one of another dataflow."""
     return replace(checkpoint, dataflow=dataflow, pinned={**checkpoint.pinned, "name": dataflow})

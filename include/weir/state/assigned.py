@@ -1,12 +1,9 @@
-"""The state that an attempt goes on from.
+"""Assign to an attempt the keyed state of the epoch before, and check that it can resume from it.
 
-Invariant: an attempt is given the state of the epoch before as that epoch's manifests describe it, whole and of its own
-key groups; a state that is missing is never taken for an empty one.
-
-Whether an attempt can go on from the state of the epoch before, as that was declared and written.
-
-Invariant: asked before anything is computed; a state that the epoch before has not kept is new, starts empty, and that
-is said. The dataflows that both runs are pinned to are the record of it.
+Invariant: an attempt reads the state of the epoch before as that epoch's manifests describe it, whole and of its own
+key groups; a state that is missing is never taken for an empty one. Compatibility is checked before anything is
+computed, against the dataflows that both runs are pinned to; a state that the epoch before did not have is new, starts
+empty, and the log says so.
 """
 
 from __future__ import annotations
@@ -16,60 +13,101 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from weir.coordination.registered import Registered
 from weir.coordination.services import Services
-from weir.coordination.values import StateShare
+from weir.coordination.values import AssignedState
 from weir.dataflow.state import State, StateKind
 from weir.dataflow.state_evolution import Evolution, evolution, problems
 from weir.dataflow.state_schema import fields_of_json
 from weir.errors import Misconfigured
 from weir.execution.run_state import RunState
-from weir.formats.manifest import Manifest, StateContent, StateFile, StateTally
+from weir.formats.manifest import Manifest, StateContent, StateFile, UpdateDigest
 from weir.formats.paths import is_below_dataflow
 from weir.formats.region_job import OutputReport, StateFileToRead, StateToRead
 from weir.ledger.runs import Run, epoch_of_run
 from weir.state.compactions import Compactions, compacted_files
-from weir.state.file_rules import epoch_seconds, expired_until, share_of, visible
+from weir.state.file_rules import assigned_files, epoch_seconds, expired_until, oldest_first, visible
 from weir.store.store import Store
 from weir.topology.ids import OWN_RUN
 from weir.topology.key_groups import key_group_range
 from weir.topology.regions import InputPartitions, PartitionId
 
+# Checking compatibility
 
-def state_shares(
+
+def check_states(registered: Registered, state: RunState, manifests: Mapping[PartitionId, Manifest]) -> tuple[str, ...]:
+    """Check the states that an attempt resumes from; return notes for its log. Raises Misconfigured if incompatible."""
+    before = state.predecessor
+    if before is None:
+        return ()
+    notes = []
+    for read in state.inputs(registered.attempt.region):
+        kept = {each.name: each for each in registered.topology.dataflow.stage(read.stage).states}.get(read.argument)
+        if kept is None:
+            continue
+        if kept.name not in state.topology_of(before).states:
+            notes.append(f"state {kept.name} is new and starts empty: {before} has kept none of this name")
+            continue
+        found = list(_problems(registered, state, kept, read, manifests))
+        if found:
+            raise Misconfigured(
+                f"run {registered.run.id} cannot go on from the state of {before}: {'; '.join(found)}. Nothing was run"
+            )
+    return tuple(notes)
+
+
+def _problems(
+    registered: Registered,
+    state: RunState,
+    kept: State,
+    read: InputPartitions,
+    manifests: Mapping[PartitionId, Manifest],
+) -> Iterator[str]:
+    old, new = state.topology_of(state.predecessor or OWN_RUN).dataflow, registered.topology.dataflow
+    groups = (old.max_parallelism_of(kept.name), new.max_parallelism_of(kept.name))
+    written = {manifests[each].spark_schema for each in read.partitions if kept.kind is StateKind.KEYED}
+    for schema in sorted(written) or [""]:
+        yield from problems(old.state(kept.name), kept, groups, fields_of_json(schema) if schema else None)
+
+
+# Assigning
+
+
+def assigned_states(
     registered: Registered,
     state: RunState,
     manifests: Mapping[PartitionId, Manifest],
     compactions: Compactions = types.MappingProxyType({}),
-) -> dict[str, StateShare]:
-    """The keyed states that the attempt's region goes on from, by name; of what was compacted that is read."""
-    shares = {}
+) -> dict[str, AssignedState]:
+    """Return the keyed states that the attempt's region resumes from, by name; compacted files replace others."""
+    assigned = {}
     for read in state.inputs(registered.attempt.region):
         kept = {each.name: each for each in registered.topology.dataflow.stage(read.stage).states}
         if read.argument in kept and kept[read.argument].kind is StateKind.KEYED and read.key_groups is not None:
-            shares[read.argument] = _share(registered.run, kept[read.argument], state, read, manifests, compactions)
-    return shares
+            assigned[read.argument] = _assigned(
+                registered.run, kept[read.argument], state, read, manifests, compactions
+            )
+    return assigned
 
 
-def _share(
+def _assigned(
     run: Run,
     kept: State,
     state: RunState,
     read: InputPartitions,
     manifests: Mapping[PartitionId, Manifest],
     compactions: Compactions,
-) -> StateShare:
+) -> AssignedState:
     assert read.key_groups is not None  # noqa: S101  # keyed
     evolved, until = _evolution(run, kept, state, read, manifests)
     files = [file for each in read.partitions for file in compacted_files(manifests[each], compactions)]
-    tallies: tuple[StateTally, ...] | None = ()
+    tallies: tuple[UpdateDigest, ...] | None = ()
     if read.partitions:
-        alone = [each for each in read.partitions if _range_of(state, each, read) == read.key_groups]
-        content = manifests[alone[0]].state if alone and not evolved.is_changed else None
+        same_range = [each for each in read.partitions if _range_of(state, each, read) == read.key_groups]
+        content = manifests[same_range[0]].state if same_range and not evolved.is_changed else None
         tallies = None if content is None else visible(content.tallies, until)
-    files_to_read = share_of(files, read.key_groups, until)
-    return StateShare(
+    return AssignedState(
         state=kept,
         key_groups=read.key_groups,
-        files=files_to_read,
+        files=assigned_files(files, read.key_groups, until),
         tallies=tallies,
         expired_until=until,
         is_rewritten=evolved.is_rewritten,
@@ -79,9 +117,9 @@ def _share(
 def _evolution(
     run: Run, kept: State, state: RunState, read: InputPartitions, manifests: Mapping[PartitionId, Manifest]
 ) -> tuple[Evolution, int | None]:
-    """How the state is declared otherwise than by the epoch before, and until when its rows have expired.
+    """Compare the declaration with that of the epoch before, and return until when rows have expired.
 
-    What had expired there is not visible again, although the state has its rows live longer now.
+    Rows that had expired there stay expired, although the state has a longer ttl now.
     """
     until = expired_until(kept, run.epoch)
     if not read.partitions:
@@ -100,35 +138,29 @@ def _range_of(state: RunState, partition: PartitionId, read: InputPartitions) ->
     return key_group_range(read.layout.max_parallelism, parallelism, partition.subtask)
 
 
-def state_to_read(services: Services, run: Run, share: StateShare) -> StateToRead:
-    """What the job is told of it."""
-    files = files_to_read(services.store, share.files)
-    updated = 0 if share.expired_until is None else epoch_seconds(run.epoch)
-    is_full = share.state.is_full or share.is_rewritten or needs_others(run.dataflow.name, share.files)
+# Describing to the job, and what it wrote
+
+
+def state_to_read(services: Services, run: Run, assigned: AssignedState) -> StateToRead:
+    """Describe an assigned state to the job."""
+    files = files_to_read(services.store, assigned.files)
+    updated = 0 if assigned.expired_until is None else epoch_seconds(run.epoch)
+    is_full = assigned.state.is_full or assigned.is_rewritten or needs_others(run.dataflow.name, assigned.files)
     return StateToRead(
-        state=share.state,
+        state=assigned.state,
         files=files,
-        tallies=share.tallies,
+        tallies=assigned.tallies,
         updated=updated,
-        expired_until=share.expired_until,
+        expired_until=assigned.expired_until,
         is_full=is_full,
     )
 
 
-def files_to_read(store: Store, files: Iterable[StateFile]) -> tuple[StateFileToRead, ...]:
-    """Files of state as Spark is told of them."""
-    return tuple(
-        StateFileToRead(store.spark_url(each.path), each.epoch, each.key_groups, each.file.rows, each.file.bytes)
-        for each in files
-    )
-
-
 def state_as_of(store: Store, kept: State, epoch: str, files: Iterable[StateFile]) -> StateToRead:
-    """A state at the end of an epoch, as whoever only reads it is told of it."""
-    ordered = sorted(files, key=lambda each: (each.epoch, each.key_groups, each.path))
+    """Describe a state at the end of an epoch to a job that only reads it."""
     return StateToRead(
         state=kept,
-        files=files_to_read(store, ordered),
+        files=files_to_read(store, oldest_first(files)),
         tallies=None,
         updated=0,
         expired_until=expired_until(kept, epoch),
@@ -136,50 +168,26 @@ def state_as_of(store: Store, kept: State, epoch: str, files: Iterable[StateFile
     )
 
 
+def files_to_read(store: Store, files: Iterable[StateFile]) -> tuple[StateFileToRead, ...]:
+    """Describe files of keyed state to the Spark job."""
+    return tuple(
+        StateFileToRead(store.spark_url(each.path), each.epoch, each.key_groups, each.file.rows, each.file.bytes)
+        for each in files
+    )
+
+
 def needs_others(dataflow: str, files: Iterable[StateFile]) -> bool:
-    """Whether files are another dataflow's: a fork writes all of its state in its first epoch, and is free of them."""
+    """Report whether any file is in the folder of another dataflow.
+
+    A fork writes all of its state in its first epoch, and needs none from then on.
+    """
     return any(not is_below_dataflow(file.folder, dataflow) for file in files)
 
 
-def state_content(run: Run, share: StateShare, output: OutputReport) -> StateContent | None:
-    """What a partition of keyed state consists of once the job has written what has changed."""
+def state_content(run: Run, assigned: AssignedState, output: OutputReport) -> StateContent | None:
+    """Return what a partition of keyed state consists of once the job has written its changes."""
     if output.state is None:
         return None
-    written = tuple(StateFile(output.folder, file, run.epoch, share.key_groups) for file in output.files)
-    kept: Sequence[StateFile] = () if output.state.is_whole else share.files
+    written = tuple(StateFile(output.folder, file, run.epoch, assigned.key_groups) for file in output.files)
+    kept: Sequence[StateFile] = () if output.state.is_whole else assigned.files
     return StateContent((*kept, *written), output.state.tallies, output.state.changed)
-
-
-def check_states(registered: Registered, state: RunState, manifests: Mapping[PartitionId, Manifest]) -> tuple[str, ...]:
-    """What is to be said of the states that an attempt goes on from. Raises Misconfigured where one cannot go on."""
-    before = state.predecessor
-    if before is None:
-        return ()
-    said = []
-    for read in state.inputs(registered.attempt.region):
-        kept = {each.name: each for each in registered.topology.dataflow.stage(read.stage).states}.get(read.argument)
-        if kept is None:
-            continue
-        if kept.name not in state.topology_of(before).states:
-            said.append(f"state {kept.name} is new and starts empty: {before} has kept none of this name")
-            continue
-        found = list(_problems(registered, state, kept, read, manifests))
-        if found:
-            raise Misconfigured(
-                f"run {registered.run.id} cannot go on from the state of {before}: {'; '.join(found)}. Nothing was run"
-            )
-    return tuple(said)
-
-
-def _problems(
-    registered: Registered,
-    state: RunState,
-    kept: State,
-    read: InputPartitions,
-    manifests: Mapping[PartitionId, Manifest],
-) -> Iterator[str]:
-    old, new = state.topology_of(state.predecessor or OWN_RUN).dataflow, registered.topology.dataflow
-    groups = (old.max_parallelism_of(kept.name), new.max_parallelism_of(kept.name))
-    written = {manifests[each].spark_schema for each in read.partitions if kept.kind is StateKind.KEYED}
-    for schema in sorted(written) or [""]:
-        yield from problems(old.state(kept.name), kept, groups, fields_of_json(schema) if schema else None)

@@ -1,7 +1,8 @@
-"""Completing the checkpoint of a run: number, manifest, ledger (DESIGN 8).
+"""Complete the checkpoint of a run (number, manifest, ledger), and mark older ones subsumed (DESIGN 8).
 
-Invariant 7: each step may be the last. A number that was taken is completed by whoever finds the same content to be
-checkpointed, and else given up; a manifest is made exclusively, so that a number is never that of two contents.
+Invariant 7: the process may be killed after any step. A number that was taken is completed by any later process that
+is to checkpoint the same content, and else given up; a manifest is created exclusively, so that a number never has two
+contents.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 
 from sqlalchemy.orm import Session
@@ -17,7 +19,7 @@ from weir.coordination.registered import Gathered, Registered, require_newest
 from weir.coordination.services import Services
 from weir.errors import Conflict
 from weir.execution.run_state import CLOSE, CurrentResult, RunState
-from weir.formats.checkpoint import Checkpoint
+from weir.formats.checkpoint import Checkpoint, SnapshotKind
 from weir.formats.codec import checkpoint_to_json
 from weir.formats.manifest import Manifest
 from weir.formats.paths import checkpoint_path
@@ -28,6 +30,7 @@ from weir.ledger.checkpoints import (
     enter_checkpoint,
     next_number,
     pending_checkpoints,
+    retained_checkpoints,
     retained_of_run,
 )
 from weir.ledger.database.tables import CheckpointRow
@@ -38,17 +41,18 @@ from weir.state.checkpoint_content import checkpoint_of, files_retained, fingerp
 from weir.state.checkpoint_order import is_complete
 from weir.state.compactions import compacted_files, present_compactions
 from weir.state.files_in_use import unpin
+from weir.state.retention_rules import CompletedSnapshot, subsumed
 from weir.store.errors import AlreadyExists
 from weir.topology.ids import AttemptId
 from weir.topology.regions import PartitionId
 
 Guard = Callable[[Session], None]
-"""Raises where whoever completes the checkpoint may not do so any more."""
+"""Raises where the process that completes the checkpoint may not do so any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What is to be checkpointed: the current results, by partition, and their manifests."""
+    """The content of a checkpoint to be completed: current results and their manifests, by partition."""
 
     run: Run
     attempt: AttemptId
@@ -57,10 +61,10 @@ class Draft:
 
 
 def checkpoint_run(services: Services, registered: Registered, gathered: Gathered) -> int | None:
-    """Complete the checkpoint of the run that is being closed.
+    """Complete the checkpoint of the run that is being closed, and return its number.
 
-    Answers its number; None if there is nothing to checkpoint, or a retained checkpoint has it. Raises Conflict if the
-    content has changed meanwhile, Fenced, or Retryable.
+    None if the run keeps no state, or a retained checkpoint has the same content. Raises Conflict if the content has
+    changed meanwhile, Fenced, or Retryable.
     """
     run, attempt = registered.run, registered.attempt.id
 
@@ -72,7 +76,7 @@ def checkpoint_run(services: Services, registered: Registered, gathered: Gathere
 
 
 def draft_of(run: Run, attempt: AttemptId, state: RunState, manifests: Mapping[PartitionId, Manifest]) -> Draft | None:
-    """What is to be checkpointed of a run; None where it keeps no state, or what it kept is released."""
+    """Return the content to be checkpointed of a run; None where it keeps no state, or its state is released."""
     named = checkpointed(run.topology)
     if not named or not named <= manifests.keys():
         return None
@@ -80,7 +84,7 @@ def draft_of(run: Run, attempt: AttemptId, state: RunState, manifests: Mapping[P
 
 
 def complete_checkpoint(services: Services, draft: Draft, guard: Guard) -> int | None:
-    """Take a number, write the manifest, and write down that it is there."""
+    """Take a number, write the manifest, and mark it complete in the ledger."""
     now = services.now()
     before = files_retained(services, draft.run.dataflow.name).keys()
     compactions = present_compactions(services, {each.attempt for each in draft.manifests.values() if each.state})
@@ -91,7 +95,7 @@ def complete_checkpoint(services: Services, draft: Draft, guard: Guard) -> int |
         return None
     checkpoint = replace(checkpoint, number=number)
     _create(services, checkpoint)
-    services.store_id()  # or it was written under a mount point whose disk is gone
+    services.store_id()  # else it was written below a mount point whose disk is gone
     with services.ledger.transaction(checkpoint.dataflow) as session:
         guard(session)
         _require_same(session, draft)
@@ -124,7 +128,7 @@ def _require_order(session: Session, run: Run) -> None:
 
 
 def _pending(session: Session, run: Run, content: str) -> CheckpointRow | None:
-    """The number that somebody took for the same content; those for another content are given up."""
+    """Return the row of a number that was taken for the same content; numbers of other contents are given up."""
     found = None
     for row in pending_checkpoints(session, run.dataflow.name):
         if row.run == run.id and row.content == content:
@@ -135,12 +139,12 @@ def _pending(session: Session, run: Run, content: str) -> CheckpointRow | None:
 
 
 def _require_same(session: Session, draft: Draft) -> None:
-    """Check that what is to be checkpointed is still current. Raises Conflict."""
+    """Require that the results to be checkpointed are still current. Raises Conflict."""
     present = run_state(session, draft.run, draft.run.topology)
     for partition, result in draft.results.items():
         current = present.results.get(partition)
         if current is None or current.attempt != result.attempt or not present.is_valid(partition):
-            raise Conflict(f"{partition} has been made again while it was to be checkpointed: begin anew")
+            raise Conflict(f"{partition} was recomputed while it was being checkpointed: begin again")
 
 
 def _create(services: Services, checkpoint: Checkpoint) -> None:
@@ -148,7 +152,7 @@ def _create(services: Services, checkpoint: Checkpoint) -> None:
     with suppress(AlreadyExists):
         services.store.create(path, checkpoint_to_json(checkpoint))
         return
-    # Its own write had gone through before its answer was lost, or that of an earlier try before it was killed.
+    # This write may have succeeded before its answer was lost, or that of an earlier try before it was killed.
     found = read_checkpoint(services.store, checkpoint.dataflow, checkpoint.number)
     if found is not None and fingerprint(found) == fingerprint(checkpoint):
         return
@@ -156,4 +160,16 @@ def _create(services: Services, checkpoint: Checkpoint) -> None:
         row = checkpoint_row(session, checkpoint.dataflow, checkpoint.number)
         if row is not None:
             abandon(row)
-    raise Conflict(f"{path} is there, of another content: checkpoint {checkpoint.number} is given up, and made anew")
+    raise Conflict(
+        f"{path} exists with another content: checkpoint {checkpoint.number} is given up, and another number taken"
+    )
+
+
+def subsume_checkpoints(session: Session, dataflow: str, retained: int, now: datetime) -> list[CheckpointRow]:
+    """Mark checkpoints subsumed so that `retained` checkpoints and savepoints stay; return those marked."""
+    rows = {row.number: row for row in retained_checkpoints(session, dataflow)}
+    listed = [CompletedSnapshot(row.number, SnapshotKind(row.kind), row.epoch) for row in rows.values()]
+    gone = subsumed(listed, retained)
+    for number, by in gone.items():
+        rows[number].subsumed_at, rows[number].subsumed_by = now, by
+    return [rows[number] for number in sorted(gone)]

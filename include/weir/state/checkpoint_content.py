@@ -1,9 +1,7 @@
-"""What a checkpoint of a run consists of: all that the next epoch goes on from.
+"""Compute the content of a run's checkpoint, and read checkpoints from the store.
 
-Invariant: equal content has an equal fingerprint: the same files of keyed state, the same results in flight, with the
-same digests. Who committed them does not count.
-
-Reading checkpoints from the store. Invariant: one that is not as it was written is as good as gone.
+Invariant: equal content has an equal fingerprint: the same files of keyed state and the same results in flight, with
+the same digests, whichever attempt committed them. A checkpoint that is not as it was written counts as missing.
 """
 
 from __future__ import annotations
@@ -30,11 +28,11 @@ from weir.topology.key_groups import key_group_range
 from weir.topology.regions import PartitionId, Topology
 
 FilesOf = Callable[[Manifest], tuple[StateFile, ...]]
-"""The files of a partition of keyed state: those of its manifest, or what they were compacted to."""
+"""Returns the files of a partition of keyed state: those of its manifest, or of a compaction of it."""
 
 
 def keyed_states(topology: Topology) -> dict[str, tuple[State, str]]:
-    """The keyed states of a dataflow by name, each with the stage that keeps it."""
+    """Return the keyed states of a dataflow by name, with the stages that keep them."""
     return {
         state.name: (state, stage.name)
         for stage in topology.dataflow.stages
@@ -52,7 +50,7 @@ def checkpoint_of(
     before: Set[str],
     now: datetime,
 ) -> Checkpoint:
-    """The checkpoint of a run, without its number; `before` are the files that retained ones name."""
+    """Return the checkpoint of a run, numbered 0; `before` are the files that retained checkpoints name."""
     keyed = keyed_states(run.topology)
     carried = sorted(run.topology.carried)
     states = tuple(
@@ -113,8 +111,11 @@ def _in_flight(result: CurrentResult, manifest: Manifest) -> ResultInFlight:
     )
 
 
+# Files and fingerprint
+
+
 def files_named(checkpoint: Checkpoint) -> dict[str, int]:
-    """All data files that a checkpoint names, with their sizes."""
+    """Return all data files that a checkpoint names, with their sizes."""
     return _files(checkpoint.states, checkpoint.results)
 
 
@@ -124,14 +125,14 @@ def _files(states: Iterable[KeyedSnapshot], results: Iterable[ResultInFlight]) -
 
 
 def fingerprint(checkpoint: Checkpoint) -> str:
-    """The fingerprint of all that a checkpoint consists of."""
+    """Return the fingerprint of all that a checkpoint consists of."""
     states = [
         [state.state.name, state.max_parallelism, [_part(part) for part in state.partitions]]
         for state in checkpoint.states
     ]
     results = [[each.stage, each.subtask, each.layout, each.folder, each.digest] for each in checkpoint.results]
-    said = json.dumps([checkpoint.run, states, results], sort_keys=True)
-    return hashlib.sha256(said.encode()).hexdigest()
+    text = json.dumps([checkpoint.run, states, results], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _part(part: StatePartition) -> list[object]:
@@ -139,8 +140,11 @@ def _part(part: StatePartition) -> list[object]:
     return [part.subtask, *part.key_groups, part.digest, files]
 
 
+# Reading from the store
+
+
 def read_checkpoint(store: Store, dataflow: str, number: int) -> Checkpoint | None:
-    """A checkpoint, by its number; None where its manifest is gone or cannot be read. Raises Retryable."""
+    """Read a checkpoint by its number; None where its manifest is gone or cannot be read. Raises Retryable."""
     try:
         return checkpoint_from_json(store.read(checkpoint_path(dataflow, number)))
     except (NotFound, Misconfigured):
@@ -148,7 +152,7 @@ def read_checkpoint(store: Store, dataflow: str, number: int) -> Checkpoint | No
 
 
 def files_retained(services: Services, dataflow: str) -> dict[str, int]:
-    """The data files that retained checkpoints name, with their sizes; savepoints have files of their own."""
+    """Return the data files that retained checkpoints name, with their sizes; savepoints have files of their own."""
     with services.ledger.transaction() as session:
         numbers = [row.number for row in retained_checkpoints(session, dataflow) if not row.is_savepoint]
     found = (read_checkpoint(services.store, dataflow, number) for number in numbers)

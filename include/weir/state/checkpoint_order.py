@@ -1,7 +1,7 @@
-"""Checkpoints complete in the order of epochs.
+"""Complete checkpoints in the order of epochs: the closing task waits for the run of the epoch before.
 
-Invariant: a completed checkpoint never names a file of an epoch whose own is not complete: the closing task waits for
-the run of the epoch before. Nobody waits for ever: what nobody is at work on is said, with what to do.
+Invariant: a completed checkpoint never names a file of an epoch whose own checkpoint is not complete. The wait ends:
+where no process is working on the earlier run, the task fails with the command that resumes it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from weir.ledger.database.tables import OwedClearRow, RestoreRow, RunRow
 from weir.ledger.runs import Run, dataflow_of, run_by_id, topology_of
 from weir.recovery.awaiting import NOT_IN_AIRFLOW, clear_item, wait_for
 
-_AT_WORK = (*LIVE, AttemptState.RETRYING.value)
+_UNFINISHED = (*LIVE, AttemptState.RETRYING.value)
 
 _OVER = ("success", "skipped", *NOT_IN_AIRFLOW)
-"""What Airflow calls a task instance that will not run by itself; one that has failed is for somebody to mend."""
+"""Airflow's states of a task instance that will not run by itself; a failed one is left to the user."""
 
 
 def await_predecessor(services: Services, registered: Registered, clearer: Clearer) -> Awaiting | None:
@@ -35,17 +35,17 @@ def await_predecessor(services: Services, registered: Registered, clearer: Clear
         if is_complete(session, before):
             return None
         earlier = run_by_id(session, before, registered.topology)
-    _look_at(services, earlier, clearer)
+    _require_progress(services, earlier, clearer)
     with services.ledger.transaction(run.dataflow.name) as session:
         if is_complete(session, before):
             return None
         row = require_newest(session, run, CLOSE, registered.attempt.id)
-        said = f"checkpoints complete in the order of epochs: waiting until run {before} is closed"
-        return wait_for(row, said, registered)
+        message = f"checkpoints complete in the order of epochs: waiting until run {before} is closed"
+        return wait_for(row, message, registered)
 
 
 def is_complete(session: Session, run: str) -> bool:
-    """Whether the checkpoint of the run that this one goes on from is complete, or needs not to be."""
+    """Report whether a run is closed, so that its checkpoint is complete, or needs no checkpoint (any more)."""
     row = session.get(RunRow, run)
     if row is None or row.closed_at is not None or row.expired_at is not None:
         return True
@@ -55,8 +55,8 @@ def is_complete(session: Session, run: str) -> bool:
     return session.scalar(restored.limit(1)) is not None
 
 
-def _look_at(services: Services, earlier: Run, clearer: Clearer) -> None:
-    """Have the run before started if it is queued behind this one, and see that it will be closed."""
+def _require_progress(services: Services, earlier: Run, clearer: Clearer) -> None:
+    """Start the earlier run if it is queued after this one, and require that it will be closed."""
     with services.ledger.transaction() as session:
         item = clear_item(session, earlier, CLOSE)
     (answer,) = clearer.inspect([item])
@@ -64,21 +64,21 @@ def _look_at(services: Services, earlier: Run, clearer: Clearer) -> None:
         clearer.start(earlier.dag_id, earlier.run_id)
     if answer.state in _OVER:
         with services.ledger.transaction() as session:
-            _require_at_work(session, earlier.id, str(answer.state))
+            _require_running(session, earlier.id, str(answer.state))
 
 
-def _require_at_work(session: Session, run: str, said: str) -> None:
+def _require_running(session: Session, run: str, airflow_state: str) -> None:
     row = session.get_one(RunRow, run)
     query = select(RunRow.id).where(RunRow.dataflow == dataflow_of(run), RunRow.epoch <= row.epoch)
     up_to = list(session.scalars(query))
     owed = select(OwedClearRow.id).where(OwedClearRow.run.in_(up_to), OwedClearRow.settled_at.is_(None))
-    # Of each region the newest try: an earlier one stays as it ended.
+    # The newest try of a region: an earlier try keeps the state in which it ended.
     tries = (newest for each in up_to for newest in newest_attempts(session, each).values())
-    at_work = any(each[-1].state in _AT_WORK for each in tries)
-    is_idle = not at_work and session.scalar(owed.limit(1)) is None
+    is_running = any(each[-1].state in _UNFINISHED for each in tries)
+    is_idle = not is_running and session.scalar(owed.limit(1)) is None
     if is_idle and not is_complete(session, run):
         raise Misconfigured(
-            f"checkpoints complete in the order of epochs, but run {run} of the epoch before is not closed, and nobody "
-            f"is at work on it (Airflow calls its weir_close {said}): `weir plan {run}` says what it lacks. Clear that "
-            f"and weir_close of {row.run_id} (or have that interval run again); then clear this task"
+            f"checkpoints complete in the order of epochs, but run {run} of the epoch before is not closed, and no "
+            f"task computes what it lacks (weir_close is {airflow_state} in Airflow): `weir plan {run}` shows it. "
+            f"Clear that and weir_close of {row.run_id} (or have that interval run again); then clear this task"
         )

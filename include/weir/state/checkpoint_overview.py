@@ -1,8 +1,7 @@
-"""What is told of checkpoints. Invariant: it changes nothing; what only a manifest knows is told while there is one."""
+"""List checkpoints and savepoints for the CLI. Invariant: it changes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -18,17 +17,17 @@ from weir.ledger.database.tables import CheckpointRow, DataflowRow, ResultRow
 from weir.state.checkpoint_content import read_checkpoint
 from weir.state.compaction_rules import Amplification, amplification
 from weir.state.compactions import compaction_rows
-from weir.state.file_rules import runs_to_merge
+from weir.state.file_rules import sorted_runs
 
 SUBSUMED, DROPPED = "subsumed", "dropped"
-"""How a completed one is called that is not retained any more."""
+"""The status of a completed checkpoint that was subsumed, and of a savepoint that was dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointOverview:
     """A checkpoint or savepoint. Sizes are in bytes; `duration` in seconds, None where it is not complete.
 
-    `amplification` is told of checkpoints that are retained.
+    `amplification` is that of retained checkpoints, whose manifests are in the store; else None.
     """
 
     dataflow: str
@@ -48,16 +47,16 @@ class CheckpointOverview:
 
     @property
     def files(self) -> int:
-        """How many files it names."""
+        """The number of files that it names."""
         return self.new_files + self.shared_files
 
     def to_json(self) -> dict[str, Any]:
-        """As --json prints it."""
+        """Return it as `--json` prints it."""
         return {**asdict(self), "files": self.files, "triggered_at": self.triggered_at.isoformat()}
 
 
 def checkpoint_overview(services: Services, dataflow: str | None = None) -> list[CheckpointOverview]:
-    """All checkpoints and savepoints of a dataflow, or of all, by number.
+    """Return all checkpoints and savepoints of a dataflow, or of all dataflows, by number.
 
     Raises Misconfigured for a dataflow that is not known, and Retryable.
     """
@@ -66,17 +65,17 @@ def checkpoint_overview(services: Services, dataflow: str | None = None) -> list
         if dataflow is not None and dataflow not in known:
             raise Misconfigured(f"the ledger knows no dataflow {dataflow}; it knows {', '.join(known) or 'none'}")
         rows = [row for name in known if dataflow in (None, name) for row in checkpoints_of(session, name)]
-        written = {(row.dataflow, row.number): _written(session, row) for row in rows if _is_there(row)}
-    return [_told(services, row, written) for row in rows]
+        written = {(row.dataflow, row.number): _written(session, row) for row in rows if _is_retained(row)}
+    return [_overview(services, row, written) for row in rows]
 
 
-def _is_there(row: CheckpointRow) -> bool:
+def _is_retained(row: CheckpointRow) -> bool:
     is_complete = row.status == CheckpointStatus.COMPLETED.value and row.subsumed_at is None
     return is_complete and row.deleted_at is None and not row.is_savepoint
 
 
 def _written(session: Session, row: CheckpointRow) -> tuple[int, int]:
-    """The bytes that the epoch has written of states itself, and those that compactions of it have."""
+    """Return the bytes that the epoch has written of keyed states, and those that compactions of it have."""
     compactions = compaction_rows(session, row.run)
     states = {each.state for each in compactions}
     query = select(func.coalesce(func.sum(ResultRow.bytes), 0)).where(
@@ -85,10 +84,10 @@ def _written(session: Session, row: CheckpointRow) -> tuple[int, int]:
     return int(session.scalar(query) or 0), sum(each.written_bytes for each in compactions)
 
 
-def _told(
+def _overview(
     services: Services, row: CheckpointRow, written: dict[tuple[str, int], tuple[int, int]]
 ) -> CheckpointOverview:
-    found = read_checkpoint(services.store, row.dataflow, row.number) if _is_there(row) else None
+    found = read_checkpoint(services.store, row.dataflow, row.number) if _is_retained(row) else None
     done = None if row.completed_at is None else (row.completed_at - row.triggered_at).total_seconds()
     return CheckpointOverview(
         dataflow=row.dataflow,
@@ -116,13 +115,9 @@ def _status(row: CheckpointRow) -> str:
 
 
 def _amplification(checkpoint: Checkpoint, changed: int, compacted: int) -> Amplification:
-    """Of all states together; a read merges the runs of one partition only."""
+    """Return the amplification of all states together; a reader merges the sorted runs of one partition only."""
     parts = [part for state in checkpoint.states for part in state.partitions]
     together = amplification(
         (file for part in parts for file in part.files), sum(part.rows for part in parts), changed, compacted
     )
-    return Amplification(_most(runs_to_merge(part.files) for part in parts), together.writing, together.space)
-
-
-def _most(numbers: Iterable[int]) -> int:
-    return max(numbers, default=0)
+    return Amplification(max((sorted_runs(part.files) for part in parts), default=0), together.writing, together.space)

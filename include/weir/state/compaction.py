@@ -1,7 +1,7 @@
-"""Compaction: after a region has committed its state, a task of its own merges runs of it.
+"""Compact the state that a region has committed: an Airflow task of its own merges sorted runs of it.
 
-Invariant: nothing waits for it and nothing depends on it. What it has made stands for what was committed: the same
-rows, in other files; where it is not there, or not whole, all go on from the manifest.
+Invariant: no task waits for a compaction or depends on it. Its files hold the same rows as the committed ones; where it
+is missing or incomplete, readers use the files that the manifest names.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from weir.formats.region_job import (
     MergeToWrite,
     OutputReport,
     RegionReport,
-    StateFileToRead,
     StateToRead,
 )
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.ledger.runs import Run, run_by_id, run_key
+from weir.state.assigned import files_to_read
 from weir.state.compaction_rules import Limits, Merge, after, bytes_of, merges_of
 from weir.state.compactions import (
     Compacted,
@@ -40,7 +40,7 @@ from weir.state.compactions import (
     enter_compaction,
     present_compactions,
 )
-from weir.state.file_rules import expired_until, runs_to_merge, share_of, visible
+from weir.state.file_rules import assigned_files, expired_until, sorted_runs, visible
 from weir.store.errors import NotFound
 from weir.topology.ids import AttemptId, RunId
 from weir.topology.key_groups import key_group_range
@@ -48,12 +48,12 @@ from weir.topology.partitions import Layout
 from weir.units import format_size, size_from_text
 
 PART_BYTES = 128 * 2**20
-"""How large a file of a merged run may become, about."""
+"""The approximate size of the files of a merged run."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionRequest:
-    """Which region's state to compact, of the run that owns an epoch; `dag_run` is Airflow's own id of it."""
+    """The region whose state is to be compacted, of the run that owns an epoch; `dag_run` is Airflow's id of it."""
 
     dataflow: str
     epoch: str
@@ -63,7 +63,7 @@ class CompactionRequest:
 
 @dataclass(frozen=True, slots=True)
 class PartToCompact:
-    """One partition: what it consists of, and what of it is merged, with the number of each merge in the job."""
+    """A partition to compact: the files that it consists of, and its merges by their number in the job."""
 
     of: Compacted
     files: tuple[StateFile, ...]
@@ -83,7 +83,7 @@ class ToCompact:
 
 
 def plan_compaction(services: Services, request: CompactionRequest) -> ToCompact | None:
-    """What is to be merged of a region's state; None where all is well, or nothing is committed.
+    """Plan the merges of a region's state; None where none is needed, or nothing is committed.
 
     Raises Retryable where the ledger or the store does not answer.
     """
@@ -115,7 +115,7 @@ def plan_compaction(services: Services, request: CompactionRequest) -> ToCompact
 
 
 def enter_compacted(services: Services, begun: ToCompact, report: RegionReport | None) -> list[str]:
-    """Enter what was merged, `report` being None where there was nothing to run; answers a line for each partition.
+    """Enter what was merged (`report` is None where there was no job); return a line for the log for each partition.
 
     Raises Retryable.
     """
@@ -130,16 +130,16 @@ def enter_compacted(services: Services, begun: ToCompact, report: RegionReport |
 
     entered = services.ledger.perform(begun.dataflow, enter)
     return [
-        _told(each, part) if is_in else f"{_name(each)}: compacted by another attempt meanwhile"
+        _summary(each, part) if is_in else f"{_name(each)}: compacted by another attempt meanwhile"
         for each, part, is_in in zip(new, begun.parts, entered, strict=True)
     ]
 
 
-# Which partitions
+# Selecting partitions
 
 
 def _run(session: Session, request: CompactionRequest) -> Run | None:
-    """The run, if it is this DagRun's and has begun."""
+    """Return the run, if it is this DagRun's and has begun."""
     row = session.get(RunRow, run_key(request.dataflow, request.epoch))
     if row is None or row.pinned is None or row.run_id != request.dag_run:
         return None
@@ -149,7 +149,7 @@ def _run(session: Session, request: CompactionRequest) -> Run | None:
 
 
 def _committed(session: Session, run: Run, region: str) -> Iterator[tuple[Compacted, State, str, str]]:
-    """Find the current partitions of the region's keyed state that are not compacted, with layouts and folders."""
+    """Yield the region's current partitions of keyed state that are not compacted, with layouts and folders."""
     states = {
         state.name: state
         for stage in run.topology.stages_of(region)
@@ -174,14 +174,14 @@ def _committed(session: Session, run: Run, region: str) -> Iterator[tuple[Compac
             yield of, states[row.stage], row.layout, row.folder
 
 
-# What to merge
+# Planning merges
 
 
 def _part(services: Services, run: Run, of: Compacted, state: State, folder: str, first: int) -> PartToCompact | None:
     try:
         manifest = manifest_from_json(services.store.read(f"{folder}/{MANIFEST}"))
     except NotFound:
-        return None  # it is lost, and will be made again
+        return None  # it is lost, and will be recomputed
     if manifest.state is None:
         return None
     files = _with_earlier(services, run, of, state, manifest)
@@ -195,7 +195,7 @@ def _part(services: Services, run: Run, of: Compacted, state: State, folder: str
 def _with_earlier(
     services: Services, run: Run, of: Compacted, state: State, manifest: Manifest
 ) -> tuple[StateFile, ...]:
-    """The files of a partition; where what it goes on from was compacted after it had begun, those of that."""
+    """Return the files of a partition, with earlier ones replaced that were compacted after its attempt had begun."""
     assert manifest.state is not None  # noqa: S101  # a partition of keyed state
     read = [each for each in manifest.inputs if each.stage == of.state]
     compacted = present_compactions(services, {each.attempt for each in read})
@@ -207,10 +207,10 @@ def _with_earlier(
     own = [each for each in manifest.state.files if each.epoch == run.epoch]
     before = _manifests(services, [(each.run, each.attempt, each.stage, each.subtask) for each in read])
     plain = [file for each in before for file in (each.state.files if each.state else ())]
-    if list(share_of(plain, groups, until)) != kept:
-        return manifest.state.files  # it has gone on from what was compacted, or from something else
-    better = [file for each in before for file in compacted_files(each, compacted)]
-    return (*share_of(better, groups, until), *own)
+    if list(assigned_files(plain, groups, until)) != kept:
+        return manifest.state.files  # it resumed from the compacted files already, or from others
+    replaced = [file for each in before for file in compacted_files(each, compacted)]
+    return (*assigned_files(replaced, groups, until), *own)
 
 
 def _manifests(services: Services, wanted: Sequence[tuple[str, str, str, int]]) -> list[Manifest]:
@@ -232,7 +232,7 @@ def _manifests(services: Services, wanted: Sequence[tuple[str, str, str, int]]) 
         return []
 
 
-# The job, and what comes of it
+# The job, and entering its report
 
 
 def _merge_to_write(
@@ -240,12 +240,7 @@ def _merge_to_write(
 ) -> MergeToWrite:
     merge = part.merges[number]
     folder = attempt_folder(run, state.name, layout.id, part.of.subtask, attempt) + f"/m{number}"
-    files = tuple(
-        StateFileToRead(
-            services.store.spark_url(each.path), each.epoch, each.key_groups, each.file.rows, each.file.bytes
-        )
-        for each in merge.files
-    )
+    files = files_to_read(services.store, merge.files)
     until = expired_until(state, run.epoch)
     return MergeToWrite(
         stage=state.name,
@@ -290,7 +285,7 @@ def _new(begun: ToCompact, part: PartToCompact, outputs: Sequence[OutputReport])
 
 
 def _written(merge: Merge, output: OutputReport) -> Iterator[StateFile]:
-    """The files of a run; of several each has key groups of its own."""
+    """Yield the files of a sorted run; where there are several, each has key groups of its own."""
     files = [each for each in output.files if each.rows]
     for file in files:
         yield StateFile(output.folder, file, merge.epoch, merge.key_groups if len(files) == 1 else _key_groups(file))
@@ -299,7 +294,7 @@ def _written(merge: Merge, output: OutputReport) -> Iterator[StateFile]:
 def _key_groups(file: DataFile) -> tuple[int, int]:
     known = [each.key_groups for each in file.segments if each.key_groups is not None]
     if not known:
-        raise Internal(f"nobody knows which key groups {file.name} has: its row groups do not say")
+        raise Internal(f"the key groups of {file.name} are not known: its row groups do not record them")
     return min(first for first, _ in known), max(last for _, last in known)
 
 
@@ -307,9 +302,9 @@ def _read_bytes(merge: Merge) -> int:
     return sum(bytes_of(each, each.key_groups) for each in merge.files)
 
 
-def _told(new: NewCompaction, part: PartToCompact) -> str:
+def _summary(new: NewCompaction, part: PartToCompact) -> str:
     return (
-        f"{_name(new)}: {runs_to_merge(part.files)} runs are {runs_to_merge(new.files)} now; "
+        f"{_name(new)}: {sorted_runs(part.files)} sorted runs are {sorted_runs(new.files)} now; "
         f"{format_size(new.read_bytes)} read, {format_size(new.written_bytes)} written"
     )
 

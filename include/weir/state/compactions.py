@@ -1,10 +1,7 @@
-"""What compactions have made of partitions of keyed state.
+"""Enter and look up compactions: the files that replace those of a committed partition of keyed state.
 
-Invariant: of a partition that an attempt has committed one compaction at most is entered, and it never changes.
-
-What stands for a partition of keyed state by now.
-
-Invariant: a compaction is used only while all of its files are there; what was committed is right without it.
+Invariant: of a partition that an attempt has committed at most one compaction is entered, and it never changes. A
+compaction is used only while all of its files exist; the files that were committed are right without it.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ _OF_RUN = select(CompactionRow).where(CompactionRow.run == bindparam("run"))
 
 @dataclass(frozen=True, slots=True, order=True)
 class Compacted:
-    """A partition of keyed state, by the attempt that has committed it."""
+    """The partition of keyed state that was compacted, by the attempt that committed it."""
 
     of_attempt: str
     state: str
@@ -39,7 +36,7 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewCompaction:
-    """What a partition consists of now; `attempt` has read and written so many bytes for it."""
+    """A compaction to be entered: the `files` that a partition consists of now, and the bytes that `attempt` moved."""
 
     of: Compacted
     dataflow: str
@@ -50,12 +47,19 @@ class NewCompaction:
     written_bytes: int
 
 
+Compactions = Mapping[Compacted, tuple[StateFile, ...]]
+"""The files that replace those in a manifest, by the partition that was compacted."""
+
+
+# Entering
+
+
 def enter_compaction(session: Session, new: NewCompaction, now: datetime) -> bool:
-    """Write down a compaction; answers whether it counts: another one may have been entered before."""
+    """Enter a compaction; return whether it counts, since another attempt's may have been entered before."""
     found = compaction_rows_of(session, [new.of.of_attempt])
-    mine = [row for row in found if (row.state, row.subtask) == (new.of.state, new.of.subtask)]
-    if mine:
-        return mine[0].attempt == new.attempt
+    entered = [row for row in found if (row.state, row.subtask) == (new.of.state, new.of.subtask)]
+    if entered:
+        return entered[0].attempt == new.attempt
     session.add(
         CompactionRow(
             dataflow=new.dataflow,
@@ -74,37 +78,39 @@ def enter_compaction(session: Session, new: NewCompaction, now: datetime) -> boo
     return True
 
 
+# Looking up in the ledger
+
+
+def compaction_rows_of(session: Session, attempts: Iterable[str]) -> list[CompactionRow]:
+    """Return the compactions of partitions that these attempts committed."""
+    ids = sorted(set(attempts))
+    return list(session.scalars(_OF_ATTEMPTS, {"attempts": ids})) if ids else []
+
+
+def compaction_rows(session: Session, run: str) -> list[CompactionRow]:
+    """Return the compactions of a run's states, of results that are current and of others."""
+    return list(session.scalars(_OF_RUN, {"run": run}))
+
+
+def compactions_in(session: Session, runs: Collection[str]) -> dict[Compacted, CompactionRow]:
+    """Return the compactions of the states of some runs, by the partition that was compacted."""
+    rows = session.scalars(select(CompactionRow).where(CompactionRow.run.in_(runs)))
+    return {Compacted(row.of_attempt, row.state, row.subtask): row for row in rows}
+
+
 def compactions_of(session: Session, attempts: Iterable[str]) -> dict[Compacted, tuple[StateFile, ...]]:
-    """The files that stand for those of the manifests of these attempts, where they have been compacted."""
+    """Return the files that replace those in the manifests of these attempts, where they were compacted."""
     return {
         Compacted(row.of_attempt, row.state, row.subtask): state_files_from_plain(row.files)
         for row in compaction_rows_of(session, attempts)
     }
 
 
-def compaction_rows_of(session: Session, attempts: Iterable[str]) -> list[CompactionRow]:
-    """The compactions of what these attempts have committed."""
-    asked = sorted(set(attempts))
-    return list(session.scalars(_OF_ATTEMPTS, {"attempts": asked})) if asked else []
-
-
-def compactions_in(session: Session, runs: Collection[str]) -> dict[Compacted, CompactionRow]:
-    """The compactions of the states of some runs, by what was compacted."""
-    rows = session.scalars(select(CompactionRow).where(CompactionRow.run.in_(runs)))
-    return {Compacted(row.of_attempt, row.state, row.subtask): row for row in rows}
-
-
-def compaction_rows(session: Session, run: str) -> list[CompactionRow]:
-    """The compactions of a run's states, of results that are current and of others."""
-    return list(session.scalars(_OF_RUN, {"run": run}))
-
-
-Compactions = Mapping[Compacted, tuple[StateFile, ...]]
-"""The files that stand for those in a manifest, by whose they are."""
+# Using those whose files exist
 
 
 def present_compactions(services: Services, attempts: Iterable[str]) -> Compactions:
-    """The compactions of what these attempts have committed, as far as their files are there.
+    """Return the compactions of partitions that these attempts committed, where all of their files exist.
 
     Raises Retryable where the ledger or the store does not answer.
     """
@@ -114,17 +120,25 @@ def present_compactions(services: Services, attempts: Iterable[str]) -> Compacti
     return {of: files for of, files in found.items() if not any(each.path in missing for each in files)}
 
 
+def compacted_files(manifest: Manifest, compactions: Compactions) -> tuple[StateFile, ...]:
+    """Return the files of a partition of keyed state: compacted ones where there are any."""
+    if manifest.state is None:
+        return ()
+    of = Compacted(manifest.attempt, manifest.stage, manifest.subtask)
+    return compactions.get(of, manifest.state.files)
+
+
 def require_present(services: Services, files: Sequence[StateFile]) -> None:
-    """Make sure that files are there which an attempt has read. Raises Retryable: the next goes on without them."""
+    """Require that compacted files that were read still exist. Raises Retryable: the next try reads the others."""
     missing = missing_files(services, files)
     if missing:
         raise Retryable(
-            f"{min(missing)} is gone, to which state had been compacted: the next try goes on from what was committed"
+            f"{min(missing)}, to which state was compacted, is gone: the next try reads the files that were committed"
         )
 
 
 def missing_files(services: Services, files: Iterable[StateFile]) -> set[str]:
-    """The paths of those that are not there with their sizes, at one look."""
+    """Return the paths of files that do not exist with their sizes, asked once."""
     sizes = {each.path: each.file.bytes for each in files}
     answers = in_parallel(lambda path: _is_there(services, path, sizes[path]), list(sizes), services.store.workers)
     return {path for path, answer in zip(sizes, answers, strict=True) if not answer}
@@ -135,11 +149,3 @@ def _is_there(services: Services, path: str, size: int) -> bool:
         return services.store.size(path) == size
     except NotFound:
         return False
-
-
-def compacted_files(manifest: Manifest, compactions: Compactions) -> tuple[StateFile, ...]:
-    """The files of a partition of keyed state, compacted if they have been."""
-    if manifest.state is None:
-        return ()
-    of = Compacted(manifest.attempt, manifest.stage, manifest.subtask)
-    return compactions.get(of, manifest.state.files)

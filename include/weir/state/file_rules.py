@@ -1,73 +1,82 @@
-"""Which files a partition of keyed state consists of.
+"""Select, cut and order the files that a partition of keyed state consists of.
 
 Invariant: for each key group the files that name it, oldest epoch first, are all of its changes since it was empty; of
-two rows of a key the one in the later file counts.
+two rows of a key the row in the later file counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from weir.dataflow.state import State
-from weir.formats.manifest import StateFile, StateTally
+from weir.formats.manifest import StateFile, UpdateDigest
 from weir.units import time_from_text
+
+KeyGroups = tuple[int, int]
+"""An inclusive range of key groups."""
 
 _EPOCH = "%Y%m%dT%H%M%SZ"
 
 
 def epoch_seconds(epoch: str) -> int:
-    """The start of an epoch, given as its key, in seconds since 1970."""
+    """Return the start of an epoch, given as its key, in seconds since 1970."""
     return int(datetime.strptime(epoch, _EPOCH).replace(tzinfo=UTC).timestamp())
 
 
 def expired_until(state: State, epoch: str) -> int | None:
-    """The newest update that is invisible in an epoch, in seconds since 1970; None where nothing expires."""
+    """Return the newest update that has expired in an epoch, in seconds since 1970; None where nothing expires."""
     time = None if state.ttl is None else time_from_text("ttl", state.ttl)
     return None if time is None else epoch_seconds(epoch) - int(time.total_seconds())
 
 
-def share_of(
-    files: Iterable[StateFile], key_groups: tuple[int, int], expired_until: int | None
+def assigned_files(
+    files: Iterable[StateFile], key_groups: KeyGroups, expired_until: int | None
 ) -> tuple[StateFile, ...]:
-    """What a subtask with these key groups goes on from, oldest epoch first: nothing is rewritten, whoever wrote it.
+    """Cut files to the key groups that are assigned to a subtask, oldest epoch first: no file is rewritten.
 
-    A file all rows of which have expired is left out: what its deleted keys hide is older, and has expired, too.
+    A file all rows of which have expired is left out: rows that its deletions hide are older, and have expired, too.
     """
-    return tuple(
-        sorted(_shared(files, key_groups, expired_until), key=lambda each: (each.epoch, each.key_groups, each.path))
+    return oldest_first(
+        cut(file, key_groups)
+        for file in files
+        if overlap(file.key_groups, key_groups) and (expired_until is None or epoch_seconds(file.epoch) > expired_until)
     )
 
 
-def _shared(files: Iterable[StateFile], key_groups: tuple[int, int], expired_until: int | None) -> Iterator[StateFile]:
-    for each in files:
-        first, last = max(each.key_groups[0], key_groups[0]), min(each.key_groups[1], key_groups[1])
-        is_expired = expired_until is not None and epoch_seconds(each.epoch) <= expired_until
-        if first <= last and not is_expired:
-            yield StateFile(each.folder, each.file, each.epoch, (first, last))
+def oldest_first(files: Iterable[StateFile]) -> tuple[StateFile, ...]:
+    """Order files by epoch, then by key groups and path."""
+    return tuple(sorted(files, key=lambda file: (file.epoch, file.key_groups, file.path)))
 
 
-def overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Whether two inclusive ranges have a key group in common."""
-    return one[0] <= other[1] and other[0] <= one[1]
+def cut(file: StateFile, key_groups: KeyGroups) -> StateFile:
+    """Return the file with those of its key groups that are also in `key_groups`, which overlap them."""
+    first, last = max(file.key_groups[0], key_groups[0]), min(file.key_groups[1], key_groups[1])
+    return replace(file, key_groups=(first, last))
 
 
-def runs_to_merge(files: Sequence[StateFile]) -> int:
-    """The most files that name one key group: how many rows of a key a reader may have to choose from."""
+def overlap(left: KeyGroups, right: KeyGroups) -> bool:
+    """Report whether two inclusive ranges have a key group in common."""
+    return left[0] <= right[1] and right[0] <= left[1]
+
+
+def sorted_runs(files: Sequence[StateFile]) -> int:
+    """Count the sorted runs that a reader merges: the most files that name the same key group."""
     starts = {each.key_groups[0] for each in files}
     return max((sum(each.key_groups[0] <= at <= each.key_groups[1] for each in files) for at in starts), default=0)
 
 
-def visible(tallies: Iterable[StateTally], expired_until: int | None) -> tuple[StateTally, ...]:
-    """The tallies of rows that have not expired, oldest first; those without rows are left out."""
+def visible(tallies: Iterable[UpdateDigest], expired_until: int | None) -> tuple[UpdateDigest, ...]:
+    """Return the per-update digests of rows that have not expired, oldest first, without those of no rows."""
     kept = (each for each in tallies if each.rows and (expired_until is None or each.updated > expired_until))
     return tuple(sorted(kept, key=lambda each: each.updated))
 
 
 def added(
-    tallies: Iterable[StateTally], more: Iterable[StateTally], less: Iterable[StateTally]
-) -> tuple[StateTally, ...]:
-    """Tallies to which rows were added and from which rows were taken away."""
+    tallies: Iterable[UpdateDigest], more: Iterable[UpdateDigest], less: Iterable[UpdateDigest]
+) -> tuple[UpdateDigest, ...]:
+    """Return per-update digests after rows (`more`) were added and others (`less`) were removed."""
     sums: dict[int, list[int]] = {}
     for sign, group in ((1, tallies), (1, more), (-1, less)):
         for each in group:
@@ -76,4 +85,4 @@ def added(
             known[1] ^= each.xor
             known[2] += sign * each.low_sum
             known[3] += sign * each.high_sum
-    return tuple(StateTally(updated, *sums[updated]) for updated in sorted(sums) if sums[updated] != [0, 0, 0, 0])
+    return tuple(UpdateDigest(updated, *sums[updated]) for updated in sorted(sums) if sums[updated] != [0, 0, 0, 0])

@@ -1,14 +1,12 @@
-"""Which files of keyed state are in use: those may not be deleted, whoever wrote them (DESIGN 8).
+"""Find the files of keyed state that are in use: they may not be deleted, whichever dataflow wrote them (DESIGN 8).
 
-Invariant 4: a file is in use while a retained checkpoint, a result whose bytes count or that somebody reads, a
-compaction of such a result, or the pin of a restore names it. What is not in use by then can never be again: new users
-go on from those before them. Where somebody reads a result whose manifest has come to harm since, nobody can tell which
-files that are: all that may be among them are in use.
+Invariant 4: a file is in use while a retained checkpoint names it, or a result that counts or has a lease, a compaction
+of such a result, or the pin of a restore. A file that is not in use can never be used again: new users resume from
+those before them. Where a result that is read has a damaged manifest, its files are not known: all files that may be
+among them are in use.
 
-What dataflows need that they were restored from, and for how long.
-
-Invariant 4: what was restored stays until a checkpoint behind it is complete; what a fork began with, of files of its
-origin, until that checkpoint names files of its own only. From then on nothing of the fork needs a file of the origin.
+What was restored stays pinned until a checkpoint of a later epoch is complete; the files of its origin that a fork
+began with, until that checkpoint names files of its own only. From then on the fork needs no file of the origin.
 """
 
 from __future__ import annotations
@@ -42,94 +40,55 @@ from weir.store.worker_threads import in_parallel
 from weir.topology.partitions import PLAIN
 
 COUNTING = (PartitionState.FINISHED.value, PartitionState.LOST.value, PartitionState.QUARANTINED.value)
-"""Released and superseded results name nothing any more. The bytes of lost ones may come back."""
+"""States of results that count: released and superseded ones use no file, and the bytes of lost ones may come back."""
 
 
 def live_state_files(services: Services, dataflow: str) -> frozenset[str]:
-    """The files of keyed state that are in use, of this dataflow and below its folder by those restored from it.
+    """Return the files of keyed state in use, by this dataflow and by those that were restored from it.
 
-    Checkpoints are asked first and last: what goes on from one (a restore, a reader) sees it retained, and then names
-    its files as a result does; what becomes one is named by results before. So neither is missed in between.
+    Checkpoints are read first and last: a restore or a reader that resumes from one sees it retained, and then its
+    results name the files; what becomes a checkpoint was named by results before. So neither is missed in between.
     Raises Retryable.
     """
     checkpointed = _checkpointed(services, dataflow)
     with services.ledger.transaction() as session:
         users = [dataflow, *_forks(session, dataflow)]
         users_of = [row for user in users for row in state_results(session, user, COUNTING)]
-        users_of += [row for user in users for row in _read(session, user, services.now())]
+        users_of += [row for user in users for row in _leased_results(session, user, services.now())]
         compacted = [path for user in users for path in _compacted(session, user)]
         pinned = pinned_files(services, session, dataflow)
     named = in_parallel(lambda row: _named(services, row.folder), users_of, services.store.workers)
     checkpointed |= _checkpointed(services, dataflow)
-    harmed = [row for row, paths in zip(users_of, named, strict=True) if paths is None]
-    untold = _read_untold(services, dataflow, harmed) if harmed else []
-    return frozenset([*compacted, *pinned, *checkpointed, *untold, *(path for paths in named for path in paths or ())])
+    damaged = [row for row, paths in zip(users_of, named, strict=True) if paths is None]
+    possible = _possible_files(services, dataflow, damaged) if damaged else []
+    return frozenset(
+        [*compacted, *pinned, *checkpointed, *possible, *(path for paths in named for path in paths or ())]
+    )
 
 
-def _read_untold(services: Services, dataflow: str, harmed: list[ResultRow]) -> list[str]:
-    """The files of a dataflow that may be of results whose manifests are harmed, and that somebody reads."""
+def _possible_files(services: Services, dataflow: str, damaged: list[ResultRow]) -> list[str]:
+    """Return the files that may be of results with a damaged manifest and a lease."""
     with services.ledger.transaction() as session:
-        claimed = leased(session, [row.id for row in harmed], services.now())
-    states = {(row.stage, epoch_of_run(row.run)) for row in harmed if row.id in claimed}
+        read = leased(session, [row.id for row in damaged], services.now())
+    states = {(row.stage, epoch_of_run(row.run)) for row in damaged if row.id in read}
     epochs = services.store.folders(dataflow) if states else []
     folders = {stage_folder(dataflow, epoch, stage) for stage, last in states for epoch in epochs if epoch <= last}
     return [each.path for each in files_below(services.store, folders)]
 
 
 def _checkpointed(services: Services, dataflow: str) -> set[str]:
-    """The files that retained checkpoints name, of this dataflow and of those restored from it."""
+    """Return the files that retained checkpoints name, of this dataflow and of those restored from it."""
     with services.ledger.transaction() as session:
         users = [dataflow, *_forks(session, dataflow)]
     return {path for user in users for path in files_retained(services, user)}
 
 
-def _read(session: Session, dataflow: str, now: datetime) -> list[ResultRow]:
-    """Results of keyed states that were made again while somebody reads them, and will name their files."""
+def _leased_results(session: Session, dataflow: str, now: datetime) -> list[ResultRow]:
+    """Return results of keyed states that do not count any more and have a lease: their readers will use the files."""
     states = (PartitionState.RELEASED.value, PartitionState.SUPERSEDED.value)
     rows = state_results(session, dataflow, states, ResultRow.id.in_(select(LeaseRow.result)))
     claimed = leased(session, [row.id for row in rows], now)
     return [row for row in rows if row.id in claimed]
-
-
-def state_results(
-    session: Session, dataflow: str, states: Iterable[str], *more: ColumnElement[bool]
-) -> list[ResultRow]:
-    """The results of a dataflow in one of these states of life that may be of keyed states, current or not."""
-    query = (
-        select(ResultRow, RunRow.pinned)
-        .join(RunRow, RunRow.id == ResultRow.run)
-        .where(RunRow.dataflow == dataflow, ResultRow.state.in_(list(states)), ResultRow.layout != PLAIN.id, *more)
-        .order_by(ResultRow.id)
-    )
-    return [row for row, pinned in session.execute(query) if may_be_keyed_state(row, pinned)]
-
-
-def may_be_keyed_state(row: ResultRow, pinned: Mapping[str, Any] | None) -> bool:
-    """Whether a result may be of a keyed state; `pinned` is the form that its run has now.
-
-    What counts is of that form. What does not may be of an earlier one, that had other states: its manifest tells.
-    """
-    return row.layout != PLAIN.id and (not row.is_current or _is_keyed(row.stage, pinned))
-
-
-def has_kept_state(session: Session, dataflow: str) -> bool:
-    """Whether there may be keyed state of a dataflow that others use, whatever it keeps now.
-
-    A run that keeps state has a checkpoint once it is closed; only of open ones their form has to be looked at.
-    """
-    used = (
-        select(literal(1)).where(CheckpointRow.dataflow == dataflow),
-        select(literal(1)).where(CompactionRow.dataflow == dataflow),
-        select(literal(1)).where((RestoreRow.dataflow == dataflow) | (RestoreRow.origin == dataflow)),
-    )
-    if any(session.scalar(each.limit(1)) is not None for each in used):
-        return True
-    forms = session.scalars(select(RunRow.pinned).where(RunRow.dataflow == dataflow, RunRow.closed_at.is_(None)))
-    return any(each is not None and keyed_states(topology_of(each)) for each in forms)
-
-
-def _is_keyed(stage: str, pinned: Mapping[str, Any] | None) -> bool:
-    return pinned is not None and stage in keyed_states(topology_of(pinned))
 
 
 def _forks(session: Session, origin: str) -> list[str]:
@@ -145,12 +104,12 @@ def _compacted(session: Session, dataflow: str) -> Iterator[str]:
 
 
 def paths_of(compaction: CompactionRow) -> list[str]:
-    """The files that a compaction names."""
+    """Return the paths of the files that a compaction names."""
     return [f"{each['folder']}/{each['file']['name']}" for each in compaction.files]
 
 
 def _named(services: Services, folder: str) -> tuple[str, ...] | None:
-    """None where nobody can tell: such a result is lost, and will be made again with files of its own."""
+    """Return None where the manifest is missing or damaged: the result is lost, and is recomputed to other files."""
     try:
         return _files_in(services.store.read(f"{folder}/{MANIFEST}"))
     except (NotFound, Misconfigured):
@@ -159,41 +118,79 @@ def _named(services: Services, folder: str) -> tuple[str, ...] | None:
 
 @lru_cache(maxsize=512)
 def _files_in(data: bytes) -> tuple[str, ...]:
-    """A manifest is read each time something is deleted, and what it says follows from its bytes."""
+    """Return the files that a manifest names; cached, since it is read before each deletion."""
     manifest = manifest_from_json(data)
     return () if manifest.state is None else tuple(file.path for file in manifest.state.files)
+
+
+# Results that may be of keyed state
+
+
+def state_results(
+    session: Session, dataflow: str, states: Iterable[str], *more: ColumnElement[bool]
+) -> list[ResultRow]:
+    """Return the results of a dataflow, in one of these states, that may be of keyed states, current or not."""
+    query = (
+        select(ResultRow, RunRow.pinned)
+        .join(RunRow, RunRow.id == ResultRow.run)
+        .where(RunRow.dataflow == dataflow, ResultRow.state.in_(list(states)), ResultRow.layout != PLAIN.id, *more)
+        .order_by(ResultRow.id)
+    )
+    return [row for row, pinned in session.execute(query) if may_be_keyed_state(row, pinned)]
+
+
+def may_be_keyed_state(row: ResultRow, pinned: Mapping[str, Any] | None) -> bool:
+    """Report whether a result may be of a keyed state; `pinned` is the dataflow that its run is pinned to now.
+
+    A current result is of that dataflow. Another may be of an earlier one, with other states: its manifest shows it.
+    """
+    return row.layout != PLAIN.id and (not row.is_current or _is_keyed(row.stage, pinned))
+
+
+def has_kept_state(session: Session, dataflow: str) -> bool:
+    """Report whether there may be keyed state of a dataflow that is in use, whatever the dataflow declares now.
+
+    A closed run that keeps state has a checkpoint; of open runs the pinned dataflow is examined.
+    """
+    used = (
+        select(literal(1)).where(CheckpointRow.dataflow == dataflow),
+        select(literal(1)).where(CompactionRow.dataflow == dataflow),
+        select(literal(1)).where((RestoreRow.dataflow == dataflow) | (RestoreRow.origin == dataflow)),
+    )
+    if any(session.scalar(each.limit(1)) is not None for each in used):
+        return True
+    pinned = session.scalars(select(RunRow.pinned).where(RunRow.dataflow == dataflow, RunRow.closed_at.is_(None)))
+    return any(each is not None and keyed_states(topology_of(each)) for each in pinned)
+
+
+def _is_keyed(stage: str, pinned: Mapping[str, Any] | None) -> bool:
+    return pinned is not None and stage in keyed_states(topology_of(pinned))
+
+
+# Pins of restored results
 
 
 _REASON = "the dataflow has a checkpoint of files that are all its own"
 
 
 def pinned_files(services: Services, session: Session, origin: str) -> set[str]:
-    """The files of a dataflow that forks of it still need, by path. Raises Retryable."""
+    """Return the paths of files of a dataflow that forks of it still need. Raises Retryable."""
     found: set[str] = set()
     for pin in pins_on(session, origin):
         query = select(ResultRow).where(ResultRow.run == run_key(pin.dataflow, pin.epoch))
         rows = list(session.scalars(query))
         folders = [row.folder for row in rows if row.state != PartitionState.RELEASED.value]
-        if not rows:  # the ledger was lost, and the fork has not been built again yet
+        if not rows:  # the ledger was lost, and the fork is not rebuilt yet
             unreleased = (each for each in restored(services.store, pin.dataflow, pin.epoch) if each.released is None)
             folders = [each.folder for each in unreleased]
         found |= {file.path for folder in folders for file in _state_files_named(services, folder)}
     return {path for path in found if is_below_dataflow(path, origin)}
 
 
-def _state_files_named(services: Services, folder: str) -> tuple[StateFile, ...]:
-    """The files of keyed state that the result in a folder consists of."""
-    try:
-        manifest = manifest_from_json(services.store.read(f"{folder}/{MANIFEST}"))
-    except NotFound:
-        return ()
-    return () if manifest.state is None else manifest.state.files
-
-
 def unpin(services: Services, session: Session, checkpoint: Checkpoint) -> bool:
-    """Let go of what was restored, if a checkpoint that is complete now can do without; answers whether it does.
+    """End the pins of restored results if a checkpoint that is complete now needs none; return whether it did.
 
-    What a fork began with is released, so that nobody takes it for lost when the origin has deleted it.
+    The results that a fork began with are released, so that they do not count as lost when the origin deletes them.
     """
     pins = [pin for pin in pins_of(session, checkpoint.dataflow) if pin.epoch < checkpoint.epoch]
     if not pins or needs_others(checkpoint.dataflow, checkpoint.files.values()):
@@ -211,3 +208,12 @@ def _release_others(services: Services, session: Session, pin: RestoreRow) -> No
     for row in session.scalars(finished):
         if needs_others(pin.dataflow, _state_files_named(services, row.folder)):
             move(session, row, PartitionState.RELEASED, _REASON, services.now())
+
+
+def _state_files_named(services: Services, folder: str) -> tuple[StateFile, ...]:
+    """Return the files of keyed state that the result in a folder consists of."""
+    try:
+        manifest = manifest_from_json(services.store.read(f"{folder}/{MANIFEST}"))
+    except NotFound:
+        return ()
+    return () if manifest.state is None else manifest.state.files

@@ -1,11 +1,9 @@
-"""What each subtask is given of a stage's operator state, as Flink's RoundRobinOperatorStateRepartitioner does.
+"""Assign list and broadcast state of the epoch before to subtasks.
 
-Invariant: where each subtask goes on from its own elements, every element is one subtask's own: none is lost, and
-none is kept twice.
+Flink's RoundRobinOperatorStateRepartitioner does the same. An attempt reads them as plain results, over `previous`.
 
-Lists and broadcast state as an attempt goes on from them: plain results that it reads over `previous`.
-
-Invariant: broadcast state is the same in all subtasks, or nothing goes on from it.
+Invariant: each element of a split list is assigned to exactly one subtask, at any parallelism; broadcast state is equal
+in all subtasks, or no attempt resumes from it.
 """
 
 from __future__ import annotations
@@ -22,31 +20,31 @@ from weir.topology.regions import InputPartitions, PartitionId
 T = TypeVar("T")
 
 
-def given(kind: StateKind, lists: Sequence[Sequence[T]], parallelism: int, subtask: int) -> tuple[T, ...]:
-    """What a subtask reads of the lists that the subtasks of the epoch before have left, by subtask.
+def assigned_elements(kind: StateKind, lists: Sequence[Sequence[T]], parallelism: int, subtask: int) -> tuple[T, ...]:
+    """Return the elements that a subtask reads of the `lists` that the subtasks of the epoch before committed.
 
     SPLIT: its own list while the parallelism is unchanged, else of all n elements those with i * parallelism // n equal
-    to `subtask`. UNION: all elements. BROADCAST: the elements of one of them, since all have the same.
+    to `subtask`. UNION: all elements. BROADCAST: the elements of the first list, since all are equal.
     """
     if kind is StateKind.UNION:
-        return tuple(each for one in lists for each in one)
+        return tuple(element for elements in lists for element in elements)
     if kind is StateKind.BROADCAST:
         return tuple(lists[0]) if lists else ()
     if kind is StateKind.SPLIT:
-        return own(lists, parallelism, subtask)
-    raise Internal(f"state that is {kind.value} is not given as a list")
+        return own_elements(lists, parallelism, subtask)
+    raise Internal(f"{kind.value} state is not read as a list")
 
 
-def own(lists: Sequence[Sequence[T]], parallelism: int, subtask: int) -> tuple[T, ...]:
-    """What a subtask goes on with of a list, split or union, if it changes nothing."""
+def own_elements(lists: Sequence[Sequence[T]], parallelism: int, subtask: int) -> tuple[T, ...]:
+    """Return the elements of a list, split or union, that a subtask commits again if it changes nothing."""
     if len(lists) == parallelism:
         return tuple(lists[subtask])
-    elements = [each for one in lists for each in one]
-    return tuple(each for i, each in enumerate(elements) if i * parallelism // len(elements) == subtask)
+    every = [element for elements in lists for element in elements]
+    return tuple(element for i, element in enumerate(every) if i * parallelism // len(every) == subtask)
 
 
 def operator_state_to_read(kept: State, state: RunState, read: InputPartitions) -> StateToRead:
-    """What the job is told of a list or of broadcast state besides the partitions that have it.
+    """Describe a list or broadcast state to the job, which reads its partitions as an input.
 
     Raises Misconfigured if it is broadcast state and its partitions differ.
     """
@@ -56,9 +54,9 @@ def operator_state_to_read(kept: State, state: RunState, read: InputPartitions) 
 
 
 def require_equal_broadcasts(state: RunState) -> None:
-    """Make sure that the broadcast states of a run, all of whose results are valid, are the same in all subtasks.
+    """Require that the broadcast states of a run are equal in all subtasks; all its results are valid.
 
-    Raises Misconfigured and names the state.
+    Raises Misconfigured, which names the state.
     """
     for stage in state.topology.dataflow.stages:
         for kept in stage.states:
@@ -70,10 +68,10 @@ def require_equal_broadcasts(state: RunState) -> None:
 def _require_equal(name: str, state: RunState, partitions: Iterable[PartitionId]) -> None:
     by_digest = {state.results[each].digest: each for each in partitions}
     if len(by_digest) > 1:
-        one, other = list(by_digest.values())[:2]
+        left, right = list(by_digest.values())[:2]
         raise Misconfigured(
-            f"the broadcast state {name!r} must be the same in all subtasks, but subtask {one.subtask} has left "
-            f"{state.results[one].rows} rows and subtask {other.subtask} {state.results[other].rows} rows, and their "
+            f"the broadcast state {name!r} must be the same in all subtasks, but subtask {left.subtask} has left "
+            f"{state.results[left].rows} rows and subtask {right.subtask} {state.results[right].rows} rows, and their "
             "contents differ: update it from what all subtasks read alike (an input over blocking(..., "
             "broadcast=True)), or keep what differs in a list_state"
         )

@@ -1,7 +1,7 @@
-"""Which checkpoint uses which file, and which files may be deleted, as Flink's SharedStateRegistryImpl.
+"""Register which checkpoint uses which file, and name the files to delete, as Flink's SharedStateRegistryImpl.
 
 Invariant 4: a file is named for deletion only when no retained checkpoint uses it, and only if the dataflow owns it. A
-file belongs to the registry, never to a checkpoint: the one that wrote it may be gone long before.
+file belongs to the registry, never to a checkpoint: the checkpoint that wrote it may have been deleted long before.
 """
 
 from __future__ import annotations
@@ -14,40 +14,40 @@ from typing import Generic, TypeVar
 from weir.errors import Internal
 
 File = TypeVar("File")
-"""What a manifest says of a file; two that are equal are the same file."""
+"""The description of a file in a manifest; equal descriptions are of the same file."""
 
 _NONE = -1
 
 
 class ClaimMode(Enum):
-    """Whose the files of a restored checkpoint are: Flink's RecoveryClaimMode (FLIP-193)."""
+    """The owner of the files of a restored checkpoint: Flink's RecoveryClaimMode (FLIP-193)."""
 
     CLAIM = "CLAIM"
-    """The dataflow's that restored it: they are deleted when they are used no more."""
+    """The dataflow that restored it: files are deleted when they are not used any more."""
     NO_CLAIM = "NO_CLAIM"
-    """Somebody else's still: they are never deleted."""
+    """The origin, as before: files are never deleted."""
 
 
 class Sharing(Enum):
-    """What a snapshot lets later ones share: Flink's SharingFilesStrategy."""
+    """How later snapshots share the files of a snapshot: Flink's SharingFilesStrategy."""
 
     FILE_BY_FILE = "file_by_file"
-    """An incremental checkpoint's: each file on its own."""
+    """Files of an incremental checkpoint are shared independently."""
     WHOLE = "whole"
-    """A savepoint's: it stays as a whole as long as any of its files is used."""
+    """A savepoint is kept whole as long as any of its files is used."""
 
 
 class Use(Enum):
-    """What a checkpoint needs of the restored one that a file came from."""
+    """What a checkpoint needs of the restored snapshot that a file came from."""
 
     FILE = "file"
-    """That file alone."""
+    """That file only."""
     WHOLE_ORIGIN = "whole_origin"
-    """All of it: it is not to be discarded while the file is used. Once said, it holds for all later users."""
+    """The whole snapshot: it may not be discarded while the file is used. It holds for all later users of the file."""
 
 
 @dataclass(frozen=True, slots=True)
-class Restored(Generic[File]):
+class RestoredSnapshot(Generic[File]):
     """A snapshot that a dataflow was restored from, by its id; `files` by their keys."""
 
     checkpoint: int
@@ -58,9 +58,9 @@ class Restored(Generic[File]):
 
 @dataclass(frozen=True, slots=True)
 class Unused(Generic[File]):
-    """What follows when checkpoints are no longer retained.
+    """The files to delete when checkpoints are no longer retained.
 
-    `files` are to be deleted. `in_use` are the ids of restored snapshots that have to stay whole nevertheless.
+    `in_use` are the ids of restored snapshots that have to stay whole nevertheless.
     """
 
     files: Mapping[str, File]
@@ -82,9 +82,9 @@ class _Entry(Generic[File]):
 
 
 class SharedFiles(Generic[File]):
-    """The files of all retained checkpoints of a dataflow, by key: the first checkpoint and the last that use each.
+    """The files of all retained checkpoints of a dataflow, by key, with the first and the last checkpoint that use it.
 
-    It is nowhere stored. Built anew from manifests (first what was restored, then the retained checkpoints in the
+    The registry is not stored. Built anew from manifests (first what was restored, then the retained checkpoints in the
     order of their ids) it names the same files for deletion, some of them once more: deleting must be idempotent.
     """
 
@@ -99,9 +99,9 @@ class SharedFiles(Generic[File]):
         return {key: entry.file for key, entry in self._entries.items()}
 
     def register(self, key: str, file: File, checkpoint: int, use: Use = Use.FILE) -> File:
-        """Note that a checkpoint uses a file, and return the file as it was first registered.
+        """Register that a checkpoint uses a file, and return the file as it was first registered.
 
-        Raises Internal if the key is that of another file (FLINK-29913: one of the two would be deleted while in use).
+        Raises Internal if another file has the key (FLINK-29913: one of the two would be deleted while in use).
         """
         entry = self._entries.get(key)
         if entry is None:
@@ -115,7 +115,7 @@ class SharedFiles(Generic[File]):
         return entry.used_by(checkpoint, use)
 
     def register_again(self, key: str, checkpoint: int, use: Use = Use.FILE) -> File:
-        """Note that a checkpoint uses a file that an earlier one has described, and return it. Else raises Internal."""
+        """Register that a checkpoint uses a file which is registered already, and return it. Else raises Internal."""
         if key not in self._entries:
             raise Internal(
                 f"checkpoint {checkpoint} refers to the state file {key!r}, which no retained checkpoint describes: "
@@ -123,8 +123,8 @@ class SharedFiles(Generic[File]):
             )
         return self._entries[key].used_by(checkpoint, use)
 
-    def restore(self, snapshot: Restored[File]) -> None:
-        """Note the files of the snapshot that the dataflow continues from, and whose they are."""
+    def restore(self, snapshot: RestoredSnapshot[File]) -> None:
+        """Register the files of the snapshot that the dataflow was restored from, and their owner."""
         for key, file in snapshot.files.items():
             self.register(key, file, snapshot.checkpoint)
         self._restored[snapshot.checkpoint] = snapshot.sharing
@@ -134,7 +134,7 @@ class SharedFiles(Generic[File]):
     def unregister_unused(self, lowest_retained: int) -> Unused[File]:
         """Forget the files that no checkpoint from `lowest_retained` on uses, and return those that are to be deleted.
 
-        Call it when the manifest of the new checkpoint is there and its files are registered, never before.
+        Call it after the manifest of the new checkpoint is written and its files are registered, never before.
         """
         unused = {key: entry for key, entry in self._entries.items() if entry.last_used < lowest_retained}
         for key in unused:

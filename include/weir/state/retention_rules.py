@@ -1,12 +1,9 @@
-"""Which checkpoints and savepoints stay, as Flink's CheckpointSubsumeHelper and CompletedCheckpointStore.
+"""Decide which snapshots are retained, as Flink's CheckpointSubsumeHelper and CompletedCheckpointStore do.
 
-Invariant: the newest snapshot stays, and so does the newest that is no savepoint, unless the newest of all is the one
-that the dataflow was stopped with. So there is always something to continue from that the dataflow owns.
-
-Which checkpoints have to go, where epochs may be completed again.
-
-Invariant: of each epoch the newest checkpoint counts, and the newest epochs stay: an old epoch that is computed again
-does not push out the one that the dataflow goes on from. Where epochs come in order this is Flink's rule to the letter.
+Invariant: the newest snapshot is retained, and so is the newest checkpoint, unless the newest snapshot is the savepoint
+that the dataflow was stopped with. So there is always a snapshot to restore that the dataflow owns. Of an epoch that
+is completed again the newest checkpoint counts, and the newest epochs are retained: an old epoch that is recomputed
+does not subsume the epoch that the dataflow resumes from. Where epochs complete in order this is Flink's rule.
 """
 
 from __future__ import annotations
@@ -28,34 +25,34 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Subsumed:
-    """What a list of snapshots becomes: those that are left, and those that are removed, each in the old order."""
+    """The snapshots that are left and those that are removed, both in the old order."""
 
     left: tuple[Snapshot, ...]
     removed: tuple[Snapshot, ...]
 
     @property
     def newest_removed(self) -> Snapshot | None:
-        """The one of the highest id that was removed, if any was."""
+        """The removed snapshot of the highest id, if any."""
         return max(self.removed, key=lambda snapshot: snapshot.id, default=None)
 
     @property
     def deleted(self) -> tuple[Snapshot, ...]:
-        """Those whose manifest and unused files are to be deleted: no savepoint ever is."""
+        """The snapshots whose manifest and unused files are to be deleted: savepoints never are."""
         return tuple(snapshot for snapshot in self.removed if not snapshot.kind.is_savepoint)
 
     @property
     def lowest_sharing(self) -> int | None:
-        """The id below which no file needs to be shared any more; None while nothing is left that shares files.
+        """The id below which no file needs to be shared any more; None while no checkpoint is left.
 
-        It is what SharedFiles.unregister_unused is called with. Savepoints share nothing, so they don't count.
+        SharedFiles.unregister_unused is called with it. Savepoints share no files, so they do not count.
         """
         return min((snapshot.id for snapshot in self.left if not snapshot.kind.is_savepoint), default=None)
 
 
 def add(snapshots: Sequence[Snapshot], completed: Snapshot, retained: int) -> Subsumed:
-    """Return what becomes of the snapshots, oldest first, when another one is complete and `retained` may stay.
+    """Add a completed snapshot to `snapshots`, oldest first, and remove those beyond `retained`.
 
-    Raises Internal if its id is not above all others, Misconfigured if none may stay.
+    Raises Internal if its id is not above all others, Misconfigured if `retained` is below 1.
     """
     if snapshots and completed.id <= snapshots[-1].id:
         raise Internal(f"checkpoint {completed.id} is completed after checkpoint {snapshots[-1].id}: ids must ascend")
@@ -63,9 +60,9 @@ def add(snapshots: Sequence[Snapshot], completed: Snapshot, retained: int) -> Su
 
 
 def subsume(snapshots: Sequence[Snapshot], retained: int) -> Subsumed:
-    """Return which of the snapshots, oldest first, have to go so that at most `retained` are left, if that can be.
+    """Remove snapshots, oldest first, until at most `retained` are left, as far as the invariant allows.
 
-    Raises Misconfigured if none may stay.
+    Raises Misconfigured if `retained` is below 1.
     """
     if retained < 1:
         raise Misconfigured(f"{retained} checkpoints are to be retained, expected at least 1: raise the number")
@@ -75,7 +72,7 @@ def subsume(snapshots: Sequence[Snapshot], retained: int) -> Subsumed:
 
 
 def _removable(snapshots: Sequence[Snapshot]) -> Iterable[Snapshot]:
-    """All that may go, oldest first."""
+    """Yield the snapshots that may be removed, oldest first."""
     newest = snapshots[-1] if snapshots else None
     own = [snapshot for snapshot in snapshots if not snapshot.kind.is_savepoint]
     stopped = newest is not None and newest.kind is SnapshotKind.STOP
@@ -87,7 +84,7 @@ def _removable(snapshots: Sequence[Snapshot]) -> Iterable[Snapshot]:
 
 @dataclass(frozen=True, slots=True)
 class CompletedSnapshot:
-    """A completed checkpoint or savepoint that is retained, and the epoch at the end of which it stands."""
+    """A completed checkpoint or savepoint that is retained, and the epoch whose end it describes."""
 
     number: int
     kind: SnapshotKind
@@ -95,16 +92,16 @@ class CompletedSnapshot:
 
 
 def subsumed(completed: Sequence[CompletedSnapshot], retained: int) -> dict[int, int]:
-    """Return the numbers of those that have to go so that `retained` stay, each with that for which it goes.
+    """Return the numbers of snapshots to subsume so that `retained` are left, with the number that subsumes them.
 
-    A checkpoint goes when a later one of its epoch is complete; of the others the oldest epochs go first, whatever
-    their numbers. The highest number stays in any case: so no number is given out twice, even by a ledger that was
-    built again. Raises Misconfigured if none may stay.
+    A checkpoint is subsumed when a later one of its epoch is complete; of the others the oldest epochs are subsumed
+    first, whatever their numbers. The highest number is retained in any case, so that no number is given out twice,
+    even by a rebuilt ledger. Raises Misconfigured if `retained` is below 1.
     """
     outdated = _completed_again(completed)
     left = [each for each in completed if each.number not in outdated]
     highest = max((each.number for each in left), default=0)
-    # Flink's list is in the order of ids; the newest of its list stays.
+    # Flink's list is in the order of ids, and its last snapshot is retained.
     in_order = sorted(left, key=lambda each: (each.number == highest, each.epoch, each.number))
     removed = subsume([Snapshot(each.number, each.kind) for each in in_order], retained).removed
     return {**outdated, **{each.id: highest for each in removed}}

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from weir.dataflow.state import LIST_SCHEMA, State
 from weir.errors import Misconfigured
 from weir.formats.region_job import InputToRead, OutputReport, OutputToWrite
-from weir.state.operator_state import given, own
+from weir.state.operator_state import assigned_elements, own_elements
 from weir.store.store import Store
 from weir_spark.results import writer
 from weir_spark.results.digest import quoted, type_signature
@@ -44,7 +44,7 @@ class ListState:
 
     def get(self) -> list[Any]:
         """The elements that the epoch before has left to this subtask: JSON's values, tuples come back as lists."""
-        elements = given(self.state.kind, self._read(), self.parallelism, self.subtask)
+        elements = assigned_elements(self.state.kind, self._read(), self.parallelism, self.subtask)
         return [json.loads(element) for element in elements]
 
     def update(self, elements: Iterable[Any]) -> None:
@@ -62,7 +62,7 @@ class ListState:
     def kept(self) -> list[str]:
         """The JSON of the elements that this subtask leaves to the next epoch."""
         if self._own is None:
-            self._own = list(own(self._read(), self.parallelism, self.subtask))
+            self._own = list(own_elements(self._read(), self.parallelism, self.subtask))
         return self._own
 
     def rows(self) -> DataFrame:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import StructType
 
 from weir.errors import Internal
-from weir.formats.manifest import ContentDigest, DataFile, StateTally
+from weir.formats.manifest import ContentDigest, DataFile, UpdateDigest
 from weir.formats.region_job import OutputReport, OutputToWrite, StateReport
 from weir.state.file_rules import added, visible
 from weir.store.seal import seal
@@ -89,8 +89,8 @@ class _Written:
     """The number of changed rows, and the tallies of added and of removed rows."""
 
     changed: int = 0
-    more: tuple[StateTally, ...] = ()
-    less: tuple[StateTally, ...] = ()
+    more: tuple[UpdateDigest, ...] = ()
+    less: tuple[UpdateDigest, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class _Writing:
     stored: StoredState
     changes: Incoming | None
     output: OutputToWrite
-    before: tuple[StateTally, ...]
+    before: tuple[UpdateDigest, ...]
     name: str
 
     def run(self) -> _Written:
@@ -210,9 +210,9 @@ class _Writing:
             found += _named(digest.sums(F.when(is_of, F.col(f"{_OLD}.{HASH}"))), f"old {each.updated}")
         return found
 
-    def _tallies(self, found: Mapping[str, Any], whose: str, updates: Sequence[int]) -> tuple[StateTally, ...]:
+    def _tallies(self, found: Mapping[str, Any], whose: str, updates: Sequence[int]) -> tuple[UpdateDigest, ...]:
         values = [(each, digest.measures([found[f"{whose} {each} {i}"] for i in range(4)])) for each in updates]
-        return tuple(StateTally(updated, *measured) for updated, measured in values if measured[0])
+        return tuple(UpdateDigest(updated, *measured) for updated, measured in values if measured[0])
 
     def _write(self, merged: DataFrame) -> None:
         if self._is_full:
@@ -266,20 +266,20 @@ def _named(measures: Sequence[Column], prefix: str) -> list[Column]:
     return [each.alias(f"{prefix} {i}") for i, each in enumerate(measures)]
 
 
-def _counted(rows: DataFrame, stored: StoredState) -> tuple[StateTally, ...]:
+def _counted(rows: DataFrame, stored: StoredState) -> tuple[UpdateDigest, ...]:
     """The tallies of all rows, by reading them."""
     return _by_update(digest.hashed(rows, stored.counted, HASH))
 
 
-def _by_update(rows: DataFrame) -> tuple[StateTally, ...]:
+def _by_update(rows: DataFrame) -> tuple[UpdateDigest, ...]:
     by = F.col(UPDATED) if UPDATED in rows.columns else F.lit(0)
     found = rows.groupBy(by.alias("_weir_by")).agg(*digest.sums(F.col(HASH))).collect()
     return tuple(
-        sorted((StateTally(int(row[0]), *digest.measures(row[1:])) for row in found), key=lambda each: each.updated)
+        sorted((UpdateDigest(int(row[0]), *digest.measures(row[1:])) for row in found), key=lambda each: each.updated)
     )
 
 
-def _digest(schema: StructType, tallies: Sequence[StateTally]) -> ContentDigest:
+def _digest(schema: StructType, tallies: Sequence[UpdateDigest]) -> ContentDigest:
     return ContentDigest(
         schema=digest.schema_fingerprint(schema),
         rows=sum(each.rows for each in tallies),
@@ -290,7 +290,7 @@ def _digest(schema: StructType, tallies: Sequence[StateTally]) -> ContentDigest:
     )
 
 
-def _check(tallies: Sequence[StateTally], in_files: int, written: _Written, name: str, *, is_full: bool) -> None:
+def _check(tallies: Sequence[UpdateDigest], in_files: int, written: _Written, name: str, *, is_full: bool) -> None:
     """Raise Internal if what was counted cannot be."""
     if any(each.rows < 0 for each in tallies):
         raise Internal(f"the state {name} has fewer rows than none: {tallies}; report this")

@@ -20,7 +20,7 @@ from weir.formats.manifest import (
     StageCopy,
     StateContent,
     StateFile,
-    StateTally,
+    UpdateDigest,
     digest_version,
 )
 from weir.formats.region_failure import RegionFailure
@@ -191,7 +191,7 @@ FAILURE = RegionFailure(
 HISTORY = keyed_state(
     "history", key=("origin", "hour"), schema="origin STRING, hour INT, n BIGINT", ttl="7 days", runs=4, budget="8 MB"
 )
-TALLIES = (StateTally(1356998400, 2, 2**64 - 1, 7, 8), StateTally(1357084800, 1, 5, 6, 7))
+TALLIES = (UpdateDigest(1356998400, 2, 2**64 - 1, 7, 8), UpdateDigest(1357084800, 1, 5, 6, 7))
 STATE_FILES = (
     StateFile("flight_delays/20121231T000000Z/history/k/1/t", FILE, "20121231T000000Z", (0, 20)),
     StateFile("flight_delays/20130101T000000Z/history/k/2/t", FILE, "20130101T000000Z", (0, 42)),
@@ -324,7 +324,7 @@ CHECKPOINT = Checkpoint(
                     attempt="t0001-0123456789ab",
                     digest=str(DIGEST),
                     rows=3,
-                    tallies=(StateTally(0, 3, 7, 8, 9),),
+                    tallies=(UpdateDigest(0, 3, 7, 8, 9),),
                     files=STATE_FILES,
                 ),
             ),

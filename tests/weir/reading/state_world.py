@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 from sqlalchemy import select
 
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
-from weir.formats.manifest import ContentDigest, StateTally
+from weir.formats.manifest import ContentDigest, UpdateDigest
 from weir.formats.region_job import OutputReport, StateReport
 from weir.ledger.database.tables import AttemptRow
 from weir.state.file_rules import epoch_seconds
@@ -73,7 +73,7 @@ class StateEngine:
         for k, (n, updated) in rows:
             count, xor = by_time.get(updated, (0, 0))
             by_time[updated] = (count + 1, xor ^ int(hashlib.sha256(repr((k, n)).encode()).hexdigest()[:15], 16))
-        tallies = tuple(StateTally(updated, *by_time[updated], 0, 0) for updated in sorted(by_time))
+        tallies = tuple(UpdateDigest(updated, *by_time[updated], 0, 0) for updated in sorted(by_time))
         xor = 0
         for each in tallies:
             xor ^= each.xor

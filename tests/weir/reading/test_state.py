@@ -16,7 +16,7 @@ from weir.formats.codec import manifest_from_json
 from weir.ledger.database.tables import LeaseRow, ResultRow
 from weir.reading.availability import Unreadable
 from weir.reading.state_files import Shape, newest
-from weir.snapshots.savepoint import Asked, create
+from weir.snapshots.savepoint import SavepointRequest, create
 from weir.store.errors import NotFound
 from weir.store.store import Store
 from weir.topology.partitions import KEY_GROUP_COLUMN
@@ -299,7 +299,7 @@ def test_a_checkpoint_that_is_not_kept_is_refused_with_those_that_are(days):
 def test_a_savepoint_is_read_by_its_number_its_name_and_its_folder(days, tmp_path):
     run_days(days, history(), 1)
     (tmp_path / "kept").mkdir()
-    made = create(days.services, Asked("ladder", to=str(tmp_path / "kept"), name="before"), Store.open)
+    made = create(days.services, SavepointRequest("ladder", to=str(tmp_path / "kept"), name="before"), Store.open)
     before = expected(days, 1)
     run_days(days, history(), 2)
     for which in (made.number, "before", made.url):

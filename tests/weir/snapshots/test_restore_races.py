@@ -21,11 +21,11 @@ from weir.coordination.services import Services
 from weir.dataflow import keyed_state
 from weir.errors import Misconfigured, Retryable
 from weir.recovery.adopt import adopt
-from weir.snapshots.restore import Wish
+from weir.snapshots.restore import RestoreRequest
 from weir.snapshots.restore import restore as restore_snapshot
 from weir.snapshots.source import find_source, require_retained
+from weir.state.checkpoint import subsume_checkpoints
 from weir.state.files_in_use import live_state_files
-from weir.state.subsumption import subsume_checkpoints
 from weir.store.store import Store
 from weir.testing.fakes.ledgers import fast_folder
 
@@ -93,7 +93,9 @@ def test_a_checkpoint_that_is_subsumed_before_the_commit_is_not_restored(days, f
     lineage = lineage_of(days)
     with pytest.raises(Misconfigured, match=r"checkpoint 1 of ladder .* was subsumed while it was being restored"):
         restore_snapshot(
-            Services(ledger=days.ledger, store=days.store, now=now), Wish("ladder", "1", fork=fork), Store.open
+            Services(ledger=days.ledger, store=days.store, now=now),
+            RestoreRequest("ladder", "1", fork=fork),
+            Store.open,
         )
     assert 1 not in checkpoints(days)
     assert (lineage_of(days), lineage_of(days, "forked"), states_of(days, 1, "forked")) == (lineage, None, {})

@@ -24,9 +24,9 @@ from weir.formats.codec import checkpoint_from_json
 from weir.formats.paths import number_path
 from weir.ledger.database.tables import CheckpointRow
 from weir.rebuild.rebuild import rebuild
-from weir.snapshots.restore import Wish
+from weir.snapshots.restore import RestoreRequest
 from weir.snapshots.restore import restore as restore_snapshot
-from weir.snapshots.savepoint import Asked, create, drop, savepoints, show, tidy
+from weir.snapshots.savepoint import SavepointRequest, create, drop, savepoints, show, tidy
 from weir.store.store import Store
 from weir.store.walk import files_below
 from weir.testing.fakes.ledgers import fast_folder
@@ -48,7 +48,7 @@ def days(two_days, tmp_path):
 
 
 def make(world, **more):
-    return create(world.services, Asked("ladder", **more), Store.open)
+    return create(world.services, SavepointRequest("ladder", **more), Store.open)
 
 
 def lying(store, folder):
@@ -82,7 +82,7 @@ def test_one_that_was_moved_elsewhere_is_restored_from_there_when_all_else_is_go
     (tmp_path / "new" / "store").mkdir(parents=True)
     other = World(tmp_path / "new", aircraft())
     other.services.store_id()
-    done = restore_snapshot(other.services, Wish("ladder", f"{tmp_path}/moved"), Store.open)
+    done = restore_snapshot(other.services, RestoreRequest("ladder", f"{tmp_path}/moved"), Store.open)
     shutil.rmtree(tmp_path / "moved")
     assert (done.epoch, states_of(other, 2)) == (EPOCHS[1], right)
     run_days(other.airflow, 3)
@@ -195,7 +195,7 @@ def test_what_does_not_exist_is_refused_with_what_there_is(days):
     with pytest.raises(Misconfigured, match=r"it keeps 1 \(epoch 20130101T000000Z\), 2 \("):
         make(days, checkpoint=7)
     with pytest.raises(Misconfigured, match="knows no dataflow other; it knows ladder"):
-        create(days.services, Asked("other"), Store.open)
+        create(days.services, SavepointRequest("other"), Store.open)
     with pytest.raises(Misconfigured, match="2 is a checkpoint of ladder"):
         show(days.services, "ladder", "2", Store.open)
 

@@ -9,7 +9,7 @@ from tests.weir.keeping import epoch, manifest_of, run_days
 
 from weir.ledger.database.tables import CompactionRow
 from weir.state.compactions import compacted_files, present_compactions
-from weir.state.file_rules import runs_to_merge
+from weir.state.file_rules import sorted_runs
 from weir.testing.fakes.airflow import Killed
 
 TASK = "weir_compact-aircraft-known"
@@ -45,7 +45,7 @@ def test_runs_are_merged_behind_the_epoch_that_makes_them_too_many(days):
     assert set(days.airflow.states().values()) == {"success"}
     assert compactions(days) == [(epoch(4), 0)]
     assert len(manifest_of(days, 4).state.files) == 4
-    assert runs_to_merge(present(days, 4)) <= 3
+    assert sorted_runs(present(days, 4)) <= 3
 
 
 def test_the_next_epoch_goes_on_from_what_was_compacted(days):
@@ -91,7 +91,7 @@ def test_a_compaction_that_comes_too_late_for_the_next_epoch_is_made_use_of_by_t
     days.airflow.run_until_quiet()
     assert compactions(days) == [(epoch(4), 0), (epoch(5), 0)]
     assert {each.path for each in present(days, 4)} & {each.path for each in present(days, 5)}
-    assert runs_to_merge(present(days, 5)) <= 3
+    assert sorted_runs(present(days, 5)) <= 3
 
 
 def test_a_compaction_that_dies_is_tried_again_and_counts_once(days):
@@ -194,7 +194,7 @@ def test_each_subtask_is_compacted_on_its_own_also_after_a_change_of_parallelism
     assert {subtask for run, subtask in compactions(days) if run == epoch(4)} == {0, 1, 2}
     for subtask, groups in enumerate([(0, 42), (43, 85), (86, 127)]):
         files = manifest_of(days, 5, subtask).state.files
-        assert runs_to_merge(files) <= 4
+        assert sorted_runs(files) <= 4
         assert all(groups[0] <= each.key_groups[0] and each.key_groups[1] <= groups[1] for each in files)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from weir.formats.manifest import DataFile, Segment, StateFile
 from weir.state.compaction_rules import WORTH_CLEANING, Limits, after, amplification, bytes_of, merges_of
-from weir.state.file_rules import runs_to_merge, share_of
+from weir.state.file_rules import assigned_files, sorted_runs
 
 GROUPS = 16
 ROW = 2_000
@@ -77,7 +77,7 @@ class Model:
         assert size <= 2 * changed + self.budget
         self.files = after(self.files, merges, written)
         self.changed, self.compacted = self.changed + changed, self.compacted + size
-        self.most_runs = max(self.most_runs, runs_to_merge(self.files))
+        self.most_runs = max(self.most_runs, sorted_runs(self.files))
         assert {key: value for key, value in self.read(self.files).items() if value is not None} == self.truth
         return merges
 
@@ -143,19 +143,19 @@ def test_runs_are_bounded_where_the_budget_is_the_size_of_the_state(runs):
     model = Model(runs=runs, budget=1_000 * ROW)
     for _ in range(40):
         model.epoch({chosen.randrange(500): chosen.choice([None, 1]) for _ in range(chosen.choice([0, 1, 30, 200]))})
-        assert runs_to_merge(model.files) <= runs
+        assert sorted_runs(model.files) <= runs
 
 
 def test_without_a_budget_the_most_urgent_slices_come_first_and_all_have_their_turn():
     model, chosen = with_base(budget=0, runs=3), random.Random(4)
     for _ in range(10):
         model.epoch(uniform(chosen, 2_000, 0.05))
-    behind = runs_to_merge(model.files)
+    behind = sorted_runs(model.files)
     assert behind > 3
     model.budget = 2_000 * ROW
     for _ in range(4):
         model.epoch({})
-    assert runs_to_merge(model.files) <= 3
+    assert sorted_runs(model.files) <= 3
 
 
 def test_the_oldest_files_are_left_alone_while_what_is_above_them_is_small():
@@ -209,12 +209,12 @@ def test_after_a_change_of_parallelism_shares_of_old_files_are_merged_and_counte
                 StateFile("folder", _named(file, f"{file.path}-{each.key_groups[0]}"), file.epoch, file.key_groups)
                 for file in each.files
             ]
-            model.files = share_of([*model.files, *renamed], groups, None)
+            model.files = assigned_files([*model.files, *renamed], groups, None)
             model.truth |= {key: value for key, value in each.truth.items() if groups[0] <= key % GROUPS <= groups[1]}
         assert model.compact(0) == ()
         model.runs = 2
         assert model.compact(0)
-        assert runs_to_merge(model.files) <= 2
+        assert sorted_runs(model.files) <= 2
 
 
 def _named(file, name):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from weir.dataflow.state import StateKind
 from weir.errors import Internal
-from weir.state.operator_state import given, own
+from weir.state.operator_state import assigned_elements, own_elements
 
 # By state: its kind, and the offsets that the two subtasks of the old parallelism had.
 T1 = (StateKind.SPLIT, [["a", "b"], []])
@@ -20,7 +20,7 @@ T5 = (StateKind.BROADCAST, [["a", "b", "c"], ["a", "b", "c"]])
 
 def all_of(state, parallelism):
     kind, lists = state
-    return [list(given(kind, lists, parallelism, subtask)) for subtask in range(parallelism)]
+    return [list(assigned_elements(kind, lists, parallelism, subtask)) for subtask in range(parallelism)]
 
 
 @pytest.mark.parametrize("state", [T1, T2])
@@ -61,12 +61,12 @@ def test_the_states_of_one_stage_are_divided_each_by_its_own_kind():
 
 @pytest.mark.parametrize("kind", [StateKind.SPLIT, StateKind.UNION, StateKind.BROADCAST])
 def test_the_first_epoch_is_given_nothing(kind):
-    assert given(kind, [], 2, 1) == ()
+    assert assigned_elements(kind, [], 2, 1) == ()
 
 
 def test_keyed_state_is_no_list():
-    with pytest.raises(Internal, match="keyed is not given as a list"):
-        given(StateKind.KEYED, [["a"]], 1, 0)
+    with pytest.raises(Internal, match="keyed state is not read as a list"):
+        assigned_elements(StateKind.KEYED, [["a"]], 1, 0)
 
 
 lists_of_subtasks = st.lists(st.lists(st.integers(), max_size=5), max_size=5)
@@ -74,11 +74,11 @@ lists_of_subtasks = st.lists(st.lists(st.integers(), max_size=5), max_size=5)
 
 @for_all(lists_of_subtasks, st.integers(1, 7))
 def test_each_element_is_one_subtasks_own(lists, parallelism):
-    shares = [own(lists, parallelism, subtask) for subtask in range(parallelism)]
+    shares = [own_elements(lists, parallelism, subtask) for subtask in range(parallelism)]
     assert [each for share in shares for each in share] == [each for one in lists for each in one]
 
 
 @for_all(lists_of_subtasks, st.integers(1, 7))
 def test_after_a_change_of_parallelism_no_subtask_has_two_elements_more_than_another(lists, parallelism):
-    sizes = [len(own(lists, parallelism, subtask)) for subtask in range(parallelism)]
+    sizes = [len(own_elements(lists, parallelism, subtask)) for subtask in range(parallelism)]
     assert len(lists) == parallelism or max(sizes) - min(sizes) <= 1

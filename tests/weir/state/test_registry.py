@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.errors import Internal
-from weir.state.registry import ClaimMode, Restored, SharedFiles, Sharing, Use
+from weir.state.registry import ClaimMode, RestoredSnapshot, SharedFiles, Sharing, Use
 
 CLAIM, NO_CLAIM = ClaimMode.CLAIM, ClaimMode.NO_CLAIM
 
@@ -78,7 +78,7 @@ def test_a_file_may_be_referred_to_by_its_key_once_it_is_known():
 
 
 def test_files_that_were_not_claimed_are_never_deleted():
-    files = registry(Restored(3, {"theirs": 1, "shared": 2}, NO_CLAIM))
+    files = registry(RestoredSnapshot(3, {"theirs": 1, "shared": 2}, NO_CLAIM))
     files.register("ours", 3, 4)
     files.register("shared", 2, 4)
     assert files.unregister_unused(4).files == {}
@@ -87,19 +87,19 @@ def test_files_that_were_not_claimed_are_never_deleted():
 
 
 def test_claimed_files_are_deleted_when_they_are_used_no_more():
-    files = registry(Restored(3, {"first": 1, "second": 2}, CLAIM))
+    files = registry(RestoredSnapshot(3, {"first": 1, "second": 2}, CLAIM))
     files.register("second", 2, 4)
     assert files.unregister_unused(4).files == {"first": 1}
     assert files.unregister_unused(5).files == {"second": 2}
 
 
 def test_a_later_claim_does_not_take_what_an_earlier_restore_left_to_others():
-    files = registry(Restored(3, {"theirs": 1}, NO_CLAIM), Restored(7, {"ours": 2}, CLAIM))
+    files = registry(RestoredSnapshot(3, {"theirs": 1}, NO_CLAIM), RestoredSnapshot(7, {"ours": 2}, CLAIM))
     assert files.unregister_unused(8).files == {"ours": 2}
 
 
 def test_a_restored_savepoint_stays_whole_while_any_of_its_files_is_used():
-    files = registry(Restored(1, {"k": 1, "other": 2}, CLAIM, Sharing.WHOLE))
+    files = registry(RestoredSnapshot(1, {"k": 1, "other": 2}, CLAIM, Sharing.WHOLE))
     files.register("k", 1, 2)
     files.register("k", 1, 3)
     files.register("new", 3, 4)
@@ -108,13 +108,13 @@ def test_a_restored_savepoint_stays_whole_while_any_of_its_files_is_used():
 
 
 def test_a_restored_checkpoint_is_shared_file_by_file():
-    files = registry(Restored(1, {"k": 1}, CLAIM, Sharing.FILE_BY_FILE))
+    files = registry(RestoredSnapshot(1, {"k": 1}, CLAIM, Sharing.FILE_BY_FILE))
     files.register("k", 1, 2)
     assert files.unregister_unused(2).in_use == frozenset()
 
 
 def test_a_restored_checkpoint_is_kept_whole_for_a_user_that_asks_for_it_and_for_all_after_it():
-    files = registry(Restored(1, {"k": 1}, CLAIM))
+    files = registry(RestoredSnapshot(1, {"k": 1}, CLAIM))
     files.register("k", 1, 2, Use.WHOLE_ORIGIN)
     files.register_again("k", 3, Use.FILE)
     assert files.unregister_unused(3).in_use == {1}
@@ -143,7 +143,7 @@ def test_a_registry_built_again_from_manifests_deletes_what_the_old_one_would_ha
     epochs, restored_keys, mode, sharing, retained, data
 ):
     """A checkpoint uses files of the one before, or new ones: names are never used again."""
-    restored = Restored(1, {key: key for key in restored_keys}, mode, sharing)
+    restored = RestoredSnapshot(1, {key: key for key in restored_keys}, mode, sharing)
     old = registry(restored)
     manifests = {1: set(restored_keys)}
     broken_off_at = data.draw(st.integers(0, len(epochs)))

@@ -22,7 +22,7 @@ from weir.formats.codec import checkpoint_from_json, checkpoint_to_json
 from weir.formats.savepoint import SAVEPOINT
 from weir.integrity.expectation_checks import check_expectations
 from weir.integrity.restore_test import run_restore_test
-from weir.snapshots.savepoint import Asked, create
+from weir.snapshots.savepoint import SavepointRequest, create
 from weir.store.seal import seal
 from weir.store.store import Store
 from weir.testing.fakes.airflow import FakeAirflow
@@ -81,7 +81,7 @@ def world(server, tmp_path_factory):
         airflow.dag_run(1)
         airflow.run_until_quiet()
         assert set(airflow.states().values()) == {"success"}
-        create(services, Asked("flow", to=str(folder), name="whole"), Store.open)
+        create(services, SavepointRequest("flow", to=str(folder), name="whole"), Store.open)
         yield services, folder
     sys.modules.pop("checked_stages", None)
     ledger.close()

@@ -13,7 +13,7 @@ from weir.dataflow import keyed_state
 from weir.formats.manifest import StateFile
 from weir.formats.region_job import CompactionJob, MergeToWrite, StateFileToRead, StateToRead
 from weir.state.compaction_rules import Limits, after, merges_of
-from weir.state.file_rules import epoch_seconds, runs_to_merge, share_of
+from weir.state.file_rules import assigned_files, epoch_seconds, sorted_runs
 from weir.store.seal import seal
 from weir.topology.partitions import KEY_GROUP_COLUMN, Layout
 from weir_spark.state.compaction import compact
@@ -87,7 +87,7 @@ class History:
 
     def compact(self, limits, parts=1):
         """Merge what the policy says."""
-        files = share_of(self.files, (0, GROUPS - 1), self.until)
+        files = assigned_files(self.files, (0, GROUPS - 1), self.until)
         merges = merges_of(files, len(self.truth), limits)
         to_write = []
         for number, merge in enumerate(merges):
@@ -155,7 +155,7 @@ def test_what_is_merged_reads_as_it_did(spark, store, ttl, budget):
         changed = history.change(dict.fromkeys(some_keys(chosen, 12), day), some_keys(chosen, 4))
         history.compact(Limits(3, budget, changed))
     assert history.merges > 1
-    assert runs_to_merge(history.files) <= 3
+    assert sorted_runs(history.files) <= 3
     assert history.read() == history.expected()
 
 
@@ -167,7 +167,7 @@ def test_a_large_run_becomes_files_with_key_groups_of_their_own(spark, store):
     history.change({(key, "b"): 2 for key in range(50)}, some_keys(chosen, 20))
     history.compact(Limits(1, 10**9, 0), parts=3)
     assert len(history.files) > 1
-    assert runs_to_merge(history.files) == 1
+    assert sorted_runs(history.files) == 1
     assert all(_rows(store, each) == sorted(_rows(store, each)) for each in history.files)
     assert history.read() == history.expected()
 

@@ -11,7 +11,7 @@ import pytest
 
 from weir.dataflow.state import keyed_state
 from weir.errors import Internal, Misconfigured
-from weir.formats.manifest import StateTally
+from weir.formats.manifest import UpdateDigest
 from weir.store.store import Store
 from weir.testing.fakes.state_chain import StateChain
 from weir.topology.key_hash import key_group
@@ -211,7 +211,7 @@ def test_tallies_that_cannot_be_are_an_error_of_ours_before_anything_is_committe
     epoch(spark, ending, DAYS[0], [("a", 1), ("b", 1)])
     state = opened(spark, ending, DAYS[1])
     known = state.stored.read.tallies
-    for wrong in ((replace(known[0], rows=0),), (StateTally(known[0].updated - 1, 2, 0, 0, 0),)):
+    for wrong in ((replace(known[0], rows=0),), (UpdateDigest(known[0].updated - 1, 2, 0, 0, 0),)):
         broken = KeyedState(StoredState(spark, replace(state.stored.read, tallies=wrong), ALL))
         broken.upsert(spark.createDataFrame([("a", 2)], SCHEMA))
         with pytest.raises(Internal, match=r"report this"):

@@ -14,8 +14,8 @@ from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, broadcast_state, keyed_state, list_state, sink, source
 from weir.formats.codec import manifest_from_json
 from weir.ledger.database.tables import ResultRow
-from weir.snapshots.restore import Wish, restore
-from weir.snapshots.savepoint import Asked, create
+from weir.snapshots.restore import RestoreRequest, restore
+from weir.snapshots.savepoint import SavepointRequest, create
 from weir.store.published import published
 from weir.store.store import Store
 from weir.testing.fakes.airflow import FakeAirflow
@@ -122,11 +122,11 @@ def test_a_fork_and_a_moved_savepoint_go_on_as_the_one_that_never_failed(server,
     run_days(airflow, 1, 2)
     (tmp_path / "usb").mkdir()
     (tmp_path / "elsewhere").mkdir()
-    create(origin.services, Asked("flow", to=str(tmp_path / "usb"), name="mine"), Store.open)
+    create(origin.services, SavepointRequest("flow", to=str(tmp_path / "usb"), name="mine"), Store.open)
     shutil.move(tmp_path / "usb" / "mine", tmp_path / "moved")
-    restore(origin.services, Wish("flow", "2", fork="forked"), Store.open)
+    restore(origin.services, RestoreRequest("flow", "2", fork="forked"), Store.open)
     elsewhere = Deployment(tmp_path / "elsewhere", server.url, origin.module)
-    restore(elsewhere.services, Wish("flow", str(tmp_path / "moved")), Store.open)
+    restore(elsewhere.services, RestoreRequest("flow", str(tmp_path / "moved")), Store.open)
     shutil.rmtree(tmp_path / "moved")
     run_days(airflow, 3)
     run_days(origin.airflow("forked", 3), 3)

@@ -41,11 +41,11 @@ def restore(
     as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,  # noqa: FBT002  Typer's
 ) -> None:
     """Let a dataflow go on from a checkpoint or savepoint: epochs that had read other state run again, in order."""
-    from weir.snapshots.restore import Wish  # noqa: PLC0415  SQLAlchemy is slow to import
+    from weir.snapshots.restore import RestoreRequest  # noqa: PLC0415  SQLAlchemy is slow to import
     from weir.snapshots.restore import restore as restore_snapshot  # noqa: PLC0415
 
     with opened_services(may_be_new=True) as services:
-        done = restore_snapshot(services, Wish(dataflow, source, fork, allow, dry_run), open_store)
+        done = restore_snapshot(services, RestoreRequest(dataflow, source, fork, allow, dry_run), open_store)
     if as_json:
         print(json.dumps({"version": 1, "is_dry": dry_run, **asdict(done)}, default=str))
     else:

@@ -40,11 +40,11 @@ def create(
     as_json: AsJson = False,  # noqa: FBT002  Typer's
 ) -> None:
     """Copy all that a checkpoint consists of into one folder, which can be moved and restored from anywhere."""
-    from weir.snapshots.savepoint import Asked  # noqa: PLC0415  SQLAlchemy is slow to import
+    from weir.snapshots.savepoint import SavepointRequest  # noqa: PLC0415  SQLAlchemy is slow to import
     from weir.snapshots.savepoint import create as create_savepoint  # noqa: PLC0415
 
     with opened_services() as services:
-        made = create_savepoint(services, Asked(dataflow, checkpoint, to, name), open_store)
+        made = create_savepoint(services, SavepointRequest(dataflow, checkpoint, to, name), open_store)
     if as_json:
         print(json.dumps({"version": 1, "savepoint": _json(made)}))
         return

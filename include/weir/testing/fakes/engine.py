@@ -26,7 +26,7 @@ from weir.dataflow.state_schema import fields_of_ddl, spark_json
 from weir.errors import Internal
 from weir.formats.checks import BUILT_IN, CheckReason, CheckReport, CheckToRun, ExpectationResult
 from weir.formats.codec import manifest_from_json, stage_copy_from_json, stage_copy_to_json
-from weir.formats.manifest import COPY_NAME, ContentDigest, DataFile, Segment, StageCopy, StateTally
+from weir.formats.manifest import COPY_NAME, ContentDigest, DataFile, Segment, StageCopy, UpdateDigest
 from weir.formats.region_job import (
     CheckJob,
     CompactionJob,
@@ -42,7 +42,7 @@ from weir.formats.region_job import (
     StateReport,
 )
 from weir.formats.suite import Severity
-from weir.state.operator_state import own
+from weir.state.operator_state import own_elements
 from weir.store.errors import NotFound
 from weir.store.store import Store
 from weir.topology.partitions import PLAIN
@@ -174,7 +174,7 @@ class FakeEngine:
         own = self._world.get(f"{stage.name} in {job.epoch}", [contents[stage.name], before[-1:]])
         content = hashlib.sha256(json.dumps(own).encode()).hexdigest()
         written = self._write(stage, output, content)
-        tally = StateTally(read.updated, 1, written.digest.xor, 0, 0)
+        tally = UpdateDigest(read.updated, 1, written.digest.xor, 0, 0)
         schema = spark_json(fields_of_ddl(read.state.schema))
         return replace(written, spark_schema=schema, state=StateReport((tally,), 1, read.is_full))
 
@@ -348,7 +348,7 @@ def next_operator_state(
         elements = [*(lists[0] if lists else []), job.epoch, str(world.get(f"{stage.name}[{stage.subtask}]", of_all))]
     else:
         mine = f"{job.epoch}/{stage.subtask}/{contents[keeper.name][:6]}"
-        elements = [*own(lists, stage.parallelism, stage.subtask), mine]
+        elements = [*own_elements(lists, stage.parallelism, stage.subtask), mine]
     data = json.dumps(elements).encode()
     return hashlib.sha256(data).hexdigest(), data
 

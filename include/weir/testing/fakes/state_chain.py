@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from weir.formats.manifest import StateContent, StateFile, StateTally
+from weir.formats.manifest import StateContent, StateFile, UpdateDigest
 from weir.formats.paths import result_folder
 from weir.formats.region_job import OutputReport, OutputToWrite, StateFileToRead, StateToRead
-from weir.state.file_rules import epoch_seconds, share_of, visible
+from weir.state.file_rules import assigned_files, epoch_seconds, visible
 from weir.testing.fakes.jobs import new_task_attempt
 from weir.topology.ids import Epoch
 from weir.topology.key_groups import key_group_range
@@ -48,7 +48,7 @@ class StateChain:
             )
             for each in self.share(epoch, mine)
         )
-        tallies: tuple[StateTally, ...] | None = ()
+        tallies: tuple[UpdateDigest, ...] | None = ()
         if self.partitions:
             tallies = visible(self.partitions[mine].tallies, until) if mine in self.partitions else None
         updated = 0 if until is None else epoch_seconds(epoch)
@@ -64,7 +64,7 @@ class StateChain:
     def share(self, epoch: str, key_groups: KeyGroups) -> tuple[StateFile, ...]:
         """The files of these key groups."""
         files = [file for content in self.partitions.values() for file in content.files]
-        return share_of(files, key_groups, self.expired_until(epoch))
+        return assigned_files(files, key_groups, self.expired_until(epoch))
 
     def output(self, epoch: str) -> OutputToWrite:
         """A partition to write."""

@@ -22,8 +22,8 @@ from weir.errors import Misconfigured, WeirError
 from weir.ledger.runs import runs_of
 from weir.retention.checkpoints import maintain_checkpoints
 from weir.retention.sweep import sweep
-from weir.snapshots.restore import Wish, restore
-from weir.snapshots.savepoint import Asked, create, tidy
+from weir.snapshots.restore import RestoreRequest, restore
+from weir.snapshots.savepoint import SavepointRequest, create, tidy
 from weir.store.store import Store
 from weir.testing.fakes.airflow import Killed
 from weir.testing.simulator.airflow import SimulatedAirflow
@@ -75,8 +75,8 @@ def make_savepoint(world: World, event: Event) -> None:
     """A person copies a checkpoint."""
     kept = sorted(row.number for row in world.witness.snapshots.known.values() if row.is_retained)
     if kept:
-        asked = Asked(world.airflow.flow.name, kept[event.number % len(kept)])
-        _let(world, lambda: create(world.services, asked, _elsewhere), event.fate)
+        savepoint_request = SavepointRequest(world.airflow.flow.name, kept[event.number % len(kept)])
+        _let(world, lambda: create(world.services, savepoint_request, _elsewhere), event.fate)
 
 
 def go_back(world: World, event: Event) -> None:
@@ -84,8 +84,8 @@ def go_back(world: World, event: Event) -> None:
     kept = sorted(row.number for row in world.witness.snapshots.known.values() if row.is_usable)
     if kept:
         fork = FORK if event.verb is Verb.FORK else None
-        wish = Wish(world.airflow.flow.name, str(kept[event.number % len(kept)]), fork)
-        _let(world, lambda: restore(world.services, wish, _elsewhere), event.fate)
+        request = RestoreRequest(world.airflow.flow.name, str(kept[event.number % len(kept)]), fork)
+        _let(world, lambda: restore(world.services, request, _elsewhere), event.fate)
 
 
 def complete_savepoints(world: World) -> None:

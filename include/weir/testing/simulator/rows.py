@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-from weir.formats.manifest import ContentDigest, StateTally
+from weir.formats.manifest import ContentDigest, UpdateDigest
 
 KEYS: Final = (3, 24, 45, 66, 87, 108, 126)
 """There is one key in each of these key groups, which are spread over all 128 of them."""
@@ -102,18 +102,18 @@ def content_of_rows(rows: Rows) -> str:
     return content_from(packed(rows))
 
 
-def tallies_of(rows: Rows, *, has_end: bool) -> tuple[StateTally, ...]:
+def tallies_of(rows: Rows, *, has_end: bool) -> tuple[UpdateDigest, ...]:
     """The tallies of live rows, by last update where they have an end."""
     groups: dict[int, list[int]] = {}
     for key, row in rows.items():
         groups.setdefault(updated_at(row) if has_end else 0, []).append(_hash_of(key, row))
     return tuple(
-        StateTally(updated, len(hashes), _xor(hashes), sum(each & 0xFFFF for each in hashes), 0)
+        UpdateDigest(updated, len(hashes), _xor(hashes), sum(each & 0xFFFF for each in hashes), 0)
         for updated, hashes in sorted(groups.items())
     )
 
 
-def digest_of(tallies: Iterable[StateTally]) -> ContentDigest:
+def digest_of(tallies: Iterable[UpdateDigest]) -> ContentDigest:
     """The digest of all rows that tallies tell of."""
     listed = list(tallies)
     return ContentDigest(
