@@ -13,7 +13,7 @@ from weir.attempts.registration import enter
 from weir.coordination.airflow import Clearer
 from weir.coordination.registered import Gathered, Registered, summary_of
 from weir.coordination.services import Services
-from weir.coordination.values import Adopted, Awaiting, BeginRequest, Begun, Exhausted, InputFiles, NotInRecord
+from weir.coordination.values import Adopted, Awaiting, BeginOutcome, BeginRequest, Begun, InputFiles
 from weir.execution.run_state import AttemptState, RunState
 from weir.ledger.attempts import Origin, attempts_of, end
 from weir.ledger.database.tables import AttemptRow
@@ -26,9 +26,7 @@ from weir.state.assigned import check_states, state_shares
 from weir.state.compactions import present_compactions
 
 
-def begin(
-    services: Services, request: BeginRequest, clearer: Clearer
-) -> Begun | Adopted | Awaiting | Exhausted | NotInRecord:
+def begin(services: Services, request: BeginRequest, clearer: Clearer) -> BeginOutcome:
     """Start a try of a region.
 
     Raises Fenced, ResultUnavailable with all losses of one probe, Misconfigured, QualityFailed, Retryable (also

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from weir.attempts.commit import check_inputs, require_unchanged, written_results
 from weir.coordination.registered import require_newest
 from weir.coordination.services import Services
-from weir.coordination.values import Begun, Judged
+from weir.coordination.values import Begun, Evaluated
 from weir.dataflow.quality import Policy
 from weir.errors import Fault, Internal, Loss, QualityFailed, ResultUnavailable
 from weir.formats.checks import BUILT_IN, CheckReason, CheckReport, ExpectationResult
@@ -38,7 +38,7 @@ _Blamed = Mapping[int, tuple[SuspectedInput, ...]]
 _NOBODY: _Blamed = types.MappingProxyType({})
 
 
-def judge(services: Services, begun: Begun, report: RegionReport) -> Judged:
+def evaluate(services: Services, begun: Begun, report: RegionReport) -> Evaluated:
     """Let the results be committed, or put them in quarantine.
 
     Raises QualityFailed, ResultUnavailable where inputs are distrusted (or were broken when they were read), Conflict
@@ -53,7 +53,7 @@ def judge(services: Services, begun: Begun, report: RegionReport) -> Judged:
         services.ledger.perform(
             begun.run.dataflow.name, lambda session: _enter(session, services, begun, report, (), {}, ())
         )
-    return Judged(report, tuple(described(each, found) for each in report.checks if (found := warnings_of(each))))
+    return Evaluated(report, tuple(described(each, found) for each in report.checks if (found := warnings_of(each))))
 
 
 def _refused(

@@ -45,7 +45,7 @@ class CheckOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckToRun:
-    """A suite that checks the rows of a stage after they are written; digests in `passed` have passed before."""
+    """A suite that checks the rows of a stage after they are written; `passed` are digests that have passed before."""
 
     suite: Suite
     policy: Policy

@@ -20,7 +20,7 @@ from weir.formats.checkpoint import Checkpoint
 from weir.formats.checks import CheckOutcome, CheckReason, CheckReport, ExpectationResult
 from weir.formats.manifest import Manifest, parsed_digest
 from weir.formats.paths import checkpoint_path
-from weir.formats.region_job import RegionJob, RegionReport, RestoredToCheck
+from weir.formats.region_job import CheckJob, RegionReport, RestoredToCheck
 from weir.formats.savepoint import SAVEPOINT
 from weir.formats.suite import Severity
 from weir.integrity.verify import reference
@@ -47,8 +47,8 @@ from weir.store.errors import NotFound
 from weir.store.verification import compare_results
 from weir.topology.regions import PartitionId
 
-Check = Callable[[RegionJob], RegionReport]
-"""Runs a checking job on Spark."""
+Check = Callable[[CheckJob], RegionReport]
+"""Has Spark look at what a job names."""
 
 FILES_AS_RECORDED = "weir_files_as_recorded"
 """The built-in check without Spark: all bytes are as they were written."""

@@ -18,7 +18,7 @@ from weir.dataflow.state import State, StateKind
 from weir.formats.checkpoint import Checkpoint
 from weir.formats.checks import CheckReason, CheckToRun
 from weir.formats.manifest import Manifest, StateTally, parsed_digest
-from weir.formats.region_job import RegionJob, RestoredToCheck, StateToRead
+from weir.formats.region_job import CheckJob, RestoredToCheck, StateToRead
 from weir.ledger.database.tables import RunRow
 from weir.ledger.runs import topology_of
 from weir.quality.suites import read_suite
@@ -140,10 +140,10 @@ def checking_job(
     wanted: Sequence[RestoredToCheck],
     why: CheckReason,
     report: str = "",
-) -> RegionJob:
-    """Return a job that only checks rows; `report` is the path for its report, if not returned to the caller."""
+) -> CheckJob:
+    """Return the job that checks the rows of stored results; `report` is where its report goes, if into the store."""
     at = datetime.fromtimestamp(epoch_seconds(epoch), UTC).isoformat()
-    return RegionJob(
+    return CheckJob(
         attempt=attempt,
         dataflow=dataflow,
         epoch=epoch,
@@ -152,8 +152,6 @@ def checking_job(
         subtask=0,
         store=store.url,
         report=report,
-        stages=(),
-        parameters={},
         to_check=tuple(wanted),
         why=why,
     )

@@ -145,7 +145,7 @@ def failed(found):
     }
 
 
-def test_what_is_right_passes_all_checks(world, spark):
+def test_intact_results_pass_all_checks(world, spark):
     found = drilled(world, spark, None)
     assert (found.is_right, failed(found)) == (True, set())
     history = [each for each in found.checks if each.stage == "history"]
@@ -166,7 +166,7 @@ def test_rows_that_are_not_as_they_were_are_found_although_all_bytes_agree(world
     assert failed(drilled(world, spark, altered(world[1], tmp_path / "altered", change))) == expected
 
 
-def test_committed_results_are_checked_when_somebody_asks(world, spark):
+def test_committed_results_are_checked_on_request(world, spark):
     services, _ = world
     found = check_expectations(services, "flow", lambda job: check_all(job, spark, lambda _line: None))
     assert {(each.stage, each.suite, each.outcome) for each in found.checks} == {

@@ -136,7 +136,7 @@ def failing(report):
     return {each.type.removeprefix("weir_"): each for each in report.results if not each.success}
 
 
-def test_what_was_restored_whole_passes_every_check(spark, written, state) -> None:
+def test_a_partition_restored_whole_passes_every_check(spark, written, state) -> None:
     _, report, numbers = written
     (plain,) = check_restored(spark, numbers, "numbers")
     (keyed,) = check_restored(spark, state, "seen", CheckReason.RESTORE_TEST)
@@ -149,14 +149,14 @@ def test_what_was_restored_whole_passes_every_check(spark, written, state) -> No
     assert [each.type.removeprefix("weir_") for each in keyed.results] == [*checks, *keys]
 
 
-def test_of_a_digest_that_was_made_under_another_rule_nothing_is_said(spark, written) -> None:
+def test_a_digest_of_another_rule_is_not_compared(spark, written) -> None:
     _, _, numbers = written
     (report,) = check_restored(spark, replace(numbers, digest_rule=digest(ignore=["text"])))
     assert failing(report) == {}
     assert "weir_digest_as_recorded" not in {each.type for each in report.results}
 
 
-def test_another_value_and_a_missing_row_are_told_by_digest_and_count(spark, written, tmp_path) -> None:
+def test_another_value_and_a_missing_row_violate_digest_and_count(spark, written, tmp_path) -> None:
     _, _, restored = written
     upper = changed(
         restored.files[0], tmp_path, lambda table: with_column(table, "text", pc.utf8_lpad(table["text"], 3, "0"))
@@ -186,7 +186,7 @@ def test_a_key_in_a_foreign_key_group_is_named(spark, written, tmp_path) -> None
     assert failing(report).keys() == {"keys_in_key_groups"}
 
 
-def test_files_of_another_schema_are_not_looked_at_any_further(spark, written, tmp_path) -> None:
+def test_of_files_of_another_schema_nothing_else_is_checked(spark, written, tmp_path) -> None:
     _, _, restored = written
 
     def as_text(table):

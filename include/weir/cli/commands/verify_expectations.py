@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from weir.coordination.services import Services
-    from weir.formats.region_job import RegionJob, RegionReport
+    from weir.formats.region_job import CheckJob, RegionReport
     from weir.integrity.restore_test import RestoreTestReport
 
-    Check = Callable[[RegionJob], RegionReport]
+    Check = Callable[[CheckJob], RegionReport]
 
 
 NEWEST = "newest"
@@ -74,7 +74,7 @@ def _drills(
     return [run_restore_test(services, name or "", which, open_store, check)]
 
 
-def _checked(remote: str | None, job: RegionJob) -> RegionReport:
+def _checked(remote: str | None, job: CheckJob) -> RegionReport:
     from weir.cli.programs import checked  # noqa: PLC0415
 
     progress = Progress(Console(stderr=True))
