@@ -187,7 +187,7 @@ def test_a_pending_number_of_a_run_that_is_closed_is_given_up_and_its_manifest_g
 def give_up_lost(world, number):
     """The manifest of a checkpoint is lost, and upkeep is killed behind having given it up."""
     world.store.delete(f"ladder/_checkpoints/{number:08d}.json")
-    assert checkpoint_keeping._give_up_lost(world.services, "ladder") == (number,)
+    assert checkpoint_keeping._abandon_lost(world.services, "ladder") == (number,)
 
 
 def test_a_run_whose_lost_checkpoint_was_given_up_is_checkpointed_by_whoever_comes_next(before_the_fifth_closes):
