@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.weir.small_dataflow import World, ladder
 
 from weir.dataflow import Dataflow
 from weir.formats.paths import pointer_folder
@@ -18,9 +17,6 @@ from weir_dev.chaos.report import Struck, costs
 from weir_dev.chaos.verdict import broken_invariants
 
 EPOCH = "20130101T000000Z"
-_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[2] / "weir/conftest.py")
-small = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(small)
 
 
 @pytest.fixture
@@ -28,7 +24,7 @@ def closed():
     """A world whose one run is closed, and the field on it."""
     with fast_folder() as folder:
         (folder / "store").mkdir()
-        world = small.World(folder, small.ladder())
+        world = World(folder, ladder())
         world.run_id = world.airflow.dag_run()
         world.airflow.run_until_quiet()
         stack = SimpleNamespace(store_url=f"file://{folder}/store", ledger_url=f"sqlite:///{folder}/ledger.db")
