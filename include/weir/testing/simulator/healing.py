@@ -16,17 +16,17 @@ from weir.recovery.questions import Question, ask, carry_out_by_hand
 from weir.retention.checkpoints import keep_checkpoints
 from weir.store.published import published
 from weir.testing.fakes.dag import FakeTask
-from weir.testing.simulator.actors import FORK, Chore, complete_savepoints, housekeeper, run_fork
+from weir.testing.simulator.actions import FORK, Chore, collect, complete_savepoints, run_fork, upkeep_process
 from weir.testing.simulator.airflow import Api
 from weir.testing.simulator.engine import Nature
 from weir.testing.simulator.events import Event, Verb
-from weir.testing.simulator.invariants.again import UNKNOWN, contents_of, day_of
+from weir.testing.simulator.history.ledger_view import Partition
 from weir.testing.simulator.invariants.needs import left_over, unknown_files
-from weir.testing.simulator.invariants.sight import Partition
+from weir.testing.simulator.invariants.recomputation import UNKNOWN, contents_of, day_of
 from weir.testing.simulator.invariants.snapshots import unfinished
+from weir.testing.simulator.observer import Broken, require
 from weir.testing.simulator.process import NO_FATE
 from weir.testing.simulator.store import Condition
-from weir.testing.simulator.witness import Broken, require
 from weir.testing.simulator.world import World
 from weir.topology.partitions import PLAIN
 from weir.topology.regions import PartitionId, region_compacted
@@ -69,12 +69,12 @@ def heal(world: World) -> None:
         _run_until_well(world)
     _tell_what_a_person_knows(world)
     _run_until_well(world)
-    require("nothing_is_owed_at_the_end", (row.reason for row in world.witness.sight.owed()))
+    require("nothing_is_owed_at_the_end", (row.reason for row in world.history.ledger.owed()))
     require("all_is_valid_at_the_end", _not_good(world))
     require("what_is_published_is_that_of_a_run_without_faults", _wrong(world))
     if world.scene.keeps_state:
         _keep_checkpoints(world)
-        require("checkpoints_are_complete_at_the_end", unfinished(world.witness))
+        require("checkpoints_are_complete_at_the_end", unfinished(world.history))
         _run_fork(world)
     if world.scene.collects:
         _collect_all(world)
@@ -83,13 +83,13 @@ def heal(world: World) -> None:
 
 def _keep_checkpoints(world: World) -> None:
     """As upkeep does, and a person who lists savepoints."""
-    world.run(housekeeper(world.airflow, Chore.CHECKPOINTS), NO_FATE)
+    world.run(upkeep_process(world.airflow, Chore.CHECKPOINTS), NO_FATE)
     complete_savepoints(world)
 
 
 def _run_fork(world: World) -> None:
     """Two days of the dataflow that began with what another had kept; behind the first it needs nothing of it."""
-    begun = next((row for row in world.witness.restores.known.values() if row.is_fork), None)
+    begun = next((row for row in world.history.restores.known.values() if row.is_fork), None)
     if begun is None or _is_harmed(world, begun.run):
         return  # nobody can make again what a fork began with
     run_fork(world)
@@ -106,32 +106,32 @@ def _run_fork(world: World) -> None:
 
 
 def _is_harmed(world: World, run: str) -> bool:
-    witness = world.witness
-    current = [result for partition, result in witness.sight.current.items() if partition.run == run]
+    history = world.history
+    current = [result for partition, result in history.ledger.current.items() if partition.run == run]
     folders = {each.folder for each in current}
-    folders |= {path.rpartition("/")[0] for each in current for path in witness.files_of(each)}
-    return not folders.isdisjoint(witness.harmed)
+    folders |= {path.rpartition("/")[0] for each in current for path in history.files_of(each)}
+    return not folders.isdisjoint(history.damaged)
 
 
 def _foreign(world: World, begun: str) -> Iterator[str]:
     """What a fork still needs of its origin."""
-    for result in world.witness.sight.current.values():
+    for result in world.history.ledger.current.values():
         if result.run.startswith(f"{FORK}@") and result.run != begun:
-            for path in world.witness.files_of(result):
+            for path in world.history.files_of(result):
                 if not path.startswith(f"{FORK}/"):
                     yield f"{result.partition.id} of {result.run} has {path}"
-    if any(world.witness.restores.known[id_].is_fork for id_ in world.witness.restores.pins):
+    if any(world.history.restores.known[id_].is_fork for id_ in world.history.restores.pins):
         yield "the restore is pinned though a full checkpoint is complete"
 
 
 def _collect_all(world: World) -> None:
     """When all readers are gone, what a policy keeps is left; where room is needed, what is published."""
     world.airflow.wait(QUIET_MINUTES)
-    world.collect(Event(Verb.COLLECT, how="release"))
-    require("nothing_is_left_that_nobody_needs", left_over(world.witness, is_pressed=False))
-    world.collect(Event(Verb.COLLECT, 1, "sweep"))
-    require("nothing_is_left_that_nobody_needs", left_over(world.witness, is_pressed=True))
-    require("all_that_is_left_is_known", unknown_files(world.witness))
+    collect(world, Event(Verb.COLLECT, how="release"))
+    require("nothing_is_left_that_nobody_needs", left_over(world.history, is_pressed=False))
+    collect(world, Event(Verb.COLLECT, 1, "sweep"))
+    require("nothing_is_left_that_nobody_needs", left_over(world.history, is_pressed=True))
+    require("all_that_is_left_is_known", unknown_files(world.history))
 
 
 def _end_faults(world: World) -> None:
@@ -222,13 +222,13 @@ def _tell_what_a_person_knows(world: World) -> None:
     for run in world.runs:
         for task in [each for key, each in world.airflow.tasks.items() if key.run_id == run]:
             names = set(task.key.task_id.split("-"))
-            if names & world.changed or task.key.task_id == CLOSE.name:
+            if names & world.changed_sources or task.key.task_id == CLOSE.name:
                 world.airflow.clear_by_hand(run, task.key.task_id, task.key.map_index)
 
 
 def _not_good(world: World) -> Iterator[str]:
-    for partition in world.witness.sight.current:
-        if not world.witness.sight.is_done(partition):
+    for partition in world.history.ledger.current:
+        if not world.history.ledger.is_done(partition):
             yield f"{partition.id} of {partition.run} is not valid, or lost"
 
 
@@ -238,7 +238,7 @@ def _wrong(world: World) -> Iterator[str]:
     for task in [each for key, each in world.airflow.tasks.items() if key.task_id == CLOSE.name]:
         epoch = epoch_of(world.airflow.request(task).interval[0])
         run = run_key(world.airflow.flow.name, epoch)
-        for sink in world.witness.topology_of(run).sinks:
+        for sink in world.history.topology_of(run).sinks:
             pointer = published(world.store, world.airflow.flow.name, sink, epoch)
             if pointer is None:
                 yield f"{sink} of {epoch} is not published"
@@ -256,13 +256,13 @@ def expected_contents(world: World) -> dict[Partition, str | None]:
     What was restored, and nothing has made anew since, is given.
     """
     found: dict[Partition, str | None] = {}
-    natures, epochs = world.scene.natures, world.witness.epochs
+    natures, epochs = world.scene.natures, world.history.epochs
 
     def own(stage: str) -> object:
         is_moody = natures.get(stage, Nature.FINE) is Nature.MOODY
         return UNKNOWN if is_moody else world.content.get(stage, 0) if stage in world.sources else None
 
-    for run in sorted(world.witness.sight.runs()):
+    for run in sorted(world.history.ledger.runs()):
         topology = epochs.topology_of(run)
         for region in topology.region_ids():
             contents = contents_of(epochs, (run, region), natures, own, found.__getitem__)
@@ -274,7 +274,7 @@ def expected_contents(world: World) -> dict[Partition, str | None]:
 def _restored(world: World, run: str, outputs: Iterable[PartitionId]) -> dict[Partition, str | None]:
     found: dict[Partition, str | None] = {}
     for partition in (Partition(run, each) for each in outputs):
-        result = world.witness.sight.current.get(partition)
-        if result is not None and world.witness.sight.attempts[result.attempt].is_restored:
+        result = world.history.ledger.current.get(partition)
+        if result is not None and world.history.ledger.attempts[result.attempt].is_restored:
             found[partition] = world.engine.made[result.attempt].contents[result.stage]
     return found

@@ -23,11 +23,12 @@ from multiprocessing import get_context
 from random import Random
 from typing import Final
 
+from weir.testing.simulator.actions import apply
 from weir.testing.simulator.dataflows import Scene, gated_scene, random_scene, stateful_scene
 from weir.testing.simulator.events import Event, events_to_text, random_events, with_bad_rows, with_runs
 from weir.testing.simulator.healing import heal
+from weir.testing.simulator.observer import Broken
 from weir.testing.simulator.process import NO_FATE
-from weir.testing.simulator.witness import Broken
 from weir.testing.simulator.world import World
 
 
@@ -67,7 +68,7 @@ def simulate(scene: Scene, events: Sequence[Event]) -> Finding | None:
     world, number = World(scene), None
     try:
         for number, event in enumerate(events):  # noqa: B007 - told where it broke
-            world.carry_out(event)
+            apply(world, event)
         number = None
         heal(world)
     except Broken as broken:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from weir.dataflow.stage import Stage
 from weir.dataflow.state import State, StateKind
 from weir.testing.simulator.engine import Nature, content_of
-from weir.testing.simulator.invariants.epochs import Epochs, Where
-from weir.testing.simulator.invariants.sight import Partition
+from weir.testing.simulator.history.epochs import Epochs, RunRegion
+from weir.testing.simulator.history.history import History
+from weir.testing.simulator.history.ledger_view import Partition
 from weir.testing.simulator.rows import (
     applied,
     changes_of,
@@ -27,29 +28,25 @@ from weir.testing.simulator.rows import (
 from weir.topology.partitions import PreviousInput
 from weir.units import time_from_text
 
-if TYPE_CHECKING:
-    from weir.testing.simulator.witness import Witness
-
-
 Content = Callable[[Partition], str | None]
 """The content of a partition; None where nobody can know it, since it follows from a mood."""
 
 UNKNOWN: Final = object()
 
 
-def made_again(witness: Witness, partition: Partition, own: Mapping[str, object]) -> Mapping[str, str | None]:
+def recomputed(history: History, partition: Partition, own: Mapping[str, object]) -> Mapping[str, str | None]:
     """What the region that makes `partition` gives by stage, from what is current now."""
 
     def content(read: Partition) -> str:
-        current = witness.sight.current[read]
-        return witness.engine.made[current.attempt].contents[current.stage]
+        current = history.ledger.current[read]
+        return history.engine.made[current.attempt].contents[current.stage]
 
-    natures = witness.engine.natures
-    return contents_of(witness.epochs, witness.epochs.producer(partition), natures, lambda stage: own[stage], content)
+    natures = history.engine.natures
+    return contents_of(history.epochs, history.epochs.producer(partition), natures, lambda stage: own[stage], content)
 
 
 def contents_of(
-    epochs: Epochs, where: Where, natures: Mapping[str, Nature], own: Callable[[str], object], content: Content
+    epochs: Epochs, where: RunRegion, natures: Mapping[str, Nature], own: Callable[[str], object], content: Content
 ) -> dict[str, str | None]:
     """What the stages of a region give; `own` is what a stage is made of besides what it reads."""
     found: dict[str, str | None] = {}
@@ -72,7 +69,7 @@ def contents_of(
 
 def _read(
     epochs: Epochs,
-    where: Where,
+    where: RunRegion,
     stage: Stage,
     found: Mapping[str, str | None],
     kept: dict[str, _Kept],

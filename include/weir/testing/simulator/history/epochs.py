@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 from weir.execution.run_state import CLOSE
 from weir.ledger.runs import run_key, topology_of
-from weir.testing.simulator.invariants.sight import Partition
+from weir.testing.simulator.history.ledger_view import Partition
 from weir.topology.regions import PartitionId, RegionId, Topology
 
-Where = tuple[str, RegionId]
+RunRegion = tuple[str, RegionId]
 """A run and its region."""
 
 
@@ -44,7 +44,7 @@ class Epochs:
         row = self._connection.execute("SELECT dataflow, predecessor FROM run WHERE id = ?", (run,)).fetchone()
         return None if row is None or row[1] is None else run_key(*row)
 
-    def inputs_of(self, where: Where) -> Iterator[Partition]:
+    def inputs_of(self, where: RunRegion) -> Iterator[Partition]:
         """What a region needs, of its own run and the one before; the closing task needs all of its own."""
         run, region = where
         topology = self.topology_of(run)
@@ -55,7 +55,7 @@ class Epochs:
             yield from (Partition(run, each) for each in read.partitions)
         yield from self.previous_inputs(where)
 
-    def previous_inputs(self, where: Where) -> Iterator[Partition]:
+    def previous_inputs(self, where: RunRegion) -> Iterator[Partition]:
         """What a region needs of the run before."""
         run, region = where
         if region == CLOSE:
@@ -70,6 +70,6 @@ class Epochs:
         found: tuple[PartitionId, ...] = topology.partitions_of(stage, layout) if topology.writes(stage, layout) else ()
         return [Partition(run, each) for each in found]
 
-    def producer(self, partition: Partition) -> Where:
+    def producer(self, partition: Partition) -> RunRegion:
         """Who writes a partition."""
         return partition.run, self.topology_of(partition.run).producer(partition.id)
