@@ -89,7 +89,7 @@ def test_after_any_faults_on_s3_the_outcome_is_that_of_a_run_without(tmp_path, s
             world.airflow.clear_by_hand(chaos.run, task_id, map_index)
         world.airflow.run_until_quiet()
         assert set(world.airflow.states().values()) == {"success"}
-        assert proxy.struck > 5
+        assert proxy.injected > 5
         world.store = chaos.store
 
     calm = new_world(tmp_path / "calm")

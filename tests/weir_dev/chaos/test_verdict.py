@@ -13,7 +13,7 @@ from weir.formats.paths import pointer_folder
 from weir.ledger.database.tables import AttemptRow, OwedClearRow, PublicationRow, ResultRow
 from weir.testing.fakes.ledgers import fast_folder
 from weir_dev.chaos.field import Field
-from weir_dev.chaos.report import Struck, costs
+from weir_dev.chaos.report import InjectedFault, costs
 from weir_dev.chaos.verdict import broken_invariants
 
 EPOCH = "20130101T000000Z"
@@ -101,7 +101,7 @@ def owe_a_clear(world):
                 created_at=datetime.now(UTC),
             )
         )
-    return "is owed"
+    return "is pending"
 
 
 def publish_another(world):
@@ -155,12 +155,12 @@ def test_what_is_broken_is_named(closed, break_it):
 
 def test_what_runs_again_is_counted_for_the_fault_before_it_and_the_rest_is_spared(closed):
     world, field = closed
-    struck = [Struck("lost", world.airflow.time)]
+    injected = [InjectedFault("lost", world.airflow.time)]
     a_file_of(world, "joined").unlink()
     world.airflow.clear_by_hand(world.run_id, "totals", 0)
     world.airflow.run_until_quiet()
-    struck.append(Struck("nothing", world.airflow.time + timedelta(seconds=1)))
-    first, second = costs(field.ledger, "ladder", struck)
+    injected.append(InjectedFault("nothing", world.airflow.time + timedelta(seconds=1)))
+    first, second = costs(field.ledger, "ladder", injected)
     assert first.again == {"joined": 1, "totals": 2}
     assert first.spared == 7
     assert (second.again, second.spared) == ({}, 9)

@@ -27,7 +27,7 @@ from weir.testing.simulator.airflow import Api, SimulatedAirflow
 from weir.testing.simulator.dataflows import rescaled
 from weir.testing.simulator.events import Event, Verb
 from weir.testing.simulator.observer import require
-from weir.testing.simulator.process import NO_FATE, Fate, Process
+from weir.testing.simulator.process import NO_FAULT, Process, ProcessFault
 from weir.testing.simulator.store import Condition
 from weir.testing.simulator.world import World
 from weir.topology.regions import Topology
@@ -50,13 +50,13 @@ def _step(world: World, event: Event) -> None:
     """Run a task instance in a new process."""
     ready = world.airflow.ready()
     if ready:
-        world.run(world.airflow.launch(ready[event.number % len(ready)]), event.fate)
+        world.run(world.airflow.launch(ready[event.number % len(ready)]), event.fault)
 
 
 def _resume(world: World, event: Event) -> None:
     """Run a suspended process on."""
     if world.suspended:
-        world.run(world.suspended[event.number % len(world.suspended)], event.fate)
+        world.run(world.suspended[event.number % len(world.suspended)], event.fault)
 
 
 def _lose(world: World, event: Event) -> None:
@@ -216,11 +216,11 @@ def collect(world: World, event: Event) -> None:
     """Release results that are no longer needed, or sweep the store."""
     if not world.scene.collects:
         if world.scene.keeps_state:
-            world.run(upkeep_process(world.airflow, Chore.CHECKPOINTS), event.fate)
+            world.run(upkeep_process(world.airflow, Chore.CHECKPOINTS), event.fault)
         return
     if event.how == "dry":
         before = world.ledger.connection.total_changes, set(world.files.data)
-        world.run(upkeep_process(world.airflow, Chore.DRY_SWEEP, is_pressed=bool(event.number % 2)), NO_FATE)
+        world.run(upkeep_process(world.airflow, Chore.DRY_SWEEP, is_pressed=bool(event.number % 2)), NO_FAULT)
         is_same = before == (world.ledger.connection.total_changes, set(world.files.data))
         require("a_dry_sweep_changes_nothing", [] if is_same else ["the ledger or the store has changed"])
         return
@@ -229,7 +229,7 @@ def collect(world: World, event: Event) -> None:
     process = upkeep_process(world.airflow, chore, is_pressed=is_pressed)
     if is_pressed:
         world.pressed.add(process)
-    world.run(process, event.fate)
+    world.run(process, event.fault)
 
 
 def _do(airflow: SimulatedAirflow, chore: Chore, *, is_pressed: bool) -> None:
@@ -277,7 +277,7 @@ def _make_savepoint(world: World, event: Event) -> None:
     kept = sorted(row.number for row in world.history.snapshots.known.values() if row.is_retained)
     if kept:
         asked = Asked(world.airflow.flow.name, kept[event.number % len(kept)])
-        _run_by_hand(world, lambda: create(world.services, asked, _elsewhere), event.fate)
+        _run_by_hand(world, lambda: create(world.services, asked, _elsewhere), event.fault)
 
 
 def _restore(world: World, event: Event) -> None:
@@ -286,14 +286,14 @@ def _restore(world: World, event: Event) -> None:
     if kept:
         fork = FORK if event.verb is Verb.FORK else None
         wish = Wish(world.airflow.flow.name, str(kept[event.number % len(kept)]), fork)
-        _run_by_hand(world, lambda: restore(world.services, wish, _elsewhere), event.fate)
+        _run_by_hand(world, lambda: restore(world.services, wish, _elsewhere), event.fault)
 
 
 def complete_savepoints(world: World) -> None:
     """Complete or abandon the savepoints of processes that were killed, when these are old enough."""
     if any(row.is_savepoint and row.status == "pending" for row in world.history.snapshots.known.values()):
         world.airflow.wait(world.services.life.orphan_age // timedelta(minutes=1))
-        _run_by_hand(world, lambda: tidy(world.services, world.airflow.flow.name, _elsewhere), NO_FATE)
+        _run_by_hand(world, lambda: tidy(world.services, world.airflow.flow.name, _elsewhere), NO_FAULT)
 
 
 def run_fork(world: World) -> None:
@@ -303,8 +303,8 @@ def run_fork(world: World) -> None:
     world.airflow = airflow
 
 
-def _run_by_hand(world: World, do: Callable[[], object], fate: Fate) -> None:
-    world.run(_process(world.airflow, do), fate)
+def _run_by_hand(world: World, do: Callable[[], object], fault: ProcessFault) -> None:
+    world.run(_process(world.airflow, do), fault)
 
 
 def _process(airflow: SimulatedAirflow, do: Callable[[], object]) -> Process:

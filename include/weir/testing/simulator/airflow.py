@@ -95,7 +95,7 @@ class SimulatedAirflow(FakeAirflow):
         self.late: list[tuple[list[ClearItem], str]] = []
         self.process: Process | None = None
         self.started = 0
-        self.lives: dict[str, int] = {}
+        self.incarnations: dict[str, int] = {}
         self.on_answer: Callable[[list[ClearAnswer]], None] = lambda _answers: None
         self.marked: set[TaskKey] = set()
 
@@ -125,7 +125,7 @@ class SimulatedAirflow(FakeAirflow):
         try:
             self._try(process, task, request)
         except Killed:
-            self._come_again(process, task, 0.0)
+            self._retry_later(process, task, 0.0)
 
     def _try(self, process: Process, task: FakeTask, request: BeginRequest) -> None:
         ports = FakeTaskPorts(self, SimulatedCoordinator(self, task.key))
@@ -135,17 +135,17 @@ class SimulatedAirflow(FakeAirflow):
         try:
             run_task(ports, engine, self.flow.name, request)
         except Rescheduled as rescheduled:
-            if self.is_told(task, process):
+            if self.is_heard(task, process):
                 task.state = "up_for_reschedule"
                 task.not_before = self.time + timedelta(seconds=rescheduled.awaiting.seconds)
         except FailedForGood as failed:
-            if self.is_told(task, process):
+            if self.is_heard(task, process):
                 task.fail(str(failed))
         except Exception as error:  # noqa: BLE001 - as Airflow does
             self.require_expected(error)
             self._fail(process, task, ports, request, error)
         else:
-            if self.is_told(task, process):
+            if self.is_heard(task, process):
                 task.state = "success"
 
     def collect(self, runs: Sequence[str] | None, *, is_pressed: bool = False) -> None:
@@ -163,12 +163,12 @@ class SimulatedAirflow(FakeAirflow):
         self, process: Process, task: FakeTask, ports: FakeTaskPorts, request: BeginRequest, error: Exception
     ) -> None:
         if region_compacted(task.key.task_id) is not None:
-            self._come_again(process, task, RETRY_DELAY.total_seconds())
+            self._retry_later(process, task, RETRY_DELAY.total_seconds())
             return
         decision = answer_failure(ports, self.flow.name, request, error, self.strategy)
         if decision.action is not Action.FAIL:
-            self._come_again(process, task, decision.delay_seconds)
-        elif self.is_told(task, process):
+            self._retry_later(process, task, decision.delay_seconds)
+        elif self.is_heard(task, process):
             task.fail(decision.reason)
 
     def require_expected(self, error: Exception) -> None:
@@ -176,11 +176,11 @@ class SimulatedAirflow(FakeAirflow):
         if isinstance(error, Internal) or not isinstance(error, (WeirError, StageFailed)):
             raise Unexpected(f"{type(error).__name__}: {error}") from error
 
-    def _come_again(self, process: Process, task: FakeTask, seconds: float) -> None:
-        if self.is_told(task, process):
+    def _retry_later(self, process: Process, task: FakeTask, seconds: float) -> None:
+        if self.is_heard(task, process):
             self._retry(task, seconds)
 
-    def is_told(self, task: FakeTask, process: Process) -> bool:
+    def is_heard(self, task: FakeTask, process: Process) -> bool:
         """Whether Airflow still listens to `process`."""
         return task.state == "running" and self.owners.get(task.key) is process
 
@@ -188,7 +188,7 @@ class SimulatedAirflow(FakeAirflow):
         """Hear no more of a process; it may go on all the same."""
         for key, owner in list(self.owners.items()):
             if owner is process and self.tasks[key].state == "running":
-                self._come_again(process, self.tasks[key], 0.0)
+                self._retry_later(process, self.tasks[key], 0.0)
                 del self.owners[key]
 
     # The API
@@ -275,10 +275,10 @@ class SimulatedAirflow(FakeAirflow):
             del self.tasks[key]
             self.owners.pop(key, None)
         self.clear_numbers.pop(run_id, None)
-        self.lives[run_id] = self.lives.get(run_id, 0) + 1
+        self.incarnations[run_id] = self.incarnations.get(run_id, 0) + 1
         self._verify_integrity(run_id)
 
     def request(self, task: FakeTask) -> BeginRequest:
         """As Airflow does: no task instance of a run that was made anew has the id of an earlier one."""
         asked = super().request(task)
-        return replace(asked, ti_id=f"ti-{self.lives.get(task.key.run_id, 0)}-{task.try_number}")
+        return replace(asked, ti_id=f"ti-{self.incarnations.get(task.key.run_id, 0)}-{task.try_number}")

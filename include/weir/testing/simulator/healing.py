@@ -25,7 +25,7 @@ from weir.testing.simulator.invariants.needs import left_over, unknown_files
 from weir.testing.simulator.invariants.recomputation import UNKNOWN, contents_of, day_of
 from weir.testing.simulator.invariants.snapshots import unfinished
 from weir.testing.simulator.observer import Broken, require
-from weir.testing.simulator.process import NO_FATE
+from weir.testing.simulator.process import NO_FAULT
 from weir.testing.simulator.store import Condition
 from weir.testing.simulator.world import World
 from weir.topology.partitions import PLAIN
@@ -65,7 +65,7 @@ def heal(world: World) -> None:
     _end_faults(world)
     _run_until_well(world)
     while world.suspended:  # zombies, that nobody listens to any more
-        world.run(world.suspended[0], NO_FATE)
+        world.run(world.suspended[0], NO_FAULT)
         _run_until_well(world)
     _tell_what_a_person_knows(world)
     _run_until_well(world)
@@ -83,7 +83,7 @@ def heal(world: World) -> None:
 
 def _keep_checkpoints(world: World) -> None:
     """As upkeep does, and a person who lists savepoints."""
-    world.run(upkeep_process(world.airflow, Chore.CHECKPOINTS), NO_FATE)
+    world.run(upkeep_process(world.airflow, Chore.CHECKPOINTS), NO_FAULT)
     complete_savepoints(world)
 
 
@@ -141,7 +141,7 @@ def _end_faults(world: World) -> None:
             world.content[stage] = abs(content) + 1
     world.airflow.deliver()
     for process in [each for each in world.suspended if each in world.airflow.owners.values()]:
-        world.run(process, NO_FATE)
+        world.run(process, NO_FAULT)
 
 
 def _run_until_well(world: World) -> None:
@@ -197,7 +197,7 @@ def _run_until_quiet(world: World) -> None:
             ready = world.airflow.ready()
         if not ready or (waits > MOST_WAITS and _is_waited_for(world)):
             return
-        world.run(world.airflow.launch(ready[0]), NO_FATE)
+        world.run(world.airflow.launch(ready[0]), NO_FAULT)
         waits = waits + 1 if ready[0].state == "up_for_reschedule" else 0
     raise Broken("all_heals_in_the_end", f"no end after {MOST_TRIES} tries: {world.airflow.states()}")
 

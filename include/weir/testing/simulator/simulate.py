@@ -28,7 +28,7 @@ from weir.testing.simulator.dataflows import Scene, gated_scene, random_scene, s
 from weir.testing.simulator.events import Event, events_to_text, random_events, with_bad_rows, with_runs
 from weir.testing.simulator.healing import heal
 from weir.testing.simulator.observer import Broken
-from weir.testing.simulator.process import NO_FATE
+from weir.testing.simulator.process import NO_FAULT
 from weir.testing.simulator.world import World
 
 
@@ -121,7 +121,7 @@ def _chunks(seeds: Iterable[int]) -> Iterator[tuple[int, ...]]:
 
 
 def _simulated(seeds: tuple[int, ...], shares: Shares) -> tuple[int, list[Found]]:
-    gc.set_threshold(100_000, 20, 100)  # a simulation makes much that lives as long as it does
+    gc.set_threshold(100_000, 20, 100)  # a simulation makes much that incarnations as long as it does
     findings = []
     for seed in seeds:
         finding = simulate(*scene_and_events(seed, shares))
@@ -174,10 +174,10 @@ def _simplified(events: tuple[Event, ...], breaks: Breaks) -> tuple[Event, ...]:
 
 
 def _simpler(event: Event) -> Iterator[Event]:
-    if event.fate != NO_FATE:
+    if event.fault != NO_FAULT:
         yield Event(event.verb, event.number, event.how)
     if event.number:
-        yield Event(event.verb, 0, event.how, event.fate)
+        yield Event(event.verb, 0, event.how, event.fault)
 
 
 def report_of(seed: int, finding: Finding, *, shrink: bool = True, shares: Shares = USUAL) -> str:

@@ -20,7 +20,7 @@ from weir.testing.simulator.engine import SimulatedEngine
 from weir.testing.simulator.history.history import History
 from weir.testing.simulator.ledger import SimulatedLedger
 from weir.testing.simulator.observer import Broken, Observer
-from weir.testing.simulator.process import Fate, Process
+from weir.testing.simulator.process import Process, ProcessFault
 from weir.testing.simulator.store import Condition, MemoryFiles
 from weir.topology.regions import Topology
 
@@ -65,7 +65,7 @@ class World:
         """By path, the content of a lost or damaged file before the damage."""
         self._process: Process | None = None
 
-    def run(self, process: Process, fate: Fate) -> None:
+    def run(self, process: Process, fault: ProcessFault) -> None:
         """Run a process until it ends or is suspended. Raises Broken."""
         self._process = self.airflow.process = process
         if self.files.condition is Condition.FULL:
@@ -74,7 +74,7 @@ class World:
         if process in self.suspended:
             self.suspended.remove(process)
         try:
-            process.run(fate)
+            process.run(fault)
         except Unexpected as error:
             raise Broken("only_known_errors_are_raised", str(error)) from error
         finally:
