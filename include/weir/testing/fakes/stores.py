@@ -1,8 +1,6 @@
-"""Stores that count and stores that fail, for tests of Weir and of pipelines.
+"""Stores that count, that fail, and that have no exclusive create, for tests of Weir and of pipelines.
 
-Invariant: both do exactly what the store behind them does, but for what they were told to count or to fail.
-
-A store without an exclusive create, for tests of what relies on one. Invariant: it does all else as it should.
+Invariant: apart from that they do what the wrapped store does.
 """
 
 from __future__ import annotations

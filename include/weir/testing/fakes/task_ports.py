@@ -1,7 +1,7 @@
-"""What a task of the fake Airflow supplies to the drivers of `weir.attempts`.
+"""The ports that a task of the fake Airflow supplies to the drivers of `weir.attempts`.
 
-Invariant: the drivers are those of the plugin; nothing here says in which order a task takes its steps, or what follows
-from an error.
+Invariant: the drivers are those of the plugin; the order of a task's steps and the handling of errors are
+not decided here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from weir.topology.regions import region_compacted
 
 
 class Rescheduled(Exception):
-    """The task is to run again, as the same try, when it has waited."""
+    """The task is rescheduled: it runs again later, as the same try."""
 
     def __init__(self, awaiting: Awaiting) -> None:
         self.awaiting = awaiting

@@ -1,6 +1,6 @@
 """An Airflow whose processes overlap, whose API goes away, and whose users clear, mark and delete.
 
-Invariant: what a process says counts for Airflow only while its try is the one that runs.
+Invariant: Airflow heeds a process only while it runs the current try.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Api(Enum):
     UP = "up"
     AWAY = "away"
     ANSWERS = "answers"
-    """It does what it is asked, and its answers are lost."""
+    """It carries out requests, and its answers are lost."""
     SLOW = "slow"
-    """Who asks gives up waiting; later it is done all the same."""
+    """Requests time out, and are carried out later."""
 
 
 class Unexpected(BaseException):
@@ -48,7 +48,7 @@ class Unexpected(BaseException):
 
 
 class SimulatedCoordinator(TaskCoordinator):
-    """The coordinator for one task: what the drivers only log is looked at, too."""
+    """The coordinator for one task; errors that the drivers only log are checked, too."""
 
     def __init__(self, airflow: SimulatedAirflow, key: TaskKey) -> None:
         super().__init__(airflow, key)
@@ -149,7 +149,7 @@ class SimulatedAirflow(FakeAirflow):
                 task.state = "success"
 
     def collect(self, runs: Sequence[str] | None, *, is_pressed: bool = False) -> None:
-        """As an operator does: where it fails, whoever comes by does it."""
+        """Release results, as an operator does; where it fails, any later process does it."""
         if not self.collects:
             return
         try:
@@ -172,7 +172,7 @@ class SimulatedAirflow(FakeAirflow):
             task.fail(decision.reason)
 
     def require_expected(self, error: Exception) -> None:
-        """Raise Unexpected for what must never be raised."""
+        """Raise Unexpected if `error` must never be raised."""
         if isinstance(error, Internal) or not isinstance(error, (WeirError, StageFailed)):
             raise Unexpected(f"{type(error).__name__}: {error}") from error
 
@@ -181,11 +181,11 @@ class SimulatedAirflow(FakeAirflow):
             self._retry(task, seconds)
 
     def is_heard(self, task: FakeTask, process: Process) -> bool:
-        """Whether Airflow still listens to `process`."""
+        """Report whether `process` runs the current try of `task`."""
         return task.state == "running" and self.owners.get(task.key) is process
 
     def lose(self, process: Process) -> None:
-        """Hear no more of a process; it may go on all the same."""
+        """Take the try of a process for failed, as after missed heartbeats; the process may run on."""
         for key, owner in list(self.owners.items()):
             if owner is process and self.tasks[key].state == "running":
                 self._retry_later(process, self.tasks[key], 0.0)
@@ -224,7 +224,7 @@ class SimulatedAirflow(FakeAirflow):
             raise Retryable("Airflow's answer is lost")
 
     def deliver(self) -> None:
-        """Do what a slow API was asked to do."""
+        """Carry out the requests that a slow API has taken."""
         late, self.late = self.late, []
         for wanted, note in late:
             self._clear_now(wanted, note)
@@ -245,12 +245,12 @@ class SimulatedAirflow(FakeAirflow):
     # A person
 
     def mark(self, task: FakeTask, state: str) -> None:
-        """Mark a task instance; its process, if there is one, is not heard any more."""
+        """Mark a task instance; Airflow heeds its process no more."""
         task.state, task.not_before = state, None
         self.marked.add(task.key)
 
     def clear_with_downstream(self, task: FakeTask) -> None:
-        """Clear a task instance and all behind it, as the UI does if nobody says otherwise."""
+        """Clear a task instance and its downstream, as the UI does by default."""
         names, run = {task.key.task_id}, [each for each in self.tasks.values() if each.key.run_id == task.key.run_id]
         for _ in run:
             names |= {each.key.task_id for each in run if each.upstream & names}
@@ -270,7 +270,7 @@ class SimulatedAirflow(FakeAirflow):
             self.require_expected(error)
 
     def recreate(self, run_id: str) -> None:
-        """Delete a DagRun, and make it anew."""
+        """Delete a DagRun, and create it again."""
         for key in [key for key in self.tasks if key.run_id == run_id]:
             del self.tasks[key]
             self.owners.pop(key, None)
@@ -279,6 +279,6 @@ class SimulatedAirflow(FakeAirflow):
         self._verify_integrity(run_id)
 
     def request(self, task: FakeTask) -> BeginRequest:
-        """As Airflow does: no task instance of a run that was made anew has the id of an earlier one."""
+        """Build a request; no task instance of a recreated run has the id of an earlier one."""
         asked = super().request(task)
         return replace(asked, ti_id=f"ti-{self.incarnations.get(task.key.run_id, 0)}-{task.try_number}")

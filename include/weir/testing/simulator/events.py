@@ -1,6 +1,6 @@
-"""What happens in a simulation, as data that can be printed, read back, and left out.
+"""The events of a simulation, as data that can be printed, read back, and left out.
 
-Invariant: an event says all that it needs; carried out in another world it does what comes nearest to it.
+Invariant: an event is self-contained; in another world it does the nearest thing that is possible.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from weir.testing.simulator.process import NO_FAULT, FaultKind, ProcessFault
 
 
 class Verb(Enum):
-    """What happens; `number` says to whom, counted around among those that there are."""
+    """The kind of an event; its `number` selects the target among those that there are, modulo their count."""
 
     STEP = "step"
     """A task instance that may run is run by a new process."""
     RESUME = "resume"
-    """A suspended process goes on."""
+    """A suspended process is resumed."""
     LOSE = "lose"
     """Airflow hears no more of a suspended process, and takes the try for failed."""
     WAIT = "wait"
@@ -30,7 +30,7 @@ class Verb(Enum):
     DEPLOY = "deploy"
     """The DAG file changes: a region has one subtask more in runs that begin from now on."""
     RECREATE = "recreate"
-    """A DagRun is deleted, and made anew under its name."""
+    """A DagRun is deleted, and created again under its name."""
     CLEAR = "clear"
     """A person clears one task instance."""
     CLEAR_DOWN = "clear-with-downstream"
@@ -40,24 +40,24 @@ class Verb(Enum):
     FAIL = "mark-failed"
     SKIP = "mark-skipped"
     UPKEEP = "upkeep"
-    """Somebody comes by and carries out what is owed."""
+    """Upkeep delivers pending clears."""
     AIRFLOW = "airflow"
     """Airflow's API is `up`, is `away`, loses its `answers`, or is `slow`."""
     DELIVER = "deliver"
-    """What a slow API was asked to do happens now."""
+    """The requests that a slow API has taken are carried out."""
     STORE = "store"
     """The store is `up`, is `away`, `full`, or `unmounted`."""
     DAMAGE = "damage"
     """A result is damaged: its `folder` is gone, its `manifest`, a `bit` is turned, or it is `cut`."""
     RESTORE = "restore"
-    """What was gone or damaged is as it was."""
+    """The damage of a file is undone."""
     CHANGE = "change"
-    """The world changes: a source would read something else now."""
+    """A source reads other rows from now on."""
     SPOIL = "spoil"
-    """A source reads bad rows from now on, until the world changes again."""
+    """A source reads bad rows from now on, until its rows change again."""
     COLLECT = "collect"
-    """Upkeep releases what nobody needs, or what policies keep where room is needed; it may sweep the store, too; or it
-    only says what it would do."""
+    """Upkeep releases results that are not needed, or those that policies keep where space is needed; it may sweep the
+    store, too; or it only plans that (dry)."""
     READ = "read"
     """A notebook claims a result to read it; the claim is not renewed."""
     LEAVE = "leave"
@@ -65,9 +65,9 @@ class Verb(Enum):
     SAVEPOINT = "savepoint"
     """A person makes a savepoint of a checkpoint."""
     GO_BACK = "go-back"
-    """A person lets the dataflow go on from a checkpoint or a savepoint."""
+    """A person restores the dataflow from a checkpoint or a savepoint."""
     FORK = "fork"
-    """A person lets another dataflow begin with one; it runs when all has healed."""
+    """A person begins a fork from one; it runs when all has recovered."""
 
 
 HOWS: Final = {

@@ -1,6 +1,6 @@
-"""What can be seen of a ledger, read without the code that is tested.
+"""A view of the ledger's tables, read without the tested code.
 
-Invariant: it tells what is in the tables at one instant, and what has come since the last look.
+Invariant: it is what the tables hold at one instant, and what has changed since the last refresh.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Attempt(NamedTuple):
 
     @property
     def is_restored(self) -> bool:
-        """Whether it is nobody's: what it has made is what a checkpoint or savepoint had."""
+        """Report whether it is synthetic: its results are those of a checkpoint or savepoint."""
         return self.origin == "restored"
 
     @property
@@ -75,7 +75,7 @@ class Read(NamedTuple):
 
 
 class Clear(NamedTuple):
-    """An owed clear."""
+    """A pending or delivered clear."""
 
     id: int
     run: str
@@ -107,7 +107,7 @@ class Failover(NamedTuple):
     plan: str
 
     def steps(self) -> list[dict[str, Any]]:
-        """What the plan says of each region."""
+        """Return the plan's steps, one for each region."""
         found: list[dict[str, Any]] = json.loads(self.plan)["steps"]
         return found
 
@@ -130,7 +130,7 @@ class Closed(NamedTuple):
 
 
 class LedgerView:
-    """The ledger as it was at the last look; the names that begin with `new` hold what came with it."""
+    """The ledger at the last refresh; the names that begin with `new` hold the changes since the one before."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -143,7 +143,7 @@ class LedgerView:
         self.clears: dict[int, Clear] = {}
         self.first_seen: dict[str, int] = {}
         self.committed_in: dict[str, int] = {}
-        """By attempt, the look at which it was seen to have committed."""
+        """By attempt, the refresh at which it was first seen committed."""
         self.failovers: dict[int, Failover] = {}
         self.leases: dict[int, Lease] = {}
         self._forget_news()
@@ -163,7 +163,7 @@ class LedgerView:
         self.results_changed = False
 
     def refresh(self) -> bool:
-        """Read what has changed; whether anything has."""
+        """Read the tables if they have changed; report whether they have."""
         if self._connection.total_changes == self._changes:
             return False
         self._changes = self._connection.total_changes
@@ -201,7 +201,7 @@ class LedgerView:
     def _read_others(self) -> None:
         clears = {row.id: row for row in map(Clear._make, self._rows(Clear, "owed_clear"))}
         self.new_clears = [row for row in clears.values() if row.id not in self.clears]
-        self.newly_settled = [row for row in self.owed() if clears.get(row.id, row).settled_at is not None]
+        self.newly_settled = [row for row in self.pending_clears() if clears.get(row.id, row).settled_at is not None]
         self.clears = clears
         last = max(self.failovers, default=0)
         self.new_failovers = list(map(Failover._make, self._rows(Failover, "failover", f"WHERE id > {last}")))
@@ -226,10 +226,10 @@ class LedgerView:
             for subtask, read, digest in json.loads(members):
                 yield Read(Partition(run, PartitionId(stage, subtask, layout)), read, digest)
 
-    # What follows from it
+    # Derived from the tables
 
     def is_valid(self, partition: Partition) -> bool:
-        """Whether the current result has the right content: all that it was made from is valid, and has the digest."""
+        """Report whether all inputs of the current result are valid, and have the digests that it read."""
         if partition not in self._valid:
             self._valid[partition] = False  # a result that was made from itself is not
             result = self.current.get(partition)
@@ -241,17 +241,17 @@ class LedgerView:
         return self._valid[partition]
 
     def holds(self, read: Read) -> bool:
-        """Whether what was read is valid now, and the same."""
+        """Report whether an input is valid now, and the same."""
         found = self.current.get(read.partition)
         return found is not None and found.digest == read.digest and self.is_valid(read.partition)
 
     def is_good(self, partition: Partition) -> bool:
-        """Whether the current result is valid, and there as far as the ledger knows."""
+        """Report whether the current result is valid, and finished as far as the ledger knows."""
         found = self.current.get(partition)
         return found is not None and found.state == "finished" and self.is_valid(partition)
 
     def is_done(self, partition: Partition) -> bool:
-        """Whether the current result is valid, and there or released: nobody has needed its bytes any more."""
+        """Report whether the current result is valid, and finished or released."""
         found = self.current.get(partition)
         return found is not None and found.state in ("finished", "released") and self.is_valid(partition)
 
@@ -276,7 +276,7 @@ class LedgerView:
         return max(tries, key=lambda row: row.try_number, default=None)
 
     def is_running(self, run: str, region: RegionId) -> bool:
-        """Whether an attempt of a region has not ended, or a clear will bring one."""
+        """Report whether an attempt of a region is running, or a pending clear will start one."""
         tries = [row for row in self.attempts.values() if row.run_region == (run, region)]
         newest = max(tries, key=lambda row: row.try_number, default=None)
         if newest is not None and newest.state in ("running", "waiting", "retrying"):
@@ -290,9 +290,9 @@ class LedgerView:
         return {row.run_region for row in self.attempts.values() if row.try_number > 0}
 
     def leased(self) -> set[str]:
-        """The folders that somebody has a claim on."""
+        """Return the folders of results with a read lease."""
         return {self.results[row.result].folder for row in self.leases.values()}
 
-    def owed(self) -> list[Clear]:
-        """The clears that Airflow has not been seen to follow."""
+    def pending_clears(self) -> list[Clear]:
+        """Return the clears that are not delivered yet."""
         return [row for row in self.clears.values() if row.settled_at is None]

@@ -12,25 +12,25 @@ GRACE: Final = timedelta(hours=1)
 
 
 class Publications:
-    """What readers of published data may see: each pointer that is there, and since when."""
+    """The pointers that readers of published data may see, and since when."""
 
     def __init__(self) -> None:
         self._there: dict[str, tuple[Pointer, datetime]] = {}
 
     def add(self, path: str, pointer: Pointer, now: datetime) -> None:
-        """A pointer is there."""
+        """Note a new pointer."""
         self._there[path] = pointer, now
 
     def remove(self, path: str) -> None:
-        """It is not, any more."""
+        """Note that a pointer is deleted."""
         self._there.pop(path, None)
 
     def holds(self, folder: str) -> bool:
-        """Whether a pointer names a folder."""
+        """Report whether a pointer names a folder."""
         return any(folder == part.folder for pointer, _ in self._there.values() for part in pointer.partitions)
 
     def may_be_read(self, path: str, now: datetime) -> bool:
-        """Whether a pointer is the newest of its epoch, or was within the last hour."""
+        """Report whether a pointer is the newest of its epoch, or was within the last hour."""
         if path not in self._there:
             return False
         mine, _ = self._there[path]

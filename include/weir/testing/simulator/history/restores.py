@@ -14,7 +14,7 @@ from weir.testing.simulator.history.snapshots import Part, Snapshot, Snapshots, 
 
 
 class Restore(NamedTuple):
-    """What the ledger knows of a restore."""
+    """A restore, as the ledger has it."""
 
     id: int
     dataflow: str
@@ -27,26 +27,26 @@ class Restore(NamedTuple):
 
     @property
     def run(self) -> str:
-        """The run at whose end the dataflow goes on."""
+        """The run at whose end the dataflow continues."""
         return run_key(self.dataflow, self.epoch)
 
     @property
     def is_fork(self) -> bool:
-        """Whether another dataflow began with it."""
+        """Report whether another dataflow began with it."""
         return self.mode == "fork"
 
 
 class Restores:
-    """The restores of one simulation, and what each has restored."""
+    """The restores of one simulation, and the partitions that they pin."""
 
     def __init__(self) -> None:
         self.known: dict[int, Restore] = {}
         self.new: list[Restore] = []
         self.pins: dict[int, frozenset[Partition]] = {}
-        """What has to stay: no checkpoint behind it can do without."""
+        """By restore, the partitions that must be kept: no later checkpoint is complete without them."""
 
     def update(self, view: LedgerView, snapshots: Snapshots, made: dict[str, Made]) -> None:
-        """Note what was restored, by whom it was made, and which checkpoints stand behind it."""
+        """Note new restores, the attempts that made their results, and the checkpoints that unpin them."""
         rows = {row.id: row for row in view.rows(Restore, "restore")}
         self.new = [row for row in rows.values() if row.id not in self.known]
         self.known = rows
@@ -57,29 +57,29 @@ class Restores:
             self.pins = {id_: kept for id_, kept in self.pins.items() if not _follows(snapshots, done, rows[id_])}
 
     def why_kept(self, result: Result) -> str | None:
-        """Which restore still needs a result."""
+        """Return which restore still needs a result."""
         for id_, kept in self.pins.items():
             if result.is_current and result.partition in kept:
-                return f"it was restored in lineage {self.known[id_].lineage}, and no checkpoint behind it is complete"
+                return f"it was restored in lineage {self.known[id_].lineage}, and no later checkpoint is complete"
         return None
 
     def began_with(self, run: str) -> bool:
-        """Whether a fork began with the end of a run, which nobody has computed."""
+        """Report whether a fork began with the end of a run, which no attempt has computed."""
         return any(row.is_fork and row.run == run for row in self.known.values())
 
     def lineage_of(self, dataflow: str) -> int:
-        """The lineage in which attempts of a dataflow may commit, if it was ever restored."""
+        """Return the lineage in which attempts of a dataflow may commit; 0 if it was never restored."""
         return max((row.lineage for row in self.known.values() if row.dataflow == dataflow), default=0)
 
 
 def restored_parts(snapshots: Snapshots, row: Restore) -> list[Part]:
-    """What a restore restores, as partitions of the run at whose end the dataflow goes on."""
+    """Return the restored parts, as partitions of the run at whose end the dataflow continues."""
     written = snapshots.written[row.origin, row.number]
     return [part._replace(partition=Partition(row.run, part.partition.id)) for part in parts_of(written)]
 
 
 def _note_made(view: LedgerView, snapshots: Snapshots, made: dict[str, Made], row: Restore) -> None:
-    """Who is nobody has made what those had made who were copied."""
+    """Note that the synthetic attempts have made what the copied attempts had made."""
     for part in restored_parts(snapshots, row):
         found = view.current.get(part.partition)
         whose = None if found is None else view.attempts[found.attempt]
@@ -89,7 +89,7 @@ def _note_made(view: LedgerView, snapshots: Snapshots, made: dict[str, Made], ro
 
 
 def _follows(snapshots: Snapshots, done: Snapshot, row: Restore) -> bool:
-    """Whether a checkpoint goes on from a restore, and consists of the dataflow's own files."""
+    """Report whether a checkpoint is later than a restore, and consists of the dataflow's own files."""
     if done.is_savepoint or done.dataflow != row.dataflow or done.epoch <= row.epoch:
         return False
     return all(path.startswith(f"{row.dataflow}/") for path in snapshots.written[done.key].files)

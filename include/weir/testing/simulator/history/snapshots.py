@@ -21,7 +21,7 @@ Key = tuple[str, int]
 
 
 class Snapshot(NamedTuple):
-    """What the ledger knows of a checkpoint or savepoint; `folder` is where a savepoint is, as a URL."""
+    """A checkpoint or savepoint, as the ledger has it; `folder` is the URL of a savepoint."""
 
     number: int
     dataflow: str
@@ -36,23 +36,23 @@ class Snapshot(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """Whose it is, and its number."""
+        """Its dataflow, and its number."""
         return self.dataflow, self.number
 
     @property
     def is_savepoint(self) -> bool:
-        """Whether its files are its own."""
+        """Report whether it is a savepoint, which has files of its own."""
         return self.folder != ""
 
     @property
     def is_retained(self) -> bool:
-        """Whether it is complete, and nobody has said that it may go; no savepoint counts."""
+        """Report whether it is a complete checkpoint that is neither subsumed nor deleted."""
         is_complete = self.status == "completed" and self.subsumed_at is None and self.deleted_at is None
         return is_complete and not self.is_savepoint
 
     @property
     def is_usable(self) -> bool:
-        """Whether a dataflow may go on from it."""
+        """Report whether a dataflow may be restored from it."""
         return self.is_retained or (self.is_savepoint and self.status == "completed" and self.deleted_at is None)
 
 
@@ -64,10 +64,10 @@ class Snapshots:
         self.newly_completed: list[Snapshot] = []
         self.written: dict[Key, Checkpoint] = {}
         self.completed: set[str] = set()
-        """The runs that have had one, retained or not."""
+        """The runs that have had a checkpoint, retained or not."""
 
     def update(self, rows: list[Snapshot]) -> None:
-        """Note what has changed."""
+        """Take the rows of the ledger, and note those newly completed."""
         before, self.known = self.known, {row.key: row for row in rows}
         self.newly_completed = [
             row
@@ -77,25 +77,25 @@ class Snapshots:
         self.completed |= {row.run for row in self.newly_completed}
 
     def wrote(self, path: str, data: bytes) -> None:
-        """A file is there, perhaps the manifest of a checkpoint or savepoint, complete or not."""
+        """Note a new file, if it is the manifest of a checkpoint or savepoint, complete or not."""
         folder, _, name = path.rpartition("/")
         if name == SAVEPOINT or folder == checkpoints_folder(path.partition("/")[0]):
             found = checkpoint_from_json(data)
             self.written[found.dataflow, found.number] = found
 
     def retained(self) -> Iterator[Checkpoint]:
-        """Those from which anybody may go on, as they were written."""
+        """Yield the manifests of all retained checkpoints, as they were written."""
         return (self.written[row.key] for row in self.known.values() if row.is_retained)
 
     def why_needed(self, result: Result) -> str | None:
-        """Which retained checkpoint is of a result; others may name files of it, whatever becomes of the result."""
+        """Return which retained checkpoint is of a result; others may name files of it."""
         for each in self.retained():
             if any((part.partition, part.attempt) == (result.partition, result.attempt) for part in parts_of(each)):
                 return f"checkpoint {each.number} is of it"
         return None
 
     def why_kept(self, path: str) -> str | None:
-        """Which retained checkpoint or complete savepoint a file belongs to."""
+        """Return which retained checkpoint or complete savepoint a file belongs to."""
         for row in self.known.values():
             if row.is_savepoint and row.is_usable and f"{URL}/{path}".startswith(f"{row.folder}/"):
                 return f"it is of savepoint {row.number}"
@@ -109,7 +109,7 @@ class Snapshots:
 
 
 class Part(NamedTuple):
-    """What a checkpoint has of one partition, and who made it."""
+    """One partition of a checkpoint, and the attempt that made it."""
 
     partition: Partition
     attempt: str
@@ -118,7 +118,7 @@ class Part(NamedTuple):
 
 
 def parts_of(written: Checkpoint) -> Iterator[Part]:
-    """What a checkpoint consists of, by the partitions of its run."""
+    """Yield the parts of a checkpoint, as partitions of its run."""
     for kept in written.states:
         for part in kept.partitions:
             yield Part(

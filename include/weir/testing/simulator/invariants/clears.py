@@ -1,6 +1,6 @@
-"""What must hold of owed clears (DESIGN 9, invariants 3 and 7).
+"""Invariants of pending clears (DESIGN 9, invariants 3 and 7).
 
-Invariant: whether Airflow followed is worked out here from what the fake Airflow answered, not from what was recorded.
+Invariant: whether Airflow followed is worked out here from what the fake Airflow answered, not from the ledger.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ NOTHING_TO_CLEAR: Final = (MISSING, "removed", "skipped")
 AT_REST: Final = (*NOTHING_TO_CLEAR, "success", "failed", "upstream_failed")
 
 
-def a_commit_owes_what_follows_from_it(history: History) -> Iterator[str]:
+def a_commit_records_the_clears_that_follow_from_it(history: History) -> Iterator[str]:
     """In its own transaction: the clear of each finished consumer that had read something else."""
     ledger = history.ledger
     if history.strategy is FailoverStrategy.INDIVIDUAL:
         return
     for row in ledger.new_commits:
-        owed = {each.run_region for each in ledger.owed()}
+        owed = {each.run_region for each in ledger.pending_clears()}
         for run, consumer in _consumers(history, row):
             read = _read_something_else(history, row, run, consumer)
             if read is not None and (run, consumer) not in owed:
@@ -57,7 +57,7 @@ def _read_something_else(history: History, row: Attempt, run: str, consumer: Reg
 
 
 def _made_by(history: History, run: str, consumer: RegionId) -> str:
-    """The attempt that made what a region has now."""
+    """Return the attempt that made the current results of a region."""
     if consumer == CLOSE:
         committed = history.ledger.committed(run, CLOSE)
         return "" if committed is None else committed.id
@@ -66,16 +66,16 @@ def _made_by(history: History, run: str, consumer: RegionId) -> str:
 
 
 def a_clear_is_settled_when_airflow_has_followed(history: History) -> Iterator[str]:
-    """Not before Airflow said that it has cleared, or that a try which does what is owed has begun or is to come."""
+    """A clear is delivered only after Airflow has cleared, or a later try has begun or will begin."""
     for clear in history.ledger.newly_settled:
         if clear.run_id in history.recreated:
-            continue  # what was owed of the DagRun before is dropped
+            continue  # the pending clears of the DagRun before are dropped
         if any(row.is_restored and row.run_region == clear.run_region for row in history.ledger.new_commits):
-            continue  # it would have made anew what is restored
+            continue  # it would have recomputed what is restored
         answers = history.answers.get((clear.run_id, clear.task_id, clear.map_index), ())
         if not any(_follows(history, clear, answer) for answer in answers):
-            told = ", ".join(f"{each.state} at try {each.try_number}" for each in answers) or "nothing"
-            yield f"the clear of {clear.region}[{clear.subtask}] after try {clear.expected_try} is settled: {told}"
+            answered = ", ".join(f"{each.state} at try {each.try_number}" for each in answers) or "nothing"
+            yield f"the clear of {clear.region}[{clear.subtask}] after try {clear.expected_try} is settled: {answered}"
 
 
 def _follows(history: History, clear: Clear, answer: ClearAnswer) -> bool:

@@ -1,4 +1,4 @@
-"""What must hold where rows are checked: bad ones stay behind the gate, and nobody is distrusted without a cause.
+"""Invariants of quality gates: no bad rows pass, and no input is suspected without a cause.
 
 Invariant: whether rows are bad is seen in what was put into them, not in what was found.
 """
@@ -21,7 +21,7 @@ QUARANTINED: Final = "quarantined"
 
 
 def nothing_bad_passes_a_gate(history: History) -> Iterator[str]:
-    """What has committed has no bad rows in any stage that is always checked."""
+    """A committed attempt has no bad rows in any stage that is always checked."""
     for row in history.ledger.new_commits:
         for stage in _gated(history, row.run, row.run_region[1]):
             if not row.is_restored and _always_refuses(stage) and _made_bad(history, row.id, stage):
@@ -29,7 +29,7 @@ def nothing_bad_passes_a_gate(history: History) -> Iterator[str]:
 
 
 def what_is_in_quarantine_is_bad(history: History) -> Iterator[str]:
-    """Nobody refuses good rows; and what is refused is never current."""
+    """No good rows are refused, and no refused result is current."""
     for result in history.ledger.new_results:
         if result.state != QUARANTINED:
             continue
@@ -40,23 +40,23 @@ def what_is_in_quarantine_is_bad(history: History) -> Iterator[str]:
             yield f"{result.partition.id} of {result.attempt} was refused, and nothing of its region is bad"
 
 
-def who_is_distrusted_is_blamed(history: History) -> Iterator[str]:
-    """Only what was read by somebody whose rows are refused in the same transaction, and who blames an input."""
+def only_suspected_inputs_are_quarantined(history: History) -> Iterator[str]:
+    """Only inputs of regions whose rows are refused in the same transaction, and whose gates suspect these inputs."""
     ledger = history.ledger
     refused = {ledger.attempts[each.attempt].run_region for each in ledger.new_results if each.state == QUARANTINED}
     read = {
         partition
         for where in refused
         for partition in history.epochs.inputs_of(where)
-        if partition.id.stage in _blamed(history, *where)
+        if partition.id.stage in _suspected(history, *where)
     }
     for result in ledger.newly_suspected:
         if result.partition not in read:
-            yield f"{result.partition.id} of {result.attempt} is distrusted, and nobody blames it"
+            yield f"{result.partition.id} of {result.attempt} is suspected, and no gate suspects it"
 
 
 def is_refused(history: History, where: RunRegion) -> bool:
-    """Whether a gate has refused what a region's newest try has made, for good."""
+    """Report whether a gate has finally refused the results of a region's newest try."""
     newest = history.ledger.newest(*where)
     if newest is None or newest.state != "failed":
         return False
@@ -75,8 +75,8 @@ def _always_refuses(stage: Stage) -> bool:
     return any(gate.when is When.ALWAYS and gate.policy is not Policy.WARN for gate in stage.gates)
 
 
-def _blamed(history: History, run: str, region: RegionId) -> set[str]:
-    """The stages whose results the gates of a region blame; an input in the same plan stands for all that it reads."""
+def _suspected(history: History, run: str, region: RegionId) -> set[str]:
+    """Return the stages whose results the gates of a region suspect; for an input in the same plan, all that it reads."""
     flow = history.topology_of(run).dataflow
     found: set[str] = set()
     for stage in _gated(history, run, region):

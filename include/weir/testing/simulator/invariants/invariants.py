@@ -1,4 +1,4 @@
-"""DESIGN 9's invariants, as functions over what can be seen of a simulation.
+"""DESIGN 9's invariants, as functions over the history of a simulation.
 
 Invariant: each function yields what breaks it, as text, and changes nothing.
 """
@@ -14,19 +14,19 @@ from weir.testing.simulator.history.history import History
 from weir.testing.simulator.history.ledger_view import Clear, Partition, Read, Result
 from weir.testing.simulator.invariants.clears import (
     a_clear_is_settled_when_airflow_has_followed,
-    a_commit_owes_what_follows_from_it,
+    a_commit_records_the_clears_that_follow_from_it,
 )
 from weir.testing.simulator.invariants.gates import (
     nothing_bad_passes_a_gate,
+    only_suspected_inputs_are_quarantined,
     what_is_in_quarantine_is_bad,
-    who_is_distrusted_is_blamed,
 )
-from weir.testing.simulator.invariants.needs import what_is_released_is_needed_by_nobody
+from weir.testing.simulator.invariants.needs import no_needed_result_is_released
 from weir.testing.simulator.invariants.plans import a_plan_names_what_must_run_again, what_is_spared_is_not_cleared
 from weir.testing.simulator.invariants.recomputation import recomputed
 from weir.testing.simulator.invariants.restores import (
     a_restore_is_what_was_kept,
-    nobody_commits_who_began_before_a_restore,
+    no_attempt_from_before_a_restore_commits,
     what_was_restored_stays_pinned,
 )
 from weir.testing.simulator.invariants.snapshots import a_checkpoint_is_what_is_current
@@ -50,7 +50,7 @@ def a_fenced_attempt_changes_nothing(history: History) -> Iterator[str]:
     ledger = history.ledger
     for row in ledger.new_commits:
         if row.is_restored:
-            continue  # it is nobody's, and fences all others
+            continue  # it is synthetic, and fences all others
         newer = [
             each.id
             for each in ledger.attempts.values()
@@ -80,7 +80,7 @@ def results_of_a_region_are_of_one_attempt(history: History) -> Iterator[str]:
 
 
 def a_commit_has_read_nothing_damaged(history: History) -> Iterator[str]:
-    """Invariant 3: what was found damaged before the commit is not trusted."""
+    """Invariant 3: no commit has read a result that was found damaged before."""
     ledger = history.ledger
     for row in ledger.new_commits:
         read = {(each.partition, each.attempt): each for each in ledger.reads[row.id]}
@@ -102,15 +102,15 @@ def a_commit_was_made_from_what_is_current(history: History) -> Iterator[str]:
 
 
 def what_is_called_lost_was_harmed(history: History) -> Iterator[str]:
-    """Invariant 5: what a store that is away, or an answer that is out of date, seems to miss is not made again."""
+    """Invariant 5: a result that only seems lost, as the store is away or an answer is outdated, is not recomputed."""
     for result in history.ledger.newly_lost:
         folders = {result.folder, *(path.rpartition("/")[0] for path in history.files_of(result))}
         if result.fault != "stale" and not folders & history.damaged:
             yield f"{_shown(result)} is called lost ({result.fault}), and nothing has happened to it"
 
 
-def nobody_reads_what_is_not_finished_and_valid(history: History) -> Iterator[str]:
-    """Invariant 3: what a begin claims to read is so at that instant."""
+def only_finished_and_valid_inputs_are_read(history: History) -> Iterator[str]:
+    """Invariant 3: the inputs that a begin leases are finished and valid at that instant."""
     ledger = history.ledger
     for lease in ledger.new_leases:
         result = ledger.results[lease.result]
@@ -122,7 +122,7 @@ def nobody_reads_what_is_not_finished_and_valid(history: History) -> Iterator[st
 
 
 def a_valid_result_is_what_its_inputs_give(history: History) -> Iterator[str]:
-    """Invariants 1 and 3: computed again from what is current now, it is the same."""
+    """Invariants 1 and 3: recomputed from the current inputs, a valid result is the same."""
     ledger = history.ledger
     if not ledger.results_changed:
         return
@@ -139,7 +139,7 @@ def _again(history: History, partition: Partition, result: Result) -> str | None
 
 
 def a_clear_has_a_cause(history: History) -> Iterator[str]:
-    """Invariant 5: what need not run again is not cleared."""
+    """Invariant 5: a region that need not run again is not cleared."""
     for clear in history.ledger.new_clears:
         if clear.failover is None and not _reads_something_else(history, clear):
             yield f"{clear.region}[{clear.subtask}] is to be cleared after try {clear.expected_try}: {clear.reason}"
@@ -152,7 +152,7 @@ def _reads_something_else(history: History, clear: Clear) -> bool:
     run, region = clear.run_region
     committed = ledger.committed(run, region)
     reads = () if committed is None else ledger.reads[committed.id]
-    # The closing task runs again, too, where the very files that it had published are gone.
+    # The closing task runs again, too, where the files that it had published are gone.
     return any(_differs(history, read, is_same_wanted=region == CLOSE) for read in reads)
 
 
@@ -172,23 +172,23 @@ def _shown(result: Result | None) -> str:
 AFTER_EACH_TRANSACTION: Final[tuple[Callable[[History], Iterator[str]], ...]] = (
     nothing_bad_passes_a_gate,
     what_is_in_quarantine_is_bad,
-    who_is_distrusted_is_blamed,
+    only_suspected_inputs_are_quarantined,
     one_attempt_a_try_becomes_current,
     a_fenced_attempt_changes_nothing,
     results_of_a_region_are_of_one_attempt,
     a_commit_was_made_from_what_is_current,
     a_commit_has_read_nothing_damaged,
-    nobody_reads_what_is_not_finished_and_valid,
+    only_finished_and_valid_inputs_are_read,
     what_is_called_lost_was_harmed,
     a_valid_result_is_what_its_inputs_give,
     a_clear_has_a_cause,
-    a_commit_owes_what_follows_from_it,
+    a_commit_records_the_clears_that_follow_from_it,
     a_clear_is_settled_when_airflow_has_followed,
     a_plan_names_what_must_run_again,
     what_is_spared_is_not_cleared,
-    what_is_released_is_needed_by_nobody,
+    no_needed_result_is_released,
     a_checkpoint_is_what_is_current,
     a_restore_is_what_was_kept,
-    nobody_commits_who_began_before_a_restore,
+    no_attempt_from_before_a_restore_commits,
     what_was_restored_stays_pinned,
 )

@@ -1,6 +1,6 @@
-"""Who needs a result, worked out from the ledger's tables and the store's pointers (DESIGN 9, invariant 4).
+"""The consumers and policies that need a result, by the ledger's tables and the store's pointers (DESIGN 9, invariant 4).
 
-Invariant: nothing here asks the code that releases. What a policy keeps is told apart from what somebody needs.
+Invariant: nothing here asks the code that releases. Needs of consumers and retention policies are distinguished.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ USUAL_KEEP_FAILED: Final = "14 days"
 COMMITTED: Final = ("committed", "adopted")
 
 
-def what_is_released_is_needed_by_nobody(history: History) -> Iterator[str]:
-    """Invariant 4, at the instant at which a result is given up; and a policy keeps what it says."""
+def no_needed_result_is_released(history: History) -> Iterator[str]:
+    """Invariant 4, at the instant of a release; and retention policies are followed."""
     for result in history.ledger.newly_released:
         if history.is_state(result):
             why = _why_state_needed(history, result)
@@ -37,14 +37,14 @@ def what_is_released_is_needed_by_nobody(history: History) -> Iterator[str]:
 
 
 def _why_state_needed(history: History, result: Result) -> str | None:
-    """Who goes on from a state: policies say nothing of it, and its files are another matter."""
+    """Return which run or snapshot still needs a result of keyed state; no policy applies to it."""
     kept = reader_of(history, result) or history.snapshots.why_needed(result) or history.restores.why_kept(result)
     if kept is not None or not result.is_current or history.restores.began_with(result.run):
         return kept
     runs = history.ledger.runs()
     following = [run for run in runs if history.epochs.previous_of(run) == result.run and runs[run].closed_at is None]
     if following:
-        return f"{following[0]} goes on from it, and is not closed"
+        return f"{following[0]} reads its state, and is not closed"
     epoch, dataflow = epoch_of_run(result.run), dataflow_of(result.run)
     if not any(each.epoch > epoch and each.dataflow == dataflow for each in history.snapshots.retained()):
         return "no later epoch has a checkpoint"
@@ -52,20 +52,20 @@ def _why_state_needed(history: History, result: Result) -> str | None:
 
 
 def left_over(history: History, *, is_pressed: bool) -> Iterator[str]:
-    """What is still there though nobody needs it, and no policy keeps it."""
+    """Yield the results that are not released though no consumer needs them and no policy keeps them."""
     for result in history.ledger.results.values():
         of = f"{result.partition.id} of {result.attempt} in {result.run}"
         why = why_needed(history, result) or (None if is_pressed else why_kept(history, result))
         if result.state == "finished" and why is None:
             yield f"{of} is not released"
-        # A person may have brought back what was harmed.
+        # Damage may have been undone.
         is_there = f"{result.folder}/part-0.bin" in history.files and result.folder not in history.damaged
         if result.state == "released" and is_there:
             yield f"{of} is released, and its bytes are there"
 
 
 def unknown_files(history: History) -> Iterator[str]:
-    """Data files that are of no result that is there or may come back."""
+    """Yield data files of no result that is there or may come back."""
     there = {result.folder for result in history.ledger.results.values() if result.state in ("finished", "lost")}
     for path in history.files:
         folder, _, name = path.rpartition("/")
@@ -74,11 +74,11 @@ def unknown_files(history: History) -> Iterator[str]:
 
 
 def is_in_use(history: History, path: str) -> str | None:
-    """Why a file must not be deleted now."""
+    """Return why a file must not be deleted now."""
     folder, _, name = path.rpartition("/")
     attempt = history.ledger.attempts.get(folder.rpartition("/")[2])
     if attempt is not None and attempt.state in ("running", "waiting") and not _is_silent(history, attempt):
-        return f"{attempt.id} is at work"
+        return f"{attempt.id} is running"
     if history.published.holds(folder) or history.published.may_be_read(path, history.now()):
         return "it is published"
     why = history.snapshots.why_kept(path) or _whose_state(history, path)
@@ -97,7 +97,7 @@ def is_in_use(history: History, path: str) -> str | None:
 
 
 def _whose_state(history: History, path: str) -> str | None:
-    """Which keyed state a file is of, that is there or may come back, or that somebody reads."""
+    """Return the result of keyed state, there or read, that a file belongs to."""
     for result in history.ledger.results.values():
         files = history.files_of(result)
         if path not in files or path.rpartition("/")[0] == result.folder:
@@ -111,7 +111,7 @@ def _whose_state(history: History, path: str) -> str | None:
 
 
 def why_needed(history: History, result: Result) -> str | None:
-    """Who needs a result now."""
+    """Return what needs a result now."""
     reader = reader_of(history, result)
     if reader is not None:
         return f"{reader} reads it"
@@ -125,19 +125,19 @@ def why_needed(history: History, result: Result) -> str | None:
     consumers = history.topology_of(result.run).consumers(result.partition.id)
     waiting = next((each for each in consumers if _may_need(history, result, each)), None)
     if waiting is not None:
-        return f"{waiting} has not done with it"
+        return f"{waiting} may still read it"
     return None if consumers else "its run is not over"
 
 
 def reader_of(history: History, result: Result) -> str | None:
-    """Who has a claim on a result now."""
+    """Return the holder of a read lease on a result."""
     now = as_text(history.now())
     claims = (row for row in history.ledger.leases.values() if row.result == result.id and row.expires_at > now)
     return next((row.holder for row in claims), None)
 
 
 def why_kept(history: History, result: Result) -> str | None:
-    """Which policy keeps a current result that nobody needs."""
+    """Return the policy that keeps a current result which no consumer needs."""
     if not result.is_current or _is_given_up(history, result.run):
         return None
     keep, runs = Keep.from_text(history.flow.keep or USUAL_KEEP), history.ledger.runs()
@@ -154,7 +154,7 @@ def why_kept(history: History, result: Result) -> str | None:
 
 
 def _may_need(history: History, result: Result, consumer: RegionId) -> bool:
-    """Whether a consumer is at work, has to run, or has been made from something else."""
+    """Report whether a consumer is running, has to run, or was made from another input."""
     ledger, run = history.ledger, result.run
     newest = ledger.newest(run, consumer)
     if newest is None or newest.state not in COMMITTED or ledger.is_running(run, consumer):
@@ -168,7 +168,7 @@ def _may_need(history: History, result: Result, consumer: RegionId) -> bool:
 
 
 def _is_over(history: History, run: str) -> bool:
-    """Whether the closing task has seen all that is current, or nothing else has come of an hour; nobody is at work."""
+    """Report whether nothing is running, and the closing task has read all that is current or an hour has passed."""
     ledger = history.ledger
     regions = [*history.topology_of(run).region_ids(), CLOSE]
     closing = ledger.committed(run, CLOSE)
@@ -194,7 +194,7 @@ def _is_given_up(history: History, run: str) -> bool:
 
 
 def _is_silent(history: History, attempt: Attempt) -> bool:
-    """Whether nobody has heard of an attempt for as long as a failed run is kept."""
+    """Report whether an attempt began longer ago than failed runs are kept, and reads nothing."""
     limit = _keep_failed(history)
     now = as_text(history.now())
     is_reading = any(row.holder == attempt.id and row.expires_at > now for row in history.ledger.leases.values())
@@ -206,5 +206,5 @@ def _keep_failed(history: History) -> timedelta | None:
 
 
 def as_text(at: datetime) -> str:
-    """A time as the ledger's tables hold it."""
+    """Return a time as the ledger's tables hold it."""
     return f"{at:%Y-%m-%d %H:%M:%S.%f}"

@@ -1,6 +1,6 @@
-"""What must hold of recovery plans (DESIGN 9, invariant 5).
+"""Invariants of recovery plans (DESIGN 9, invariant 5).
 
-Invariant: what must run again is worked out here from the ledger's tables, not by the code that plans.
+Invariant: the regions that must run again are derived from the ledger's tables, not by the code that plans.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOSS: Final = ("loss", HELD_BACK, BY_HAND)
 
 
 def a_plan_names_what_must_run_again(history: History) -> Iterator[str]:
-    """All that must run again is in the plan, or at work; nothing else is to run again."""
+    """All that must run again is in the plan, or running; nothing else is to run again."""
     ledger = history.ledger
     for failover in ledger.new_failovers:
         kinds = {_where(step): step["kind"] for step in failover.steps()}
@@ -37,10 +37,10 @@ def a_plan_names_what_must_run_again(history: History) -> Iterator[str]:
                 yield f"{_named(where)} must run again, but the plan of failover {failover.id} says {kinds.get(where)}"
         for where, kind in kinds.items():
             if kind == JOINED and not ledger.is_running(*where) and not _is_yet_to_come(history, failover, where):
-                yield f"failover {failover.id} joins the work of {_named(where)}, where nobody is at work"
+                yield f"failover {failover.id} joins {_named(where)}, which is not running"
         failed = failover.run, RegionId(failover.region, failover.subtask)
         allowed = missed.keys() | _following(history, failover, {failed, *rerun}) | _given_up(history, failover)
-        # What has failed is believed, though what it missed may be back by now.
+        # A failed attempt is believed, though the input that it missed may be back.
         allowed |= _lost_to(history, {failed, *rerun} if failover.region else rerun)
         for where in rerun - allowed:
             yield f"the plan of failover {failover.id} re-runs {_named(where)}, which need not"
@@ -52,12 +52,12 @@ def what_is_spared_is_not_cleared(history: History) -> Iterator[str]:
     ledger = history.ledger
     for failover in ledger.new_failovers:
         wanted = {_where(step) for step in failover.steps() if step["kind"] == RERUN}
-        owed = {row.run_region for row in ledger.owed()}
+        owed = {row.run_region for row in ledger.pending_clears()}
         own = {row.run_region for row in ledger.new_clears if row.failover == failover.id}
         is_done = not own if failover.kind == HELD_BACK else own <= wanted <= owed
         if not is_done:
             said, found = ([_named(each) for each in sorted(some)] for some in (wanted, owed))
-            yield f"failover {failover.id} is to re-run {said}, and owes the clears of {found}"
+            yield f"failover {failover.id} is to re-run {said}, and the pending clears are of {found}"
 
 
 def _where(step: dict[str, Any]) -> RunRegion:
@@ -70,17 +70,17 @@ def _named(where: RunRegion) -> str:
 
 
 def _is_yet_to_come(history: History, failover: Failover, where: RunRegion) -> bool:
-    """Whether a region is one of an earlier run, that Airflow has yet to start, or whose rows a gate has refused."""
+    """Report whether a region of an earlier run has yet to start, or a gate has refused its rows."""
     is_to_come = where not in history.ledger.regions() or is_refused(history, where)
     return where[0] < failover.run and is_to_come
 
 
 def _missed(history: History, failover: Failover, kinds: dict[RunRegion, str]) -> dict[RunRegion, None]:
-    """The producers of what is not there or not valid, and theirs; a region at work finds out itself."""
+    """Return the producers of lost and invalid inputs, and theirs; a running region detects its own losses."""
     ledger = history.ledger
     failed = failover.run, RegionId(failover.region, failover.subtask) if failover.region else CLOSE
     found: dict[RunRegion, None] = {}
-    # What a person carries out runs again what has failed for good, too: that misses what was released.
+    # A plan that a person applies re-runs finally failed regions, too: they miss released inputs.
     open_regions = [failed, *_given_up(history, failover)]
     while open_regions:
         where = open_regions.pop()
@@ -105,13 +105,13 @@ def _missed(history: History, failover: Failover, kinds: dict[RunRegion, str]) -
 
 
 def _has_served(history: History, where: RunRegion, partition: Partition) -> bool:
-    """To the closing task, and to the run as a whole, what was released is not missing."""
+    """Report whether a released result is not missing: the closing task does not read it."""
     sinks = history.topology_of(partition.run).sinks
     return where[1] == CLOSE and partition.id.stage not in sinks and history.ledger.is_done(partition)
 
 
 def _lost_to(history: History, rerun: set[RunRegion]) -> set[RunRegion]:
-    """The producers of what is recorded as lost and what a region reads that runs again."""
+    """Return the producers of inputs recorded as lost, of the regions that run again."""
     current = history.ledger.current
     return {
         history.epochs.producer(partition)
@@ -122,7 +122,7 @@ def _lost_to(history: History, rerun: set[RunRegion]) -> set[RunRegion]:
 
 
 def _is_to_begin(history: History, failover: Failover, partition: Partition) -> bool:
-    """Whether a person asks before the producer has begun, and none of its readers has begun without it."""
+    """Report whether a person asks before the producer and its consumers have begun."""
     known, (run, producer) = history.ledger.regions(), history.epochs.producer(partition)
     begun = [producer, *history.topology_of(run).consumers(partition.id), CLOSE]
     is_asked = failover.kind == BY_HAND and run == failover.run
@@ -130,7 +130,7 @@ def _is_to_begin(history: History, failover: Failover, partition: Partition) -> 
 
 
 def _is_suspended(history: History, partition: Partition) -> bool:
-    """Whether a result is there, and is right again if what is at work comes out as it was."""
+    """Report whether a result is there, and is valid again if running regions give the same as before."""
     ledger = history.ledger
     result = ledger.current.get(partition)
     if result is None or result.state != "finished" or ledger.is_running(*history.epochs.producer(partition)):
@@ -149,7 +149,7 @@ def _waits(history: History, ledger: LedgerView, partition: Partition) -> bool:
 
 
 def _following(history: History, failover: Failover, rerun: set[RunRegion]) -> set[RunRegion]:
-    """What may run again with `rerun`, by what the dataflow says."""
+    """Return the regions that may run again with `rerun`, as the dataflow declares."""
     if history.strategy is FailoverStrategy.INDIVIDUAL:
         return set()
     found = {(failover.run, CLOSE)} if failover.kind in LOSS else set()
@@ -165,7 +165,7 @@ def _following(history: History, failover: Failover, rerun: set[RunRegion]) -> s
 
 
 def _given_up(history: History, failover: Failover) -> set[RunRegion]:
-    """What a person has carried out runs again what has failed for good, too."""
+    """Return the finally failed regions: a plan that a person applies re-runs them, too."""
     if failover.kind != BY_HAND:
         return set()
     rows = history.ledger.attempts.values()
@@ -173,7 +173,7 @@ def _given_up(history: History, failover: Failover) -> set[RunRegion]:
 
 
 def _restarting(history: History, producer: RunRegion) -> Iterator[RunRegion]:
-    """The consumers that always restart with a region, also those of the next epoch."""
+    """Yield the consumers that always restart with a region, also those of the next epoch."""
     run, region = producer
     topology = history.topology_of(run)
     always = [each for each in topology.outputs(region) if history.restarts_consumers(each.stage)]
@@ -191,7 +191,7 @@ def _restarting(history: History, producer: RunRegion) -> Iterator[RunRegion]:
 def _left_out(
     history: History, failover: Failover, kinds: dict[RunRegion, str], rerun: set[RunRegion]
 ) -> Iterator[str]:
-    """What always restarts, and the plan does not say so; what follows in later runs is decided there."""
+    """Yield the regions that always restart and that the plan leaves out; later runs decide for themselves."""
     if history.strategy is FailoverStrategy.INDIVIDUAL:
         return
     ledger = history.ledger

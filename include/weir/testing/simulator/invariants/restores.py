@@ -1,4 +1,4 @@
-"""What must hold where a dataflow continues from a checkpoint or savepoint (DESIGN 8, and 9's invariants 2, 4 and 7).
+"""Invariants of a dataflow that continues from a checkpoint or savepoint (DESIGN 8, and 9's invariants 2, 4 and 7).
 
 Invariant: what is restored is what those attempts had made that the checkpoint names. From then on it is given, as what
 a source reads is: what the next epoch makes of it is computed again like everything else.
@@ -13,7 +13,7 @@ from weir.testing.simulator.history.restores import restored_parts
 
 
 def a_restore_is_what_was_kept(history: History) -> Iterator[str]:
-    """In its transaction all becomes current that the checkpoint has, valid; and nobody goes on who began before."""
+    """In its transaction all results of the checkpoint become current and valid, and running attempts are fenced."""
     ledger = history.ledger
     for row in history.restores.new:
         kept = history.snapshots.known.get((row.origin, row.number))
@@ -25,11 +25,11 @@ def a_restore_is_what_was_kept(history: History) -> Iterator[str]:
                 yield f"{part.partition.id} of {row.run} is not restored as {part.attempt} had made it: it is {found}"
         for attempt in ledger.attempts.values():
             if attempt.state == "running" and attempt.run.startswith(f"{row.dataflow}@"):
-                yield f"{attempt.id} goes on though {row.run} was restored"
+                yield f"{attempt.id} is running though {row.run} was restored"
 
 
-def nobody_commits_who_began_before_a_restore(history: History) -> Iterator[str]:
-    """Invariant 2: what they have made may be of other state."""
+def no_attempt_from_before_a_restore_commits(history: History) -> Iterator[str]:
+    """Invariant 2: its results may be of other state."""
     for row in history.ledger.new_commits:
         lineage = history.restores.lineage_of(row.run.partition("@")[0])
         if row.lineage < lineage:
@@ -37,7 +37,7 @@ def nobody_commits_who_began_before_a_restore(history: History) -> Iterator[str]
 
 
 def what_was_restored_stays_pinned(history: History) -> Iterator[str]:
-    """Invariant 4: until a checkpoint behind it consists of the dataflow's own files."""
+    """Invariant 4: until a later checkpoint consists of the dataflow's own files."""
     restores = history.restores
     for row in restores.known.values():
         if row.unpinned_at is not None and row.id in restores.pins:

@@ -1,4 +1,4 @@
-"""What must hold of checkpoints (DESIGN 8, and 9's invariants 4 and 7)."""
+"""Invariants of checkpoints (DESIGN 8, and 9's invariants 4 and 7)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weir.testing.simulator.store import URL
 
 
 def a_checkpoint_is_what_is_current(history: History) -> Iterator[str]:
-    """When it completes, it has all that the next epoch goes on from; and that of the epoch before is complete."""
+    """A completed checkpoint has all that the next epoch reads; and that of the epoch before is complete."""
     for row in history.snapshots.newly_completed:
         written = history.snapshots.written.get(row.key)
         if row.is_savepoint:
@@ -35,7 +35,7 @@ def a_checkpoint_is_what_is_current(history: History) -> Iterator[str]:
 
 
 def _missing(history: History, row: Snapshot, written: Checkpoint | None) -> Iterator[str]:
-    """What a savepoint lacks that is complete: it needs nothing else."""
+    """Yield the files that a complete savepoint lacks."""
     for _, _, _, files in () if written is None else parts_of(written):
         for path in files:
             if f"{row.folder.removeprefix(f'{URL}/')}/{path}" not in history.files:
@@ -50,7 +50,7 @@ def _is_there(history: History, result: Result, files: tuple[str, ...]) -> bool:
 
 
 def unfinished(history: History) -> Iterator[str]:
-    """What is not in order when all is well: each run's newest checkpoint is its state, and nothing is half done."""
+    """Yield snapshots that are not finished when all has recovered, or whose content is not current."""
     snapshots, ledger = history.snapshots, history.ledger
     newest = {row.run: row for row in sorted(snapshots.known.values()) if row.is_retained}
     for row in snapshots.known.values():
@@ -67,7 +67,7 @@ def unfinished(history: History) -> Iterator[str]:
     for run, row in newest.items():
         for partition, attempt, _, files in parts_of(snapshots.written[row.key]):
             found = ledger.current[partition]
-            # One that came out as it was, without a file of its own, is what the checkpoint has.
+            # A recomputed result with the same files is what the checkpoint has.
             is_same = found.attempt == attempt or set(files) == set(history.files_of(found))
             if not is_same or not _is_there(history, found, files):
                 yield f"checkpoint {row.number} of {run} has {partition.id} of {attempt}; {found.attempt} is current"
