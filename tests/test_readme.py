@@ -53,7 +53,10 @@ def task_instances(names):
     found = []
     for task_id, first, last in re.findall(r"([\w-]+)(?:\[(\d+)(?:\.\.(\d+))?\])?", names):
         indexes = range(int(first), int(last or first) + 1) if first else [-1]
-        found += [TaskInstance(task_id=task_id, map_index=index, run_id="run", state="success", try_number=1, note="") for index in indexes]
+        found += [
+            TaskInstance(task_id=task_id, map_index=index, run_id="run", state="success", try_number=1, note="")
+            for index in indexes
+        ]
     return found
 
 
@@ -74,7 +77,9 @@ def test_the_picture_is_what_the_demo_prints():
     reasons = {one: why for names, why in (again | spared).items() for one in task_instances(names)}
     tries = {one: (1, 1 + EXPECTED_TRIES[str(one)]) for one in reasons if str(one) in EXPECTED_TRIES}
     consumers = (f"{CONSUMER}[0]", f"{CONSUMER}[1]")
-    lost = LostPartition(name=f"{LOST} by {LOST_KEY}", folder="folder", rows=519, bytes=11833, consumers=consumers, held_results=14)
+    lost = LostPartition(
+        name=f"{LOST} by {LOST_KEY}", folder="folder", rows=519, bytes=11833, consumers=consumers, held_results=14
+    )
     console = Console(file=StringIO(), width=120)
     print_found(console, DAMAGED_DAY, lost, len(reasons) * len(DAYS), [])
     print_lost(console, DAMAGED_DAY, lost, 2)

@@ -31,11 +31,11 @@ from sqlalchemy.orm import Session
 from weir.coordination.services import Services, attempt_folder
 from weir.coordination.values import Action, FailureDecision, TaskKey
 from weir.errors import Conflict, DiskFull, Fault, ResultUnavailable, Retryable, WeirError
-from weir.execution.failure_class import FailureClass, classify, hopeless_cause
+from weir.execution.failure_class import FailureClass, cause_of, classify, hopeless_cause
 from weir.execution.labels import built_in_labels
 from weir.execution.run_state import CLOSE, AttemptState
-from weir.formats.manifest import COPY, COPY_NAME
-from weir.formats.paths import MANIFEST
+from weir.formats.manifest import COPY_NAME
+from weir.formats.paths import COPY, MANIFEST
 from weir.ledger.attempts import LIVE, Origin, attempts_of, end, failures_since_clear, newest_attempts
 from weir.ledger.database.tables import AttemptRow, FailoverRow, RunRow
 from weir.ledger.leases import drop_leases
@@ -179,7 +179,8 @@ def book(
     row = session.get(AttemptRow, attempt)
     if row is None or row.state not in LIVE:
         return already_ended(row)
-    end(row, AttemptState.RETRYING, services.now(), failure=failure, error=f"{type(error).__name__}: {error}")
+    message, cause = f"{type(error).__name__}: {error}", cause_of(error)
+    end(row, AttemptState.RETRYING, services.now(), failure=failure, cause=cause, error=message)
     row.labels = built_in_labels(failure, error)
     drop_leases(session, attempt)
     decision = _decide(session, services, row, failure, error, strategy)

@@ -206,7 +206,7 @@ def reads_of_job(
     return tuple(
         InputRead(
             argument=f"{read.stage}.{read.argument}",
-            run=each.run or state.run,
+            run=each.run_id(state.run),
             stage=each.stage,
             subtask=each.subtask,
             layout=each.layout,

@@ -10,6 +10,7 @@ from enum import Enum
 
 from weir.dataflow.state import State
 from weir.formats.manifest import DataFile, StateFile, StateTally
+from weir.topology.ids import AttemptId, Digest, Epoch, RunId
 from weir.topology.partitions import Layout
 
 
@@ -38,8 +39,8 @@ class StatePartition:
 
     subtask: int
     key_groups: tuple[int, int]
-    attempt: str
-    digest: str
+    attempt: AttemptId
+    digest: Digest
     rows: int
     tallies: tuple[StateTally, ...]
     files: tuple[StateFile, ...]
@@ -71,10 +72,10 @@ class ResultInFlight:
     stage: str
     subtask: int
     layout: str
-    attempt: str
+    attempt: AttemptId
     folder: str
     manifest_sha256: str
-    digest: str
+    digest: Digest
     files: tuple[DataFile, ...]
 
 
@@ -90,10 +91,10 @@ class Checkpoint:
     dataflow: str
     number: int
     kind: SnapshotKind
-    epoch: str
-    run: str
+    epoch: Epoch
+    run: RunId
     lineage: int
-    attempt: str
+    attempt: AttemptId
     states: tuple[KeyedSnapshot, ...]
     results: tuple[ResultInFlight, ...]
     pinned: dict[str, object]

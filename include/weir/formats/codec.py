@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, NewType, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from weir.errors import Misconfigured
 from weir.formats.checkpoint import Checkpoint
@@ -209,6 +209,8 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         return _dataclass(cast("type[Any]", hint), value, where)
     if isinstance(hint, type) and issubclass(hint, Enum):
         return _member(hint, value, where)
+    if isinstance(hint, NewType):
+        return _value(hint.__supertype__, value, where)
     origin = get_origin(hint)
     if origin is not None:
         return _CONTAINERS[origin](get_args(hint), value, where)

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from weir.formats.checks import GateResult, Outcome
+from weir.topology.ids import AttemptId, Digest, Epoch, RunId
 from weir.topology.regions import PartitionId
 
 RULE = ":rule-"
@@ -132,7 +133,7 @@ class StateFile:
 
     folder: str
     file: DataFile
-    epoch: str
+    epoch: Epoch
     key_groups: tuple[int, int]
 
     @property
@@ -173,12 +174,12 @@ class InputRead:
     """One input partition that a result was made from, with the digest that was read."""
 
     argument: str
-    run: str
+    run: RunId
     stage: str
     subtask: int
     layout: str
-    attempt: str
-    digest: str
+    attempt: AttemptId
+    digest: Digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,12 +192,12 @@ class Manifest:
     """
 
     dataflow: str
-    epoch: str
-    run: str
+    epoch: Epoch
+    run: RunId
     stage: str
     subtask: int
     layout: str
-    attempt: str
+    attempt: AttemptId
     try_number: int
     lineage: int
     keys: tuple[str, ...]
@@ -270,9 +271,6 @@ def reason_told(data: bytes) -> str:
         return "nobody needed it any more"
 
 
-COPY: Final = "copy"
-"""Where a layout's id stands in the paths of results."""
-
 COPY_NAME: Final = "copy.json"
 
 
@@ -286,11 +284,11 @@ class StageCopy:
     """
 
     dataflow: str
-    epoch: str
+    epoch: Epoch
     region: str
     stage: str
     subtask: int
-    attempt: str
+    attempt: AttemptId
     made_from: str
     code: str
     session: dict[str, str]

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from weir.errors import Misconfigured
+from weir.topology.ids import AttemptId, Digest, Epoch
 
 FORMAT = 1
 
@@ -24,7 +25,7 @@ class PublishedPartition:
     folder: str
     files: tuple[str, ...]
     rows: int
-    digest: str
+    digest: Digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +34,9 @@ class Pointer:
 
     dataflow: str
     sink: str
-    epoch: str
+    epoch: Epoch
     version: int
-    attempt: str
+    attempt: AttemptId
     spark_schema: str
     partitions: tuple[PublishedPartition, ...]
     published_at: str

@@ -22,6 +22,7 @@ from weir.errors import (
     StoreFull,
 )
 from weir.execution.failure_class import FailureClass, classify
+from weir.topology.ids import AttemptId
 
 _MESSAGE_CHARACTERS = 4_000
 _TRACEBACK_LINES = 25
@@ -36,7 +37,7 @@ class RegionFailure:
     `traceback` holds its last lines.
     """
 
-    attempt: str
+    attempt: AttemptId
     kind: str
     error: str
     message: str
@@ -50,7 +51,7 @@ class JobFailed(Exception):
     """As it was told where the error itself was at hand."""
 
 
-def failure_of(error: BaseException, attempt: str) -> RegionFailure:
+def failure_of(error: BaseException, attempt: AttemptId) -> RegionFailure:
     """Describe an error for another process."""
     lines = "".join(traceback.format_exception(error)).splitlines()
     return RegionFailure(

@@ -12,6 +12,7 @@ from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.dataflow.state import State
 from weir.formats.checks import CheckReport, CheckToRun, Why
 from weir.formats.manifest import ContentDigest, DataFile, StateTally
+from weir.topology.ids import AttemptId, Digest, Epoch, RunId
 from weir.topology.partitions import Layout
 
 JOB_NAME: Final = "job.json"
@@ -40,7 +41,7 @@ class StateFileToRead:
     """A file of keyed state, in Spark's spelling of its path; see StateFile."""
 
     path: str
-    epoch: str
+    epoch: Epoch
     key_groups: tuple[int, int]
     rows: int
     bytes: int
@@ -75,12 +76,12 @@ class RestoredToCheck:
     Where the state only grows, it has `at_least` as many rows.
     """
 
-    run: str
+    run: RunId
     stage: str
     subtask: int
     layout: Layout
-    attempt: str
-    digest: str
+    attempt: AttemptId
+    digest: Digest
     rows: int
     spark_schema: str
     files: tuple[str, ...] = ()
@@ -161,7 +162,7 @@ class CopyToRead:
     are those of its StageCopy.
     """
 
-    attempt: str
+    attempt: AttemptId
     folder: str
     files: tuple[str, ...]
     spark_schema: str
@@ -206,9 +207,9 @@ class RegionJob:
     `notes` are for the job's log: what was found while the job was described.
     """
 
-    attempt: str
+    attempt: AttemptId
     dataflow: str
-    epoch: str
+    epoch: Epoch
     interval: tuple[str, str]
     region: str
     subtask: int
@@ -268,7 +269,7 @@ class RegionReport:
     of a restored input has failed there are no outputs.
     """
 
-    attempt: str
+    attempt: AttemptId
     outputs: tuple[OutputReport, ...]
     code: str
     session: dict[str, str]

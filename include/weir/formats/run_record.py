@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from weir.topology.ids import Epoch, RunId
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
@@ -17,15 +19,15 @@ class RunRecord:
     run was last pinned: their results belong to another topology.
     """
 
-    run: str
+    run: RunId
     dataflow: str
-    epoch: str
+    epoch: Epoch
     interval: tuple[str, str]
     dag_id: str
     run_id: str
     task_prefix: str
     parameters: dict[str, Any]
     pinned: dict[str, Any] | None
-    predecessor: str | None
+    predecessor: Epoch | None
     created_at: str
     abandoned: tuple[str, ...] = field(default=())

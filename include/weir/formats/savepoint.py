@@ -13,6 +13,7 @@ from typing import Final
 from weir.formats.checkpoint import Checkpoint, KeyedSnapshot, ResultInFlight, SnapshotKind
 from weir.formats.manifest import DataFile, StateFile
 from weir.formats.paths import MANIFEST
+from weir.topology.ids import AttemptId
 
 SAVEPOINT: Final = "savepoint.json"
 """The manifest of a savepoint: written last, removed first."""
@@ -40,7 +41,7 @@ class Place:
 
 
 def as_savepoint(
-    checkpoint: Checkpoint, number: int, attempt: str, triggered_at: str
+    checkpoint: Checkpoint, number: int, attempt: AttemptId, triggered_at: str
 ) -> tuple[Checkpoint, tuple[FileCopy, ...]]:
     """The savepoint that holds what a checkpoint does, and the files that have to be copied for it.
 

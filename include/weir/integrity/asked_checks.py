@@ -78,10 +78,10 @@ def _asked(
         if not wanted:
             return ()
         epoch = epoch_of_run(wanted[0].run)
-        job = checking_job(services.store, dataflow, epoch, services.attempt_id(0), wanted, Why.ASKED)
+        job = checking_job(services.store, dataflow, epoch, services.synthetic_attempt_id(), wanted, Why.ASKED)
         checks = check(job).checks
     with services.ledger.transaction(dataflow) as session:
-        epochs = {each.run: epoch_of_run(each.run) for each in wanted}
+        epochs: dict[str, str] = {each.run: epoch_of_run(each.run) for each in wanted}
         enter_checks(session, dataflow, epochs, "", checks, services.now())
     return checks
 

@@ -265,7 +265,7 @@ def drill_source(services: Services, dataflow: str, which: str | None, open_stor
             raise Misconfigured(f"the ledger knows no dataflow {dataflow}")
         rows = [row for row in snapshots_of(session, dataflow) if _is_kept(row)]
     if which is None:
-        wanted = [row for row in rows if not row.folder][-1:]
+        wanted = [row for row in rows if not row.is_savepoint][-1:]
     else:
         wanted = [row for row in rows if which in (str(row.number), row.folder.rpartition("/")[2])]
     if len(wanted) != 1:
@@ -275,7 +275,7 @@ def drill_source(services: Services, dataflow: str, which: str | None, open_stor
 
 
 def _is_kept(row: CheckpointRow) -> bool:
-    is_there = row.subsumed_at is None or bool(row.folder)
+    is_there = row.subsumed_at is None or row.is_savepoint
     return is_there and row.deleted_at is None and row.status == CheckpointStatus.COMPLETED.value
 
 
@@ -284,7 +284,7 @@ def _known(services: Services, row: CheckpointRow, open_store: OpenStore) -> Dri
     told = f"{row.kind} {row.number} of {row.dataflow} (epoch {row.epoch})"
     found: Source | str
     try:
-        if row.folder:
+        if row.is_savepoint:
             found = read_savepoint(folder_at(services, row.folder, open_store))
         else:
             found = read_checkpoint(services, row.dataflow, row.number)
@@ -325,7 +325,7 @@ def dataflows_with_checkpoints(services: Services, name: str | None) -> tuple[st
     Raises Misconfigured for one that the ledger does not know, or that keeps no state.
     """
     with services.ledger.transaction() as session:
-        kept = {row.dataflow for row in session.query(CheckpointRow).where(is_retained()) if not row.folder}
+        kept = {row.dataflow for row in session.query(CheckpointRow).where(is_retained()) if not row.is_savepoint}
         if name is None:
             return tuple(sorted(kept))
         if session.get(DataflowRow, name) is None:

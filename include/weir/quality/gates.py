@@ -30,6 +30,7 @@ from weir.quality.ledger import Blamed, blamed_by, failed_checks, passed_digests
 from weir.quality.restored_checks import ChecksOf
 from weir.quality.rules import blamable
 from weir.quality.suites import read_suite
+from weir.topology.ids import run_ref
 from weir.topology.regions import PartitionId, Topology
 
 _KILLED = FailureClass.KILLED.value
@@ -229,7 +230,7 @@ def _starts_anew(row: AttemptRow) -> bool:
 
 
 def _is_equal(state: RunState, blamed: Blamed) -> bool:
-    run = "" if blamed.run == state.run else blamed.run
+    run = run_ref(blamed.run, state.run)
     current = state.results.get(PartitionId(blamed.stage, blamed.subtask, blamed.layout, run))
     return current is not None and current.attempt != blamed.attempt and _has_same_rows(current, blamed)
 

@@ -67,9 +67,9 @@ def record_checks(
     blamed: Mapping[int, Iterable[Blamed]] | None = None,
 ) -> None:
     """Write down what an attempt of `run` has found; `blamed` are the inputs that are distrusted, by report."""
-    epochs = {run.id: run.epoch}
-    for each in {report.run for report in reports} - {"", run.id}:
-        epochs[each] = session.get_one(RunRow, each).epoch
+    epochs: dict[str, str] = {run.id: run.epoch}
+    for other in {report.run for report in reports if report.run} - {run.id}:
+        epochs[other] = session.get_one(RunRow, other).epoch
     of_runs = [report if report.run else replace(report, run=run.id) for report in reports]
     enter_checks(session, run.dataflow.name, epochs, by_attempt, of_runs, now, blamed)
 

@@ -25,7 +25,7 @@ from weir.errors import Conflict
 from weir.execution.run_state import CLOSE
 from weir.formats.checkpoint import Checkpoint
 from weir.formats.manifest import DataFile
-from weir.formats.paths import checkpoint_path
+from weir.formats.paths import checkpoint_path, is_below_dataflow, parse_attempt_path
 from weir.ledger.attempts import LIVE
 from weir.ledger.checkpoints import (
     abandon,
@@ -101,7 +101,7 @@ def _give_up(services: Services, dataflow: str) -> tuple[int, ...]:
 def _give_up_lost(services: Services, dataflow: str) -> tuple[int, ...]:
     """Retained checkpoints whose manifest is definitely gone, or not as it was written."""
     with services.ledger.transaction() as session:
-        rows = [row for row in retained_checkpoints(session, dataflow) if not row.folder]
+        rows = [row for row in retained_checkpoints(session, dataflow) if not row.is_savepoint]
 
     def look(some: list[CheckpointRow]) -> list[bool]:
         return in_parallel(lambda row: read_checkpoint(services.store, dataflow, row.number) is None, some, 16)
@@ -204,7 +204,7 @@ def _delete(services: Services, dataflow: str) -> tuple[str, ...]:
     """Delete what belongs to checkpoints that are no longer retained: manifests first, then files that nobody uses."""
     with services.ledger.transaction() as session:
         rows = undeleted_checkpoints(session, dataflow)
-        kept = [row.number for row in retained_checkpoints(session, dataflow) if not row.folder]
+        kept = [row.number for row in retained_checkpoints(session, dataflow) if not row.is_savepoint]
     if not rows:
         return ()
     release(services, dataflow, sorted({row.run for row in rows}))
@@ -215,7 +215,7 @@ def _delete(services: Services, dataflow: str) -> tuple[str, ...]:
         services.store.delete(checkpoint_path(dataflow, row.number))
     delete_released(services, dataflow)
     in_use = live_state_files(services, dataflow)
-    deleted = [path for path in unused if path.startswith(f"{dataflow}/") and path not in in_use]
+    deleted = [path for path in unused if is_below_dataflow(path, dataflow) and path not in in_use]
     for path in deleted:
         services.store.delete(path)
     services.store_id()  # or it was unmounted meanwhile
@@ -285,4 +285,4 @@ def _of_released(session: Session, dataflow: str) -> list[CompactionRow]:
 
 def _written(row: CompactionRow) -> list[str]:
     """Those of its files that were written for it."""
-    return [path for path in paths_of(row) if f"/{row.attempt}/" in path]
+    return [path for path in paths_of(row) if (found := parse_attempt_path(path)) and found.attempt == row.attempt]

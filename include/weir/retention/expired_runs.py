@@ -42,7 +42,6 @@ from weir.ledger.database.tables import (
     RunRow,
 )
 from weir.ledger.leases import leased
-from weir.ledger.restores import NO_DAG
 from weir.ledger.results import move
 from weir.quality.ledger import forget_checks
 from weir.retention.ledger import stored_results
@@ -51,6 +50,7 @@ from weir.retention.sweep_ledger import attempts_at_work, is_expired, runs_to_sw
 from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
 from weir.retention.unknown_folders import remove_pages
 from weir.settings import LifeSettings
+from weir.topology.ids import RunId
 
 
 def expire_runs(services: Services, dataflow: str, settings: LifeSettings, report: SweepReport) -> None:
@@ -86,7 +86,7 @@ def _expire(services: Services, dataflow: str, run: str, settings: LifeSettings,
 _GONE = (PartitionState.RELEASED.value, PartitionState.SUPERSEDED.value)
 
 
-def runs_to_expire(session: Session, dataflow: str, settings: LifeSettings, now: datetime) -> list[tuple[str, str]]:
+def runs_to_expire(session: Session, dataflow: str, settings: LifeSettings, now: datetime) -> list[tuple[RunId, str]]:
     """Runs whose manifests and records nobody needs any more, oldest epoch first, and why."""
     query = (
         select(RunRow, func.max(AttemptRow.began_at), func.max(AttemptRow.ended_at))
@@ -205,7 +205,7 @@ def note_deleted_runs(services: Services, clearer: Clearer, dataflow: str, since
 
     With `since`, for those only in which something has happened since then.
     """
-    is_airflows = (RunRow.dataflow == dataflow) & (RunRow.dag_id != NO_DAG)
+    is_airflows = (RunRow.dataflow == dataflow) & RunRow.has_dag_run
     query = select(RunRow).where(is_airflows, RunRow.expired_at.is_(None)).order_by(RunRow.epoch)
     with services.ledger.transaction() as session:
         asked = set(runs_to_sweep(session, dataflow, since))

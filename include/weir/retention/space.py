@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING
 from weir.coordination.registered import Registered
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow
-from weir.errors import DiskFull, Misconfigured, StoreFull, WeirError
-from weir.execution.labels import EXCEPTION
+from weir.errors import DiskFull, Misconfigured, WeirError
+from weir.execution.failure_class import FailureCause
 from weir.execution.run_state import AttemptState
 from weir.formats.codec import stage_copy_from_json
-from weir.formats.manifest import COPY, COPY_NAME
+from weir.formats.manifest import COPY_NAME
+from weir.formats.paths import copies_folder
 from weir.ledger.attempts import Origin, attempts_of
 from weir.ledger.database.tables import AttemptRow
 from weir.ledger.runs import Run, dataflow_of
@@ -109,7 +110,7 @@ def _times_out_of_room(attempts: Iterable[AttemptRow]) -> int:
     for row in attempts:
         if row.origin == Origin.CLEARED_BY_PERSON.value or row.state == AttemptState.COMMITTED.value:
             times = 0
-        times += (row.labels or {}).get(EXCEPTION) == StoreFull.__name__
+        times += row.failure_cause == FailureCause.STORE_FULL.value
     return times
 
 
@@ -119,9 +120,8 @@ def _copies(services: Services, registered: Registered) -> int:
     epochs = (run.epoch,) if run.predecessor is None else (run.epoch, run.predecessor)
     found = 0
     for stage in registered.topology.copies_of(registered.attempt.region.name):
-        folders = (
-            f"{run.dataflow.name}/{epoch}/{stage}/{COPY}/{registered.attempt.region.subtask}" for epoch in epochs
-        )
+        subtask = registered.attempt.region.subtask
+        folders = (copies_folder(run.dataflow.name, epoch, stage, subtask) for epoch in epochs)
         found += next((size for each in folders if (size := _newest_copy(services, each))), 0)
     return found
 

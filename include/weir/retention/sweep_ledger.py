@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from weir.execution.partition_state import PartitionState
-from weir.formats.manifest import COPY
+from weir.formats.paths import COPY
 from weir.ledger.attempts import LIVE
 from weir.ledger.database.tables import AttemptRow, LeaseRow, PublicationRow, ResultRow, RunRow
 from weir.ledger.leases import clock, leased
@@ -19,6 +19,7 @@ from weir.retention.ledger import run_life
 from weir.retention.orphan_rules import KnownAttempt, KnownResult, RunKnowledge
 from weir.retention.release_rules import StoredResult, release_verdicts
 from weir.settings import LifeSettings
+from weir.topology.ids import AttemptId
 from weir.topology.regions import PartitionId, Topology
 
 
@@ -113,7 +114,7 @@ def _attempt(row: AttemptRow, *, is_given_up: bool) -> KnownAttempt:
 
 def _given_up(
     session: Session, run: RunRow, settings: LifeSettings, attempts: Collection[AttemptRow], now: datetime
-) -> set[str]:
+) -> set[AttemptId]:
     """Attempts that are said to be at work, and nobody has heard of for as long as a failed run is kept."""
     limit = settings.orphan_age if run.deleted_at is not None else settings.keep_failed
     if limit is None:
@@ -136,7 +137,7 @@ def silent_attempts(session: Session, run: str, settings: LifeSettings, now: dat
     return [each for each in attempts if each.id in given_up]
 
 
-def attempts_at_work(session: Session, run: RunRow, settings: LifeSettings, now: datetime) -> set[str]:
+def attempts_at_work(session: Session, run: RunRow, settings: LifeSettings, now: datetime) -> set[AttemptId]:
     """The attempts of a run that are at work, or may be."""
     attempts = list(session.scalars(select(AttemptRow).where(AttemptRow.run == run.id)))
     at_work = {each.id for each in attempts if each.state in LIVE}
@@ -217,7 +218,7 @@ def note_deleted(session: Session, run: str, folders: Collection[str], now: date
         row.deleted_at = now
 
 
-def still_finished(session: Session, run: str, folders: Collection[str]) -> set[str]:
+def still_finished(session: Session, run: str, folders: Collection[str]) -> set[AttemptId]:
     """Those of `folders` whose results are finished, by the ledger."""
     query = select(ResultRow.folder).where(
         ResultRow.run == run, ResultRow.folder.in_(set(folders)), ResultRow.state == PartitionState.FINISHED.value

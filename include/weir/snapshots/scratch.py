@@ -29,6 +29,7 @@ from weir.store.errors import NotFound
 from weir.store.files import Files, Room
 from weir.store.store import WORKERS, Store
 from weir.store.walk import folders_in
+from weir.topology.ids import AttemptId, AttemptKind, new_attempt_id
 
 DRILLS = "_drills"
 """The folder of the store in which drills are: the name of no dataflow."""
@@ -52,7 +53,7 @@ class DrillPlace:
     services: Services
     dataflow: str
     folder: str
-    id: str
+    id: AttemptId
 
 
 @contextmanager
@@ -70,7 +71,13 @@ def drill_place(services: Services) -> Iterator[DrillPlace]:
         ledger = Ledger.open(f"sqlite:///{local / 'ledger.db'}")
         try:
             store = ScratchStore(services.store, dataflow, folder)
-            yield DrillPlace(replace(services, ledger=ledger, store=store), dataflow, folder, f"t0000-{own}")
+            attempt = new_attempt_id(AttemptKind.SYNTHETIC, own)
+            yield DrillPlace(
+                replace(services, ledger=ledger, store=store),
+                dataflow,
+                folder,
+                attempt,
+            )
         finally:
             ledger.close()
     finally:

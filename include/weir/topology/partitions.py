@@ -11,6 +11,8 @@ import hashlib
 import re
 from dataclasses import dataclass
 
+from weir.topology.ids import OWN_RUN, RunId, RunRef, run_of_ref
+
 
 @dataclass(frozen=True, slots=True)
 class LogicalRegion:
@@ -29,35 +31,62 @@ class LogicalRegion:
         return -1 if self.parallelism == 1 else subtask
 
 
+class _InRun:
+    """What ids that refer to a run have in common."""
+
+    __slots__ = ()
+    run: RunRef
+
+    @property
+    def is_of_own_run(self) -> bool:
+        """Report whether it is of the run from which the id is seen."""
+        return self.run == OWN_RUN
+
+    def run_id(self, own: str) -> RunId:
+        """Return the id of its run, seen from the run `own`."""
+        return run_of_ref(self.run, own)
+
+    def _of_run(self) -> str:
+        return "" if self.is_of_own_run else f" of {self.run}"
+
+
 @dataclass(frozen=True, slots=True, order=True)
-class RegionId:
+class RegionId(_InRun):
     """One unit of recovery: subtask i of each stage of a logical region.
 
-    `run` is empty for the run that is spoken of, else the id of an earlier one.
+    `run` is OWN_RUN for the run from which the id is seen, else the id of another run.
     """
 
     name: str
     subtask: int
-    run: str = ""
+    run: RunRef = OWN_RUN
+
+    def in_run(self, run: RunRef) -> RegionId:
+        """Return the same region in another run."""
+        return RegionId(self.name, self.subtask, run)
 
     def __str__(self) -> str:
-        return f"{self.name}[{self.subtask}]" + (f" of {self.run}" if self.run else "")
+        return f"{self.name}[{self.subtask}]" + self._of_run()
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class PartitionId:
+class PartitionId(_InRun):
     """The result of one subtask of a stage in one layout, whatever the attempt.
 
-    `run` is empty for the run that is spoken of, else the id of an earlier one.
+    `run` is OWN_RUN for the run from which the id is seen, else the id of an earlier one.
     """
 
     stage: str
     subtask: int
     layout: str
-    run: str = ""
+    run: RunRef = OWN_RUN
+
+    def in_run(self, run: RunRef) -> PartitionId:
+        """Return the same partition in another run."""
+        return PartitionId(self.stage, self.subtask, self.layout, run)
 
     def __str__(self) -> str:
-        return f"{self.stage}[{self.subtask}] ({self.layout})" + (f" of {self.run}" if self.run else "")
+        return f"{self.stage}[{self.subtask}] ({self.layout})" + self._of_run()
 
 
 KEY_GROUP_COLUMN = "_weir_key_group"

@@ -97,7 +97,7 @@ def docs(
     from weir.ledger.runs import named_run  # noqa: PLC0415  SQLAlchemy is slow to import
 
     with opened_services() as services:
-        runs = None
+        runs: list[str] | None = None
         if run is not None:
             with services.ledger.transaction() as session:
                 runs = [named_run(session, run).id]

@@ -76,7 +76,7 @@ def _always_refuses(stage: Stage) -> bool:
 
 
 def _suspected(history: History, run: str, region: RegionId) -> set[str]:
-    """Return the stages whose results the gates of a region suspect; for an input in the same plan, all that it reads."""
+    """Return the stages whose results a region's gates suspect; for an input in the same plan, all that it reads."""
     flow = history.topology_of(run).dataflow
     found: set[str] = set()
     for stage in _gated(history, run, region):
