@@ -55,7 +55,7 @@ class _Database:
         ends.callback(_keep_ledger, self._server.url("weir"), folder / "ledger.db")
 
     def environment(self) -> dict[str, str]:
-        """What has a stack use it."""
+        """Return the environment with which a stack uses it."""
         return {
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self._server.url("airflow"),
             "WEIR_LEDGER": self._server.url("weir"),
@@ -72,7 +72,7 @@ class _Database:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What was asked for."""
+    """The options of the command."""
 
     minutes: float
     seed: int

@@ -195,7 +195,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 256
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: clients that go away are part of the game."""
+        """Print nothing: clients that close connections are expected."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -254,7 +254,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def handle_one_request(self) -> None:
-        """Read one request and hand it to the proxy, whatever its method is."""
+        """Read one request of any method, and pass it to the proxy."""
         with suppress(ConnectionError, TimeoutError):
             self.raw_requestline = self.rfile.readline(65537)
             if not self.raw_requestline or not self.parse_request():
