@@ -31,7 +31,7 @@ from weir.errors import Conflict, Fault, Internal, Misconfigured, ResultUnavaila
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState, RunState
 from weir.formats.codec import manifest_to_json
-from weir.formats.manifest import InputRead, Manifest, digest_schema, digest_version, made_from
+from weir.formats.manifest import InputRead, Manifest, digest_schema, digest_version, inputs_fingerprint
 from weir.formats.region_job import OutputReport, RegionReport
 from weir.ledger.attempts import attempts_of, end
 from weir.ledger.leases import drop_leases
@@ -66,7 +66,7 @@ def check_inputs(services: Services, begun: Begun) -> None:
     require_intact(services, _read(begun))
     require_present(services, [file for share in begun.states.values() for file in share.files])
     require_whole_copies(services, begun.job)
-    services.store.require_room()
+    services.store.require_free_space()
 
 
 def _read(begun: Begun) -> list[Part]:
@@ -242,7 +242,7 @@ def _write(services: Services, output: OutputReport, manifest: Manifest) -> NewR
         digest=Digest(str(manifest.digest)),
         rows=manifest.rows,
         bytes=manifest.bytes,
-        made_from=made_from(manifest),
+        made_from=inputs_fingerprint(manifest),
     )
 
 

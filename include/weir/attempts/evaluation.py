@@ -20,7 +20,7 @@ from weir.coordination.services import Services
 from weir.coordination.values import Begun, Judged
 from weir.dataflow.quality import Policy
 from weir.errors import Fault, Internal, Loss, QualityFailed, ResultUnavailable
-from weir.formats.checks import BUILT_IN, CheckReport, ExpectationResult, Why
+from weir.formats.checks import BUILT_IN, CheckReason, CheckReport, ExpectationResult
 from weir.formats.manifest import StateTally
 from weir.formats.region_job import OutputReport, RegionJob, RegionReport
 from weir.formats.suite import Severity
@@ -140,7 +140,7 @@ def _losses(begun: Begun, reports: Sequence[CheckReport], blamed: _Blamed) -> tu
         for each in blamed.get(number, ()):
             detail = f"{told(report, report.violated)}. {begun.attempt.id} was made of it, and is in quarantine"
             names = (each.run, each.stage, each.subtask, each.layout, each.attempt)
-            losses.setdefault(each, Loss(*names, Fault.DISTRUSTED, detail))
+            losses.setdefault(each, Loss(*names, Fault.SUSPECTED, detail))
     return tuple(losses.values())
 
 
@@ -196,4 +196,4 @@ def _check(begun: Begun, output: OutputReport, before: int, rows: int) -> CheckR
         NEVER_FEWER, {"min_value": before}, Severity.FAIL, success=rows >= before, observed=rows, rows=rows
     )
     subtask, digest = begun.attempt.region.subtask, str(output.digest)
-    return CheckReport.built_in(output.stage, subtask, Why.FRESH, digest, rows, result)
+    return CheckReport.built_in(output.stage, subtask, CheckReason.FRESH, digest, rows, result)

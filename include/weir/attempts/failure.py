@@ -47,7 +47,7 @@ from weir.recovery.inputs import losses_by_partition
 from weir.recovery.planning import ROUNDS, decide_now, probe_for
 from weir.recovery.rules.decision import Failure
 from weir.recovery.rules.plan import Plan
-from weir.restarts.answer import Answer, Refusal, answer
+from weir.restarts.answer import Refusal, RestartDecision, decide_restart
 from weir.restarts.strategy import RestartStrategy, seeded_jitter
 from weir.store.errors import NotFound
 from weir.topology.regions import RegionId
@@ -150,7 +150,7 @@ def _end(
 
 def _told(plan: Plan, error: ResultUnavailable) -> str:
     """What runs again; of what is distrusted also why, since its bytes are there, as recorded."""
-    why = dict.fromkeys(loss.detail for loss in error.losses if loss.fault is Fault.DISTRUSTED)
+    why = dict.fromkeys(loss.detail for loss in error.losses if loss.fault is Fault.SUSPECTED)
     return "; ".join([plan.summary(), *why])
 
 
@@ -271,10 +271,12 @@ _JITTER = 0.1
 """The share of a delay by which tasks that lost the same server come back apart."""
 
 
-def restart_answer(session: Session, strategy: RestartStrategy, run: str, region: RegionId) -> Answer:
+def restart_answer(session: Session, strategy: RestartStrategy, run: str, region: RegionId) -> RestartDecision:
     """What follows from the newest failure of `region`, by the strategy and by the limits of failures."""
     own = failures_since_clear(attempts_of(session, run, region), COUNTED)
-    return answer(strategy, _seed(run, region), _milliseconds(own), lambda: (run, _failures_of_run(session, run)))
+    return decide_restart(
+        strategy, _seed(run, region), _milliseconds(own), lambda: (run, _failures_of_run(session, run))
+    )
 
 
 def spent(attempts: Sequence[AttemptRow], failure: FailureClass) -> int:

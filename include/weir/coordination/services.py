@@ -7,10 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from weir.dataflow.retention_settings import RetentionSettings
 from weir.formats.paths import attempt_record_folder, result_folder
 from weir.ledger.ledger import Ledger
 from weir.ledger.runs import Run
-from weir.settings import EXPECTATIONS, LifeSettings, RecoverySettings
+from weir.restarts.recovery_settings import RecoverySettings
+from weir.settings import EXPECTATIONS
 from weir.store.store import Store
 from weir.topology.ids import FIRST_TRY, AttemptId, AttemptKind, new_attempt_id
 
@@ -31,7 +33,7 @@ class Services:
     now: Callable[[], datetime] = _now
     new_uuid: Callable[[], uuid.UUID] = uuid.uuid4
     recovery: RecoverySettings = field(default_factory=RecoverySettings)
-    life: LifeSettings = field(default_factory=LifeSettings)
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
     expectations: str = EXPECTATIONS
 
     def store_id(self) -> str:

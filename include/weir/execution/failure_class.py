@@ -21,7 +21,7 @@ from weir.errors import (
     Retryable,
     StoreFull,
     SuppressRestarts,
-    is_out_of_room,
+    is_disk_full,
 )
 
 HOPELESS = frozenset(
@@ -92,7 +92,7 @@ def classify(error: BaseException) -> FailureClass:
     for kind, failure in _KINDS:
         if isinstance(error, kind):
             return failure
-    if any(is_out_of_room(cause) for cause in _chain(error)):
+    if any(is_disk_full(cause) for cause in _chain(error)):
         return FailureClass.ENVIRONMENT  # of whatever disk: a stage may write files of its own
     return FailureClass.APPLICATION if hopeless_cause(error) is None else FailureClass.FATAL
 

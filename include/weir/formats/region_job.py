@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.dataflow.state import State
-from weir.formats.checks import CheckReport, CheckToRun, Why
+from weir.formats.checks import CheckReason, CheckReport, CheckToRun
 from weir.formats.manifest import ContentDigest, DataFile, StateTally
 from weir.topology.ids import AttemptId, Digest, Epoch, RunId
 from weir.topology.partitions import Layout
@@ -224,7 +224,7 @@ class RegionJob:
     """Of a compaction, which has no stages: its report has an output for each of them, in this order."""
     to_check: tuple[RestoredToCheck, ...] = ()
     """Of a drill, or where somebody asks, which has no stages either: its report has what was found of each of them."""
-    why: Why = Why.FRESH
+    why: CheckReason = CheckReason.FRESH
     """Why these are looked at."""
 
     @property

@@ -18,7 +18,7 @@ from weir.coordination.read_leases import leased_reading, reader
 from weir.coordination.services import Services
 from weir.errors import Loss, Misconfigured
 from weir.formats.checkpoint import Checkpoint
-from weir.formats.checks import CheckReport, ExpectationResult, Outcome, Why
+from weir.formats.checks import CheckOutcome, CheckReason, CheckReport, ExpectationResult
 from weir.formats.manifest import Manifest, parsed_digest
 from weir.formats.paths import checkpoint_path
 from weir.formats.region_job import RegionJob, RegionReport, RestoredToCheck
@@ -76,13 +76,13 @@ class Drilled:
     @property
     def is_right(self) -> bool:
         """Whether it can be restored, and is what it should be."""
-        return not self.problem and all(each.outcome is not Outcome.FAILED for each in self.checks)
+        return not self.problem and all(each.outcome is not CheckOutcome.FAILED for each in self.checks)
 
     def lines(self) -> list[str]:
         """All of it as text: a line a check."""
         if self.problem:
             return [f"{self.source} cannot be restored: {self.problem}"]
-        failed = sum(each.outcome is Outcome.FAILED for each in self.checks)
+        failed = sum(each.outcome is CheckOutcome.FAILED for each in self.checks)
         return [
             f"{self.source} was restored to a scratch place: {len(self.checks)} check(s), {failed or 'none'} failed",
             *(f"  {each.outcome.value}: {_told(each)}" for each in self.checks),
@@ -172,7 +172,7 @@ def _looked_at(services: Services, place: DrillPlace, source: Source, check: Che
             wanted.append(_to_check(services, place, source.checkpoint, answer, row.folder))
     if wanted:
         made, report = source.checkpoint, f"{place.folder}/report.json"
-        job = checking_job(services.store, made.dataflow, made.epoch, place.id, wanted, Why.DRILL, report)
+        job = checking_job(services.store, made.dataflow, made.epoch, place.id, wanted, CheckReason.DRILL, report)
         checks += _of_origin(check(job), made)
     return tuple(sorted(checks, key=lambda each: (each.stage, each.subtask)))
 
@@ -194,7 +194,7 @@ def _built_in(made: Checkpoint, of: PartitionId, digest: str, result: Expectatio
     return CheckReport.built_in(
         of.stage,
         of.subtask,
-        Why.DRILL,
+        CheckReason.DRILL,
         digest,
         parsed_digest(digest).rows,
         result,
@@ -208,7 +208,7 @@ def _to_check(
     services: Services, place: DrillPlace, made: Checkpoint, manifest: Manifest, folder: str
 ) -> RestoredToCheck:
     pinned = topology_of(made.pinned).dataflow
-    checks = checks_now(services, made.dataflow, pinned, manifest.stage, Why.DRILL)
+    checks = checks_now(services, made.dataflow, pinned, manifest.stage, CheckReason.DRILL)
     return to_check(place.services.store, pinned, manifest, folder, recorded_by(made, manifest), checks)
 
 

@@ -135,7 +135,7 @@ def record_losses(session: Session, losses: Iterable[Loss], now: datetime) -> No
             ResultRow.state == PartitionState.FINISHED.value,
         )
         for row in session.scalars(query):
-            is_there = loss.fault is Fault.DISTRUSTED
+            is_there = loss.fault is Fault.SUSPECTED
             to = PartitionState.QUARANTINED if is_there else PartitionState.LOST
             move(session, row, to, f"{loss.fault.value}: {loss.detail}", now)
             row.fault = loss.fault.value

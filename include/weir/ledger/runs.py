@@ -23,10 +23,10 @@ from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.orm import Session
 
 from weir.dataflow import Dataflow
+from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import Misconfigured, Retryable
 from weir.ledger.database.tables import NO_DAG, AttemptRow, DataflowRow, RunRow, SourceSliceRow, Table
 from weir.ledger.epochs import require_sound_epoch
-from weir.settings import LifeSettings
 from weir.topology.ids import Epoch, RunId
 from weir.topology.regions import Topology
 
@@ -356,7 +356,7 @@ def newest_pinned(session: Session, dataflow: str) -> Mapping[str, Any] | None:
     return pinned
 
 
-def newest_dataflow_settings(session: Session, dataflow: str, deployed: LifeSettings) -> LifeSettings:
+def newest_dataflow_settings(session: Session, dataflow: str, deployed: RetentionSettings) -> RetentionSettings:
     """The life settings of a dataflow: what its newest run was pinned to says, whatever older ones did."""
     pinned = newest_pinned(session, dataflow)
     return deployed if pinned is None else deployed.of(topology_of(pinned).dataflow)

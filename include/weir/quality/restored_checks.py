@@ -122,7 +122,7 @@ def distrusted(session: Session, report: CheckReport) -> Loss:
     )
     if row is not None and row.origin != row.dataflow:
         detail += f", as another fork. {what_is_kept(session, row.origin)}"
-    return Loss(run, report.stage, report.subtask, report.layout, report.attempt, Fault.DISTRUSTED, detail)
+    return Loss(run, report.stage, report.subtask, report.layout, report.attempt, Fault.SUSPECTED, detail)
 
 
 def _told(row: RestoreRow | None) -> str:

@@ -16,7 +16,7 @@ from weir.coordination.services import Services
 from weir.dataflow import Dataflow
 from weir.dataflow.state import State, StateKind
 from weir.formats.checkpoint import Checkpoint
-from weir.formats.checks import CheckToRun, Why
+from weir.formats.checks import CheckReason, CheckToRun
 from weir.formats.manifest import Manifest, StateTally, parsed_digest
 from weir.formats.region_job import RegionJob, RestoredToCheck, StateToRead
 from weir.ledger.database.tables import RunRow
@@ -117,7 +117,9 @@ def _key_groups(dataflow: Dataflow, manifest: Manifest) -> tuple[int, int]:
     return key_group_range(manifest.max_parallelism, parallelism, manifest.subtask)
 
 
-def checks_now(services: Services, dataflow: str, pinned: Dataflow, stage: str, why: Why) -> tuple[CheckToRun, ...]:
+def checks_now(
+    services: Services, dataflow: str, pinned: Dataflow, stage: str, why: CheckReason
+) -> tuple[CheckToRun, ...]:
     """The suites of a stage as the newest run declares them, else as the run did; all of them are to be run.
 
     Raises Misconfigured for a suite that is missing or bad.
@@ -136,7 +138,7 @@ def checking_job(
     epoch: Epoch,
     attempt: AttemptId,
     wanted: Sequence[RestoredToCheck],
-    why: Why,
+    why: CheckReason,
     report: str = "",
 ) -> RegionJob:
     """What Spark is asked that only looks at rows; `report` is where it answers, if not to its caller."""

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from weir.dataflow.quality import Policy
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState
-from weir.formats.checks import BUILT_IN, GateResult, Outcome, Why
+from weir.formats.checks import BUILT_IN, CheckOutcome, CheckReason, GateResult
 from weir.formats.manifest import InputRead, Manifest, Stored
 from weir.formats.paths import attempt_of_folder, pointer_path
 from weir.formats.pointer import Pointer
@@ -279,7 +279,7 @@ def _try_number(attempt: str) -> int:
     return int(found.group(1)) if found else 0
 
 
-_PASSED = (Outcome.PASSED, Outcome.SAME)
+_PASSED = (CheckOutcome.PASSED, CheckOutcome.SAME)
 
 
 def restore_checks(session: Session, run: RunRow, found: Iterable[Candidate]) -> None:
@@ -308,7 +308,7 @@ def _row(run: RunRow, manifest: Manifest, result: GateResult) -> QualityCheckRow
         by_attempt=manifest.attempt,
         suite=result.suite,
         fingerprint=result.fingerprint,
-        why=Why.REBUILT.value,
+        why=CheckReason.REBUILT.value,
         policy=Policy.FAIL.value,
         outcome=result.outcome.value,
         digest=str(manifest.digest),

@@ -49,7 +49,7 @@ from weir.state.checkpoint_order import is_complete
 from weir.state.files_in_use import COUNTING, live_state_files, paths_of
 from weir.state.registry import SharedFiles
 from weir.state.subsumption import subsume_checkpoints
-from weir.store.probe import asked_twice
+from weir.store.probe import probe_twice
 from weir.store.worker_threads import in_parallel
 
 
@@ -106,7 +106,7 @@ def _give_up_lost(services: Services, dataflow: str) -> tuple[int, ...]:
     def look(some: list[CheckpointRow]) -> list[bool]:
         return in_parallel(lambda row: read_checkpoint(services.store, dataflow, row.number) is None, some, 16)
 
-    answers = asked_twice(services.store, services.store_id(), rows, look, lambda is_lost: is_lost)
+    answers = probe_twice(services.store, services.store_id(), rows, look, lambda is_lost: is_lost)
     lost = tuple(row.number for row, is_lost in zip(rows, answers, strict=True) if is_lost)
     if lost:
         with services.ledger.transaction(dataflow) as session:
@@ -134,7 +134,7 @@ def _complete_again(services: Services, dataflow: str) -> tuple[int, ...]:
     And those whose checkpoint was lost: who gave it up may have been killed, or have met somebody at work on the run.
     """
     with services.ledger.transaction() as session:
-        most = newest_dataflow_settings(session, dataflow, services.life).retained_checkpoints
+        most = newest_dataflow_settings(session, dataflow, services.retention).retained_checkpoints
         lost = runs_of_lost_checkpoints(session, dataflow, most)
         runs = {run for run in runs_with_checkpoints(session, dataflow) if _is_outdated(session, run)}
         runs |= {run for run in lost if _may_be_checkpointed(session, run)}
@@ -192,7 +192,7 @@ def _still_closed(draft: Draft) -> Guard:
 
 def _subsume(services: Services, dataflow: str) -> tuple[int, ...]:
     with services.ledger.transaction() as session:
-        retained = newest_dataflow_settings(session, dataflow, services.life).retained_checkpoints
+        retained = newest_dataflow_settings(session, dataflow, services.retention).retained_checkpoints
         if len(retained_checkpoints(session, dataflow)) <= 1:
             return ()
     with services.ledger.transaction(dataflow) as session:

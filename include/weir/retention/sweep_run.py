@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from weir.coordination.services import Services
+from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState
@@ -54,7 +55,6 @@ from weir.retention.orphan_rules import (
 )
 from weir.retention.sweep_ledger import is_expired, knowledge_of, note_deleted, silent_attempts, still_finished
 from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
-from weir.settings import LifeSettings
 from weir.state.files_in_use import live_state_files
 from weir.store.errors import NotFound
 from weir.store.walk import FoundFile, files_below, folders_in
@@ -91,7 +91,7 @@ class RunSweep:
     def __init__(
         self,
         services: Services,
-        settings: LifeSettings,
+        settings: RetentionSettings,
         report: SweepReport,
         floor: timedelta,
         *,

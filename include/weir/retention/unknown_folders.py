@@ -103,7 +103,7 @@ def _tell_unknown_sinks(services: Services, report: SweepReport, known: Iterable
 def _remove(
     services: Services, report: SweepReport, floor: timedelta, files: tuple[FoundFile, ...], reason: str
 ) -> None:
-    of_nobody = RunSweep(services, services.life, report, floor)
+    of_nobody = RunSweep(services, services.retention, report, floor)
     for each in files:
         of_nobody.remove_file(each.path, each.bytes, reason)
 

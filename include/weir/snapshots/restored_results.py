@@ -19,7 +19,7 @@ from weir.formats.checkpoint import Checkpoint, KeyedSnapshot, ResultInFlight, S
 from weir.formats.codec import manifest_from_json, manifest_to_json
 from weir.formats.manifest import DataFile, Manifest, StateContent, parsed_digest
 from weir.formats.paths import MANIFEST, result_folder
-from weir.formats.savepoint import FileCopy, Place, copies_of, moved
+from weir.formats.savepoint import FileCopy, FileLocation, copies_of, moved
 from weir.ledger.attempts import Origin, nobodys_attempt
 from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.ledger.results import NewResult, replace_results
@@ -96,7 +96,7 @@ class _Making:
         self._services, self._source, self._target, self._topology = services, source, target, topology
         self._epoch = source.checkpoint.epoch
         self._attempts: dict[RegionId, AttemptId] = {}
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, FileLocation] = {}
 
     def keyed(self, partition: PartitionId, state: KeyedSnapshot, part: StatePartition) -> RestoredPartition:
         """A partition of keyed state."""
@@ -156,7 +156,7 @@ class _Making:
         found = {}
         for file in part.files:
             if file.path not in self._places:
-                self._places[file.path] = Place(folder, file.file.name)
+                self._places[file.path] = FileLocation(folder, file.file.name)
                 at = self._source.folder.at(file.path)
                 found[file.file] = FileCopy(at, f"{folder}/{file.file.name}", file.file.bytes, file.file.sha256)
         return found

@@ -187,7 +187,7 @@ def tidy(services: Services, dataflow: str, open_store: OpenStore) -> tuple[int,
             folder = folder_at(services, row.folder, open_store)
             if is_made(folder, row):
                 _completed(services, row, folder)
-            elif row.triggered_at + services.life.orphan_age <= services.now():
+            elif row.triggered_at + services.retention.orphan_age <= services.now():
                 _remove(services, row, folder)
                 removed.append(row.number)
     return tuple(removed)

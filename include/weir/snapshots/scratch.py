@@ -26,7 +26,7 @@ from weir.errors import Internal, WeirError
 from weir.ledger.leases import LEASE
 from weir.ledger.ledger import Ledger
 from weir.store.errors import NotFound
-from weir.store.files import Files, Room
+from weir.store.files import Files, FreeSpace
 from weir.store.store import WORKERS, Store
 from weir.store.walk import folders_in
 from weir.topology.ids import AttemptId, AttemptKind, new_attempt_id
@@ -185,8 +185,8 @@ class _ScratchFiles:
     def flush(self, path: str) -> None:
         self._files.flush(self._own("flush", path))
 
-    def room(self) -> Room | None:
-        return self._files.room()
+    def free_space(self) -> FreeSpace | None:
+        return self._files.free_space()
 
     def _is_own(self, path: str) -> bool:
         return path == self._name or path.startswith(f"{self._name}/")

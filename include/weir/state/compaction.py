@@ -38,7 +38,7 @@ from weir.store.errors import NotFound
 from weir.topology.ids import AttemptId, RunId
 from weir.topology.key_groups import key_group_range
 from weir.topology.partitions import Layout
-from weir.units import size_from_text, told_size
+from weir.units import format_size, size_from_text
 
 PART_BYTES = 128 * 2**20
 """How large a file of a merged run may become, about."""
@@ -302,7 +302,7 @@ def _read_bytes(merge: Merge) -> int:
 def _told(new: NewCompaction, part: PartToCompact) -> str:
     return (
         f"{_name(new)}: {runs_to_merge(part.files)} runs are {runs_to_merge(new.files)} now; "
-        f"{told_size(new.read_bytes)} read, {told_size(new.written_bytes)} written"
+        f"{format_size(new.read_bytes)} read, {format_size(new.written_bytes)} written"
     )
 
 

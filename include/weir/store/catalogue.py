@@ -14,7 +14,7 @@ from functools import partial
 
 from weir.errors import Misconfigured
 from weir.formats.codec import VERSIONS, manifest_from_json, run_record_from_json
-from weir.formats.manifest import RELEASED_NOTE, Stored, reason_told
+from weir.formats.manifest import RELEASED_NOTE, Stored, release_reason
 from weir.formats.paths import (
     MANIFEST,
     attempt_of_folder,
@@ -113,7 +113,7 @@ def _result(store: Store, folder: str) -> Stored | str | None:
 
 def _released(store: Store, folder: str) -> str | None:
     try:
-        return reason_told(store.read(f"{folder}/{RELEASED_NOTE}"))
+        return release_reason(store.read(f"{folder}/{RELEASED_NOTE}"))
     except NotFound:
         return None
 

@@ -1,8 +1,7 @@
-"""Names of regions and result partitions. Invariant: they sort by name and subtask, and say nothing of parallelism.
+"""Ids of regions and result partitions, layouts of results, and the inputs of a region as partitions.
 
-How the rows of a result are laid out in its files. Invariant: equal layouts have equal ids, and only they do.
-
-What a region reads. Invariant: whoever reads an input needs to know nothing of exchanges.
+Invariants: ids sort by name and subtask and do not depend on parallelism. Two layouts are equal exactly if their ids
+are. The description of an input is complete: its reader needs no exchange.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ from weir.topology.ids import OWN_RUN, RunId, RunRef, run_of_ref
 
 @dataclass(frozen=True, slots=True)
 class LogicalRegion:
-    """Stages (in topological order) that run as one task: a mapped one where `parallelism` is above 1."""
+    """Stages (in topological order) that run as one Airflow task, which is mapped if `parallelism` is above 1."""
 
     name: str
     stages: tuple[str, ...]
     parallelism: int
 
     def ids(self) -> tuple[RegionId, ...]:
-        """Return the region's instances, one a subtask."""
+        """Return the regions, one for each subtask."""
         return tuple(RegionId(self.name, subtask) for subtask in range(self.parallelism))
 
     def map_index(self, subtask: int) -> int:
-        """Return Airflow's map index of a subtask: -1 where the task is not mapped."""
+        """Return Airflow's map index of a subtask: -1 if the task is not mapped."""
         return -1 if self.parallelism == 1 else subtask
 
 
@@ -101,7 +100,7 @@ class Layout:
 
     @property
     def id(self) -> str:
-        """A name that is safe in paths and never looks like a Hive partition (`a=b`)."""
+        """The layout's id, which is safe in paths and never looks like a Hive partition (`a=b`)."""
         if not self.keys:
             return "plain"
         readable = "-".join(re.sub(r"[^A-Za-z0-9_]", "_", key) for key in self.keys)[:60]
@@ -114,9 +113,9 @@ PLAIN = Layout()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputPartitions:
-    """What one blocking input of a region reads; `key_groups` is the inclusive range to keep (None: all rows).
+    """The partitions that a blocking input of a region reads; `key_groups` is the inclusive range kept (None: all).
 
-    `schema` is what it was declared to be, as Spark DDL (empty: nothing was declared).
+    `schema` is the declared schema as Spark DDL (empty: none).
     """
 
     argument: str
@@ -130,9 +129,9 @@ class InputPartitions:
 
 @dataclass(frozen=True, slots=True)
 class PreviousInput:
-    """What one `previous` input of a region reads of the run before: all partitions that run has of the producer.
+    """A `previous` input of a region: it reads all partitions of the producer in the previous run.
 
-    `schema` is what it reads where there is no such run, as Spark DDL.
+    `schema` is Spark DDL: where there is no previous run, it reads no rows with these columns.
     """
 
     argument: str

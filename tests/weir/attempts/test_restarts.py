@@ -16,8 +16,8 @@ from weir.ledger.database.tables import AttemptRow, OwedClearRow, ResultRow
 from weir.ledger.runs import run_by_id
 from weir.ledger.snapshot import run_state
 from weir.restarts.answer import Budgets, Refusal
+from weir.restarts.recovery_settings import RecoverySettings
 from weir.restarts.strategy import ExponentialDelay, FailureLimits, FixedDelay, NoRestart
-from weir.settings import RecoverySettings
 from weir.testing.fakes.airflow import Killed
 from weir.topology.regions import RegionId
 

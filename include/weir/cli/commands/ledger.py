@@ -13,7 +13,7 @@ from rich.table import Table
 
 from weir.environment import opened_services, settings
 from weir.errors import Misconfigured
-from weir.settings import shown_url
+from weir.settings import url_without_password
 
 if TYPE_CHECKING:
     from weir.rebuild.rebuild import Rebuilt, RebuiltRun
@@ -58,7 +58,7 @@ def rebuild(
 def upgrade() -> None:
     """Bring the ledger's tables to the form that this Weir needs; every command and task does that by itself too."""
     with opened_services():
-        _say(f"The ledger {shown_url(settings().ledger)} is as this Weir needs it.")
+        _say(f"The ledger {url_without_password(settings().ledger)} is as this Weir needs it.")
 
 
 def runs(dataflow: OptionalDataflow = None) -> None:

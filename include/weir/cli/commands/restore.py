@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from weir.environment import open_store, opened_services
-from weir.units import told_size
+from weir.units import format_size
 
 if TYPE_CHECKING:
     from weir.snapshots.restore import Restored
@@ -63,7 +63,7 @@ def _tell(done: Restored, *, is_dry: bool, is_fork: bool) -> None:
     if done.is_repinned:
         _say(f"  the run of epoch {done.epoch} is pinned to what it was then: its other results count no more")
     if done.copied_bytes:
-        _say(f"  copied: {told_size(done.copied_bytes)}")
+        _say(f"  copied: {format_size(done.copied_bytes)}")
     if restored:
         _say("  its rows are checked when they are first read: the next epoch computes nothing before that")
     if done.fenced:

@@ -182,7 +182,7 @@ class _Walk:
         if not partition.is_of_own_run and not self._state.earlier[partition.run].has_tasks:
             return True
         result = self._state.results.get(partition)
-        if result is not None and is_synthetic(result.attempt) and result.fault == Fault.DISTRUSTED.value:
+        if result is not None and is_synthetic(result.attempt) and result.fault == Fault.SUSPECTED.value:
             return True  # a person has put it in the place of what its producer had made
         is_released = result is not None and result.state is PartitionState.RELEASED
         is_state = partition.stage in self._state.topology_of(partition.run).states

@@ -292,7 +292,7 @@ def _restore(world: World, event: Event) -> None:
 def complete_savepoints(world: World) -> None:
     """Complete or abandon the savepoints of processes that were killed, when these are old enough."""
     if any(row.is_savepoint and row.status == "pending" for row in world.history.snapshots.known.values()):
-        world.airflow.wait(world.services.life.orphan_age // timedelta(minutes=1))
+        world.airflow.wait(world.services.retention.orphan_age // timedelta(minutes=1))
         _run_by_hand(world, lambda: tidy(world.services, world.airflow.flow.name, _elsewhere), NO_FAULT)
 
 

@@ -11,8 +11,9 @@ from typing import Final
 
 from weir.coordination.airflow import ClearAnswer
 from weir.coordination.services import Services
+from weir.restarts.recovery_settings import RecoverySettings
 from weir.restarts.strategy import ExponentialDelay
-from weir.settings import EXPECTATIONS, RecoverySettings
+from weir.settings import EXPECTATIONS
 from weir.store.store import Store
 from weir.testing.simulator.airflow import SimulatedAirflow, Unexpected
 from weir.testing.simulator.dataflows import Scene, suite_folder

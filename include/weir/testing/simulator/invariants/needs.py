@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
-from weir.dataflow.retention import Keep
+from weir.dataflow.retention import RetentionPolicy
 from weir.execution.run_state import CLOSE
 from weir.formats.manifest import RELEASED_NOTE
 from weir.formats.paths import MANIFEST
@@ -140,7 +140,7 @@ def why_kept(history: History, result: Result) -> str | None:
     """Return the policy that keeps a current result which no consumer needs."""
     if not result.is_current or _is_given_up(history, result.run):
         return None
-    keep, runs = Keep.from_text(history.flow.keep or USUAL_KEEP), history.ledger.runs()
+    keep, runs = RetentionPolicy.from_text(history.flow.keep or USUAL_KEEP), history.ledger.runs()
     if str(keep) == "on_consumed":
         return None
     closed_at = runs[result.run].closed_at
