@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from weir.formats.content_check import ContentAnswer, ResultToCheck
-    from weir.formats.region_job import RegionJob
+    from weir.formats.region_job import CheckJob
     from weir.formats.state_query import StateQuery
 
 
@@ -41,7 +41,7 @@ def recomputed(
     `remote` is a Spark Connect server; without one it is that of the local stack while it is up, or a Spark in the
     program itself. Raises EngineLost if the program does not come to its end.
     """
-    for line in lines_of("weir_spark.results.content", request_to_json(asked), remote, environ):
+    for line in lines_of("weir_spark.checks.content", request_to_json(asked), remote, environ):
         answer = answer_from_json(line)
         if answer is not None:
             yield answer
@@ -97,7 +97,7 @@ def _end(log: Path) -> str:
 
 
 def checked(
-    job: RegionJob, remote: str | None, environ: Mapping[str, str], watch: Callable[[int], None] = lambda _done: None
+    job: CheckJob, remote: str | None, environ: Mapping[str, str], watch: Callable[[int], None] = lambda _done: None
 ) -> RegionReport:
     """Have all that a job names looked at; `watch` is told how many partitions have been, as they come.
 

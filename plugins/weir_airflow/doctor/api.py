@@ -34,8 +34,8 @@ from weir.doctor.api import (
 from weir.doctor.clock import clock_difference, judge_clock
 from weir.doctor.examination import Check, Enough, Finding, ok, problem, unknown
 from weir.errors import Misconfigured, WeirError
+from weir_airflow.api.clearing import NO_ROUTE, clearer_for
 from weir_airflow.api.client import AirflowApi, base_url_of, path_of
-from weir_airflow.recovery.clearing import NO_ROUTE, clearer_for
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection

@@ -1,6 +1,6 @@
-"""A Spark Connect server as `weir doctor` asks it: who it is, whether it runs Python, whether it sees the store.
+"""Examines a Spark Connect server for `weir doctor`: its version, its Python, its access to the store.
 
-Invariant: each question has a session of its own, which ends with it, and files of its own, which are deleted.
+Invariant: each check has a session of its own, which ends with it, and files of its own, which are deleted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from weir.errors import WeirError
 from weir.store.store import Store
 
 FILES = 8
-"""So many tasks read and write, so that of a few executors each is likely to have one."""
+"""The number of tasks that read and write: enough for one on each of a few executors."""
 
 SECONDS = 90.0
 """Python's first function and the first job of a server that has just started take long on a busy machine."""
@@ -50,7 +50,7 @@ _JAVA_METHODS = {
 
 
 class ConnectExam:
-    """Asks the server at `url`, "sc://host:port/;user_id=...", about itself and about `store`."""
+    """Checks the server at `url`, "sc://host:port/;user_id=...", and its access to `store`."""
 
     def __init__(self, area: str, url: str, store: Store | None) -> None:
         self._area = area
@@ -75,7 +75,7 @@ class ConnectExam:
         ]
 
     def check_reachable(self) -> Iterator[Finding]:
-        """Whether anything listens there: pyspark itself would ask for ten minutes."""
+        """Check that a server listens there: pyspark itself would retry for ten minutes."""
         parts = urlsplit(self._url)
         host, port = parts.hostname or "", parts.port or _DEFAULT_PORT
         try:
@@ -92,7 +92,7 @@ class ConnectExam:
         yield ok(self._area, "reachable", f"sc://{host}:{port}")
 
     def check_server(self) -> Iterator[Finding]:
-        """Version, Java, and the settings by which files are left out."""
+        """Check version, Java, and the settings by which files are left out."""
         try:
             with self._session() as session:
                 facts = _facts(session)
@@ -100,7 +100,7 @@ class ConnectExam:
             yield problem(
                 self._area,
                 "version",
-                _said(error),
+                _message(error),
                 expected="a Spark Connect server that takes this connection's account",
                 mend="check login (the user), password (the token) and use_ssl of the connection, and the server's log",
             )
@@ -109,7 +109,7 @@ class ConnectExam:
         yield from judge_server(self._area, facts, client_version)
 
     def check_python(self) -> Iterator[Finding]:
-        """Whether the server's Python runs our functions."""
+        """Check that the server's Python runs functions of this process."""
         from pyspark.sql.connect.functions import udf  # noqa: PLC0415  imports grpc
 
         here = platform.python_version()
@@ -118,18 +118,18 @@ class ConnectExam:
             with self._session() as session:
                 there = session.range(1).select(udf(_python_version, "string")().alias("python")).collect()[0]["python"]
         except PySparkException as error:
-            yield judge_python(self._area, "", here, said=_said(error))
+            yield judge_python(self._area, "", here, said=_message(error))
             return
         finally:
             cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
         yield judge_python(self._area, there, here)
 
     def check_reading(self, store: Store) -> Iterator[Finding]:
-        """Whether Spark reads what is written here."""
+        """Check that Spark reads files that are written here."""
         yield from self._with_files(store, "reads the store", self._read)
 
     def check_writing(self, store: Store) -> Iterator[Finding]:
-        """Whether what Spark writes can be read and deleted here."""
+        """Check that files of Spark can be read and deleted here."""
         yield from self._with_files(store, "writes the store", self._write)
 
     def _with_files(
@@ -137,14 +137,14 @@ class ConnectExam:
     ) -> Iterator[Finding]:
         url = store.spark_url("")
         if not _may_write(store):
-            found = "not asked, since the store cannot be written from here, or is not there before the first run"
+            found = "not checked, since the store cannot be written from here, or is not there before the first run"
             yield unknown(self._area, name, found, mend="run a dataflow once, then ask again")
             raise Enough
         try:
             with scratch(store) as folder, self._session() as session:
                 finding = ask(session, store, folder)
         except PySparkException as error:
-            yield judge_trouble(self._area, name, _said(error), url, self._hadoop)
+            yield judge_trouble(self._area, name, _message(error), url, self._hadoop)
         except WeirError as error:
             yield problem(
                 self._area,
@@ -192,17 +192,17 @@ def _may_write(store: Store) -> bool:
 def _facts(session: SparkSession) -> ServerFacts:
     version = session.version
     settings = {key: str(session.conf.get(key)) for key in LENIENT}
-    methods = {name: _asked(session, expression) for name, expression in _JAVA_METHODS.items()}
+    methods = {name: _result_of(session, expression) for name, expression in _JAVA_METHODS.items()}
     return ServerFacts(version, settings=settings, **methods)
 
 
-def _asked(session: SparkSession, expression: str) -> str:
-    """What a Java method of the server says; empty where that is not allowed."""
+def _result_of(session: SparkSession, expression: str) -> str:
+    """Return the result of a Java method on the server; empty where that is not allowed."""
     try:
-        rows: list[Any] = session.sql(f"SELECT {expression} AS said").collect()
+        rows: list[Any] = session.sql(f"SELECT {expression} AS result").collect()
     except PySparkException:
         return ""
-    return str(rows[0]["said"] or "")
+    return str(rows[0]["result"] or "")
 
 
 def _python_version() -> str:
@@ -211,6 +211,6 @@ def _python_version() -> str:
     return there.python_version()
 
 
-def _said(error: PySparkException) -> str:
-    """Without the JVM's stack trace."""
+def _message(error: PySparkException) -> str:
+    """Return the message of an error, without the JVM's stack trace."""
     return str(error).split("\n\nJVM stacktrace", 1)[0].strip()

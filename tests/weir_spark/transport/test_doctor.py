@@ -38,7 +38,7 @@ def test_a_good_server_is_ok_and_leaves_the_store_as_it_was(server, store):
     assert store.folders("") == []
 
 
-def test_a_store_that_spark_does_not_see_is_told_with_the_jar_it_needs(server, store):
+def test_a_store_that_spark_cannot_read_is_reported_with_the_missing_jar(server, store):
     class Elsewhere(Store):
         """Is here by its files, and in the cloud by the name that Spark is given."""
 
@@ -73,7 +73,7 @@ def test_a_store_that_cannot_be_written_is_no_fault_of_spark(server, store):
     assert found["version"].status is Status.OK
 
 
-def test_where_nothing_listens_nothing_more_is_asked(store):
+def test_where_no_server_listens_nothing_else_is_checked(store):
     exam = ConnectExam("spark", "sc://127.0.0.1:1/;user_id=weir", store)
     found = list(examine([exam.checks()]))
     assert [each.status for each in found] == [Status.PROBLEM, Status.UNKNOWN]

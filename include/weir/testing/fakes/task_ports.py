@@ -18,21 +18,19 @@ from weir.attempts.failing import FailedTry, book_failure, decide_failure
 from weir.attempts.ports import Airflow, Log, TaskEngine, TaskPorts
 from weir.coordination.airflow import Clearer
 from weir.coordination.values import (
-    Adopted,
     Awaiting,
+    BeginOutcome,
     BeginRequest,
     Begun,
     Committed,
-    Exhausted,
     FailureDecision,
-    NotInRecord,
     SparkWork,
     TaskKey,
 )
 from weir.execution.labels import Enriched
 from weir.execution.run_state import CLOSE
 from weir.formats.codec import region_report_to_json
-from weir.formats.region_job import RegionJob, RegionReport
+from weir.formats.region_job import RegionReport, SparkJob
 from weir.ledger.runs import epoch_of
 from weir.restarts.strategy import RestartStrategy
 from weir.retention.release import Deleted
@@ -95,7 +93,7 @@ class TaskCoordinator(Coordinator):
         super().__init__(hooks.coordinator.services)
         self._hooks, self._key = hooks, key
 
-    def begin(self, request: BeginRequest, clearer: Clearer) -> Begun | Adopted | Awaiting | Exhausted | NotInRecord:
+    def begin(self, request: BeginRequest, clearer: Clearer) -> BeginOutcome:
         """Begin, by the coordinator of the hooks."""
         return self._hooks.coordinator.begin(request, clearer)
 
@@ -113,7 +111,7 @@ class TaskCoordinator(Coordinator):
 class FakeTaskEngine:
     """An engine of this process, whose reports are written into the store as a Spark job writes them."""
 
-    def __init__(self, store: Store, compute: Callable[[RegionJob], RegionReport]) -> None:
+    def __init__(self, store: Store, compute: Callable[[SparkJob], RegionReport]) -> None:
         self._store, self._compute = store, compute
 
     def prepare(self) -> None:
@@ -125,7 +123,7 @@ class FakeTaskEngine:
     def connect(self) -> None:
         """Do nothing."""
 
-    def run(self, job: RegionJob, session_id: str, log: Log) -> None:
+    def run(self, job: SparkJob, session_id: str, log: Log) -> None:
         """Compute, and write the report where the engine has not written it itself, as one on real Spark has."""
         del session_id, log
         report = self._compute(job)

@@ -16,7 +16,7 @@ from weir.coordination.read_leases import claimed
 from weir.errors import Misconfigured, WeirError
 from weir.ledger.leases import drop_leases
 from weir.ledger.runs import runs_of
-from weir.retention.checkpoints import keep_checkpoints
+from weir.retention.checkpoints import maintain_checkpoints
 from weir.retention.sweep import sweep
 from weir.snapshots.restore import Wish, restore
 from weir.snapshots.savepoint import Asked, create, tidy
@@ -207,9 +207,9 @@ class Chore(Enum):
     CHECKPOINTS = "checkpoints"
 
 
-def upkeep_process(airflow: SimulatedAirflow, chore: Chore, *, is_pressed: bool = False) -> Process:
+def upkeep_process(airflow: SimulatedAirflow, chore: Chore, *, is_reclaiming: bool = False) -> Process:
     """Return a process that does a chore; it has not begun."""
-    return _process(airflow, lambda: _do(airflow, chore, is_pressed=is_pressed))
+    return _process(airflow, lambda: _do(airflow, chore, is_reclaiming=is_reclaiming))
 
 
 def collect(world: World, event: Event) -> None:
@@ -220,27 +220,34 @@ def collect(world: World, event: Event) -> None:
         return
     if event.how == "dry":
         before = world.ledger.connection.total_changes, set(world.files.data)
-        world.run(upkeep_process(world.airflow, Chore.DRY_SWEEP, is_pressed=bool(event.number % 2)), NO_FAULT)
+        world.run(upkeep_process(world.airflow, Chore.DRY_SWEEP, is_reclaiming=bool(event.number % 2)), NO_FAULT)
         is_same = before == (world.ledger.connection.total_changes, set(world.files.data))
         require("a_dry_sweep_changes_nothing", [] if is_same else ["the ledger or the store has changed"])
         return
-    is_pressed = event.how == "pressed" or (event.how == "sweep" and event.number % 2 == 1)
+    is_reclaiming = event.how == "pressed" or (event.how == "sweep" and event.number % 2 == 1)
     chore = Chore.SWEEP if event.how == "sweep" else Chore.RELEASE
-    process = upkeep_process(world.airflow, chore, is_pressed=is_pressed)
-    if is_pressed:
+    process = upkeep_process(world.airflow, chore, is_reclaiming=is_reclaiming)
+    if is_reclaiming:
         world.pressed.add(process)
     world.run(process, event.fault)
 
 
-def _do(airflow: SimulatedAirflow, chore: Chore, *, is_pressed: bool) -> None:
+def _do(airflow: SimulatedAirflow, chore: Chore, *, is_reclaiming: bool) -> None:
     if chore is Chore.RELEASE:
-        airflow.collect(None, is_pressed=is_pressed)
+        airflow.collect(None, is_reclaiming=is_reclaiming)
     elif chore is Chore.CHECKPOINTS:
-        keep_checkpoints(airflow.services, airflow.flow.name)
+        maintain_checkpoints(airflow.services, airflow.flow.name)
     elif _has_begun(airflow):
         # Unknown folders of any age: a running attempt's folder is known.
         is_dry, none = chore is Chore.DRY_SWEEP, timedelta()
-        sweep(airflow.services, airflow.flow.name, older_than=none, is_full=True, is_dry=is_dry, is_pressed=is_pressed)
+        sweep(
+            airflow.services,
+            airflow.flow.name,
+            older_than=none,
+            is_full=True,
+            is_dry=is_dry,
+            is_reclaiming=is_reclaiming,
+        )
 
 
 def _has_begun(airflow: SimulatedAirflow) -> bool:

@@ -71,7 +71,7 @@ class World:
         self._process = self.airflow.process = process
         if self.files.condition is Condition.FULL:
             self.pressed.add(process)
-        self.history.is_pressed = process in self.pressed
+        self.history.is_reclaiming = process in self.pressed
         if process in self.suspended:
             self.suspended.remove(process)
         try:
@@ -80,7 +80,7 @@ class World:
             raise Broken("only_known_errors_are_raised", str(error)) from error
         finally:
             self._process = self.airflow.process = None
-            self.history.is_pressed = False
+            self.history.is_reclaiming = False
         if not process.is_over:
             self.suspended.append(process)
 

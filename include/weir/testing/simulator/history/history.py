@@ -52,7 +52,7 @@ class History:
         """The DagRuns that were deleted and made again under their names."""
         self.state_files: dict[str, tuple[str, ...]] = {}
         """By folder of a result of keyed state, the data files that its manifest names."""
-        self.is_pressed = False
+        self.is_reclaiming = False
         """Whether the process that runs now needs free space."""
         self._states = {state.name for stage in topology.dataflow.stages for state in stage.states}
 

@@ -31,7 +31,7 @@ def no_needed_result_is_released(history: History) -> Iterator[str]:
         if history.is_state(result):
             why = _why_state_needed(history, result)
         else:
-            why = why_needed(history, result) or (None if history.is_pressed else why_kept(history, result))
+            why = why_needed(history, result) or (None if history.is_reclaiming else why_kept(history, result))
         if why is not None:
             yield f"{result.partition.id} of {result.attempt} in {result.run} is released: {why}"
 
@@ -51,11 +51,11 @@ def _why_state_needed(history: History, result: Result) -> str | None:
     return None
 
 
-def left_over(history: History, *, is_pressed: bool) -> Iterator[str]:
+def left_over(history: History, *, is_reclaiming: bool) -> Iterator[str]:
     """Yield the results that are not released though no consumer needs them and no policy keeps them."""
     for result in history.ledger.results.values():
         of = f"{result.partition.id} of {result.attempt} in {result.run}"
-        why = why_needed(history, result) or (None if is_pressed else why_kept(history, result))
+        why = why_needed(history, result) or (None if is_reclaiming else why_kept(history, result))
         if result.state == "finished" and why is None:
             yield f"{of} is not released"
         # Damage may have been undone.
