@@ -1,4 +1,4 @@
-"""What the demo reads besides Airflow: the ledger, the published reports, and an independent computation of them.
+"""The demo's evidence besides Airflow: the ledger, the published reports, and an independent computation of them.
 
 Invariant: nothing here writes.
 """

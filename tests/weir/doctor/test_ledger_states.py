@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import select, update
-from tests.weir.conftest import World
 from tests.weir.keeping import aircraft, run_days
+from tests.weir.small_dataflow import World
 
 from weir.doctor.examination import Status, examine
 from weir.doctor.ledger import LONG_PENDING, LedgerExam, StatesOfDataflow, judge_states

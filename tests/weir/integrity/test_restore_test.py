@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 from sqlalchemy import select
-from tests.weir.conftest import Saved, World
 from tests.weir.restoring import EPOCHS, aircraft, files_of, keep_savepoints, rows_of, run_days
+from tests.weir.small_dataflow import Saved, World
 
 from weir.errors import Internal, Misconfigured
 from weir.formats.checks import CheckOutcome

@@ -2,7 +2,6 @@
 
 import pytest
 from sqlalchemy import select
-from tests.weir.conftest import Saved, World
 from tests.weir.restoring import (
     EPOCHS,
     aircraft,
@@ -19,6 +18,7 @@ from tests.weir.restoring import (
     spoil,
     states_of,
 )
+from tests.weir.small_dataflow import Saved, World
 
 from weir.dataflow import keyed_state
 from weir.errors import Misconfigured

@@ -4,7 +4,6 @@ import threading
 
 import pytest
 from sqlalchemy import text
-from tests.weir.conftest import Saved, World
 from tests.weir.restoring import (
     EPOCHS,
     aircraft,
@@ -16,6 +15,7 @@ from tests.weir.restoring import (
     run_days,
     states_of,
 )
+from tests.weir.small_dataflow import Saved, World
 
 from weir.coordination.services import Services
 from weir.dataflow import keyed_state

@@ -5,7 +5,6 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import func, select
-from tests.weir.conftest import Saved, World
 from tests.weir.restoring import (
     EPOCHS,
     aircraft,
@@ -18,6 +17,7 @@ from tests.weir.restoring import (
     spoil,
     states_of,
 )
+from tests.weir.small_dataflow import Saved, World
 
 from weir.errors import Misconfigured, Retryable
 from weir.formats.codec import checkpoint_from_json

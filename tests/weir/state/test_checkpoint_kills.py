@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import select
-from tests.weir.conftest import Saved
+from tests.weir.small_dataflow import Saved
 from tests.weir.state.test_checkpoints import aircraft, checkpoint, is_there, retained, rows, run_days
 
 from weir.coordination.services import Services
@@ -89,7 +89,7 @@ def dying(world, nth):
 @pytest.fixture(scope="module")
 def before_the_fifth_closes(tmp_path_factory):
     """Four days of a history that forgets, and a fifth of which only the closing task is left."""
-    from tests.weir.conftest import World, ladder
+    from tests.weir.small_dataflow import World, ladder
 
     folder = tmp_path_factory.mktemp("checkpoints")
     (folder / "world" / "store").mkdir(parents=True)

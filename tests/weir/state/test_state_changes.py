@@ -2,7 +2,7 @@
 
 import pytest
 from sqlalchemy import select
-from tests.weir.conftest import Saved, World
+from tests.weir.small_dataflow import Saved, World
 
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, list_state, sink, source
 from weir.formats.codec import manifest_from_json

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import select
-from tests.weir.conftest import Saved, World
 from tests.weir.restoring import files_of, keep_savepoints, restore, second_airflow
+from tests.weir.small_dataflow import Saved, World
 
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 from weir.errors import Misconfigured

@@ -1,21 +1,16 @@
 """What a person reads of a sweep."""
 
-import importlib.util
 import json
 import os
-from pathlib import Path
 
 import pytest
+from tests.weir.small_dataflow import Saved, World, ladder
 from typer.testing import CliRunner
 
 from weir.cli.main import app
 from weir.errors import Misconfigured
 from weir.testing.fakes.airflow import Killed
 from weir.testing.fakes.ledgers import fast_folder
-
-_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[2] / "conftest.py")
-small = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(small)
 
 YEAR_2020 = 1_577_836_800
 
@@ -25,7 +20,7 @@ def long_ago():
     """A run in which a try was killed before its commit, long ago."""
     with fast_folder() as folder:
         (folder / "world/store").mkdir(parents=True)
-        world, struck = small.World(folder / "world", small.ladder()), []
+        world, struck = World(folder / "world", ladder()), []
         commit = world.airflow.coordinator.commit
 
         def once(begun, report, clearer):
@@ -40,7 +35,7 @@ def long_ago():
         world.airflow.run_until_quiet()
         for path in (folder / "world/store").rglob("*"):
             os.utime(path, (YEAR_2020, YEAR_2020))
-        yield small.Saved(world, folder / "saved")
+        yield Saved(world, folder / "saved")
 
 
 @pytest.fixture

@@ -1,12 +1,11 @@
 """What a person reads of the ledger, and what repairs it."""
 
-import importlib.util
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 from sqlalchemy import select
+from tests.weir.small_dataflow import World, ladder
 from typer.testing import CliRunner
 
 from weir.cli.main import app
@@ -15,16 +14,12 @@ from weir.ledger.database.tables import ResultRow
 from weir.store.store import Store
 from weir_dev.servers.s3 import running_s3
 
-_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[2] / "conftest.py")
-small = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(small)
-
 
 @pytest.fixture
 def healed(tmp_path, monkeypatch):
     """A run in which one lost result was made again."""
     (tmp_path / "store").mkdir()
-    world = small.World(tmp_path, small.ladder())
+    world = World(tmp_path, ladder())
     run = world.airflow.dag_run()
     world.airflow.run_until_quiet()
     with world.ledger.transaction() as session:

@@ -1,12 +1,11 @@
 """`weir plan RUN`, `weir failovers` and `weir why`, as a person types them."""
 
-import importlib.util
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 from sqlalchemy import select
+from tests.weir.small_dataflow import World, ladder
 from typer.testing import CliRunner
 
 from weir.cli import airflow_clearer
@@ -16,10 +15,6 @@ from weir.errors import Misconfigured
 from weir.ledger.database.tables import AttemptRow, OwedClearRow, ResultRow
 from weir.recovery.rules.plan import Plan, StepKind
 
-_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[2] / "conftest.py")
-small = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(small)
-
 RUN = "ladder@20130101T000000Z"
 
 
@@ -27,7 +22,7 @@ RUN = "ladder@20130101T000000Z"
 def world(tmp_path, monkeypatch):
     """A run that has gone through, in the environment's ledger and store."""
     (tmp_path / "store").mkdir()
-    world = small.World(tmp_path, small.ladder())
+    world = World(tmp_path, ladder())
     world.run = world.airflow.dag_run()
     world.airflow.run_until_quiet()
     monkeypatch.setenv("WEIR_STORE", str(tmp_path / "store"))

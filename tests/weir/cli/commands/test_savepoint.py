@@ -4,8 +4,8 @@ import json
 import shutil
 
 import pytest
-from tests.weir.conftest import Saved, World
 from tests.weir.restoring import EPOCHS, aircraft, run_days, states_of
+from tests.weir.small_dataflow import Saved, World
 from typer.testing import CliRunner
 
 from weir.cli.main import app

@@ -1,10 +1,9 @@
 """`weir verify --expectations`, as far as it comes to no rows: what is asked wrongly, and what cannot be restored."""
 
-import importlib.util
 import json
-from pathlib import Path
 
 import pytest
+from tests.weir.small_dataflow import World
 from typer.testing import CliRunner
 
 from weir.cli.commands.verify_expectations import Looked, tell
@@ -15,10 +14,6 @@ from weir.errors import Misconfigured
 from weir.formats.checks import CheckReason, CheckReport, ExpectationResult
 from weir.formats.suite import Severity
 from weir.testing.fakes.ledgers import fast_folder
-
-_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[2] / "conftest.py")
-small = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(small)
 
 HISTORY = keyed_state("history", key="k", schema="k BIGINT")
 FLOW = Dataflow(
@@ -35,7 +30,7 @@ FLOW = Dataflow(
 def world(monkeypatch):
     with fast_folder() as folder:
         (folder / "store").mkdir()
-        world = small.World(folder, FLOW)
+        world = World(folder, FLOW)
         monkeypatch.setenv("WEIR_STORE", str(folder / "store"))
         monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{folder}/ledger.db")
         monkeypatch.setenv("COLUMNS", "250")
