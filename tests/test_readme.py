@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from weir.cli.airflow_api import TaskInstance
+from weir_dev.airflow_api import TaskInstance
 from weir_dev.demo.demo import CONSUMER, CONSUMER_SUBTASK, DAMAGED_DAY, EXPECTED_TRIES, LOST, LOST_KEY
 from weir_dev.demo.hold import LostPartition
 from weir_dev.demo.report import DayCheck, Healing, print_checks, print_cleared, print_found, print_healing, print_lost
@@ -53,7 +53,10 @@ def task_instances(names):
     found = []
     for task_id, first, last in re.findall(r"([\w-]+)(?:\[(\d+)(?:\.\.(\d+))?\])?", names):
         indexes = range(int(first), int(last or first) + 1) if first else [-1]
-        found += [TaskInstance(task_id=task_id, map_index=index, run_id="run", state="success", try_number=1, note="") for index in indexes]
+        found += [
+            TaskInstance(task_id=task_id, map_index=index, run_id="run", state="success", try_number=1, note="")
+            for index in indexes
+        ]
     return found
 
 
@@ -74,7 +77,9 @@ def test_the_picture_is_what_the_demo_prints():
     reasons = {one: why for names, why in (again | spared).items() for one in task_instances(names)}
     tries = {one: (1, 1 + EXPECTED_TRIES[str(one)]) for one in reasons if str(one) in EXPECTED_TRIES}
     consumers = (f"{CONSUMER}[0]", f"{CONSUMER}[1]")
-    lost = LostPartition(name=f"{LOST} by {LOST_KEY}", folder="folder", rows=519, bytes=11833, consumers=consumers, held_results=14)
+    lost = LostPartition(
+        name=f"{LOST} by {LOST_KEY}", folder="folder", rows=519, bytes=11833, consumers=consumers, held_results=14
+    )
     console = Console(file=StringIO(), width=120)
     print_found(console, DAMAGED_DAY, lost, len(reasons) * len(DAYS), [])
     print_lost(console, DAMAGED_DAY, lost, 2)

@@ -83,7 +83,7 @@ def test_what_is_broken_is_found_and_the_advice_mends_it(subject, stack, known_s
         SLOW_HEARTBEAT: "5",
         "AIRFLOW_CONN_SPARK_CONNECT_WEIR": json.dumps(wrong),
     }
-    api._send("PATCH", f"/api/v2/dags/{UPKEEP}", {"is_paused": True})
+    api.ask("PATCH", f"/api/v2/dags/{UPKEEP}", {"is_paused": True})
     try:
         with without_marker(known_store):
             found = not_ok(examined(replace(subject, environment=environment)))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 
+from weir.coordination.airflow_client import AirflowClient, path_of
 from weir.doctor.api import (
     AREA,
     RHYTHMS,
@@ -34,7 +35,7 @@ from weir.doctor.api import (
 from weir.doctor.clock import clock_difference, judge_clock
 from weir.doctor.examination import Check, Enough, Finding, ok, problem, unknown
 from weir.errors import Misconfigured, WeirError
-from weir_airflow.api.client import AirflowApi, base_url_of, path_of
+from weir_airflow.api.client import base_url_of, client_of
 from weir_airflow.recovery.clearing import NO_ROUTE, clearer_for
 
 if TYPE_CHECKING:
@@ -172,8 +173,8 @@ class ApiExam:
         return self._ask_connection()
 
     @cached_property
-    def _api(self) -> AirflowApi:
-        return AirflowApi.of(self._connection)
+    def _api(self) -> AirflowClient:
+        return client_of(self._connection)
 
     @property
     def _account(self) -> str:

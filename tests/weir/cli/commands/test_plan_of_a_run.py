@@ -127,10 +127,12 @@ class Api:
     def __init__(self, airflow):
         self.airflow, self.is_closed = airflow, False
 
-    def compare_and_clear(self, dag_id, items, note, *, is_dry_run):
-        wanted = [ClearItem(dag_id, **each) for each in items]
-        answers = self.airflow.inspect(wanted) if is_dry_run else self.airflow.clear(wanted, note)
-        return [{"state": each.state, "try_number": each.try_number, "cleared": each.cleared} for each in answers]
+    def ask(self, method, path, body):
+        assert (method, path) == ("POST", "/weir/dags/dag/clear")
+        wanted = [ClearItem("dag", **each) for each in body["items"]]
+        answers = self.airflow.inspect(wanted) if body["dry_run"] else self.airflow.clear(wanted, body["note"])
+        rows = [{"state": each.state, "try_number": each.try_number, "cleared": each.cleared} for each in answers]
+        return {"items": rows}
 
     def close(self):
         self.is_closed = True
