@@ -168,7 +168,18 @@ def test_only_the_command_line_and_what_starts_it_import_the_command_line():
 
 
 def test_the_spark_side_knows_neither_airflow_nor_the_ledger():
-    pure = {"errors", "dataflow", "topology", "execution", "formats", "state", "store", "settings", "quality", "units"} | {"doctor"}
+    pure = {
+        "errors",
+        "dataflow",
+        "topology",
+        "execution",
+        "formats",
+        "state",
+        "store",
+        "settings",
+        "quality",
+        "units",
+    } | {"doctor"}
 
     def allowed(_file, name):
         top, _, rest = name.partition(".")
