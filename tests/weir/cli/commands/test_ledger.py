@@ -85,7 +85,7 @@ def test_a_run_is_adopted_by_its_name(healed):
     told = typed("run", "adopt", "ladder@20130101T000000Z")
     assert "9 result(s) superseded" in told
     assert "Next: clear the whole run scheduled__2013-01-01 of DAG dag" in told
-    assert "to be pinned anew" in typed("runs")
+    assert "to be pinned again" in typed("runs")
 
 
 def test_the_ledger_is_built_again(healed, tmp_path):

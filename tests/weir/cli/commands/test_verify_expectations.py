@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from weir.cli.commands.verify_expectations import Looked, tell
+from weir.cli.commands.verify_expectations import Looked, print_report
 from weir.cli.main import app
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 from weir.dataflow.quality import Policy
@@ -70,7 +70,7 @@ def test_what_is_asked_wrongly_is_said_before_anything_is_read(world, words, sai
 
 def test_where_nothing_keeps_state_and_no_stage_has_a_suite_all_is_right(world):
     assert typed("--expectations", "--checkpoint", "newest") == (
-        "No dataflow keeps a checkpoint: there is nothing to restore\n",
+        "No dataflow has a retained checkpoint: there is nothing to restore\n",
         0,
     )
     world.airflow.dag_run()
@@ -103,7 +103,7 @@ def test_a_report_has_a_line_a_check_with_what_is_violated(capsys, monkeypatch):
     )
     looked = Looked("checkpoint 3 of ladder: restored to a scratch place", checks, "", is_recorded=False)
     assert not looked.is_right
-    tell([looked], as_json=False)
+    print_report([looked], as_json=False)
     said = capsys.readouterr().out
     assert "2 check(s), 1 failed" in said
     (line,) = [each for each in said.splitlines() if "failed" in each and "history[0]" in each]
