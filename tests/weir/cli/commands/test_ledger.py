@@ -98,7 +98,7 @@ def test_the_ledger_is_built_again(healed, tmp_path):
     assert "9 region(s) valid, 1 published version(s)" in told
     assert "What the store does not tell" in told
     assert "9 valid, 0 stale, 0 missing" in typed("runs", "ladder")
-    assert "as this Weir needs it" in typed("ledger", "upgrade")
+    assert "has the newest tables" in typed("ledger", "upgrade")
 
 
 def test_a_rebuild_asks_what_to_rebuild(healed):
@@ -113,7 +113,7 @@ def test_the_store_of_the_workers_is_opened_with_its_options(tmp_path, monkeypat
         monkeypatch.setenv("WEIR_STORE", "s3a://weir-of-cli/team")
         monkeypatch.setenv("WEIR_STORE_OPTIONS", json.dumps(server.storage_options))
         monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
-        assert "The store holds no dataflow" in typed("ledger", "rebuild", "--all")
+        assert "The store has no dataflow" in typed("ledger", "rebuild", "--all")
         assert "hush" not in typed("runs")
 
 

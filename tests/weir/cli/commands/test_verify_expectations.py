@@ -58,7 +58,7 @@ def typed(*words):
         (["--expectations", "--content"], "a question of its own"),
         (["--expectations", "--checkpoint", "3", "--savepoint", "x"], "name one of them"),
         (["ladder", "--expectations", "--checkpoint", "three"], "expected a number, or newest"),
-        (["--expectations", "--checkpoint", "3"], "whose is it"),
+        (["--expectations", "--checkpoint", "3"], "name the dataflow of 3"),
         (["--remote", "sc://nowhere"], "need a Spark"),
         (["nobody", "--expectations", "--checkpoint", "newest"], "knows no dataflow nobody"),
     ],
@@ -91,7 +91,7 @@ def test_a_checkpoint_that_cannot_be_restored_is_told_with_the_file_and_exits_wi
     told, code = typed("ladder", "--expectations", "--checkpoint", "1")
     assert "checkpoint 1 of ladder" in told
     assert "it cannot be restored. Nothing could be checked" in told
-    assert "nothing of this is recorded" not in told
+    assert "the checks are not recorded" not in told
 
 
 def test_a_report_has_a_line_a_check_with_what_is_violated(capsys, monkeypatch):
@@ -109,4 +109,4 @@ def test_a_report_has_a_line_a_check_with_what_is_violated(capsys, monkeypatch):
     (line,) = [each for each in said.splitlines() if "failed" in each and "history[0]" in each]
     assert "weir_rows_as_recorded(): found 19" in line
     assert "1 expectation(s) met" in said
-    assert "nothing of this is recorded" in said
+    assert "the checks are not recorded" in said
