@@ -70,7 +70,7 @@ def opened_services(*, may_be_new: bool = False) -> Iterator[Services]:
             ledger=ledger,
             store=Store.open(found.store, found.store_options),
             recovery=found.recovery,
-            life=found.life,
+            retention=found.retention,
             expectations=found.expectations,
         )
     finally:

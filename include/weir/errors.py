@@ -1,6 +1,6 @@
-"""Every error Weir raises; its kind says what the caller must do.
+"""The errors that Weir raises: the kind says what the caller must do.
 
-A message names the object, what was expected, what was found and what to do next.
+Invariant: a message names the object, what was expected, what was found and the next command or setting.
 """
 
 from __future__ import annotations
@@ -15,43 +15,43 @@ class WeirError(Exception):
 
 
 class Retryable(WeirError):
-    """Nothing is known to be wrong with the data: try the same thing again later.
+    """Try the same operation again later; nothing is known to be wrong with the data, and nothing is marked lost.
 
-    The store or the Spark server did not answer, or answered with an error of its own. Nothing is marked lost.
+    The store, the ledger or the Spark server did not answer, or answered with an internal error.
     """
 
 
 class DiskFull(Retryable):
-    """A disk is full: make room on it. What was half written is to be removed, and the task tries again by itself."""
+    """A disk is full: free space on it. The caller removes what it has partly written; the task retries by itself."""
 
 
 class StoreFull(DiskFull):
-    """The store's disk has filled up in the middle of a write: the attempt needs more room than there was."""
+    """The store's disk is full: the attempt needs more space than there was. Free space there; the task retries."""
 
 
 class QuotaExceeded(DiskFull):
-    """A dataflow may not keep more than it has: let it keep less, or allow it more. The task tries again by itself."""
+    """A dataflow has reached its quota: shorten its retention, or raise the quota. The task retries by itself."""
 
 
 class EngineLost(Retryable):
-    """A Spark Connect server, a cluster or a driver went away, or does not answer: another one may be there soon."""
+    """A Spark Connect server, a cluster or a driver was lost or does not answer: try again on a new one."""
 
 
 class InputUnreadable(Retryable):
-    """The engine could not read an input for a moment: names the partition and the attempt. Ask the store about it."""
+    """The engine could not read an input, whose partition and attempt the message names: probe the store for it."""
 
 
-def is_out_of_room(error: BaseException) -> bool:
-    """Tell whether a file system refused to write because it, or the user's share of it, is full."""
+def is_disk_full(error: BaseException) -> bool:
+    """Report whether a file system refused a write because it, or the user's quota on it, is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 class Conflict(WeirError):
-    """The attempt was right when it began, but the world has moved on: begin anew. Costs no restart budget."""
+    """The inputs or the run have changed since the attempt began: begin a new one. Costs no restart budget."""
 
 
 class Fenced(WeirError):
-    """A newer attempt of the same region is registered: stop, and change nothing."""
+    """A newer attempt of the same region is registered: stop, and write nothing more."""
 
 
 class Misconfigured(WeirError):
@@ -59,16 +59,16 @@ class Misconfigured(WeirError):
 
 
 class SuppressRestarts(WeirError):
-    """Raised by a stage, or by a function of its own on an executor: no other try can help, so make none.
+    """A stage, or a user function on an executor, raises this to fail the region without another try.
 
-    As Flink's SuppressRestartsException. Where executors have no Weir, any exception class of this name will do.
+    As Flink's SuppressRestartsException. Where executors have no Weir, any exception class of this name does so.
     """
 
 
 class QualityFailed(WeirError):
-    """The rows that an attempt has written violate what is expected of them: they are in quarantine.
+    """The rows that an attempt has written violate an expectation and are in quarantine.
 
-    `is_final` says that another try cannot help, or must not be made.
+    `is_final` means that no other try is made.
     """
 
     def __init__(self, message: str, *, is_final: bool) -> None:
@@ -77,29 +77,29 @@ class QualityFailed(WeirError):
 
 
 class Internal(WeirError):
-    """Weir broke one of its own rules: please report it."""
+    """A bug in Weir: an invariant does not hold. Report it with the message."""
 
 
 class Fault(Enum):
-    """What is wrong with a result partition."""
+    """The kinds of loss of a result partition. The values are stored in the ledger."""
 
     MISSING = "missing"
-    """A file or the manifest is not there, or a file has not the recorded size."""
+    """A file or the manifest does not exist, or a file does not have the recorded size."""
     DAMAGED = "damaged"
-    """All files are there with their sizes, but a digest does not match."""
+    """All files exist with their recorded sizes, but a digest does not match."""
     NEVER_COMMITTED = "never committed"
-    """The producer is finished in Airflow (marked success by hand, say) but has committed nothing."""
+    """The producer has succeeded in Airflow (a person marked it, for example) but has committed nothing."""
     STALE = "stale"
-    """The producer's current result was made from inputs that have changed since."""
-    DISTRUSTED = "distrusted"
-    """Its bytes are there, but what was made from it, or it itself, violates what is expected of it."""
+    """The producer's current result was computed from inputs that have changed since."""
+    SUSPECTED = "distrusted"
+    """The files are whole, but the rows, or rows computed from them, violate an expectation that blames them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One result partition that cannot be read, and why.
+    """A result partition that cannot be read, and the reason.
 
-    `attempt` is the attempt whose result it is; empty where nothing was ever committed.
+    `attempt` is the attempt that committed it; empty where nothing was committed.
     """
 
     run: str
@@ -115,7 +115,7 @@ class Loss:
 
 
 class ResultUnavailable(WeirError):
-    """Inputs are definitely gone or damaged: their producers have to run again. Carries all losses of one probe."""
+    """Inputs are lost: their producers have to run again. `losses` are all losses that one probe has found."""
 
     def __init__(self, losses: tuple[Loss, ...]) -> None:
         self.losses = losses
@@ -125,4 +125,4 @@ class ResultUnavailable(WeirError):
 
 
 class Corrupt(ResultUnavailable):
-    """Bytes that were read do not match their recorded digests."""
+    """Bytes that were read do not match their recorded digests: their producers have to run again."""

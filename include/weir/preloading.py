@@ -1,6 +1,6 @@
-"""What tasks import, imported by the scheduler before it forks its workers: most of what a short task costs is that.
+"""Modules that the scheduler imports before it forks its workers, since a short task consists mostly of imports.
 
-Invariant: nothing of Airflow is imported here, since Airflow itself is being imported when this is called.
+Invariant: no module of Airflow is imported here, since this is called while Airflow itself is being imported.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ MODULES: Final = (
 
 
 def preload() -> None:
-    """To be called by `airflow_local_settings.py`: Airflow's LocalExecutor forks each task from the scheduler.
+    """Import the modules, in the scheduler and the DAG processor only; `airflow_local_settings.py` calls this.
 
-    So does its DAG processor each parse of a DAG file. In all other processes this does nothing.
+    Airflow's LocalExecutor forks each task from the scheduler, and the DAG processor forks each parse of a DAG file.
     """
     if sys.argv[1:2] not in (["scheduler"], ["dag-processor"]):
         return
     for name in MODULES:
-        with suppress(ImportError):  # whoever needs it says so
+        with suppress(ImportError):  # the task that needs the module reports it
             import_module(name)

@@ -1,4 +1,4 @@
-"""Times and sizes as people write them."""
+"""Durations and sizes as text: "14 days", "500 MB"."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ FOREVER = "forever"
 _UNITS = {"minute": "minutes", "hour": "hours", "day": "days", "week": "weeks"}
 AMOUNT = re.compile(r"(\d{1,6}) ?([a-z]+?)s?")
 _SIZES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-_TOLD_SIZES = ("kB", "MB", "GB", "TB", "PB")
+_SIZE_UNITS = ("kB", "MB", "GB", "TB", "PB")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?i?)b?")
 TIME_EXPECTED = 'a time such as "12 hours" or "14 days", or "forever"'
 
 
 def time_from_text(what: str, text: str) -> timedelta | None:
-    """Read a time such as "14 days"; None for "forever". Raises Misconfigured, which names `what`."""
+    """Read a duration such as "14 days"; None for "forever". Raises Misconfigured, which names the option `what`."""
     plain = str(text).strip().lower()
     if plain == FOREVER:
         return None
@@ -28,15 +28,15 @@ def time_from_text(what: str, text: str) -> timedelta | None:
 
 
 def size_from_text(what: str, text: str) -> int:
-    """Read a size in bytes such as "500 MB", "2GiB" or "1000000". Raises Misconfigured, which names `what`."""
+    """Read a size in bytes such as "500 MB", "2GiB" or "1000000". Raises Misconfigured, naming `what`."""
     found = _SIZE.fullmatch(str(text).strip().lower())
     if found is None or found[2] not in _SIZES:
         raise Misconfigured(f'{what} is {text!r}, expected a size such as "500 MB", "20 GiB" or a number of bytes')
     return int(float(found[1]) * _SIZES[found[2]])
 
 
-def told_time(time: timedelta) -> str:
-    """Spell a time in the largest unit in which it is whole."""
+def format_duration(time: timedelta) -> str:
+    """Format a duration in the largest unit that divides it: "36 hours", "14 days"."""
     seconds = int(time.total_seconds())
     for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
         if seconds % size == 0 and seconds:
@@ -45,10 +45,10 @@ def told_time(time: timedelta) -> str:
     return f"{seconds} seconds"
 
 
-def told_size(size: int) -> str:
-    """Spell a size as a person would: "812 bytes", "8.1 GB"."""
+def format_size(size: int) -> str:
+    """Format a size in decimal units: "812 bytes", "8.1 GB"."""
     value, unit = float(size), ""
-    for larger in _TOLD_SIZES:
+    for larger in _SIZE_UNITS:
         if value < 999.95:  # what would be rounded to 1000
             break
         value, unit = value / 1000, larger
@@ -56,7 +56,7 @@ def told_size(size: int) -> str:
 
 
 def plain_time(plain: str) -> timedelta | None:
-    """Read a time such as "14 days" in lower case; None for anything else."""
+    """Read a duration such as "14 days" in lower case; None for any other text."""
     found = AMOUNT.fullmatch(plain)
     if found is None or found[2] not in _UNITS or not int(found[1]):
         return None

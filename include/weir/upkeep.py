@@ -26,7 +26,7 @@ from weir.retention.sweep import sweep
 from weir.retention.sweep_report import SweepReport
 from weir.retention.unknown_folders import tell_unknown_dataflows
 from weir.retention.versions import expire_versions
-from weir.units import told_size
+from weir.units import format_size
 
 FULL_SWEEP = timedelta(days=1)
 """How often every folder of the store is looked at, and not only those of recent runs."""
@@ -96,7 +96,7 @@ def _release(services: Services, dataflow: str, kept: Upkept) -> str:
 def _told(deleted: tuple[Deleted, ...]) -> str:
     if not deleted:
         return "nothing to delete"
-    size = told_size(sum(each.bytes for each in deleted))
+    size = format_size(sum(each.bytes for each in deleted))
     return f"{len(deleted)} result(s) deleted that nobody needs any more: {size}"
 
 
@@ -122,9 +122,9 @@ def sweep_everywhere(services: Services, clearer: Clearer) -> Upkept:
 def _of_nobody(services: Services) -> str:
     """What is beside the folders of dataflows that the ledger knows: told, for nobody deletes it."""
     report = SweepReport(is_full=True)
-    tell_unknown_dataflows(services, report, services.life.orphan_age)
+    tell_unknown_dataflows(services, report, services.retention.orphan_age)
     return (
-        "; ".join(f"{each.path}, {told_size(each.bytes)}: {each.reason}" for each in report.unknown) or "all is known"
+        "; ".join(f"{each.path}, {format_size(each.bytes)}: {each.reason}" for each in report.unknown) or "all is known"
     )
 
 

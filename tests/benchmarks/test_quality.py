@@ -14,7 +14,7 @@ import sys
 import pytest
 
 from weir.dataflow.quality import Policy
-from weir.formats.checks import CheckToRun, Why
+from weir.formats.checks import CheckReason, CheckToRun
 from weir.formats.suite import Expectation, Suite
 from weir.testing.fakes.jobs import Jobs
 from weir.topology.partitions import Layout
@@ -104,7 +104,7 @@ def test_checks_add_little_to_a_region(spark, store, tmp_path, benchmark, reques
 def ran(spark, store, rows, suite):
     """How long a region has taken, and how much of that were its checks."""
     jobs = Jobs(store)
-    checks = (CheckToRun(Suite("bench", "f", suite), Policy.WARN, Why.FRESH),)
+    checks = (CheckToRun(Suite("bench", "f", suite), Policy.WARN, CheckReason.FRESH),)
     output = jobs.output("flights", Layout(("tailnum",), 128))
     job = jobs.region(
         jobs.stage("flights", f"{MODULE}:flights", output, is_source=True, checks=checks), parameters={"rows": rows}

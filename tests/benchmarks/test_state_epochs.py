@@ -36,7 +36,7 @@ from weir.state.files_in_use import live_state_files
 from weir.store.store import Store
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.ledgers import new_ledger
-from weir.units import size_from_text, told_size
+from weir.units import format_size, size_from_text
 from weir_spark.transport.connect import ConnectEngine
 
 KEYS = int(os.environ.get("WEIR_BENCH_KEYS", "1000000"))
@@ -69,7 +69,7 @@ class Epoch:
         return (self.changed + self.compacted) / max(1, self.changed)
 
     def __str__(self) -> str:
-        sizes = " | ".join(told_size(size) for size in (self.changed, self.compacted, self.state, self.live))
+        sizes = " | ".join(format_size(size) for size in (self.changed, self.compacted, self.state, self.live))
         return f"| {self.number} | {sizes} | {self.runs} | {self.written:.2f} | {self.seconds:.1f} |"
 
 
@@ -155,7 +155,7 @@ def test_many_epochs_a_restore_and_a_rescale(benchmark: Any, server: Any, spark:
     found: list[Epoch] = benchmark.pedantic(lambda: list(_epochs(changing_keys, spark)), rounds=1)
     first, later = found[0], found[1:]
     changed, compacted = sum(each.changed for each in later), sum(each.compacted for each in later)
-    print(f"\n{KEYS:,} keys, {SHARE:.1%} of them in an epoch, {len(found)} epochs; all: {told_size(first.changed)}")
+    print(f"\n{KEYS:,} keys, {SHARE:.1%} of them in an epoch, {len(found)} epochs; all: {format_size(first.changed)}")
     print(f"written for each byte that changed: {1 + compacted / changed:.2f} on average, {_worst(later)} at worst")
     print(f"a full rewrite each time: {first.changed * len(later) / (changed + compacted):.1f} times as many bytes")
     print(f"runs to merge: at most {max(each.runs for each in found)}")
@@ -185,7 +185,7 @@ def _scan(changing_keys: Changing, spark: SparkSession, at: Epoch) -> None:
         once = spark.read.parquet(whole)
         plain = _timed(lambda: once.write.format("noop").mode("overwrite").save())
         one_key = _timed(lambda: state.get(KEYS // 2))
-        told = f"{state.rows:,} rows of {told_size(state.bytes)} in {state.runs} runs"
+        told = f"{state.rows:,} rows of {format_size(state.bytes)} in {state.runs} runs"
     print(
         f"restore behind epoch {at.number}: {told}, all of them read in {seconds:.1f} s; as one file in {plain:.1f} s"
     )
@@ -199,7 +199,10 @@ def _rescale(changing_keys: Changing, number: int) -> None:
     parts = [manifest.state.files for manifest in changing_keys.manifests(run) if manifest.state is not None]
     own = [sum(bytes_of(file, file.key_groups) for file in files) for files in parts]
     print(f"rescaled from 2 to 3: {each}")
-    print(f"bytes of each new subtask: {', '.join(map(told_size, own))} of {told_size(each.state)}; none written again")
+    print(
+        f"bytes of each new subtask: {', '.join(map(format_size, own))} of {format_size(each.state)}; "
+        "none written again"
+    )
 
 
 def _timed(work: Callable[[], object]) -> float:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from weir.cli.job_graph_plan import committed_run
 from weir.dataflow import Dataflow, Stage, blocking, cached, pipelined, sink, source
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
-from weir.dataflow.retention import Keep
+from weir.dataflow.retention import RetentionPolicy
+from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import Fault, Loss, Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState, CurrentResult, ReadResult, ReadSet, RegionState, RunState
@@ -26,7 +27,6 @@ from weir.recovery.rules.backtrack import Occasion
 from weir.recovery.rules.decision import Failure, NeedsProbe, decide
 from weir.recovery.rules.plan import StepKind
 from weir.retention.release_rules import RunLife, StoredResult, release_verdicts
-from weir.settings import LifeSettings
 from weir.topology.regions import Topology
 
 SEEDS = st.integers(0, 2**32)
@@ -34,7 +34,7 @@ THOUSANDS = settings(max_examples=2000, deadline=None)
 HUNDREDS = settings(max_examples=500, deadline=None)
 
 NOW = datetime(2026, 1, 10, tzinfo=UTC)
-ON_CONSUMED = LifeSettings(keep=Keep.from_text("on_consumed"))
+ON_CONSUMED = RetentionSettings(keep=RetentionPolicy.from_text("on_consumed"))
 
 
 # Random dataflows

@@ -122,19 +122,42 @@ class AtOnce:
 
         return decorate
 
-    def start(self, stack, control, items):
-        """Run the tests of the DAGs that pytest's items are about, at once; answers their futures by name."""
+    def chosen(self, items):
+        """Return the DAGs that pytest's items are about, each with its tests in their order."""
         names = {item.originalname for item in items}
-        chosen = [dag for dag, steps in self._steps.items() if names & steps.keys()]
-        dags = {dag: {**self.shapes[dag], "control": str(_own(control, dag))} for dag in chosen}
-        declare(control, {"dags": dags})
-        futures = {name: Future() for dag in dags for name in self._steps[dag]}
-        for dag in dags:
-            work = (Driver(stack, control, dag), list(self._steps[dag].values()), futures)
+        return {dag: list(steps.values()) for dag, steps in self._steps.items() if names & steps.keys()}
+
+
+def next_modules(items, first):
+    """Return the items by module of those modules that begin with `first`: as many as have LEAST_AT_ONCE DAGs."""
+    modules = [getattr(item, "module", None) for item in items]
+    found, count = {}, 0
+    for at, module in list(enumerate(modules))[modules.index(first) :]:
+        if module not in found and (count >= LEAST_AT_ONCE or not hasattr(module, "AT_ONCE")):
+            break
+        if module not in found:
+            count += len(module.AT_ONCE.shapes)
+        found.setdefault(module, []).append(items[at])
+    return found
+
+
+def start(stack, control, modules):
+    """Run the tests of all modules, all DAGs at once; answers the futures by module and by name of the test."""
+    steps = {module: module.AT_ONCE.chosen(items) for module, items in modules.items()}
+    shapes = {dag: module.AT_ONCE.shapes[dag] for module, dags in steps.items() for dag in dags}
+    declare(control, {"dags": {dag: {**shape, "control": str(_own(control, dag))} for dag, shape in shapes.items()}})
+    futures = {}
+    for module, dags in steps.items():
+        futures[module] = {step.__name__: Future() for steps_of_one in dags.values() for step in steps_of_one}
+        for dag, steps_of_one in dags.items():
+            work = (Driver(stack, control, dag), steps_of_one, futures[module])
             # A daemon: what still waits when the tests are interrupted must not hold up their end.
             threading.Thread(target=_run_in_order, args=work, name=dag, daemon=True).start()
-        return futures
+    return futures
 
+
+LEAST_AT_ONCE = 8
+"""So many DAGs at least are at work at once, if there are: with fewer, the machine waits."""
 
 _DEPLOYING = threading.Lock()
 

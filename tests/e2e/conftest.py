@@ -6,6 +6,7 @@ import shutil
 import time
 from pathlib import Path
 
+import at_once
 import pytest
 
 from weir.ledger.ledger import Ledger
@@ -55,11 +56,18 @@ def _all_suites(folder):
     return folder
 
 
+@pytest.fixture(scope="package")
+def begun():
+    """The futures of the tests of modules that have an AT_ONCE, of those that have begun."""
+    return {}
+
+
 @pytest.fixture(scope="module")
-def outcomes(request, stack, control):
-    """The futures of the tests of a module that has an AT_ONCE; they all begin when the first is asked for."""
-    items = [item for item in request.session.items if item.module is request.module]
-    return request.module.AT_ONCE.start(stack, control, items)
+def outcomes(request, stack, control, begun):
+    """The futures of the tests of a module that has an AT_ONCE; the next modules' tests begin with it."""
+    if request.module not in begun:
+        begun.update(at_once.start(stack, control, at_once.next_modules(request.session.items, request.module)))
+    return begun[request.module]
 
 
 @pytest.fixture(scope="package")

@@ -217,6 +217,7 @@ def test_a_killed_driver_costs_one_try_and_no_restart_of_the_strategy(engine):
     assert engine.failures_since("doubled", 0, before["doubled[0]"]) == ["engine", None]
 
 
+@pytest.mark.soak
 @by_submit
 def test_the_driver_of_a_killed_task_is_ended_by_the_next_try(engine):
     run_id, before, pid = held(engine)

@@ -14,7 +14,7 @@ from pipelines import flight_delays
 from pipelines.flight_delays_reference import expected_report
 from weir.dataflow.quality import Policy
 from weir.errors import Misconfigured
-from weir.formats.checks import CheckToRun, Outcome, Why
+from weir.formats.checks import CheckOutcome, CheckReason, CheckToRun
 from weir.formats.suite import suite_from_json
 from weir_spark.checks.gate import Checked, check
 from weir_spark.checks.plain_expectations import plain
@@ -158,10 +158,10 @@ def test_what_is_expected_of_the_flights_holds_on_strange_days_and_needs_no_grea
         for each in suite.expectations:
             plain(each, rows.schema)  # which raises NotPlain
         report = check(
-            rows, CheckToRun(suite, Policy.FAIL, Why.FRESH), Checked(stage=name, subtask=0, digest="", rows=0)
+            rows, CheckToRun(suite, Policy.FAIL, CheckReason.FRESH), Checked(stage=name, subtask=0, digest="", rows=0)
         )
         assert report.violated == ()
-        if report.outcome is Outcome.WARNED:
+        if report.outcome is CheckOutcome.WARNED:
             found[name] = [str(each) for each in report.results if not each.success]
     assert found == warnings
 

@@ -14,7 +14,7 @@ import pytest
 
 from weir.ledger.database.tables import ResultRow
 from weir.restarts.strategy import ExponentialDelay
-from weir.store.files import Room
+from weir.store.files import FreeSpace
 from weir.store.local import LocalFiles
 from weir.store.published import published
 from weir.store.time_limit import SECONDS, TimeLimitedFiles
@@ -53,8 +53,8 @@ class FillingFiles(TimeLimitedFiles):
         self._require_room()
         super().replace(path, data)
 
-    def room(self):
-        return Room(0, 2**30) if self.is_full else super().room()
+    def free_space(self):
+        return FreeSpace(0, 2**30) if self.is_full else super().free_space()
 
     def _require_room(self):
         if self.is_full:

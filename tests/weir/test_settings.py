@@ -9,7 +9,7 @@ import weir
 from weir.errors import Misconfigured, Retryable
 from weir.restarts.answer import Budgets
 from weir.restarts.strategy import FailureLimits, NoRestart
-from weir.settings import StoreConnection, read_settings, shown_url, store_options
+from weir.settings import StoreConnection, read_settings, store_options, url_without_password
 
 URL = "s3://bucket/weir"
 LEDGER = "postgresql+psycopg2://weir:hush@db/weir"
@@ -118,7 +118,7 @@ def test_the_settings_show_no_secret():
     ],
 )
 def test_a_url_is_shown_without_its_password(url, shown):
-    assert shown_url(url) == shown
+    assert url_without_password(url) == shown
 
 
 PLACES = {"WEIR_STORE": URL, "WEIR_LEDGER": LEDGER, "WEIR_STORE_OPTIONS": "{}"}

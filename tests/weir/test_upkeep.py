@@ -7,13 +7,13 @@ import pytest
 from sqlalchemy import select
 
 from weir.dataflow import Dataflow
+from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import Internal, Misconfigured, Retryable
 from weir.formats.paths import MANIFEST
 from weir.ledger.database.tables import LeaseRow, ResultRow, RunRow
 from weir.ledger.housekeeping import is_due, note_done
 from weir.ledger.leases import LEASE, take_leases
 from weir.retention.release import RELEASED_NOTE
-from weir.settings import LifeSettings
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.engine import FakeEngine
 from weir.upkeep import release_everywhere, scrub_everywhere, sweep_everywhere
@@ -136,7 +136,7 @@ def test_a_scrub_has_made_again_what_is_bad_and_somebody_needs(world):
     with world.ledger.transaction() as session:
         published = session.scalar(select(ResultRow).where(ResultRow.stage == "delays"))
     world.store.delete(f"{published.folder}/part-0.bin")
-    services = replace(world.services, life=LifeSettings(scrub_share=1.0))
+    services = replace(world.services, retention=RetentionSettings(scrub_share=1.0))
     kept = scrub_everywhere(services, world.airflow)
     assert "1 bad" in kept.done["ladder"]
     world.airflow.run_until_quiet()

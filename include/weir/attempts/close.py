@@ -39,6 +39,7 @@ from weir.state.operator_state import require_equal_broadcasts
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.probe import PartitionRef, probe, verify_segments
 from weir.store.published import highest_version
+from weir.topology.ids import Digest
 from weir.topology.regions import PartitionId
 
 _MADE_ANEW = (PartitionState.QUARANTINED.value, PartitionState.SUPERSEDED.value)
@@ -218,7 +219,7 @@ def _pointer(services: Services, registered: Registered, state: RunState, sink: 
                 state.results[partition].folder,
                 tuple(file.name for file in manifest.files),
                 manifest.rows,
-                str(manifest.digest),
+                Digest(str(manifest.digest)),
             )
             for partition, manifest in zip(sink.partitions, sink.manifests, strict=True)
         ),
@@ -283,6 +284,6 @@ def _to_announce(session: Session, run: str, sink: str, max_tries: int) -> int |
     """
     last = last_publication(session, run, sink)
     publisher = None if last is None else session.get(AttemptRow, last.attempt)
-    if last is None or publisher is None or publisher.try_number < 1:
+    if last is None or publisher is None or not publisher.is_of_dag_run:
         return None
     return last.version if publisher.max_tries == max_tries else None

@@ -31,7 +31,7 @@ from weir.errors import Conflict, Fault, Internal, Misconfigured, ResultUnavaila
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState, RunState
 from weir.formats.codec import manifest_to_json
-from weir.formats.manifest import InputRead, Manifest, digest_schema, digest_version, made_from
+from weir.formats.manifest import InputRead, Manifest, digest_schema, digest_version, inputs_fingerprint
 from weir.formats.region_job import OutputReport, RegionReport
 from weir.ledger.attempts import attempts_of, end
 from weir.ledger.leases import drop_leases
@@ -48,6 +48,7 @@ from weir.recovery.rules.staleness import restarts_consumers
 from weir.state.assigned import state_content
 from weir.state.compactions import missing_files, require_present
 from weir.store.probe import probe
+from weir.topology.ids import Digest, run_ref
 from weir.topology.regions import PartitionId, RegionId
 
 
@@ -65,7 +66,7 @@ def check_inputs(services: Services, begun: Begun) -> None:
     require_intact(services, _read(begun))
     require_present(services, [file for share in begun.states.values() for file in share.files])
     require_whole_copies(services, begun.job)
-    services.store.require_room()
+    services.store.require_free_space()
 
 
 def _read(begun: Begun) -> list[Part]:
@@ -185,7 +186,7 @@ def require_unchanged(session: Session, state: RunState, reads: Iterable[InputRe
     """
     distrusted = damaged_attempts(session, {read.attempt for read in reads})
     for read in reads:
-        partition = PartitionId(read.stage, read.subtask, read.layout, "" if read.run == state.run else read.run)
+        partition = PartitionId(read.stage, read.subtask, read.layout, run_ref(read.run, state.run))
         why = _why_changed(state, read, partition, distrusted)
         if why:
             raise Conflict(f"{region} read {partition} of {read.attempt} ({read.digest}), but {why}: it begins anew")
@@ -238,10 +239,10 @@ def _write(services: Services, output: OutputReport, manifest: Manifest) -> NewR
         partition=PartitionId(manifest.stage, manifest.subtask, manifest.layout),
         folder=output.folder,
         manifest_sha256=hashlib.sha256(data).hexdigest(),
-        digest=str(manifest.digest),
+        digest=Digest(str(manifest.digest)),
         rows=manifest.rows,
         bytes=manifest.bytes,
-        made_from=made_from(manifest),
+        made_from=inputs_fingerprint(manifest),
     )
 
 

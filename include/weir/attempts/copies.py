@@ -18,7 +18,8 @@ from weir.coordination.registered import Registered
 from weir.coordination.services import Services, attempt_folder
 from weir.errors import Fault, Misconfigured, Retryable
 from weir.formats.codec import stage_copy_from_json
-from weir.formats.manifest import COPY, COPY_NAME, StageCopy
+from weir.formats.manifest import COPY_NAME, StageCopy
+from weir.formats.paths import COPY
 from weir.formats.region_job import CopyToRead, CopyToWrite, InputToRead, RegionJob, StageToRun
 from weir.ledger.attempts import Origin, attempts_of
 from weir.ledger.results import damaged_attempts

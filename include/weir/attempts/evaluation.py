@@ -20,10 +20,9 @@ from weir.coordination.services import Services
 from weir.coordination.values import Begun, Judged
 from weir.dataflow.quality import Policy
 from weir.errors import Fault, Internal, Loss, QualityFailed, ResultUnavailable
-from weir.formats.checks import BUILT_IN, CheckReport, ExpectationResult, Why
+from weir.formats.checks import BUILT_IN, CheckReason, CheckReport, ExpectationResult
 from weir.formats.manifest import StateTally
 from weir.formats.region_job import OutputReport, RegionJob, RegionReport
-from weir.formats.restored import is_of_restore
 from weir.formats.suite import Severity
 from weir.ledger.reads import record_reads
 from weir.ledger.results import NewResult, quarantine_results, record_losses
@@ -31,6 +30,7 @@ from weir.ledger.snapshot import run_state
 from weir.quality.ledger import Blamed, blamed_before, has_checks, record_checks
 from weir.quality.restored_checks import distrusted
 from weir.quality.rules import blamed_arguments, names_blamed, policy_of, told, warnings_of
+from weir.topology.ids import is_synthetic
 
 _Blamed = Mapping[int, tuple[Blamed, ...]]
 """By the number of the report."""
@@ -122,7 +122,7 @@ def _blamed(services: Services, begun: Begun, reports: Sequence[CheckReport]) ->
     """
     found = {}
     for number, report in enumerate(reports):
-        read = tuple(each for each in _read_of_blamed(begun, report) if not is_of_restore(each.attempt))
+        read = tuple(each for each in _read_of_blamed(begun, report) if not is_synthetic(each.attempt))
         with services.ledger.transaction() as session:
             before = blamed_before(session, begun.run.id, report.stage) if read else frozenset()
         found[number] = tuple(each for each in read if not any(each.is_equal_to(other) for other in before))
@@ -140,7 +140,7 @@ def _losses(begun: Begun, reports: Sequence[CheckReport], blamed: _Blamed) -> tu
         for each in blamed.get(number, ()):
             detail = f"{told(report, report.violated)}. {begun.attempt.id} was made of it, and is in quarantine"
             names = (each.run, each.stage, each.subtask, each.layout, each.attempt)
-            losses.setdefault(each, Loss(*names, Fault.DISTRUSTED, detail))
+            losses.setdefault(each, Loss(*names, Fault.SUSPECTED, detail))
     return tuple(losses.values())
 
 
@@ -160,7 +160,7 @@ def _message(begun: Begun, failed: Sequence[CheckReport], policy: Policy | None,
     if policy is Policy.BACKTRACK:
         read = [one for each in failed for one in _read_of_blamed(begun, each)]
         why = "was made again and is equal: the data is bad, not the copy" if read else "is nothing that was read"
-        if any(is_of_restore(each.attempt) for each in read):
+        if any(is_synthetic(each.attempt) for each in read):
             why = "was restored, which nobody makes again: restore another one, or correct the suite"
         said += f", and what is blamed {why}"
     return (
@@ -196,4 +196,4 @@ def _check(begun: Begun, output: OutputReport, before: int, rows: int) -> CheckR
         NEVER_FEWER, {"min_value": before}, Severity.FAIL, success=rows >= before, observed=rows, rows=rows
     )
     subtask, digest = begun.attempt.region.subtask, str(output.digest)
-    return CheckReport.built_in(output.stage, subtask, Why.FRESH, digest, rows, result)
+    return CheckReport.built_in(output.stage, subtask, CheckReason.FRESH, digest, rows, result)

@@ -31,11 +31,11 @@ from sqlalchemy.orm import Session
 from weir.coordination.services import Services, attempt_folder
 from weir.coordination.values import Action, FailureDecision, TaskKey
 from weir.errors import Conflict, DiskFull, Fault, ResultUnavailable, Retryable, WeirError
-from weir.execution.failure_class import FailureClass, classify, hopeless_cause
+from weir.execution.failure_class import FailureClass, cause_of, classify, hopeless_cause
 from weir.execution.labels import built_in_labels
 from weir.execution.run_state import CLOSE, AttemptState
-from weir.formats.manifest import COPY, COPY_NAME
-from weir.formats.paths import MANIFEST
+from weir.formats.manifest import COPY_NAME
+from weir.formats.paths import COPY, MANIFEST
 from weir.ledger.attempts import LIVE, Origin, attempts_of, end, failures_since_clear, newest_attempts
 from weir.ledger.database.tables import AttemptRow, FailoverRow, RunRow
 from weir.ledger.leases import drop_leases
@@ -47,7 +47,7 @@ from weir.recovery.inputs import losses_by_partition
 from weir.recovery.planning import ROUNDS, decide_now, probe_for
 from weir.recovery.rules.decision import Failure
 from weir.recovery.rules.plan import Plan
-from weir.restarts.answer import Answer, Refusal, answer
+from weir.restarts.answer import Refusal, RestartDecision, decide_restart
 from weir.restarts.strategy import RestartStrategy, seeded_jitter
 from weir.store.errors import NotFound
 from weir.topology.regions import RegionId
@@ -150,7 +150,7 @@ def _end(
 
 def _told(plan: Plan, error: ResultUnavailable) -> str:
     """What runs again; of what is distrusted also why, since its bytes are there, as recorded."""
-    why = dict.fromkeys(loss.detail for loss in error.losses if loss.fault is Fault.DISTRUSTED)
+    why = dict.fromkeys(loss.detail for loss in error.losses if loss.fault is Fault.SUSPECTED)
     return "; ".join([plan.summary(), *why])
 
 
@@ -179,7 +179,8 @@ def book(
     row = session.get(AttemptRow, attempt)
     if row is None or row.state not in LIVE:
         return already_ended(row)
-    end(row, AttemptState.RETRYING, services.now(), failure=failure, error=f"{type(error).__name__}: {error}")
+    message, cause = f"{type(error).__name__}: {error}", cause_of(error)
+    end(row, AttemptState.RETRYING, services.now(), failure=failure, cause=cause, error=message)
     row.labels = built_in_labels(failure, error)
     drop_leases(session, attempt)
     decision = _decide(session, services, row, failure, error, strategy)
@@ -270,10 +271,12 @@ _JITTER = 0.1
 """The share of a delay by which tasks that lost the same server come back apart."""
 
 
-def restart_answer(session: Session, strategy: RestartStrategy, run: str, region: RegionId) -> Answer:
+def restart_answer(session: Session, strategy: RestartStrategy, run: str, region: RegionId) -> RestartDecision:
     """What follows from the newest failure of `region`, by the strategy and by the limits of failures."""
     own = failures_since_clear(attempts_of(session, run, region), COUNTED)
-    return answer(strategy, _seed(run, region), _milliseconds(own), lambda: (run, _failures_of_run(session, run)))
+    return decide_restart(
+        strategy, _seed(run, region), _milliseconds(own), lambda: (run, _failures_of_run(session, run))
+    )
 
 
 def spent(attempts: Sequence[AttemptRow], failure: FailureClass) -> int:

@@ -18,7 +18,7 @@ from weir.coordination.services import Services, attempt_folder, region_folder
 from weir.coordination.values import StateShare
 from weir.dataflow import DigestRule, Stage
 from weir.dataflow.key_types import key_types, require_equal_key_types
-from weir.dataflow.stage import ResolveContext, StageKind, checked_slices, spark_conf
+from weir.dataflow.stage import ResolveContext, StageKind, checked_splits, spark_conf
 from weir.dataflow.state_schema import fields_of_ddl, spark_json
 from weir.errors import Fenced, Misconfigured
 from weir.execution.run_state import AttemptState, RunState
@@ -206,7 +206,7 @@ def reads_of_job(
     return tuple(
         InputRead(
             argument=f"{read.stage}.{read.argument}",
-            run=each.run or state.run,
+            run=each.run_id(state.run),
             stage=each.stage,
             subtask=each.subtask,
             layout=each.layout,
@@ -246,7 +246,7 @@ def resolve(stage: Stage, context: ResolveContext) -> list[Any]:
     Raises Misconfigured if it cannot be found or called, or answers something else; its own errors pass through.
     """
     owner = f"resolver {stage.resolve} of source {stage.name}"
-    return checked_slices(_resolver(str(stage.resolve), owner)(context), owner, context.parallelism)
+    return checked_splits(_resolver(str(stage.resolve), owner)(context), owner, context.parallelism)
 
 
 def _resolver(reference: str, owner: str) -> Callable[[ResolveContext], Any]:

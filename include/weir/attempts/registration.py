@@ -88,7 +88,7 @@ def _enter(
 ) -> Registered | Awaiting | Exhausted:
     ever = attempts_ever_of(session, run.id, region)
     row = _resumed(ever, request, region)
-    earlier = [each for each in ever if each.try_number > 0]
+    earlier = [each for each in ever if each.is_of_dag_run]
     older = [each for each in earlier if each is not row]
     origin = (
         Origin(row.origin)

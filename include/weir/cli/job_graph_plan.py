@@ -29,6 +29,7 @@ from weir.flink.restart_set import JobPartition, RestartSet, restart_set
 from weir.recovery.rules.backtrack import Occasion
 from weir.recovery.rules.decision import Failure, NeedsProbe, decide
 from weir.recovery.rules.plan import StepKind
+from weir.topology.ids import AttemptId, Digest, RunId
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 VERSION = 1
@@ -144,8 +145,8 @@ def _shown(names: Sequence[str]) -> str:
 
 
 _NAME = "job_graph"
-_RUN = f"{_NAME}@now"
-_ATTEMPT = "t0001"
+_RUN = RunId(f"{_NAME}@now")
+_ATTEMPT = AttemptId("t0001")
 _FUNCTION = "job:graph"
 _KEY_GROUPS = 128
 
@@ -246,8 +247,8 @@ def _read_set(partitions: tuple[PartitionId, ...]) -> ReadSet:
     return ReadSet(tuple(ReadResult(each, _ATTEMPT, _digest(each)) for each in partitions))
 
 
-def _digest(partition: PartitionId) -> str:
-    return str(partition)
+def _digest(partition: PartitionId) -> Digest:
+    return Digest(str(partition))
 
 
 def _loss(partition: PartitionId) -> Loss:

@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.progress import Progress as Bars
 
-from weir.units import told_size
+from weir.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -107,7 +107,7 @@ def _lines(console: Console, title: str, total: int) -> Iterator[Callable[[int],
         nonlocal done
         with lock:
             done += count
-            progress.say(f"{told_size(done)} of {told_size(total)}")
+            progress.say(f"{format_size(done)} of {format_size(total)}")
 
     with progress.phase(title):
         yield advance

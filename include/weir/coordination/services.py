@@ -7,10 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from weir.dataflow.retention_settings import RetentionSettings
+from weir.formats.paths import attempt_record_folder, result_folder
 from weir.ledger.ledger import Ledger
 from weir.ledger.runs import Run
-from weir.settings import EXPECTATIONS, LifeSettings, RecoverySettings
+from weir.restarts.recovery_settings import RecoverySettings
+from weir.settings import EXPECTATIONS
 from weir.store.store import Store
+from weir.topology.ids import FIRST_TRY, AttemptId, AttemptKind, new_attempt_id
 
 
 def _now() -> datetime:
@@ -29,7 +33,7 @@ class Services:
     now: Callable[[], datetime] = _now
     new_uuid: Callable[[], uuid.UUID] = uuid.uuid4
     recovery: RecoverySettings = field(default_factory=RecoverySettings)
-    life: LifeSettings = field(default_factory=LifeSettings)
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
     expectations: str = EXPECTATIONS
 
     def store_id(self) -> str:
@@ -44,16 +48,27 @@ class Services:
         self.store.check_marker(known)
         return known
 
-    def attempt_id(self, try_number: int) -> str:
-        """A new attempt's id; no file name is ever used by two."""
-        return f"t{try_number:04d}-{self.new_uuid().hex[:12]}"
+    def attempt_id(self, try_number: int) -> AttemptId:
+        """Make the id of a new try of a task; no other attempt ever uses its file names."""
+        return self._new_id(AttemptKind.TASK, try_number)
+
+    def synthetic_attempt_id(self) -> AttemptId:
+        """Make the id of a new attempt that is no try of a task."""
+        return self._new_id(AttemptKind.SYNTHETIC)
+
+    def compaction_attempt_id(self) -> AttemptId:
+        """Make the id of a new attempt that compacts state."""
+        return self._new_id(AttemptKind.COMPACTION, FIRST_TRY)
+
+    def _new_id(self, kind: AttemptKind, try_number: int = 0) -> AttemptId:
+        return new_attempt_id(kind, self.new_uuid().hex[:12], try_number)
 
 
 def attempt_folder(run: Run, stage: str, layout: str, subtask: int, attempt: str) -> str:
     """Where one attempt writes one result partition, relative to the store."""
-    return f"{run.dataflow.name}/{run.epoch}/{stage}/{layout}/{subtask}/{attempt}"
+    return result_folder(run.dataflow.name, run.epoch, stage, layout, subtask, attempt)
 
 
 def region_folder(run: Run, region: str, subtask: int, attempt: str) -> str:
     """Where the job of one attempt is described and reports."""
-    return f"{run.dataflow.name}/{run.epoch}/_regions/{region}/{subtask}/{attempt}"
+    return attempt_record_folder(run.dataflow.name, run.epoch, region, subtask, attempt)

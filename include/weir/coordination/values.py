@@ -20,6 +20,7 @@ from weir.ledger.runs import PreviousRun, Run
 from weir.restarts.answer import Refusal
 from weir.restarts.strategy import RestartStrategy
 from weir.store.probe import PartitionRef
+from weir.topology.ids import AttemptId, RunId
 from weir.topology.regions import RegionId, Topology
 
 
@@ -72,7 +73,7 @@ class BeginRequest:
 class SparkWork:
     """Where an attempt computes, so that anybody can interrupt it; `folder` is the attempt's, relative to the store."""
 
-    attempt: str
+    attempt: AttemptId
     session_url: str
     session_id: str
     folder: str
@@ -82,8 +83,8 @@ class SparkWork:
 class Attempt:
     """One try of one region, registered."""
 
-    id: str
-    run: str
+    id: AttemptId
+    run: RunId
     region: RegionId
     try_number: int
     lineage: int

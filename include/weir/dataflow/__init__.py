@@ -1,4 +1,7 @@
-"""What a user declares: stages joined by exchanges. Importing this is cheap: DAG files do it at every parse."""
+"""The public API for declaring dataflows: stages joined by exchanges.
+
+Invariant: importing this imports no Spark and no Airflow, since DAG files do so at every parse.
+"""
 
 from weir.dataflow.dataflow import Consumers, Dataflow, FailoverStrategy
 from weir.dataflow.digest_rule import DigestRule, digest

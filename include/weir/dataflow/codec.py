@@ -1,9 +1,8 @@
 """A stage as JSON, for the record that a run is pinned to. Invariant: what is written reads back equal.
 
-Version 1 had neither `deterministic` and `digest` of a stage nor `pointwise`, `durable` and `schema` of an exchange:
-there they mean what they mean to a stage or an exchange that does not say them.
-
-`executor_config` is left out: it holds Airflow's own objects, which only the DAG file can make.
+Version 1 has neither `deterministic` and `digest` of a stage nor `pointwise`, `durable` and `schema` of an exchange:
+they are read as their defaults. `executor_config` is left out: it holds Airflow objects, which only the DAG file can
+make.
 """
 
 from __future__ import annotations
@@ -35,20 +34,20 @@ def stage_to_json(stage: Stage) -> dict[str, Any]:
             "queue": stage.task.queue,
             "priority_weight": stage.task.priority_weight,
             "execution_timeout": None if timeout is None else timeout.total_seconds(),
-            # Younger than the first records, which are to stay as they are.
+            # Absent where empty, so that records of earlier versions stay the same.
             **({"spark_conn_id": stage.task.spark_conn_id} if stage.task.spark_conn_id else {}),
         },
         "spark": dict(stage.spark),
         "deterministic": stage.deterministic,
         "digest": {"round": dict(stage.digest.round), "ignore": list(stage.digest.ignore)},
-        # Younger than the first records, which are to stay as they are.
+        # Absent where empty, so that records of earlier versions stay the same.
         **({"state": [_state_to_json(state) for state in stage.states]} if stage.states else {}),
         **({"quality": [_gate_to_json(gate) for gate in stage.gates]} if stage.gates else {}),
     }
 
 
 def stage_from_json(document: Mapping[str, Any]) -> Stage:
-    """Read what `stage_to_json` wrote."""
+    """Read the JSON values that `stage_to_json` returned."""
     task = document["task"]
     timeout = task["execution_timeout"]
     return Stage(
@@ -80,7 +79,7 @@ def _rule_from_json(document: Mapping[str, Any]) -> DigestRule:
 
 def _state_to_json(state: State) -> dict[str, Any]:
     plain = {**asdict(state), "kind": state.kind.value, "keys": list(state.keys)}
-    # Younger than the first records of states, which are to stay as they are.
+    # Absent where empty, so that records of earlier versions stay the same.
     younger = {"grows": state.grows, "quality": [_gate_to_json(gate) for gate in state.quality]}
     return {name: value for name, value in {**plain, **younger}.items() if name not in younger or value}
 

@@ -1,6 +1,7 @@
-"""What a dataflow says of its recovery: which regions a failure restarts. Invariant: each choice has one text.
+"""A dataflow: stages joined by exchanges, with its choices for recovery and retention.
 
-A dataflow: stages joined by exchanges. Invariant: one that was constructed is sound and can be run as it is.
+Invariants: a dataflow that has been constructed is valid and can be run. What `to_json` writes, `from_json` reads back
+equal.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from weir.dataflow.codec import stage_from_json, stage_to_json
-from weir.dataflow.retention import Keep
+from weir.dataflow.retention import RetentionPolicy
 from weir.dataflow.stage import Stage
 from weir.dataflow.state import OnReprocess, State
 from weir.dataflow.validation import sound_stages
@@ -21,51 +22,51 @@ from weir.units import size_from_text, time_from_text
 
 
 class FailoverStrategy(Enum):
-    """Which regions run again after a failure (Flink's `jobmanager.execution.failover-strategy`, and one more)."""
+    """The regions that restart after a failure: Flink's `jobmanager.execution.failover-strategy`, and `individual`."""
 
     REGION = "region"
-    """The failed region, producers of what is not available, and consumers of what has changed."""
+    """The failed region, the producers of unavailable results, and the consumers of results that have changed."""
     FULL = "full"
-    """All regions of the run that have begun."""
+    """All regions of the run that have started."""
     INDIVIDUAL = "individual"
-    """The failed region alone: Weir clears nothing by itself, and names what a person may."""
+    """The failed region alone: Weir clears no other task, and names those that a person may clear."""
 
 
 class Consumers(Enum):
-    """What becomes of the consumers of what is made again."""
+    """The rule for the consumers of a recomputed result."""
 
     IF_CHANGED = "if_changed"
-    """They restart if its digest is another one: Weir's default."""
+    """They restart if its digest has changed: Weir's default."""
     ALWAYS = "always"
-    """They restart: Flink's rule."""
+    """They always restart: Flink's rule."""
 
 
 VERSION = 2
-"""The version of the JSON that a run is pinned to."""
+"""The version of the JSON that a run is pinned to, of a dataflow without state."""
 
 STATE_VERSION = 3
-"""That of a dataflow with state: a Weir that knows no state must not run it."""
+"""The version of a dataflow with state, which an older Weir that has no state must refuse."""
 
 _READ = (1, VERSION, STATE_VERSION)
 
-_LIFE = ("keep", "keep_failed", "keep_published", "quota", "retained_checkpoints")
-"""What a dataflow may say of the life of its results."""
+_RETENTION = ("keep", "keep_failed", "keep_published", "quota", "retained_checkpoints")
+"""The fields about retention; None leaves one to the deployment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dataflow:
-    """Stages in topological order (that of declaration among ready ones), checked as a whole.
+    """Stages in topological order (in the order of declaration where that leaves a choice), validated as a whole.
 
-    `max_parallelism` is the number of key groups of every stage that does not say its own; `parameters` are JSON
-    values that each stage finds in its context. `failover` says which regions a failure restarts ("region", "full",
-    "individual") and `consumers` when those that read what was made again do ("if_changed", "always").
-    `keep` says how long intermediate results stay that nobody needs ("2 runs", "end_of_run", "on_consumed", "7 days"),
-    `keep_failed` those of a run that never closed, `keep_published` published versions ("forever", "90 days"), and
-    `quota` how many bytes the dataflow may have at rest ("500 GB"), and `retained_checkpoints` how many checkpoints and
-    savepoints of its state are retained; None leaves each to the deployment.
-    `on_reprocess` says what becomes of later epochs when one that they go on from comes out otherwise: "cascade" has
-    them run again, in order, as far as there is a change; with "mark" they are stale until somebody needs them.
-    Raises Misconfigured, which lists what to write instead.
+    `max_parallelism` is the number of key groups of every stage that does not set its own; `parameters` are JSON
+    values that each stage finds in its context. `failover` selects the regions that a failure restarts ("region",
+    "full", "individual"), `consumers` when the consumers of a recomputed result restart ("if_changed", "always").
+    `keep` is the retention policy of intermediate results that no task needs ("2 runs", "end_of_run", "on_consumed",
+    "7 days"), `keep_failed` the retention of results of a run that never closed, `keep_published` that of published
+    versions ("forever", "90 days"). `quota` is how many bytes the dataflow may store ("500 GB"), `retained_checkpoints`
+    how many checkpoints and savepoints of its state are retained. None leaves the choice to the deployment.
+    `on_reprocess` decides about later epochs when the result of an epoch that they continue from changes: "cascade"
+    runs them again, in order, until a result does not change; "mark" leaves them stale until they are needed.
+    Raises Misconfigured, which lists all problems and what to write instead.
     """
 
     name: str
@@ -82,7 +83,7 @@ class Dataflow:
     on_reprocess: OnReprocess = field(default=OnReprocess.CASCADE, kw_only=True)
 
     if TYPE_CHECKING:
-        # Texts are taken, enums are kept: a dataclass's own annotations cannot say that of one field.
+        # The constructor accepts texts, the fields hold enums: a dataclass's annotations cannot express both.
         def __init__(
             self,
             name: str,
@@ -104,14 +105,14 @@ class Dataflow:
         object.__setattr__(self, "failover", _choice(self.name, "failover", self.failover, FailoverStrategy))
         object.__setattr__(self, "consumers", _choice(self.name, "consumers", self.consumers, Consumers))
         object.__setattr__(self, "on_reprocess", _choice(self.name, "on_reprocess", self.on_reprocess, OnReprocess))
-        self._check_life()
+        self._check_retention()
         object.__setattr__(self, "parameters", _as_json(self.name, self.parameters))
         object.__setattr__(self, "stages", sound_stages(self.name, self.max_parallelism, tuple(self.stages)))
 
-    def _check_life(self) -> None:
+    def _check_retention(self) -> None:
         try:
             if self.keep is not None:
-                Keep.from_text(self.keep)
+                RetentionPolicy.from_text(self.keep)
             for what in ("keep_failed", "keep_published"):
                 if getattr(self, what) is not None:
                     time_from_text(what, getattr(self, what))
@@ -140,7 +141,7 @@ class Dataflow:
 
     @property
     def keeps_state(self) -> bool:
-        """Whether any stage keeps state from epoch to epoch."""
+        """Report whether any stage keeps state from epoch to epoch."""
         return any(stage.states for stage in self.stages)
 
     def state(self, name: str) -> State:
@@ -152,7 +153,7 @@ class Dataflow:
         return states[name]
 
     def to_json(self) -> dict[str, Any]:
-        """Return all that a run is pinned to as plain JSON values; `executor_config` is left out."""
+        """Return the record that a run is pinned to as plain JSON values; `executor_config` is left out."""
         return {
             "version": STATE_VERSION if self.keeps_state else VERSION,
             "name": self.name,
@@ -160,17 +161,17 @@ class Dataflow:
             "parameters": _as_json(self.name, self.parameters),
             "failover": self.failover.value,
             "consumers": self.consumers.value,
-            **{each: getattr(self, each) for each in _LIFE if getattr(self, each) is not None},
-            # Younger than the first records, which are to stay as they are.
+            **{each: getattr(self, each) for each in _RETENTION if getattr(self, each) is not None},
+            # Absent where it is the default, so that records of earlier versions stay the same.
             **({} if self.on_reprocess is OnReprocess.CASCADE else {"on_reprocess": self.on_reprocess.value}),
             "stages": [stage_to_json(stage) for stage in self.stages],
         }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Dataflow:
-        """Read what `to_json` wrote. Raises Misconfigured for a version that this Weir does not know."""
+        """Read the record that `to_json` wrote. Raises Misconfigured for an unknown version."""
         version = document.get("version")
-        # Version 1 said nothing of recovery: a run that it pinned goes on by the defaults.
+        # Version 1 has no fields about recovery: its runs continue with the defaults.
         if version not in _READ or isinstance(version, bool):
             raise Misconfigured(
                 f"the record of dataflow {document.get('name')!r} has version {version!r}, this Weir reads "
@@ -184,7 +185,7 @@ class Dataflow:
             failover=document.get("failover", FailoverStrategy.REGION),
             consumers=document.get("consumers", Consumers.IF_CHANGED),
             on_reprocess=document.get("on_reprocess", OnReprocess.CASCADE),
-            **{each: document.get(each) for each in _LIFE},
+            **{each: document.get(each) for each in _RETENTION},
         )
 
 
@@ -192,12 +193,12 @@ def _listed(versions: Sequence[int]) -> str:
     return ", ".join(str(version) for version in versions)
 
 
-def _choice(dataflow: str, what: str, said: object, kinds: type[Enum]) -> Enum:
+def _choice(dataflow: str, what: str, value: object, kinds: type[Enum]) -> Enum:
     for kind in kinds:
-        if said is kind or said == kind.value:
+        if value is kind or value == kind.value:
             return kind
     known = " or ".join(f'{what}="{kind.value}"' for kind in kinds)
-    raise Misconfigured(f"dataflow {dataflow!r}: {what} must not be {said!r}: write {known}")
+    raise Misconfigured(f"dataflow {dataflow!r}: {what} must not be {value!r}: write {known}")
 
 
 def _as_json(dataflow: str, parameters: Mapping[str, Any]) -> dict[str, Any]:

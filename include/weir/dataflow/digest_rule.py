@@ -1,6 +1,7 @@
-"""What counts as a change of a stage's rows. Invariant: equal rules have equal fingerprints, different ones different.
+"""Digest rules: which columns, and how many decimal places, count as a change of a stage's rows.
 
-A digest carries its rule's fingerprint, so that results that were digested under different rules never compare equal.
+Invariant: two rules are equal exactly if their fingerprints are. A digest carries its rule's fingerprint, so that
+results that were digested under different rules never compare equal.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 MOST_PLACES = 15
-"""A double has no more decimal places that mean anything."""
+"""A double has no more significant decimal places."""
 
 _FINGERPRINT_LENGTH = 12
 
@@ -28,38 +29,38 @@ class DigestRule:
 
     @property
     def is_plain(self) -> bool:
-        """Whether all of every row counts."""
+        """Report whether every column counts as it is."""
         return not self.round and not self.ignore
 
     @property
     def fingerprint(self) -> str:
-        """A short text that only rules which say the same share; empty for the plain rule."""
+        """A short text that is equal exactly for equal rules; empty for the plain rule."""
         if self.is_plain:
             return ""
-        said = json.dumps([sorted(self.round.items()), sorted(set(self.ignore))])
-        return hashlib.sha256(said.encode()).hexdigest()[:_FINGERPRINT_LENGTH]
+        content = json.dumps([sorted(self.round.items()), sorted(set(self.ignore))])
+        return hashlib.sha256(content.encode()).hexdigest()[:_FINGERPRINT_LENGTH]
 
     def __str__(self) -> str:
         """`fare rounded to 6 places, without loaded_at`; `all columns` for the plain rule."""
-        said = [f"{column} rounded to {places} places" for column, places in sorted(self.round.items())]
-        said += [f"without {column}" for column in sorted(set(self.ignore))]
-        return ", ".join(said) or "all columns"
+        parts = [f"{column} rounded to {places} places" for column, places in sorted(self.round.items())]
+        parts += [f"without {column}" for column in sorted(set(self.ignore))]
+        return ", ".join(parts) or "all columns"
 
 
 PLAIN_RULE = DigestRule()
 
 
-def digest(*, round: Mapping[str, int] | None = None, ignore: str | Sequence[str] = ()) -> DigestRule:  # noqa: A002  the word for it
-    """Say what counts as a change: `digest(round={"fare": 6}, ignore=["loaded_at"])`.
+def digest(*, round: Mapping[str, int] | None = None, ignore: str | Sequence[str] = ()) -> DigestRule:  # noqa: A002  Spark's own name
+    """Declare which changes of rows count: `digest(round={"fare": 6}, ignore=["loaded_at"])`.
 
-    A result whose digest is as before re-runs none of its consumers. Rounding is for floating-point sums, whose last
-    digits depend on the order of the rows; ignoring is for columns that say when or by whom a row was made.
+    The consumers of a result whose digest has not changed do not restart. Round floating-point sums, whose last digits
+    depend on the order of the rows; ignore columns such as the time at which a row was loaded.
     """
     return DigestRule({} if round is None else round, (ignore,) if isinstance(ignore, str) else tuple(ignore))
 
 
 def rule_problems(rule: object) -> Iterator[str]:
-    """Say what is wrong with a stage's digest rule, and what to write instead."""
+    """Yield the problems of a stage's digest rule, and what to write instead."""
     if not isinstance(rule, DigestRule):
         yield f'digest must be a rule, not {rule!r}: write digest=digest(round={{"column": 6}}, ignore=["column"])'
         return
@@ -77,4 +78,4 @@ def rule_problems(rule: object) -> Iterator[str]:
             )
     for column in rule.round:
         if column in rule.ignore:
-            yield f"digest(...) both rounds and ignores column {column!r}: name it in one of the two"
+            yield f"digest(...) both rounds and ignores column {column!r}: name it in only one of them"

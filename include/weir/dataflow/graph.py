@@ -1,4 +1,7 @@
-"""Order and grouping of declared stages. Invariant: both depend on names and exchanges only, never on parallelism."""
+"""Topological order and pipelined groups of declared stages.
+
+Invariant: both depend on names and exchanges only, never on parallelism.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from weir.dataflow.stage import Stage
 
 
 def topological_order(reads: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Order names so that each comes after those it reads; among ready ones the order of declaration decides.
+    """Order names so that each comes after those it reads; the order of declaration decides where that leaves a choice.
 
-    Names on or behind a cycle are left out: the caller compares lengths.
+    Names on a cycle or after one are left out: the caller compares lengths.
     """
     position = {name: i for i, name in enumerate(reads)}
     waits = {name: len(set(read)) for name, read in reads.items()}
@@ -38,7 +41,7 @@ def find_cycle(reads: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     unordered = set(reads) - set(topological_order(reads))
     if not unordered:
         return ()
-    # Each name that was left out reads another such name: walking upstream must come round.
+    # Each name that was left out reads another such name, so a walk upstream ends in a cycle.
     name = next(candidate for candidate in reads if candidate in unordered)
     walked: dict[str, int] = {}
     path: list[str] = []
@@ -51,7 +54,7 @@ def find_cycle(reads: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
 
 
 def pipelined_groups(stages: Sequence[Stage]) -> tuple[tuple[Stage, ...], ...]:
-    """Group stages that are weakly connected over exchanges that join a plan; order is that given, among groups too."""
+    """Group stages that are weakly connected over exchanges that join a plan; all keep the given order."""
     leader = {stage.name: stage.name for stage in stages}
 
     def find(name: str) -> str:
@@ -71,7 +74,7 @@ def pipelined_groups(stages: Sequence[Stage]) -> tuple[tuple[Stage, ...], ...]:
 
 
 def group_reads(groups: Sequence[Sequence[Stage]]) -> dict[str, list[str]]:
-    """Say which groups each group reads over blocking exchanges; a group is named by its first stage."""
+    """Return the groups that each group reads over blocking exchanges; a group is named by its first stage."""
     group_of = {stage.name: group[0].name for group in groups for stage in group}
     return {
         group[0].name: [

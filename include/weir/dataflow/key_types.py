@@ -1,6 +1,6 @@
-"""The types of key columns. Invariant: inputs that one stage reads by key are divided alike, or not read at all.
+"""The types of key columns. Invariant: the keyed inputs of a stage have the same canonical key types.
 
-`hash(1)` as an int and as a bigint differ, so a co-partitioned join would silently lose its matches.
+Spark's `hash(1)` differs between int and bigint, so a co-partitioned join of the two would silently lose matches.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ _ADVICE = {
 def canonical_type(spark_type: str) -> str:
     """Return the type that a key column of this type (Spark's `simpleString`) is cast to before it is hashed.
 
-    All integers become bigint, since Spark hashes 1 as int and 1 as bigint differently. Raises Misconfigured, with
-    advice, for types that are no good as keys.
+    All integers become bigint. Raises Misconfigured, with advice, for types that cannot be keys.
     """
     spelled = spark_type.strip().lower()
     if spelled in _INTEGERS:
@@ -49,9 +48,9 @@ _SQL_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": 
 
 
 def key_types(spark_schema: str, keys: tuple[str, ...], where: str) -> tuple[str, ...]:
-    """The canonical types of the columns `keys` of a schema in Spark's JSON.
+    """Return the canonical types of the columns `keys` of a schema in Spark's JSON.
 
-    Raises Misconfigured if a column is missing or its type cannot be a key; `where` names whose schema it is.
+    Raises Misconfigured if a column is missing or its type cannot be a key; `where` names the schema in the message.
     """
     columns = {field["name"].lower(): field["type"] for field in json.loads(spark_schema)["fields"]}
     missing = [key for key in keys if key.lower() not in columns]
@@ -64,12 +63,12 @@ def require_equal_key_types(stage: str, found: Mapping[str, tuple[tuple[str, ...
     """Check the keyed inputs of a stage, given as argument to (columns, canonical types). Raises Misconfigured."""
     if len({types for _, types in found.values()}) <= 1:
         return
-    shown = "; ".join(
+    inputs = "; ".join(
         f"{argument} by {', '.join(f'{key} ({type_})' for key, type_ in zip(keys, types, strict=True))}"
         for argument, (keys, types) in found.items()
     )
     raise Misconfigured(
-        f"the keyed inputs of stage {stage} have different key types, so equal keys would not meet: {shown}. "
+        f"the keyed inputs of stage {stage} have different key types, so equal keys would not meet: {inputs}. "
         "Cast the columns to one type in the stages that write them"
     )
 

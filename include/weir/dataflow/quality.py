@@ -1,4 +1,4 @@
-"""What is expected of rows. Invariant: it is data; a suite is only named here, and read when an attempt begins."""
+"""Quality gates of stages and states. Invariant: a gate only names its suite, which is read when an attempt begins."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ _E = TypeVar("_E", bound=Enum)
 
 
 class When(Enum):
-    """Which results a suite is for."""
+    """The results that a suite checks."""
 
     ALWAYS = "always"
     RESTORED = "restored"
-    """Those that were made again by a failover, restored from a checkpoint or savepoint, adopted, or backfilled."""
+    """Results that a failover recomputed, or that were restored from a snapshot, adopted, or backfilled."""
 
 
 class Policy(Enum):
-    """What follows where an expectation of the severity `fail` is violated; the result is in quarantine in any case."""
+    """The consequence of a violated expectation of the severity `fail`; except with WARN the result is quarantined."""
 
     FAIL = "fail"
-    """The region fails: no other try is made."""
+    """The region fails, and no other try is made."""
     RETRY = "retry"
-    """As any failure of the region: its restart strategy says whether and when it is tried again."""
+    """The region fails, and its restart strategy decides whether and when it is tried again."""
     BACKTRACK = "backtrack"
-    """The inputs that the violated expectations blame are distrusted, and their producers run again."""
+    """The inputs that the violated expectations blame become suspected, and their producers run again."""
     WARN = "warn"
-    """The result is committed as it is, without quarantine, and a note says what is violated."""
+    """The result is committed, without quarantine, and a note lists the violated expectations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Gate:
 
 
 def expectations(suite: str, *, when: str = "always", policy: str = "fail") -> Gate:
-    """Have rows checked by a suite of Great Expectations: `include/expectations/<suite>.json`, in its own format.
+    """Declare that a suite of Great Expectations, `include/expectations/<suite>.json` in GX's format, checks the rows.
 
     `when` is "always" or "restored", `policy` one of "fail", "retry", "backtrack" and "warn". Raises Misconfigured.
     """
@@ -51,7 +51,7 @@ def expectations(suite: str, *, when: str = "always", policy: str = "fail") -> G
 
 
 def gates_of(given: Gate | Sequence[Gate]) -> tuple[Gate, ...]:
-    """One gate or several, as several."""
+    """Return a gate, or a sequence of gates, as a tuple."""
     return (given,) if isinstance(given, Gate | str) else tuple(given)
 
 

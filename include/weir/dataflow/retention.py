@@ -1,6 +1,7 @@
-"""How long results stay once nobody needs them. Invariant: each choice has one text, and only keeps longer.
+"""The retention policy of intermediate results that no task needs.
 
-What somebody needs (a consumer that has not read it, a reader at work, a published version) always stays.
+Invariant: a policy only keeps results longer. A result that is needed (by a consumer that has not read it, a running
+reader, a published version) is kept under every policy.
 """
 
 from __future__ import annotations
@@ -10,48 +11,48 @@ from datetime import timedelta
 from enum import Enum
 
 from weir.errors import Misconfigured
-from weir.units import AMOUNT, plain_time, told_time
+from weir.units import AMOUNT, format_duration, plain_time
 
 KEEP_EXPECTED = '"on_consumed", "end_of_run", "2 runs" or a time such as "12 hours" or "7 days"'
 
 
-class KeepUntil(Enum):
-    """The earliest that an intermediate result may go."""
+class RetainUntil(Enum):
+    """The earliest time at which an intermediate result may be deleted."""
 
     CONSUMED = "on_consumed"
-    """As soon as every consumer has committed a result made from it (Flink's rule)."""
+    """When every consumer has committed a result computed from it (Flink's rule)."""
     END_OF_RUN = "end_of_run"
-    """When its run is over."""
+    """When its run has ended."""
     RUNS = "runs"
-    """When so many runs have been closed after its own."""
+    """When a number of runs have been closed after its own."""
     TIME = "time"
-    """So long after its run was closed."""
+    """A duration after its run was closed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
-    """A policy for intermediate results; `runs` and `time` are those of KeepUntil.RUNS and KeepUntil.TIME."""
+class RetentionPolicy:
+    """How long intermediate results are kept; `runs` belongs to RetainUntil.RUNS, `time` to RetainUntil.TIME."""
 
-    until: KeepUntil
+    until: RetainUntil
     runs: int = 0
     time: timedelta = timedelta()
 
     @staticmethod
-    def from_text(text: str) -> Keep:
+    def from_text(text: str) -> RetentionPolicy:
         """Read "on_consumed", "end_of_run", "2 runs" or "7 days". Raises Misconfigured."""
         plain = str(text).strip().lower()
-        for until in (KeepUntil.CONSUMED, KeepUntil.END_OF_RUN):
+        for until in (RetainUntil.CONSUMED, RetainUntil.END_OF_RUN):
             if plain == until.value:
-                return Keep(until)
+                return RetentionPolicy(until)
         found = AMOUNT.fullmatch(plain)
         if found and found[2] == "run" and int(found[1]) > 0:
-            return Keep(KeepUntil.RUNS, runs=int(found[1]))
+            return RetentionPolicy(RetainUntil.RUNS, runs=int(found[1]))
         time = plain_time(plain)
         if time is None:
             raise Misconfigured(f"keep is {text!r}, expected {KEEP_EXPECTED}")
-        return Keep(KeepUntil.TIME, time=time)
+        return RetentionPolicy(RetainUntil.TIME, time=time)
 
     def __str__(self) -> str:
-        if self.until is KeepUntil.RUNS:
+        if self.until is RetainUntil.RUNS:
             return f"{self.runs} run{'s' if self.runs > 1 else ''}"
-        return told_time(self.time) if self.until is KeepUntil.TIME else self.until.value
+        return format_duration(self.time) if self.until is RetainUntil.TIME else self.until.value

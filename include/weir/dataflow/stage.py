@@ -1,10 +1,8 @@
-"""How a stage reads another one. Invariant: it alone says whether it is a region boundary and who reads what.
+"""Stages and the exchanges over which they read each other, with their settings for Airflow and Spark.
 
-A step of a dataflow and what Airflow and Spark must know of it. Invariant: it is data and imports no user code.
-
-Settings of the task that runs a region. Invariant: stages that share a task never contradict each other.
-
-What a source's resolver is told and what it may answer. Invariant: one JSON value a subtask, none of them null.
+Invariants: a stage is data and imports no user code. The exchange alone decides whether it is a region boundary and
+which subtasks read which partitions. Stages that run in one task never have conflicting settings. A source's resolver
+returns one split for each subtask, a JSON value that is not null.
 """
 
 from __future__ import annotations
@@ -18,12 +16,12 @@ from typing import Any, cast
 
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.dataflow.quality import Gate, gates_of
-from weir.dataflow.state import State
+from weir.dataflow.state import State, column_names
 from weir.errors import Misconfigured
 
 
 class ExchangeKind(Enum):
-    """Flink's ResultPartitionType, as far as a dataflow that is run knows it, and what FLIP-1 and iterations add."""
+    """Flink's ResultPartitionType, with the cached exchanges of FLIP-1 and the previous exchanges of iterations."""
 
     PIPELINED = "pipelined"
     BLOCKING = "blocking"
@@ -33,11 +31,11 @@ class ExchangeKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One input of a stage: the stage it reads, and how.
+    """An input of a stage: the stage that it reads, and how its rows are divided among subtasks.
 
     `keys` are the columns that a blocking or previous exchange is partitioned by; `broadcast` gives every reader all
-    rows; `pointwise` gives reader i the partition i of a blocking exchange. `durable` tells the two cached exchanges
-    apart. `schema` is what a previous exchange reads in the first epoch: no rows, with these columns.
+    rows; `pointwise` gives reader i the partition i of a blocking exchange. `durable` distinguishes the two cached
+    exchanges. `schema` are the columns of a previous exchange, which reads no rows in the first epoch.
     """
 
     stage: str
@@ -50,17 +48,17 @@ class Exchange:
 
     @property
     def joins_plan(self) -> bool:
-        """Whether both ends are one Spark plan and so one region: pipelined and cached exchanges."""
+        """Report whether both ends are one Spark plan and so one region: pipelined and cached exchanges."""
         return self.kind in (ExchangeKind.PIPELINED, ExchangeKind.CACHED)
 
     @property
     def is_boundary(self) -> bool:
-        """Whether it separates regions of one run: blocking exchanges."""
+        """Report whether it separates regions of one run: blocking exchanges."""
         return self.kind is ExchangeKind.BLOCKING
 
     @property
     def is_previous(self) -> bool:
-        """Whether it reads the epoch before: no order, cycle or region of its own run depends on it."""
+        """Report whether it reads the previous epoch: no order, cycle or region of its own run depends on it."""
         return self.kind is ExchangeKind.PREVIOUS
 
 
@@ -70,10 +68,10 @@ def pipelined(stage: str | Stage) -> Exchange:
 
 
 def cached(stage: str | Stage, *, durable: bool = True) -> Exchange:
-    """Read `stage` inside the same Spark plan, and keep a copy of it: a point from which a retry resumes (FLIP-1).
+    """Read `stage` inside the same Spark plan and cache its output, from which a retry resumes (FLIP-1).
 
-    The copy is in the store and serves later attempts of the same task, as long as it was made from the same inputs by
-    the same code. With `durable=False` it is `DataFrame.persist`, for several readers within one attempt.
+    The cached output is in the store and serves later attempts of the same task, while inputs and code are the same.
+    With `durable=False` it is `DataFrame.persist`, for several readers within one attempt.
     """
     return Exchange(stage=name_of(stage), kind=ExchangeKind.CACHED, durable=durable)
 
@@ -81,35 +79,35 @@ def cached(stage: str | Stage, *, durable: bool = True) -> Exchange:
 def blocking(
     stage: str | Stage, *, by: str | Sequence[str] = (), broadcast: bool = False, pointwise: bool = False
 ) -> Exchange:
-    """Read `stage` from result partitions in the store: a boundary at which recovery stops.
+    """Read `stage` from result partitions in the store: a region boundary, where recovery stops.
 
     With `by`, subtask i reads the rows of its own key groups; with `broadcast=True` every subtask reads all rows; with
     `pointwise=True` subtask i reads what subtask i of `stage` wrote. A stage of parallelism 1 needs none of them.
     """
     return Exchange(
-        stage=name_of(stage), kind=ExchangeKind.BLOCKING, keys=_keys(by), broadcast=broadcast, pointwise=pointwise
+        stage=name_of(stage),
+        kind=ExchangeKind.BLOCKING,
+        keys=column_names(by),
+        broadcast=broadcast,
+        pointwise=pointwise,
     )
 
 
 def previous(
     stage: str | Stage, *, by: str | Sequence[str] = (), broadcast: bool = False, schema: str = ""
 ) -> Exchange:
-    """Read the result of `stage` of the epoch before: it may be the reading stage itself, or close a longer cycle.
+    """Read the previous epoch's result of `stage`, which may be the reading stage itself or close a longer cycle.
 
     The first epoch reads no rows, with the columns of `schema`, a Spark DDL string like "id BIGINT, seen TIMESTAMP";
     in later epochs the columns must be these. `by` and `broadcast` are those of `blocking`.
     """
     return Exchange(
-        stage=name_of(stage), kind=ExchangeKind.PREVIOUS, keys=_keys(by), broadcast=broadcast, schema=schema
+        stage=name_of(stage), kind=ExchangeKind.PREVIOUS, keys=column_names(by), broadcast=broadcast, schema=schema
     )
 
 
-def _keys(by: str | Sequence[str]) -> tuple[str, ...]:
-    return (by,) if isinstance(by, str) else tuple(by)
-
-
 def name_of(stage: object) -> str:
-    """Return the name of a stage that is given itself or by name. Raises Misconfigured for anything else."""
+    """Return the name of a stage, given as the stage or as its name. Raises Misconfigured for any other value."""
     name = stage if isinstance(stage, str) else getattr(stage, "name", None)
     if not isinstance(name, str):
         raise Misconfigured(f"{stage!r} is not a stage: give the stage itself or its name")
@@ -117,20 +115,20 @@ def name_of(stage: object) -> str:
 
 
 class StageKind(Enum):
-    """What a stage does besides computing."""
+    """The roles of stages."""
 
     SOURCE = "source"
     TRANSFORM = "transform"
     SINK = "sink"
     STATE = "state"
-    """What another stage keeps from epoch to epoch: its content is what that stage has done to its handle."""
+    """The state of another stage: its rows are those that the stage has written through its handle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSettings:
     """Airflow's settings of the task that runs a stage; stages of one region must agree.
 
-    `spark_conn_id` names the connection to the Spark that computes the region, if not the dataflow's.
+    `spark_conn_id` names the connection to the Spark that computes the region (None: the deployment's).
     """
 
     pool: str | None = None
@@ -149,13 +147,13 @@ class Stage:
     `def clean(ctx, flights: DataFrame) -> DataFrame`. `inputs` maps the function's arguments to exchanges;
     a sequence of exchanges names each argument after the stage it reads. `max_parallelism` (default: the
     dataflow's) is the number of key groups that the stage's keyed inputs are divided into.
-    `resolve` (sources only) names a function that says once a run what each subtask reads:
-    `def flights_of(ctx) -> list[Any]`, one JSON value a subtask; the source is then called as `(ctx, slice)`.
+    `resolve` (sources only) names a function that is called once per run and returns the split of each subtask:
+    `def flights_of(ctx) -> list[Any]`, one JSON value for each; the source is then called as `(ctx, slice)`.
     `spark` holds Spark settings of the session that runs the stage's region.
-    `deterministic=False` says that equal inputs may give other rows, so that its direct consumers run again whenever
-    it does. `digest` says what counts as a change of its rows. `state` is what it keeps from epoch to epoch, one or
-    several of keyed_state(...), list_state(...) and broadcast_state(...): the argument of that name is a handle.
-    `quality` is what its rows are checked by before they are committed: one or several of expectations(...).
+    `deterministic=False` declares that equal inputs may give different rows, so that its direct consumers restart
+    whenever it does. `digest` is the rule by which a change of its rows is recognised. `state` is one or several of
+    keyed_state(...), list_state(...) and broadcast_state(...): the function's argument of that name is a handle.
+    `quality` is one or several of expectations(...), which check its rows before they are committed.
     """
 
     name: str
@@ -179,12 +177,12 @@ class Stage:
 
     @property
     def states(self) -> tuple[State, ...]:
-        """What the stage keeps from epoch to epoch."""
+        """The states that the stage keeps from epoch to epoch."""
         return cast("tuple[State, ...]", self.state)
 
     @property
     def gates(self) -> tuple[Gate, ...]:
-        """What its rows are checked by."""
+        """The quality gates of its rows."""
         return cast("tuple[Gate, ...]", self.quality)
 
     @property
@@ -225,10 +223,10 @@ def source(
 
 
 def sink(stage: Stage | str, name: str) -> Stage:
-    """Publish the rows of `stage` as the data set `name`, one version an epoch, once the run's results are complete.
+    """Publish the rows of `stage` as the data set `name`, a version per epoch, once the run's results are complete.
 
-    The rows are staged by the region that computes `stage` and become visible when `weir_close` replaces one pointer.
-    What counts as a change of them is what `stage` says.
+    The region that computes `stage` stages the rows; they become visible when `weir_close` writes a pointer. The digest
+    rule of `stage` applies to them.
     """
     read = name_of(stage)
     return Stage(
@@ -264,7 +262,7 @@ _SINGLE = ("pool", "queue", "priority_weight", "execution_timeout", "spark_conn_
 
 
 def task_settings(region: Sequence[Stage]) -> TaskSettings:
-    """Merge the task settings of a region's stages; an unset one agrees with anything. Raises Misconfigured."""
+    """Merge the task settings of a region's stages; an unset value conflicts with none. Raises Misconfigured."""
     single = _merged(
         (stage, key, getattr(stage.task, key))
         for stage in region
@@ -276,28 +274,27 @@ def task_settings(region: Sequence[Stage]) -> TaskSettings:
 
 
 def spark_conf(region: Sequence[Stage]) -> dict[str, str]:
-    """Merge the Spark settings of a region's stages, sorted by key. Raises Misconfigured where two disagree."""
+    """Merge the Spark settings of a region's stages, sorted by key. Raises Misconfigured where two conflict."""
     return dict(sorted(_merged((stage, key, value) for stage in region for key, value in stage.spark.items()).items()))
 
 
 def _merged(settings: Iterable[tuple[Stage, str, Any]]) -> dict[str, Any]:
-    said: dict[str, tuple[Stage, Any]] = {}
+    merged: dict[str, tuple[Stage, Any]] = {}
     for stage, key, value in settings:
-        first, other = said.setdefault(key, (stage, value))
+        first, other = merged.setdefault(key, (stage, value))
         if other != value:
             raise Misconfigured(
                 f"stages {first.name!r} and {stage.name!r} run in one task but set {key} differently "
                 f"({other!r} and {value!r}): set it in one of them, or join them by a blocking exchange"
             )
-    return {key: value for key, (_, value) in said.items()}
+    return {key: value for key, (_, value) in merged.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class ResolveContext:
-    """The argument of a source's `resolve` function, which runs once a run, for all subtasks, without Spark.
+    """The argument of a source's `resolve` function, which is called once per run, for all subtasks, without Spark.
 
-    `epoch` is the start of `interval` as `20130101T000000Z`; `interval` is in UTC, its end exclusive. `parameters` are
-    those of the run.
+    `epoch` is the start of `interval` as `20130101T000000Z`; `interval` is in UTC, its end exclusive.
     """
 
     dataflow: str
@@ -307,24 +304,24 @@ class ResolveContext:
     parameters: Mapping[str, Any]
 
 
-def checked_slices(answer: Any, owner: str, parallelism: int) -> list[Any]:
-    """What `owner` answered, as it is recorded.
+def checked_splits(answer: Any, owner: str, parallelism: int) -> list[Any]:
+    """Return the splits that the function `owner` has returned as plain JSON values.
 
-    Raises Misconfigured if that is not a list of JSON values, one a subtask.
+    Raises Misconfigured if they are not a list of JSON values, one for each subtask.
     """
     if not isinstance(answer, (list, tuple)) or len(answer) != parallelism or None in answer:
         raise Misconfigured(
             f"{owner} must return a list of {parallelism} values, one a subtask and none of them None; found "
-            f"{_shown(answer)}"
+            f"{_described(answer)}"
         )
     try:
-        slices: list[Any] = json.loads(json.dumps(answer, allow_nan=False))
+        splits: list[Any] = json.loads(json.dumps(answer, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise Misconfigured(f"{owner} must return numbers, strings, lists and dicts only: {error}") from error
-    return slices
+    return splits
 
 
-def _shown(answer: object) -> str:
+def _described(answer: object) -> str:
     if isinstance(answer, (list, tuple)):
         return f"{len(answer)} values: {str(answer)[:200]}"
     return f"{type(answer).__name__}: {str(answer)[:200]}"

@@ -1,8 +1,8 @@
-"""What a stage keeps from epoch to epoch. Invariant: its name is a stable id, and nothing else says which state it is.
+"""The state that a stage keeps from epoch to epoch. Invariant: a state is identified by its name alone, as by a uid.
 
-A state is carried like any result: it is a stage of its own (StageKind.STATE) in the region of the stage that keeps
-it, which reads the one of the epoch before. So whatever holds for results over `previous` holds for state: awaiting,
-losses, backtracking into earlier runs, staleness, and that it stops where the content comes out equal.
+A state is a result: a stage of its own (StageKind.STATE) in the region of the stage that keeps it, which reads that of
+the previous epoch. So the rules for results over `previous` hold for state: awaiting, losses, backtracking into earlier
+runs, staleness, and that recomputing stops where the content has not changed.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from weir.dataflow.quality import Gate, gates_of
 
 
 class StateKind(Enum):
-    """How a state is divided among subtasks, as Flink's keyed and operator state."""
+    """The ways to divide a state among subtasks, as Flink's keyed and operator state."""
 
     KEYED = "keyed"
     """By key group; stored as sorted runs of what changed."""
     SPLIT = "split"
     """A list for the whole stage: of n elements at parallelism p, element i goes to subtask i * p // n."""
     UNION = "union"
-    """A list for the whole stage, that each subtask is given whole; each adds its own elements."""
+    """A list for the whole stage: every subtask reads all elements and adds its own."""
     BROADCAST = "broadcast"
     """The same rows in every subtask."""
 
 
 class OnReprocess(Enum):
-    """What becomes of later epochs when one that they go on from is made again, and comes out otherwise."""
+    """What happens to later epochs when the recomputed result of an epoch that they continue from has changed."""
 
     CASCADE = "cascade"
-    """They run again, one after the other, up to the first that comes out as it was."""
+    """They run again, in order, up to the first whose result has not changed."""
     MARK = "mark"
-    """They are stale, and are made again when somebody needs them: a later epoch, or a person."""
+    """They are stale, and are recomputed when a later epoch or a person needs them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class State:
     """One state of a stage; made by `keyed_state`, `list_state` and `broadcast_state`.
 
     `schema` is Spark DDL with all columns, keys among them. `ttl` is a time such as "7 days" since the last update, in
-    epoch time. `runs` bounds how many runs a read merges; `budget` is how many bytes a compaction may write an epoch
-    besides twice what changed; `is_full` has each epoch write all of the state instead of what changed. `grows` says
-    that it never has fewer rows than in the epoch before; `quality` is what all of its rows are checked by.
+    epoch time. `runs` bounds how many sorted runs a read merges; `budget` is how many bytes a compaction may write per
+    epoch besides twice the changes; with `is_full` each epoch writes all of the state instead of its changes. `grows`
+    requires that it never has fewer rows than in the previous epoch; `quality` are the gates of all of its rows.
     """
 
     name: str
@@ -70,17 +70,17 @@ def keyed_state(
     grows: bool = False,
     quality: Gate | Sequence[Gate] = (),
 ) -> State:
-    """Declare rows by key that a stage keeps over epochs; its function is given a handle as the argument `name`.
+    """Declare rows by key that a stage keeps over epochs; its function gets a handle as the argument `name`.
 
     `schema` is Spark DDL with the key columns, like "tailnum STRING, flights BIGINT". With `ttl="7 days"` a row that
     was last updated in an epoch that starts at t is invisible in epochs that start at t + 7 days or later.
-    `grows=True` says that there are never fewer rows than in the epoch before. Suites of `quality` are given all rows
-    of the state, so that one with when="restored" costs nothing on an ordinary day.
+    `grows=True` requires that there are never fewer rows than in the previous epoch. Suites of `quality` check all rows
+    of the state; a suite with when="restored" costs nothing in an ordinary epoch.
     """
     return State(
         name=name,
         kind=StateKind.KEYED,
-        keys=_keys(key),
+        keys=column_names(key),
         schema=schema,
         ttl=ttl,
         runs=runs,
@@ -94,7 +94,7 @@ def keyed_state(
 def list_state(name: str, *, union: bool = False) -> State:
     """Declare a list of JSON values that a stage keeps over epochs, Flink's operator state.
 
-    After a change of parallelism each subtask has its share of the elements; with `union=True` each has all of them.
+    After a change of parallelism the elements are divided among the subtasks; with `union=True` each has all of them.
     """
     return State(name=name, kind=StateKind.UNION if union else StateKind.SPLIT, schema=LIST_SCHEMA)
 
@@ -105,8 +105,9 @@ def broadcast_state(name: str, *, schema: str) -> State:
 
 
 LIST_SCHEMA = "position BIGINT, element STRING"
-"""The columns of a stored list: where each element stands, and its JSON."""
+"""The columns of a stored list: the position of an element, and its JSON."""
 
 
-def _keys(key: str | Sequence[str]) -> tuple[str, ...]:
-    return (key,) if isinstance(key, str) else tuple(key)
+def column_names(given: str | Sequence[str]) -> tuple[str, ...]:
+    """Return one column name, or a sequence of them, as a tuple."""
+    return (given,) if isinstance(given, str) else tuple(given)

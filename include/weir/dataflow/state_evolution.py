@@ -1,7 +1,7 @@
-"""How a state may be declared otherwise from one epoch to the next.
+"""Schema evolution: how the declaration of a state may change from one epoch to the next.
 
-Invariant: what the files of a state hold is read under a new declaration as it was written under the old one, or the
-change is refused before anything runs.
+Invariant: the rows of a state are read under the new declaration as they were written under the old one, or the change
+is refused before anything runs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weir.dataflow.state import State, StateKind
-from weir.dataflow.state_schema import Fields, Kind, fields_of_ddl, shown
+from weir.dataflow.state_schema import Fields, Kind, ddl_of, fields_of_ddl
 from weir.errors import Misconfigured
 from weir.units import time_from_text
 
@@ -25,17 +25,17 @@ _WIDER = {
     "int": ("bigint",),
     "float": ("double",),
 }
-"""The types that Spark reads values of others as, out of files that were written with the others."""
+"""The wider types as which Spark reads columns that were written with a narrower type."""
 
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 
 
 @dataclass(frozen=True, slots=True)
 class Evolution:
-    """What a new declaration of a state asks of the first epoch that has it.
+    """The work of the first epoch with a new declaration of a state.
 
-    `is_changed`: its columns are others, so that its rows are digested anew. `is_rewritten`: the epoch writes all of
-    it, so that neither the values of a column that is dropped come back, nor rows that have expired.
+    `is_changed`: the columns differ, so that all rows are digested again. `is_rewritten`: the epoch writes all of the
+    state, so that neither values of a dropped column nor expired rows come back.
     """
 
     is_changed: bool = False
@@ -43,17 +43,17 @@ class Evolution:
 
 
 def evolution(old: State, new: State, old_fields: Fields | None = None) -> Evolution:
-    """Compare two declarations that `problems` has nothing against; `old_fields` are the columns that were written."""
+    """Compare two declarations without `problems`; `old_fields` are the columns as they were written."""
     if new.kind is not StateKind.KEYED:
         return Evolution()
     before, after = old_fields or fields_of_ddl(old.schema), fields_of_ddl(new.schema)
     is_changed = [(name, each.kind) for name, each in before.items()] != [
         (name, each.kind) for name, each in after.items()
     ]
-    return Evolution(is_changed, bool(before.keys() - after.keys()) or _lives_longer(old, new))
+    return Evolution(is_changed, bool(before.keys() - after.keys()) or _has_longer_ttl(old, new))
 
 
-def _lives_longer(old: State, new: State) -> bool:
+def _has_longer_ttl(old: State, new: State) -> bool:
     before, after = (None if each.ttl is None else time_from_text("ttl", each.ttl) for each in (old, new))
     return before is not None and after is not None and after > before
 
@@ -61,9 +61,9 @@ def _lives_longer(old: State, new: State) -> bool:
 def require_compatible(
     old: Dataflow, new: Dataflow, old_name: str, new_name: str, left_out: Collection[str] = ()
 ) -> None:
-    """Check that `new` can go on from the states of `old`; the names are those of what each is the dataflow of.
+    """Check that `new` can continue from the states of `old`; `old_name` and `new_name` name them in the message.
 
-    States in `left_out` may be gone; a state that `old` has not kept is new, and starts empty. Raises Misconfigured.
+    `new` may lack the states in `left_out`; a state that `old` does not have starts empty. Raises Misconfigured.
     """
     found = list(incompatibilities(old, new, left_out))
     if not found:
@@ -73,7 +73,7 @@ def require_compatible(
 
 
 def incompatibilities(old: Dataflow, new: Dataflow, left_out: Collection[str] = ()) -> Iterator[str]:
-    """Say why `new` cannot go on from the states of `old`."""
+    """Yield the reasons why `new` cannot continue from the states of `old`."""
     kept = {state.name: state for stage in new.stages for state in stage.states}
     for stage in old.stages:
         for state in stage.states:
@@ -97,7 +97,7 @@ def _vanished(state: State, new: Dataflow) -> str:
 def problems(
     old: State, new: State, max_parallelism: tuple[int, int], old_fields: Fields | None = None
 ) -> Iterator[str]:
-    """Say why a state cannot go on under a new declaration. `old_fields` are the columns as they were written."""
+    """Yield the reasons why a state cannot continue under a new declaration; `old_fields` are the written columns."""
     where = f"state {new.name!r}"
     if old.kind is not new.kind:
         yield f"{where} was a {old.kind.value} state and is now a {new.kind.value} one: give the new one another name"
@@ -117,18 +117,19 @@ def problems(
     yield from (f"{where}: {text}" for text in _column_problems(new, old_fields or fields_of_ddl(old.schema)))
     if (old.ttl is None) is not (new.ttl is None):
         yield (
-            f"{where} had {_said(old.ttl)} and now has {_said(new.ttl)}: when its rows were last updated is only known "
-            "of a state that has always had one (a ttl may be shortened or lengthened). Give the new one another name"
+            f"{where} had {_ttl(old.ttl)} and now has {_ttl(new.ttl)}: when its rows were last updated "
+            "is only known of a state that has always had one (a ttl may be shortened or lengthened). Give the new one "
+            "another name"
         )
 
 
-def _said(ttl: str | None) -> str:
+def _ttl(ttl: str | None) -> str:
     return "no ttl" if ttl is None else f'ttl="{ttl}"'
 
 
 def _column_problems(new: State, before: Fields) -> Iterator[str]:
     after = fields_of_ddl(new.schema)
-    both = f"It was written with ({shown(before)}), and is declared with ({shown(after)})"
+    both = f"It was written with ({ddl_of(before)}), and is declared with ({ddl_of(after)})"
     for name, field in after.items():
         if name not in before:
             if field.is_required:
@@ -140,8 +141,8 @@ def _column_problems(new: State, before: Fields) -> Iterator[str]:
         elif not is_readable(was, field.kind):
             yield (
                 f"the column {name} was {was} and is now {field.kind}, not to be read as that: whole numbers, float "
-                "and decimal may become wider, columns may be added and dropped; call one of another type otherwise. "
-                f"{both}"
+                "and decimal may become wider, columns may be added and dropped; give a column of another type another "
+                f"name. {both}"
             )
     for name in before.keys() - after.keys():
         same = [each for each in after if each.lower() == name.lower()]
@@ -150,7 +151,7 @@ def _column_problems(new: State, before: Fields) -> Iterator[str]:
 
 
 def is_readable(was: Kind, now: Kind) -> bool:
-    """Whether values that were written as one type can be read as another one, and are what they were."""
+    """Report whether values that were written as type `was` can be read as type `now`, unchanged."""
     if was == now or now.name in _WIDER.get(was.name, ()):
         return True
     old, new = _DECIMAL.fullmatch(was.name), _DECIMAL.fullmatch(now.name)
@@ -161,7 +162,7 @@ def is_readable(was: Kind, now: Kind) -> bool:
     after = dict(now.parts)
     if was.name == "map" and dict(was.parts)["key"] != after["key"]:
         return False
-    # A nested column may get more fields and wider ones; one that is dropped would come back with an old value.
+    # A nested column may get more fields and wider ones; a dropped field would come back with an old value.
     return all(name in after and is_readable(kind, after[name]) for name, kind in was.parts)
 
 

@@ -1,7 +1,7 @@
-"""The columns of a state, read from Spark's DDL or from Spark's JSON, without Spark.
+"""The columns of a state, parsed from Spark's DDL or Spark's JSON, without Spark.
 
-Invariant: two spellings of one type are one value (LONG and BIGINT, `STRUCT<a: INT>` and `struct<a:int>`), and only
-they.
+Invariant: two spellings give equal values exactly if they mean the same type (LONG and BIGINT, `STRUCT<a: INT>` and
+`struct<a:int>`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SAME = {
     "timestamp_ltz": "timestamp",
 }
 _MORE_WORDS = ("collate", "with", "without")
-"""What goes on with a type's name; an interval takes any word."""
+"""Words that continue the name of a type; an interval takes any word."""
 
 _IN_JSON = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}
 
@@ -38,12 +38,12 @@ _NESTED = {"array": ("element",), "map": ("key", "value")}
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type: its name with what belongs to it ("decimal(10,2)"), and the parts of a nested one by their names."""
+    """A type: its name with its arguments ("decimal(10,2)"), and the parts of a nested type by name."""
 
     name: str
     parts: tuple[tuple[str, Kind], ...] = ()
     collation: str = field(default="", compare=False)
-    """Of a string; Spark's JSON does not say it at this place."""
+    """The collation of a string; Spark's JSON has it elsewhere, so it is not compared."""
 
     def __str__(self) -> str:
         if self.name == "struct":
@@ -60,7 +60,7 @@ class Field:
     name: str
     kind: Kind
     is_required: bool = False
-    """Whether it was declared NOT NULL."""
+    """True if the column was declared NOT NULL."""
 
     def __str__(self) -> str:
         return f"{self.name} {self.kind}{' NOT NULL' if self.is_required else ''}"
@@ -70,15 +70,14 @@ Fields = Mapping[str, Field]
 """The columns of a state by name, in their order."""
 
 
-def shown(fields: Fields) -> str:
-    """The columns as DDL, for a message."""
+def ddl_of(fields: Fields) -> str:
+    """Return the columns as DDL, for a message."""
     return ", ".join(str(each) for each in fields.values())
 
 
 def fields_of_ddl(schema: str) -> Fields:
-    """Read DDL like "tailnum STRING, flights BIGINT". Raises Misconfigured for what is no list of columns."""
-    read = _Reader(schema)
-    found = tuple(read.fields(last=""))
+    """Parse DDL like "tailnum STRING, flights BIGINT". Raises Misconfigured."""
+    found = tuple(_Parser(schema).fields(last=""))
     names = [each.name for each in found]
     twice = sorted({name for name in names if names.count(name) > 1})
     if not found or twice:
@@ -88,7 +87,7 @@ def fields_of_ddl(schema: str) -> Fields:
 
 
 def fields_of_json(spark_schema: str) -> Fields:
-    """Read Spark's JSON of a schema, in which every column may be null."""
+    """Parse Spark's JSON of a schema, in which every column may be null."""
     columns = json.loads(spark_schema)["fields"]
     return {each["name"]: Field(each["name"], _kind_of_json(each["type"])) for each in columns}
 
@@ -140,8 +139,8 @@ def _named(text: str) -> Kind:
     return Kind(f"{name}{bracket}{rest.replace(' ', '')}")
 
 
-class _Reader:
-    """Reads a list of columns from left to right."""
+class _Parser:
+    """A recursive-descent parser of a list of columns."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -168,7 +167,7 @@ class _Reader:
         return self._tokens.pop(0)
 
     def fields(self, last: str) -> Iterator[Field]:
-        """The columns up to the token `last`, or to the end."""
+        """Parse the columns up to the token `last` (empty: to the end)."""
         while self._next() != last:
             yield self._field()
             if self._next() != last:
@@ -203,11 +202,11 @@ class _Reader:
         if root in _NESTED and self._next() == "<":
             return self._nested(root)
         words = [root]
-        while self._next() == "(" or self._goes_on(words):
+        while self._next() == "(" or self._continues(words):
             words.append(self._arguments() if self._next() == "(" else f" {self._take().lower()}")
         return _named("".join(words))
 
-    def _goes_on(self, words: list[str]) -> bool:
+    def _continues(self, words: list[str]) -> bool:
         word = self._next().lower()
         if word in ("", *_ENDS, *_CLAUSES):
             return False

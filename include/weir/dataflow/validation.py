@@ -1,15 +1,8 @@
-"""What makes a dataflow unfit to run. Invariant: every problem names its stage and says what to write instead.
+"""Validation of a dataflow. Invariant: every problem names its stage and input, and says what to write instead.
 
-Each check yields problems as text. `sound_stages` runs them in rounds, since later rounds rely on what earlier ones
-found to hold, and raises all problems of the first round that has any.
-
-The stages that states are. Invariant: to give them twice is to give them once, so that a record reads back equal.
-
-What makes one exchange unfit to run. Invariant: every problem names its input and says what to write instead.
-
-What makes gates unfit to be run. Invariant: every problem names its stage and says what to write instead.
-
-What makes a state unfit to be kept. Invariant: every problem names its stage and says what to write instead.
+Each check yields problems as text. `sound_stages` runs the checks in rounds, since later rounds rely on earlier ones,
+and raises all problems of the first round that has any. It also adds a stage for each state that does not have one yet,
+so that a dataflow that is read back from its record stays equal.
 """
 
 from __future__ import annotations
@@ -41,9 +34,16 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 _RESERVED_ARGUMENTS = ("ctx",)
 
+MAX_SUITE_LENGTH = 120
+
+RESERVED = "weir"
+"""The name of the suite of the built-in checks."""
+
+_SUITE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
 
 def sound_stages(dataflow: str, max_parallelism: int, stages: Sequence[Stage]) -> tuple[Stage, ...]:
-    """Return the stages in topological order, sinks as parallel and as digested as what they publish.
+    """Return the stages in topological order; sinks and states have the parallelism and digest rule of their producers.
 
     Raises Misconfigured.
     """
@@ -60,7 +60,7 @@ def sound_stages(dataflow: str, max_parallelism: int, stages: Sequence[Stage]) -
         for stage in stages
     }
     _refuse(dataflow, _cycle_problems(reads))
-    sized = {stage.name: _like_its_producer(stage, by_name) for stage in stages}
+    sized = {stage.name: _with_settings_of_producer(stage, by_name) for stage in stages}
     ordered = tuple(sized[name] for name in topological_order(reads))
     _refuse(dataflow, (text for stage in ordered for text in meeting_problems(stage, sized)))
     _refuse(dataflow, _unread_problems(ordered))
@@ -74,6 +74,9 @@ def _refuse(dataflow: str, problems: Iterable[str]) -> None:
         raise Misconfigured(f"dataflow {dataflow!r}: {found[0]}")
     if found:
         raise Misconfigured(f"dataflow {dataflow!r} has {len(found)} problems:\n" + "\n".join(f"- {p}" for p in found))
+
+
+# The dataflow, its stages one by one
 
 
 def _dataflow_problems(dataflow: str, max_parallelism: int, stages: Sequence[Stage]) -> Iterator[str]:
@@ -165,118 +168,67 @@ def _argument_problems(stage: Stage, argument: object) -> Iterator[str]:
     if not isinstance(argument, str) or not argument.isidentifier() or keyword.iskeyword(argument):
         yield f"input {argument!r} cannot be a function's argument: name it like a Python variable"
     elif argument in _RESERVED_ARGUMENTS:
-        yield f"input {argument!r} is the name of the function's first argument: name this input otherwise"
+        yield f"input {argument!r} is the name of the function's first argument: give this input another name"
 
 
-def _name_problems(stages: Sequence[Stage]) -> Iterator[str]:
-    for name, count in Counter(stage.name for stage in stages).items():
-        if count > 1:
-            yield f"stage {name!r} is declared {count} times: names of stages and sinks must differ, rename all but one"
+# States
 
 
-def _input_problems(stage: Stage, by_name: dict[str, Stage]) -> Iterator[str]:
-    for exchange in stage.exchanges.values():
-        producer = by_name.get(exchange.stage)
-        if producer is None:
-            close = difflib.get_close_matches(exchange.stage, by_name, n=3)
-            hint = f"did you mean {_listed(close, ' or ')}?" if close else f"there are {_listed(by_name)}"
-            yield f"stage {stage.name!r} reads {exchange.stage!r}, which is not a stage of this dataflow: {hint}"
-        elif producer.kind is StageKind.SINK:
-            published = next(iter(producer.exchanges.values())).stage
-            yield f"stage {stage.name!r} reads the sink {exchange.stage!r}: read the stage {published!r} instead"
-        elif producer.kind is StageKind.STATE and exchange.stage not in {state.name for state in stage.states}:
-            keeper = next(iter(producer.exchanges.values())).stage
+def state_problems(stage: Stage) -> Iterator[str]:
+    """Yield the problems of the states of a stage."""
+    for state in stage.states:
+        if not isinstance(state, State):
             yield (
-                f"stage {stage.name!r} reads {exchange.stage!r}, which is a state of {keeper!r} and only its own: read "
-                f"what {keeper!r} returns instead"
+                f"stage {stage.name!r}: {state!r} is not a state: write keyed_state(...), list_state(...) or "
+                "broadcast_state(...)"
             )
+            continue
+        where = f"stage {stage.name!r}, state {state.name!r}"
+        yield from (f"{where}: {problem}" for problem in _problems_of_state(stage, state))
 
 
-def _cycle_problems(reads: dict[str, list[str]]) -> Iterator[str]:
-    cycle = find_cycle(reads)
-    if cycle:
-        yield f"the stages read each other in a cycle, {' -> '.join(cycle)}: remove one of these inputs"
+def _problems_of_state(stage: Stage, state: State) -> Iterator[str]:
+    if stage.kind in (StageKind.SINK, StageKind.STATE):
+        yield "a sink keeps no state: give it to the stage that the sink publishes"
+    if stage.exchanges.get(state.name, previous_of(state)) != previous_of(state):
+        yield "an input of the stage has that name, too: rename the input ({'other_name': ...}) or the state"
+    if not isinstance(state.schema, str) or not state.schema.strip():
+        yield 'it needs schema=, Spark DDL with all of its columns, like "tailnum STRING, flights BIGINT"'
+    else:
+        yield from _state_schema_problems(state)
+    if state.kind is StateKind.KEYED and not state.keys:
+        yield "it has no key: write key=, the columns that tell its rows apart"
+    if not isinstance(state.runs, int) or state.runs < 2:
+        yield f"runs must be a whole number of at least 2, not {state.runs!r}"
+    try:
+        size_from_text("budget", state.budget)
+        if state.ttl is not None and time_from_text("ttl", state.ttl) is None:
+            yield "a state that never expires has no ttl: leave ttl= out"
+    except Misconfigured as error:
+        yield str(error)
 
 
-def _like_its_producer(stage: Stage, by_name: dict[str, Stage]) -> Stage:
-    if stage.kind not in (StageKind.SINK, StageKind.STATE):
-        return stage
-    producer = by_name[next(iter(stage.exchanges.values())).stage]
-    return replace(
-        stage,
-        parallelism=producer.parallelism,
-        max_parallelism=producer.max_parallelism,
-        deterministic=producer.deterministic,
-        digest=producer.digest,
-    )
-
-
-def _unread_problems(stages: Sequence[Stage]) -> Iterator[str]:
-    read = {exchange.stage for stage in stages for exchange in stage.exchanges.values() if exchange.stage != stage.name}
-    for stage in stages:
-        if stage.kind is not StageKind.SINK and stage.name not in read and not stage.states:
-            yield f'stage {stage.name!r}: nobody reads it: add sink("{stage.name}", "name_of_data_set"), or remove it'
-
-
-def _region_problems(stages: Sequence[Stage]) -> Iterator[str]:
-    groups = pipelined_groups(stages)
-    inside = [text for group in groups for text in _blocking_inside(group)]
-    if inside:
-        yield from inside
+def _state_schema_problems(state: State) -> Iterator[str]:
+    try:
+        fields = fields_of_ddl(state.schema)
+    except Misconfigured as error:
+        yield str(error)
         return
-    named = {group[0].name: "-".join(stage.name for stage in group) for group in groups}
-    cycle = find_cycle(group_reads(groups))
-    if cycle:
-        pipelines = [e for group in groups if group[0].name in cycle for e in _pipelined_inside(group)]
-        yield (
-            f"the tasks wait for each other in a cycle, {' -> '.join(named[name] for name in cycle)}: "
-            f"make one of the pipelined exchanges {_listed(pipelines)} a blocking one"
-        )
-        return
-    for group in groups:
-        yield from _disagreements(group)
-
-
-def _blocking_inside(group: Sequence[Stage]) -> Iterator[str]:
-    names = [stage.name for stage in group]
-    for stage in group:
-        for exchange in stage.exchanges.values():
-            if exchange.is_boundary and exchange.stage in names:
-                yield (
-                    f"stage {stage.name!r} reads {exchange.stage!r} over a blocking exchange inside one task, since "
-                    f'pipelined exchanges join {_listed(names)}: write pipelined("{exchange.stage}") if each subtask '
-                    f'needs only its own rows (cached("{exchange.stage}") if a retry is not to compute them again), or '
-                    f"make one of {_listed(_pipelined_inside(group))} blocking too"
-                )
-
-
-def _pipelined_inside(group: Sequence[Stage]) -> list[str]:
-    return [
-        f"{exchange.stage} -> {stage.name}"
-        for stage in group
-        for exchange in stage.exchanges.values()
-        if exchange.joins_plan and stage.kind not in (StageKind.SINK, StageKind.STATE)
-    ]
-
-
-def _disagreements(group: Sequence[Stage]) -> Iterator[str]:
-    for merge in (task_settings, spark_conf):
+    for name in fields:
+        if name.lower().startswith("_weir_"):
+            yield f"the column {name!r} begins with '_weir_', which is reserved for Weir's own columns: rename it"
+    for key in state.keys:
+        if key not in fields:
+            yield f"its schema has no key column {key!r}; it has {', '.join(fields)}: all columns are listed, keys too"
+            continue
         try:
-            merge(group)
+            canonical_type(str(fields[key].kind))
         except Misconfigured as error:
-            yield str(error)
-
-
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _listed(names: Iterable[str], separator: str = ", ") -> str:
-    return separator.join(repr(name) for name in names)
+            yield str(error).replace(", in the stage that writes it", ", and declare it so")
 
 
 def with_state_stages(stages: Sequence[Stage]) -> tuple[Stage, ...]:
-    """Give each stage that keeps state an input of the epoch before, and each state a stage of its own."""
+    """Add to each stage that keeps state an input from the previous epoch, and a stage for each state."""
     declared = {stage.name for stage in stages if stage.kind is StageKind.STATE}
     return tuple(each for stage in stages for each in _with_states(stage, declared))
 
@@ -296,15 +248,58 @@ def _with_states(stage: Stage, declared: set[str]) -> Iterator[Stage]:
 
 
 def previous_of(state: State) -> Exchange:
-    """How a stage reads its own state of the epoch before."""
+    """Return the exchange over which a stage reads its own state of the previous epoch."""
     is_keyed = state.kind is StateKind.KEYED
     return Exchange(
         stage=state.name, kind=ExchangeKind.PREVIOUS, keys=state.keys, broadcast=not is_keyed, schema=state.schema
     )
 
 
+# Quality gates
+
+
+def quality_problems(stage: Stage) -> Iterator[str]:
+    """Yield the problems of the gates of a stage and of its states."""
+    yield from _gate_problems(f"stage {stage.name!r}", stage.gates)
+    for state in stage.states:
+        if isinstance(state, State):
+            where = f"stage {stage.name!r}, state {state.name!r}"
+            yield from _gate_problems(where, state.quality)
+            yield from (f"{where}: {problem}" for problem in _checked_state_problems(state))
+
+
+def _gate_problems(where: str, gates: Iterable[Gate]) -> Iterator[str]:
+    found = list(gates)
+    for gate in found:
+        if not isinstance(gate, Gate):
+            yield f'{where}: {gate!r} is no gate: write quality=expectations("name_of_a_suite")'
+            return
+        if not isinstance(gate.suite, str) or not _SUITE.fullmatch(gate.suite) or len(gate.suite) > MAX_SUITE_LENGTH:
+            yield (
+                f"{where}: a suite is named like its file include/expectations/<suite>.json, in letters, digits, "
+                f"underscores, dots and hyphens, at most {MAX_SUITE_LENGTH} of them, not {gate.suite!r}"
+            )
+        elif gate.suite == RESERVED:
+            yield f"{where}: the suite {RESERVED!r} is reserved for the built-in checks: give it another name"
+    for suite, count in Counter(gate.suite for gate in found).items():
+        if count > 1:
+            yield f"{where}: the suite {suite!r} is named {count} times: once is enough"
+
+
+def _checked_state_problems(state: State) -> Iterator[str]:
+    if state.kind is not StateKind.KEYED and (state.grows or state.quality):
+        yield "only a keyed state has rows that can be checked: leave grows= and quality= out"
+    if not isinstance(state.grows, bool):
+        yield f"grows must be True or False, not {state.grows!r}"
+    elif state.grows and state.ttl is not None:
+        yield "grows=True requires that there are never fewer rows, but with ttl= rows expire: leave one of them out"
+
+
+# Exchanges
+
+
 def declared_problems(argument: str, exchange: Exchange) -> Iterator[str]:
-    """Say what is wrong with an exchange whatever it joins; the caller names the stage."""
+    """Yield the problems of an exchange by itself; the caller names the stage."""
     yield from _divided_problems(argument, exchange)
     yield from _expected_schema_problems(argument, exchange)
     if not exchange.durable and exchange.kind is not ExchangeKind.CACHED:
@@ -330,7 +325,7 @@ def _divided_problems(argument: str, exchange: Exchange) -> Iterator[str]:
         return
     if exchange.is_previous:
         yield (
-            f"input {argument!r}: a previous exchange is not pointwise, since the epoch before may have had another "
+            f"input {argument!r}: a previous exchange is not pointwise, since the previous epoch may have had another "
             "parallelism: write previous(x, by=[columns], schema=...)"
         )
     elif exchange.keys or exchange.broadcast:
@@ -348,13 +343,31 @@ def _expected_schema_problems(argument: str, exchange: Exchange) -> Iterator[str
             yield f"input {argument!r}: only a previous exchange has schema=: remove it, or write previous(...)"
     elif not isinstance(schema, str) or not schema.strip():
         yield (
-            f"input {argument!r} needs schema=, since the first epoch has none before it: write "
+            f"input {argument!r} needs schema=, since the first epoch has no previous one: write "
             f'previous("{exchange.stage}", schema="id BIGINT, seen TIMESTAMP") with the columns that it reads'
         )
 
 
+def _input_problems(stage: Stage, by_name: dict[str, Stage]) -> Iterator[str]:
+    for exchange in stage.exchanges.values():
+        producer = by_name.get(exchange.stage)
+        if producer is None:
+            close = difflib.get_close_matches(exchange.stage, by_name, n=3)
+            hint = f"did you mean {_listed(close, ' or ')}?" if close else f"there are {_listed(by_name)}"
+            yield f"stage {stage.name!r} reads {exchange.stage!r}, which is not a stage of this dataflow: {hint}"
+        elif producer.kind is StageKind.SINK:
+            published = next(iter(producer.exchanges.values())).stage
+            yield f"stage {stage.name!r} reads the sink {exchange.stage!r}: read the stage {published!r} instead"
+        elif producer.kind is StageKind.STATE and exchange.stage not in {state.name for state in stage.states}:
+            keeper = next(iter(producer.exchanges.values())).stage
+            yield (
+                f"stage {stage.name!r} reads {exchange.stage!r}, which is a state of {keeper!r} and only its own: read "
+                f"what {keeper!r} returns instead"
+            )
+
+
 def meeting_problems(stage: Stage, by_name: Mapping[str, Stage]) -> Iterator[str]:
-    """Say where a stage's exchanges do not fit what they read, or each other."""
+    """Yield the conflicts of a stage's exchanges with their producers and with each other."""
     for argument, exchange in stage.exchanges.items():
         producer = by_name[exchange.stage]
         unequal = producer.parallelism != stage.parallelism
@@ -373,8 +386,8 @@ def meeting_problems(stage: Stage, by_name: Mapping[str, Stage]) -> Iterator[str
         yield from _ignored_keys(stage, producer, exchange)
         if exchange.kind is ExchangeKind.CACHED and exchange.durable and producer.states:
             yield (
-                f"stage {stage.name!r} reads {producer.name!r} over a cached exchange, but a try that resumes behind "
-                f"{producer.name!r} would not know what it changes in its state: write pipelined({producer.name!r}), "
+                f"stage {stage.name!r} reads {producer.name!r} over a cached exchange, but a retry that resumes after "
+                f"{producer.name!r} would skip the changes of its state: write pipelined({producer.name!r}), "
                 f"and cache what {producer.name!r} reads"
             )
         divides = exchange.keys or exchange.broadcast or exchange.pointwise or exchange.joins_plan
@@ -382,9 +395,9 @@ def meeting_problems(stage: Stage, by_name: Mapping[str, Stage]) -> Iterator[str
             yield _undivided(stage, argument, exchange)
     keyed = {argument: exchange.keys for argument, exchange in stage.exchanges.items() if exchange.keys}
     if len({len(keys) for keys in keyed.values()}) > 1:
-        shown = ", ".join(f"{argument} by {list(keys)}" for argument, keys in keyed.items())
+        listed = ", ".join(f"{argument} by {list(keys)}" for argument, keys in keyed.items())
         yield (
-            f"stage {stage.name!r}: its keyed inputs have different numbers of keys ({shown}), so that equal keys "
+            f"stage {stage.name!r}: its keyed inputs have different numbers of keys ({listed}), so that equal keys "
             "would meet in different subtasks: give each as many, in the same order, or broadcast the smaller input"
         )
 
@@ -408,99 +421,96 @@ def _undivided(stage: Stage, argument: str, exchange: Exchange) -> str:
     )
 
 
-MAX_SUITE_LENGTH = 120
-
-RESERVED = "weir"
-"""The name of the suite of the checks that are built in."""
-
-_SUITE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+# Stages together
 
 
-def quality_problems(stage: Stage) -> Iterator[str]:
-    """Say what is wrong with the gates of a stage and of its states."""
-    yield from _gate_problems(f"stage {stage.name!r}", stage.gates)
-    for state in stage.states:
-        if isinstance(state, State):
-            where = f"stage {stage.name!r}, state {state.name!r}"
-            yield from _gate_problems(where, state.quality)
-            yield from (f"{where}: {problem}" for problem in _state_problems(state))
-
-
-def _gate_problems(where: str, gates: Iterable[Gate]) -> Iterator[str]:
-    found = list(gates)
-    for gate in found:
-        if not isinstance(gate, Gate):
-            yield f'{where}: {gate!r} is no gate: write quality=expectations("name_of_a_suite")'
-            return
-        if not isinstance(gate.suite, str) or not _SUITE.fullmatch(gate.suite) or len(gate.suite) > MAX_SUITE_LENGTH:
-            yield (
-                f"{where}: a suite is named like its file include/expectations/<suite>.json, in letters, digits, "
-                f"underscores, dots and hyphens, at most {MAX_SUITE_LENGTH} of them, not {gate.suite!r}"
-            )
-        elif gate.suite == RESERVED:
-            yield f"{where}: the suite {RESERVED!r} is that of Weir's own checks: call it otherwise"
-    for suite, count in Counter(gate.suite for gate in found).items():
+def _name_problems(stages: Sequence[Stage]) -> Iterator[str]:
+    for name, count in Counter(stage.name for stage in stages).items():
         if count > 1:
-            yield f"{where}: the suite {suite!r} is named {count} times: once is enough"
+            yield f"stage {name!r} is declared {count} times: names of stages and sinks must differ, rename all but one"
 
 
-def _state_problems(state: State) -> Iterator[str]:
-    if state.kind is not StateKind.KEYED and (state.grows or state.quality):
-        yield "only a keyed state has rows to be checked: leave grows= and quality= out"
-    if not isinstance(state.grows, bool):
-        yield f"grows must be True or False, not {state.grows!r}"
-    elif state.grows and state.ttl is not None:
-        yield "grows=True says that there are never fewer rows, and ttl= that rows expire: leave one of them out"
+def _cycle_problems(reads: dict[str, list[str]]) -> Iterator[str]:
+    cycle = find_cycle(reads)
+    if cycle:
+        yield f"the stages read each other in a cycle, {' -> '.join(cycle)}: remove one of these inputs"
 
 
-def state_problems(stage: Stage) -> Iterator[str]:
-    """Say what is wrong with the states of a stage."""
-    for state in stage.states:
-        if not isinstance(state, State):
-            yield (
-                f"stage {stage.name!r}: {state!r} is not a state: write keyed_state(...), list_state(...) or "
-                "broadcast_state(...)"
-            )
-            continue
-        where = f"stage {stage.name!r}, state {state.name!r}"
-        yield from (f"{where}: {problem}" for problem in _problems(stage, state))
+def _with_settings_of_producer(stage: Stage, by_name: dict[str, Stage]) -> Stage:
+    if stage.kind not in (StageKind.SINK, StageKind.STATE):
+        return stage
+    producer = by_name[next(iter(stage.exchanges.values())).stage]
+    return replace(
+        stage,
+        parallelism=producer.parallelism,
+        max_parallelism=producer.max_parallelism,
+        deterministic=producer.deterministic,
+        digest=producer.digest,
+    )
 
 
-def _problems(stage: Stage, state: State) -> Iterator[str]:
-    if stage.kind in (StageKind.SINK, StageKind.STATE):
-        yield "a sink keeps no state: give it to the stage that the sink publishes"
-    if stage.exchanges.get(state.name, previous_of(state)) != previous_of(state):
-        yield "an input of the stage has that name, too: rename the input ({'other_name': ...}) or the state"
-    if not isinstance(state.schema, str) or not state.schema.strip():
-        yield 'it needs schema=, Spark DDL with all of its columns, like "tailnum STRING, flights BIGINT"'
-    else:
-        yield from _state_schema_problems(state)
-    if state.kind is StateKind.KEYED and not state.keys:
-        yield "it has no key: write key=, the columns that tell its rows apart"
-    if not isinstance(state.runs, int) or state.runs < 2:
-        yield f"runs must be a whole number of at least 2, not {state.runs!r}"
-    try:
-        size_from_text("budget", state.budget)
-        if state.ttl is not None and time_from_text("ttl", state.ttl) is None:
-            yield "a state without an end has no ttl: leave ttl= out"
-    except Misconfigured as error:
-        yield str(error)
+def _unread_problems(stages: Sequence[Stage]) -> Iterator[str]:
+    read = {exchange.stage for stage in stages for exchange in stage.exchanges.values() if exchange.stage != stage.name}
+    for stage in stages:
+        if stage.kind is not StageKind.SINK and stage.name not in read and not stage.states:
+            yield f'stage {stage.name!r}: no stage reads it: add sink("{stage.name}", "name_of_data_set"), or remove it'
 
 
-def _state_schema_problems(state: State) -> Iterator[str]:
-    try:
-        fields = fields_of_ddl(state.schema)
-    except Misconfigured as error:
-        yield str(error)
+# Regions
+
+
+def _region_problems(stages: Sequence[Stage]) -> Iterator[str]:
+    groups = pipelined_groups(stages)
+    inside = [text for group in groups for text in _blocking_inside(group)]
+    if inside:
+        yield from inside
         return
-    for name in fields:
-        if name.lower().startswith("_weir_"):
-            yield f"the column {name!r} begins with '_weir_', which is reserved for Weir's own columns: rename it"
-    for key in state.keys:
-        if key not in fields:
-            yield f"its schema has no key column {key!r}; it has {', '.join(fields)}: all columns stand there, keys too"
-            continue
+    named = {group[0].name: "-".join(stage.name for stage in group) for group in groups}
+    cycle = find_cycle(group_reads(groups))
+    if cycle:
+        pipelines = [e for group in groups if group[0].name in cycle for e in _pipelined_inside(group)]
+        yield (
+            f"the tasks wait for each other in a cycle, {' -> '.join(named[name] for name in cycle)}: "
+            f"make one of the pipelined exchanges {_listed(pipelines)} a blocking one"
+        )
+        return
+    for group in groups:
+        yield from _conflicting_settings(group)
+
+
+def _blocking_inside(group: Sequence[Stage]) -> Iterator[str]:
+    names = [stage.name for stage in group]
+    for stage in group:
+        for exchange in stage.exchanges.values():
+            if exchange.is_boundary and exchange.stage in names:
+                yield (
+                    f"stage {stage.name!r} reads {exchange.stage!r} over a blocking exchange inside one task, since "
+                    f'pipelined exchanges join {_listed(names)}: write pipelined("{exchange.stage}") if each subtask '
+                    f'needs only its own rows (cached("{exchange.stage}") if a retry is not to compute them again), or '
+                    f"make one of {_listed(_pipelined_inside(group))} blocking too"
+                )
+
+
+def _pipelined_inside(group: Sequence[Stage]) -> list[str]:
+    return [
+        f"{exchange.stage} -> {stage.name}"
+        for stage in group
+        for exchange in stage.exchanges.values()
+        if exchange.joins_plan and stage.kind not in (StageKind.SINK, StageKind.STATE)
+    ]
+
+
+def _conflicting_settings(group: Sequence[Stage]) -> Iterator[str]:
+    for merge in (task_settings, spark_conf):
         try:
-            canonical_type(str(fields[key].kind))
+            merge(group)
         except Misconfigured as error:
-            yield str(error).replace(", in the stage that writes it", ", and declare it so")
+            yield str(error)
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _listed(names: Iterable[str], separator: str = ", ") -> str:
+    return separator.join(repr(name) for name in names)

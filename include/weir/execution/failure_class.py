@@ -19,8 +19,9 @@ from weir.errors import (
     QualityFailed,
     ResultUnavailable,
     Retryable,
+    StoreFull,
     SuppressRestarts,
-    is_out_of_room,
+    is_disk_full,
 )
 
 HOPELESS = frozenset(
@@ -53,6 +54,20 @@ class FailureClass(Enum):
     FENCED = "fenced"
 
 
+class FailureCause(Enum):
+    """A cause of a failure on which later decisions depend. The ledger keeps it beside the failure's class."""
+
+    REFUSED = "refused"
+    """Rows that the attempt has written failed a check of quality."""
+    STORE_FULL = "store full"
+    """The store's disk filled up while the attempt wrote."""
+
+
+_CAUSES: tuple[tuple[type[BaseException], FailureCause], ...] = (
+    (QualityFailed, FailureCause.REFUSED),
+    (StoreFull, FailureCause.STORE_FULL),
+)
+
 _KINDS: tuple[tuple[type[BaseException], FailureClass], ...] = (
     (Fenced, FailureClass.FENCED),
     (ResultUnavailable, FailureClass.BACKTRACK),
@@ -77,9 +92,14 @@ def classify(error: BaseException) -> FailureClass:
     for kind, failure in _KINDS:
         if isinstance(error, kind):
             return failure
-    if any(is_out_of_room(cause) for cause in _chain(error)):
+    if any(is_disk_full(cause) for cause in _chain(error)):
         return FailureClass.ENVIRONMENT  # of whatever disk: a stage may write files of its own
     return FailureClass.APPLICATION if hopeless_cause(error) is None else FailureClass.FATAL
+
+
+def cause_of(error: BaseException) -> FailureCause | None:
+    """Return the cause that later decisions depend on; None for all other errors."""
+    return next((cause for kind, cause in _CAUSES if isinstance(error, kind)), None)
 
 
 def hopeless_cause(error: BaseException) -> str | None:

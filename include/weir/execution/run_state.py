@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from weir.errors import Misconfigured
 from weir.execution.partition_state import PartitionState
+from weir.topology.ids import OWN_RUN, AttemptId, Digest, RunId, RunRef
 from weir.topology.regions import InputPartitions, PartitionId, PreviousInput, RegionId, Topology
 
 _Id = TypeVar("_Id", RegionId, PartitionId)
@@ -29,8 +30,8 @@ class ReadResult:
     """One input partition of a committed result, and the digest that was read."""
 
     partition: PartitionId
-    attempt: str
-    digest: str
+    attempt: AttemptId
+    digest: Digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +47,12 @@ class CurrentResult:
 
     partition: PartitionId
     result: int
-    attempt: str
+    attempt: AttemptId
     try_number: int
     state: PartitionState
     folder: str
     manifest_sha256: str
-    digest: str
+    digest: Digest
     rows: int
     bytes: int
     reads: tuple[ReadSet, ...]
@@ -111,9 +112,9 @@ class EarlierRun:
     One that has not begun is taken to be of the topology of the run that asks. One without tasks was restored.
     """
 
-    run: str
+    run: RunRef
     topology: Topology
-    predecessor: str | None
+    predecessor: RunRef | None
     has_begun: bool = True
     has_tasks: bool = True
 
@@ -126,30 +127,30 @@ class RunState:
     be valid: that one is closed.
     """
 
-    run: str
+    run: RunId
     topology: Topology
     results: Mapping[PartitionId, CurrentResult]
     regions: Mapping[RegionId, RegionState]
-    predecessor: str | None = None
-    earlier: Mapping[str, EarlierRun] = field(default_factory=dict)
+    predecessor: RunRef | None = None
+    earlier: Mapping[RunRef, EarlierRun] = field(default_factory=dict)
     void: frozenset[RegionId] = frozenset()
     """Regions of earlier runs that have never begun, or were refused, and that Airflow calls finished."""
     _valid: dict[PartitionId, bool] = field(default_factory=dict, init=False, compare=False, repr=False)
     _holding: dict[int, bool] = field(default_factory=dict, init=False, compare=False, repr=False)
     _waits: dict[PartitionId, frozenset[RegionId]] = field(default_factory=dict, init=False, compare=False, repr=False)
-    _renamed: dict[tuple[str, int], Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _renamed: dict[tuple[RunRef, int], Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     # The shape of the runs
 
-    def topology_of(self, run: str) -> Topology:
+    def topology_of(self, run: RunRef) -> Topology:
         """The topology of a run, as ids name it. Raises BeyondHorizon."""
-        return self.topology if not run else self._earlier(run).topology
+        return self.topology if run == OWN_RUN else self._earlier(run).topology
 
-    def predecessor_of(self, run: str) -> str | None:
+    def predecessor_of(self, run: RunRef) -> RunRef | None:
         """The id of the run before a run; None where that is the first epoch. Raises BeyondHorizon."""
-        return self.predecessor if not run else self._earlier(run).predecessor
+        return self.predecessor if run == OWN_RUN else self._earlier(run).predecessor
 
-    def _earlier(self, run: str) -> EarlierRun:
+    def _earlier(self, run: RunRef) -> EarlierRun:
         if run not in self.earlier:
             raise BeyondHorizon(run)
         return self.earlier[run]
@@ -158,34 +159,34 @@ class RunState:
         """The state of `region`, also of one that never began."""
         return self.regions.get(region, RegionState(region=region))
 
-    def region_ids(self, run: str = "") -> tuple[RegionId, ...]:
+    def region_ids(self, run: RunRef = OWN_RUN) -> tuple[RegionId, ...]:
         """All regions of a run, producers first."""
         found = self.topology_of(run).region_ids()
-        return tuple(replace(each, run=run) for each in found) if run else found
+        return found if run == OWN_RUN else tuple(each.in_run(run) for each in found)
 
     def producer(self, partition: PartitionId) -> RegionId:
         """The region that writes `partition`."""
         producer = self.topology_of(partition.run).producer(partition)
-        return replace(producer, run=partition.run) if partition.run else producer
+        return producer if partition.is_of_own_run else producer.in_run(partition.run)
 
     def outputs(self, region: RegionId) -> tuple[PartitionId, ...]:
         """The partitions that `region` writes."""
-        if not region.run:
+        if region.is_of_own_run:
             return self.topology.outputs(region)
-        found = self.topology_of(region.run).outputs(replace(region, run=""))
-        return tuple(replace(each, run=region.run) for each in found)
+        found = self.topology_of(region.run).outputs(region.in_run(OWN_RUN))
+        return tuple(each.in_run(region.run) for each in found)
 
     def consumers(self, partition: PartitionId) -> tuple[RegionId, ...]:
         """The regions of the same run that read `partition`."""
-        if not partition.run:
+        if partition.is_of_own_run:
             return self.topology.consumers(partition)
-        return self._in_run(partition.run, self.topology_of(partition.run).consumers(replace(partition, run="")))
+        return self._in_run(partition.run, self.topology_of(partition.run).consumers(partition.in_run(OWN_RUN)))
 
-    def _in_run(self, run: str, group: tuple[_Id, ...]) -> tuple[_Id, ...]:
+    def _in_run(self, run: RunRef, group: tuple[_Id, ...]) -> tuple[_Id, ...]:
         """The same ids in another run: one object for one group, so that what is asked of groups is asked once."""
         if (run, id(group)) not in self._renamed:
             # The group itself is kept: the id of an object that is gone may come again.
-            self._renamed[run, id(group)] = (group, tuple(replace(each, run=run) for each in group))
+            self._renamed[run, id(group)] = (group, tuple(each.in_run(run) for each in group))
         renamed: tuple[_Id, ...] = self._renamed[run, id(group)][1]
         return renamed
 
@@ -198,13 +199,13 @@ class RunState:
     def inputs(self, region: RegionId) -> tuple[InputPartitions, ...]:
         """What the inputs of `region` read, those of the epoch before last. Raises BeyondHorizon or Misconfigured."""
         topology, run = self.topology_of(region.run), region.run
-        local = replace(region, run="") if run else region
+        local = region if run == OWN_RUN else region.in_run(OWN_RUN)
         own = topology.inputs(local)
-        if run:
+        if run != OWN_RUN:
             own = tuple(replace(read, partitions=self._in_run(run, read.partitions)) for read in own)
         return (*own, *(self._of_epoch_before(run, read) for read in topology.previous_inputs(local)))
 
-    def _of_epoch_before(self, run: str, read: PreviousInput) -> InputPartitions:
+    def _of_epoch_before(self, run: RunRef, read: PreviousInput) -> InputPartitions:
         partitions = self._previous_partitions(run, read)
         return InputPartitions(
             argument=read.argument,
@@ -216,7 +217,7 @@ class RunState:
             schema=read.schema,
         )
 
-    def _previous_partitions(self, run: str, read: PreviousInput) -> tuple[PartitionId, ...]:
+    def _previous_partitions(self, run: RunRef, read: PreviousInput) -> tuple[PartitionId, ...]:
         """All that the run before has of the producer; nothing in the first epoch, and of a new state."""
         before = self.predecessor_of(run)
         if before is None:
@@ -251,7 +252,7 @@ class RunState:
 
     def _in_order(self) -> Iterator[PartitionId]:
         """All partitions: earlier runs first, producers first."""
-        for run in (*sorted(self.earlier), ""):
+        for run in (*sorted(self.earlier), OWN_RUN):
             for region in self.region_ids(run):
                 yield from self.outputs(region)
 
@@ -264,7 +265,7 @@ class RunState:
 
     def _still_holds(self, read: ReadResult) -> bool:
         run = read.partition.run
-        if run and run not in self.earlier:
+        if run != OWN_RUN and run not in self.earlier:
             return True
         current = self.results.get(read.partition)
         return current is not None and current.digest == read.digest and self._valid.get(read.partition, False)
@@ -299,13 +300,13 @@ class RunState:
     def is_coming(self, region: RegionId) -> bool:
         """Whether a region is at work; of an earlier run also if it is yet to begin, or its rows were refused."""
         known = self.region(region)
-        is_to_come = bool(region.run) and (known.is_refused or not known.newest_try)
+        is_to_come = not region.is_of_own_run and (known.is_refused or not known.newest_try)
         return known.at_work or (is_to_come and region not in self.void)
 
 
 class BeyondHorizon(Exception):
     """The decision needs to know of an earlier run that was not looked at: look at `run` too, and decide again."""
 
-    def __init__(self, run: str) -> None:
+    def __init__(self, run: RunRef) -> None:
         self.run = run
         super().__init__(f"run {run} is not in the state that the decision was asked of")

@@ -1,1 +1,1 @@
-"""Every document that Weir writes into the store, and the one codec that reads and writes them."""
+"""The documents that Weir writes into the store, their codec and their paths."""

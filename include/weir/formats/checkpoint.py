@@ -1,6 +1,6 @@
-"""What a checkpoint or a savepoint is: the state of a dataflow at the end of an epoch, as one versioned JSON file.
+"""A checkpoint or savepoint: the state of a dataflow at the end of an epoch, as one versioned JSON file.
 
-Invariant: whoever has this file and the files that it names has all that the next epoch goes on from.
+Invariant: this file and the files that it names are all that the next epoch needs to continue.
 """
 
 from __future__ import annotations
@@ -10,36 +10,37 @@ from enum import Enum
 
 from weir.dataflow.state import State
 from weir.formats.manifest import DataFile, StateFile, StateTally
+from weir.topology.ids import AttemptId, Digest, Epoch, RunId
 from weir.topology.partitions import Layout
 
 
 class SnapshotKind(Enum):
-    """What a snapshot was made for."""
+    """The kinds of snapshots."""
 
     CHECKPOINT = "checkpoint"
-    """Weir's own: deleted when it is subsumed."""
+    """Taken and owned by Weir: deleted when it is subsumed."""
     SAVEPOINT = "savepoint"
-    """A person's: one that is subsumed leaves the list and stays where it is."""
+    """Owned by a person: when it is subsumed it leaves the list, and its files stay."""
     STOP = "stop"
-    """A savepoint that the dataflow was stopped with: nothing older is needed to continue."""
+    """A savepoint with which the dataflow was stopped: no older snapshot is needed to continue."""
 
     @property
     def is_savepoint(self) -> bool:
-        """Whether it is self-contained, and a person's to delete."""
+        """Report whether it is self-contained and owned by a person."""
         return self is not SnapshotKind.CHECKPOINT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatePartition:
-    """A subtask's part of a keyed state: `key_groups` is inclusive, `attempt` is who committed it.
+    """A subtask's partition of a keyed state: `key_groups` is inclusive, `attempt` committed it.
 
-    `tallies` are those of its live rows, as its manifest has them: who restores it goes on from them.
+    `tallies` are the per-update digests of its live rows, from its manifest; a restored state continues from them.
     """
 
     subtask: int
     key_groups: tuple[int, int]
-    attempt: str
-    digest: str
+    attempt: AttemptId
+    digest: Digest
     rows: int
     tallies: tuple[StateTally, ...]
     files: tuple[StateFile, ...]
@@ -47,7 +48,7 @@ class StatePartition:
 
 @dataclass(frozen=True, slots=True)
 class KeyedSnapshot:
-    """A keyed state: how it was declared, by which stage, and its partitions by subtask."""
+    """A keyed state: its declaration, its stage, and its partitions by subtask."""
 
     state: State
     stage: str
@@ -57,7 +58,7 @@ class KeyedSnapshot:
 
     @property
     def layout(self) -> Layout:
-        """How the rows of its partitions are laid out."""
+        """The layout of its partitions."""
         return Layout(self.state.keys, self.max_parallelism)
 
 
@@ -71,10 +72,10 @@ class ResultInFlight:
     stage: str
     subtask: int
     layout: str
-    attempt: str
+    attempt: AttemptId
     folder: str
     manifest_sha256: str
-    digest: str
+    digest: Digest
     files: tuple[DataFile, ...]
 
 
@@ -83,17 +84,17 @@ class Checkpoint:
     """A completed checkpoint or savepoint; `number` counts up per dataflow and is never used twice.
 
     `pinned` is the JSON of the dataflow that the epoch's run is pinned to. Paths are relative to the store; those of a
-    savepoint to its own folder, which has all files that it names and can be moved anywhere. `triggered_at` and
-    `completed_at` are in UTC, ISO 8601. `incremental_bytes` are those of files that no checkpoint before it names.
+    savepoint to its own folder, which contains all files that it names and can be moved anywhere. `triggered_at` and
+    `completed_at` are in UTC, ISO 8601. `incremental_bytes` are those of files that no earlier checkpoint names.
     """
 
     dataflow: str
     number: int
     kind: SnapshotKind
-    epoch: str
-    run: str
+    epoch: Epoch
+    run: RunId
     lineage: int
-    attempt: str
+    attempt: AttemptId
     states: tuple[KeyedSnapshot, ...]
     results: tuple[ResultInFlight, ...]
     pinned: dict[str, object]
@@ -106,5 +107,5 @@ class Checkpoint:
 
     @property
     def files(self) -> dict[str, StateFile]:
-        """The files of keyed state that it names, by their paths."""
+        """The files of keyed state that it names, by path."""
         return {file.path: file for state in self.states for part in state.partitions for file in part.files}

@@ -1,4 +1,4 @@
-"""A check: what is asked of rows, and what was found. Invariant: a report says all that its verdict is made from."""
+"""Checks of rows by suites, and their reports. Invariant: a report contains everything that its outcome depends on."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from weir.dataflow.quality import Policy
 from weir.formats.suite import Severity, Suite
 
 BUILT_IN = "weir"
-"""The suite of the checks that only a restored result can fail; no suite of a user's may have this name."""
+"""The name of the suite of the built-in checks, which only restored results can fail; it is reserved."""
 
 
-class Why(Enum):
-    """Why a check is made."""
+class CheckReason(Enum):
+    """The reasons for a check. The values are stored in the ledger."""
 
     FRESH = "fresh"
     RECOMPUTED = "recomputed"
-    """A failover or a person had a committed result made again."""
+    """A failover or a person had a committed result recomputed."""
     RESTORED = "restored"
-    """It was taken out of a checkpoint or savepoint."""
+    """The result was restored from a checkpoint or savepoint."""
     ADOPTED = "adopted"
-    """A later try took over what an earlier one had committed."""
+    """A later try adopted the result that an earlier try had committed."""
     BACKFILL = "backfill"
     DRILL = "drill"
-    """A checkpoint or savepoint was restored to a scratch place, to see whether it can be."""
+    """A restore test restored a checkpoint or savepoint into a scratch folder."""
     ASKED = "asked"
-    """A person had a committed result looked at."""
+    """A person requested the check of a committed result."""
     REBUILT = "rebuilt"
-    """Found in a manifest when the ledger was built again: nobody knows any more."""
+    """The check was found in a manifest when the ledger was rebuilt, where the reason is not recorded."""
 
 
-class Outcome(Enum):
-    """What a check came to."""
+class CheckOutcome(Enum):
+    """The outcomes of a check."""
 
     PASSED = "passed"
     WARNED = "warned"
-    """Nothing is violated but what only warns, by its severity or by the gate's policy."""
+    """Only expectations that warn are violated, by their severity or by the gate's policy."""
     FAILED = "failed"
     SAME = "same"
     """Not checked: rows with the same digest have passed before."""
@@ -45,21 +45,22 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckToRun:
-    """A suite that the rows of a stage are checked by, once they are written; `passed` are digests that have passed."""
+    """A suite that checks the rows of a stage after they are written; digests in `passed` have passed before."""
 
     suite: Suite
     policy: Policy
-    why: Why
+    why: CheckReason
     passed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectationResult:
-    """What became of one expectation.
+    """The result of one expectation.
 
-    `observed` is what GX calls so: an aggregate, or None. `rows` were looked at (without nulls where GX leaves them
+    `observed` is GX's observed value: an aggregate, or None. `rows` were checked (without nulls where GX leaves them
     out), of which `unexpected` violate it (None: it is not about single rows); `examples` are up to 20 of their values.
-    `error` says why it could not be computed, which counts as a violation.
+    `blames` are the inputs that become suspected. `error` is the reason why it could not be computed, which counts as a
+    violation.
     """
 
     type: str
@@ -81,10 +82,10 @@ class ExpectationResult:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What a suite has found in the rows of a stage or of an input.
+    """The results of a suite for the rows of a stage or of an input.
 
-    `stage` and `subtask` name the partition. Of an input also `argument`, and the `run`, `layout` and `attempt` of what
-    was read; these are empty for what the attempt itself has written. `digest` is that of the rows that were looked at.
+    `stage` and `subtask` name the partition. For an input, `argument` and the `run`, `layout` and `attempt` of its
+    result are set; they are empty for rows that the attempt itself has written. `digest` is that of the checked rows.
     """
 
     stage: str
@@ -92,7 +93,7 @@ class CheckReport:
     suite: str
     fingerprint: str
     policy: Policy
-    why: Why
+    why: CheckReason
     digest: str
     rows: int
     results: tuple[ExpectationResult, ...]
@@ -108,7 +109,7 @@ class CheckReport:
         cls,
         stage: str,
         subtask: int,
-        why: Why,
+        why: CheckReason,
         digest: str,
         rows: int,
         result: ExpectationResult,
@@ -117,31 +118,31 @@ class CheckReport:
         layout: str = "",
         attempt: str = "",
     ) -> CheckReport:
-        """What a check has found that needs no suite, and no more time than it took to know of it."""
+        """Return the report of a built-in check, which needs no suite and whose duration is not measured."""
         about = (stage, subtask, BUILT_IN, "", Policy.FAIL, why, digest, rows)
         return cls(*about, (result,), 0.0, run=run, layout=layout, attempt=attempt)
 
     @property
     def violated(self) -> tuple[ExpectationResult, ...]:
-        """The expectations that are violated and do not only warn."""
+        """The violated expectations that do not only warn."""
         if self.policy is Policy.WARN:
             return ()
         return tuple(each for each in self.results if not each.success and each.severity is Severity.FAIL)
 
     @property
-    def outcome(self) -> Outcome:
-        """What it came to."""
+    def outcome(self) -> CheckOutcome:
+        """The outcome of the check."""
         if self.is_same:
-            return Outcome.SAME
+            return CheckOutcome.SAME
         if self.violated:
-            return Outcome.FAILED
-        return Outcome.PASSED if all(each.success for each in self.results) else Outcome.WARNED
+            return CheckOutcome.FAILED
+        return CheckOutcome.PASSED if all(each.success for each in self.results) else CheckOutcome.WARNED
 
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """What a manifest says of a check of its rows; a result with one that `failed` is in quarantine."""
+    """The outcome of a check as the manifest records it; a result with a FAILED check is in quarantine."""
 
     suite: str
     fingerprint: str
-    outcome: Outcome
+    outcome: CheckOutcome

@@ -1,6 +1,6 @@
-"""Manifests, copies, jobs, reports, failures and records of runs as versioned JSON.
+"""Encodes and decodes the documents of this package as versioned JSON.
 
-Invariant: equal values give equal bytes, and those bytes decode to equal values. An unknown version is refused.
+Invariants: equal values give equal bytes, and those bytes decode to equal values. An unknown version is refused.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, NewType, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from weir.errors import Misconfigured
 from weir.formats.checkpoint import Checkpoint
@@ -33,7 +33,7 @@ VERSIONS: Mapping[str, int] = types.MappingProxyType(
         "checkpoint": 2,
     }
 )
-"""The newest version of each kind of document, which is the one that is written; all since the first are read."""
+"""The version of each kind of document that is written; it and all earlier versions are read."""
 
 _CHECKSUM = "sha256"
 T = TypeVar("T")
@@ -50,14 +50,14 @@ def manifest_from_json(data: bytes) -> Manifest:
 
 
 def stage_copy_to_json(copy: StageCopy) -> bytes:
-    """Encode the description of a copy as canonical JSON, with its own SHA-256: no ledger knows it."""
+    """Encode the description of a stage copy as canonical JSON, with its own SHA-256, since the ledger has none."""
     return _sealed("stage copy", copy)
 
 
 def stage_copy_from_json(data: bytes) -> StageCopy:
-    """Decode the description of a copy.
+    """Decode the description of a stage copy.
 
-    Raises Misconfigured on an unknown version, another kind of document, or one that is not as it was written.
+    Raises Misconfigured on an unknown version, another kind of document, or a SHA-256 that does not match.
     """
     return _unsealed("stage copy", StageCopy, data, "the description of a copy")
 
@@ -110,7 +110,7 @@ def checkpoint_to_json(checkpoint: Checkpoint) -> bytes:
 def checkpoint_from_json(data: bytes) -> Checkpoint:
     """Decode a checkpoint.
 
-    Raises Misconfigured on an unknown version, another kind of document, or one that is not as it was written.
+    Raises Misconfigured on an unknown version, another kind of document, or a SHA-256 that does not match.
     """
     return _unsealed("checkpoint", Checkpoint, data, "a checkpoint")
 
@@ -121,22 +121,22 @@ def state_files_to_plain(files: Iterable[StateFile]) -> list[Any]:
 
 
 def state_files_from_plain(value: Any) -> tuple[StateFile, ...]:
-    """Decode files of keyed state. Raises Misconfigured if they are none."""
+    """Decode files of keyed state. Raises Misconfigured on any other JSON."""
     return cast("tuple[StateFile, ...]", _value(tuple[StateFile, ...], value, "state files"))
 
 
 def expectation_results_to_plain(results: Iterable[ExpectationResult]) -> list[Any]:
-    """Encode what became of expectations for a column of JSON."""
+    """Encode results of expectations for a column of JSON."""
     return [_plain(each) for each in results]
 
 
 def expectation_results_from_plain(value: Any) -> tuple[ExpectationResult, ...]:
-    """Decode what became of expectations. Raises Misconfigured if it is none of that."""
+    """Decode results of expectations. Raises Misconfigured on any other JSON."""
     return cast("tuple[ExpectationResult, ...]", _value(tuple[ExpectationResult, ...], value, "expectation results"))
 
 
 def _sealed(kind: str, value: object) -> bytes:
-    """Encode a document of which no ledger knows the SHA-256: it has its own."""
+    """Encode a document with its own SHA-256, since the ledger does not have it."""
     return _encode(kind, value, {_CHECKSUM: _checksum(_encode(kind, value))})
 
 
@@ -151,10 +151,10 @@ def _checksum(data: bytes) -> str:
 
 
 def _require_as_written(what: str, data: bytes) -> None:
-    """Compare a document with its own SHA-256, as it was read: what an older Weir has written lacks later fields."""
+    """Compare a document with its own SHA-256 as it was read: the document of an older Weir lacks later fields."""
     document = json.loads(data)
-    said = document.pop(_CHECKSUM, None)
-    if _checksum(_canonical(document)) != said or _canonical({**document, _CHECKSUM: said}) != data:
+    recorded = document.pop(_CHECKSUM, None)
+    if _checksum(_canonical(document)) != recorded or _canonical({**document, _CHECKSUM: recorded}) != data:
         raise Misconfigured(f"{what} is not as it was written: its SHA-256 does not match")
 
 
@@ -168,7 +168,7 @@ def _encode(kind: str, value: object, more: Mapping[str, str] = types.MappingPro
         return _canonical({"weir": kind, "version": VERSIONS[kind], **_plain(value), **more})
     except (TypeError, ValueError) as error:
         raise Misconfigured(
-            f"a {kind} holds a value that is not JSON ({error}): parameters and source slices must be made of "
+            f"a {kind} holds a value that is not JSON ({error}): parameters and splits of sources must consist of "
             "dicts with string keys, lists, strings, finite numbers, booleans and None"
         ) from error
 
@@ -209,6 +209,8 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         return _dataclass(cast("type[Any]", hint), value, where)
     if isinstance(hint, type) and issubclass(hint, Enum):
         return _member(hint, value, where)
+    if isinstance(hint, NewType):
+        return _value(hint.__supertype__, value, where)
     origin = get_origin(hint)
     if origin is not None:
         return _CONTAINERS[origin](get_args(hint), value, where)

@@ -1,6 +1,6 @@
-"""What a program with Spark is asked about stored results: what their rows are, whatever their manifests say.
+"""The request to a Spark program that digests the rows of stored results again, and its answers.
 
-Invariant: JSON in, JSON out; equal values give equal bytes, and an unknown version is refused.
+Invariant: both are JSON; equal values give equal bytes, and an unknown version is refused.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ VERSION = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultToCheck:
-    """A result by a number: its files as Spark spells them, its columns, and the rule of its digest.
+    """A result, identified by `number`: its files as Spark URLs, its columns, and its digest rule.
 
-    `is_keyed` says that the files have Weir's key-group column behind those of `spark_schema`. `expected` is the digest
-    that it should have. Of a partition of keyed state it is that of all its visible rows, whoever wrote them: `state`
-    has the files, and `files` is empty.
+    `is_keyed` means that the files have Weir's key-group column after those of `spark_schema`. `expected` is the
+    recorded digest. Of a partition of keyed state it is that of all visible rows, of all attempts: `state` has the
+    files, and `files` is empty.
     """
 
     number: int
@@ -39,19 +39,19 @@ class ResultToCheck:
 
 @dataclass(frozen=True, slots=True)
 class ContentAnswer:
-    """The digest of the rows of a result, or why there is none."""
+    """The digest of the rows of a result, or the error."""
 
     number: int
     digest: str | None = None
     error: str = ""
 
     def to_json(self) -> str:
-        """As one line."""
+        """Encode the answer as one line of JSON."""
         return json.dumps(asdict(self), sort_keys=True)
 
 
 def answer_from_json(line: str) -> ContentAnswer | None:
-    """Read a line that the program has written; None for one that says something else."""
+    """Parse a line of the program's output; None for a line that is not an answer."""
     try:
         found = json.loads(line)
         return ContentAnswer(**found)
@@ -60,17 +60,17 @@ def answer_from_json(line: str) -> ContentAnswer | None:
 
 
 def request_to_json(results: Iterable[ResultToCheck]) -> str:
-    """All that the program is asked."""
+    """Encode the request to the program."""
     return json.dumps({"version": VERSION, "results": [_to_json(each) for each in results]}, sort_keys=True)
 
 
 def request_from_json(text: str) -> tuple[ResultToCheck, ...]:
-    """Read what the program is asked. Raises Misconfigured for a version that is not known."""
+    """Decode the request. Raises Misconfigured on an unknown version."""
     found = json.loads(text)
     if found.get("version") != VERSION:
         raise Misconfigured(
-            f"the request has version {found.get('version')!r}, expected {VERSION}: use the program of the Weir that "
-            "wrote it"
+            f"the request has version {found.get('version')!r}, expected {VERSION}: use the program of the same Weir "
+            "version"
         )
     return tuple(_from_json(each) for each in found["results"])
 

@@ -1,23 +1,12 @@
-"""The manifest of a result partition: what the data is and what it was made from.
+"""The manifest of a result partition (its files, digest and inputs), its release note, and cached stage output.
 
-Invariant 6: a manifest is written once, last, and names only files of its own attempt; that of keyed state also names
-those of earlier attempts that it shares.
-A manifest alone is a candidate; the ledger says whether it is the current one.
-
-A fingerprint of all that a result was made from.
-
-Invariant: two results of one stage with equal fingerprints and unlike digests were made by a stage that is not
-deterministic.
-
-The note beside the manifest of a released result.
-
-Invariant: it is written before any of the data files goes, so that whoever finds a manifest without its files and has
-no ledger knows that they were deleted on purpose.
-
-A durable copy of a stage's rows beside a pipelined exchange: `cached(x)`, a resume point inside a region.
-
-Invariant: a copy is described last, and by the job that wrote it; one without a description, or whose description is
-not what was written, is no copy. Its file is never named as a manifest: no catalogue takes a copy for a result.
+Invariants (6 of the design): a manifest is written once and last, and names only files of its own attempt; that of
+keyed state also names shared files of earlier attempts. A manifest alone is a candidate; the ledger decides whether it
+is current. A release note is written before the first data file is deleted, so that a manifest without its files
+means a deliberate deletion even without a ledger.
+The description of a stage copy (`cached(x)`, a resume point inside a region) is written last, by the job that wrote
+the copy; without a valid description there is no copy. Its name is never that of a manifest, so no catalogue lists a
+copy as a result.
 """
 
 from __future__ import annotations
@@ -27,19 +16,20 @@ import json
 from dataclasses import dataclass, field
 from typing import Final
 
-from weir.formats.checks import GateResult, Outcome
+from weir.formats.checks import CheckOutcome, GateResult
+from weir.topology.ids import AttemptId, Digest, Epoch, RunId
 from weir.topology.regions import PartitionId
 
 RULE = ":rule-"
-"""What comes before the rule's fingerprint in the text of a digest that does not count all values as they are."""
+"""Separates the fingerprint of a digest rule in the text of a digest; absent for the plain rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A run of bytes of a file and their SHA-256; together the segments cover the file without a gap.
+    """A byte range of a file and its SHA-256; the segments cover the file without a gap.
 
-    All but the last are row groups; `key_groups` is their inclusive range (None where the layout is plain).
-    The last one is everything behind the last row group: indexes and footer (`is_tail`).
+    All but the last are row groups; `key_groups` is their inclusive range (None if the layout is plain).
+    The last segment is the rest of the file, indexes and footer (`is_tail`).
     """
 
     offset: int
@@ -62,13 +52,12 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContentDigest:
-    """What the rows are, whatever their order and files: equal digests mean equal content.
+    """A digest of the rows, independent of their order and files: equal digests mean equal content.
 
-    `rows`, and over a 64-bit hash of each row: xor, and the sums of its low and high 32 bits.
-    `schema` is a fingerprint of column names and types (not of nullability). `version` is that of the definition of
-    all this: digests of different versions differ, and say nothing about whether the content does. `rule` is the
-    fingerprint of the stage's own rule of what counts (empty: every value counts as it is); it is part of the text, so
-    that digests under different rules are never equal.
+    It consists of the number of rows and, over a 64-bit hash of each row, the xor and the sums of the low and high 32
+    bits. `schema` is a fingerprint of column names and types (not of nullability). `version` is that of this
+    definition: digests of different versions cannot be compared. `rule` is the fingerprint of the stage's digest rule
+    (empty: the plain rule); it is part of the text, so that digests under different rules are never equal.
     """
 
     schema: str
@@ -88,7 +77,7 @@ class ContentDigest:
 
 
 def parsed_digest(text: str) -> ContentDigest:
-    """The digest whose text this is."""
+    """Parse the text of a digest."""
     plain, _, rule = text.partition(RULE)
     version = digest_version(plain)
     schema, rows, xor, low_sum, high_sum = plain.removeprefix(f"v{version}:").rsplit(":", 4)
@@ -104,49 +93,47 @@ def parsed_digest(text: str) -> ContentDigest:
 
 
 def digest_version(digest: str) -> int:
-    """The version of the definition by which a digest, as text, was made."""
+    """Return the version of the definition of a digest, given as text."""
     number, colon, _ = digest.partition(":")
     return int(number[1:]) if colon and number[:1] == "v" and number[1:].isdigit() else 1
 
 
 def digest_schema(digest: str) -> str:
-    """The fingerprint of column names and types in a digest, as text."""
-    number, colon, rest = digest.partition(":")
-    is_version = bool(colon) and number[:1] == "v" and number[1:].isdigit()
-    return (rest if is_version else digest).partition(":")[0]
+    """Return the fingerprint of column names and types in a digest, given as text."""
+    return digest.removeprefix(f"v{digest_version(digest)}:").partition(":")[0]
 
 
 def digest_rule(digest: str) -> str:
-    """The fingerprint of the rule by which a digest, as text, was made; empty if every value counted as it was."""
+    """Return the fingerprint of the digest rule in a digest, given as text; empty for the plain rule."""
     return digest.rpartition(RULE)[2] if RULE in digest else ""
 
 
 @dataclass(frozen=True, slots=True)
 class StateFile:
-    """A file of keyed state, as one partition of it uses the file.
+    """A file of keyed state, as a partition uses it.
 
-    `folder` is where it is, relative to the store: that of the attempt that wrote it, perhaps in an earlier epoch.
-    `epoch` is the newest whose changes it has; of two rows of a key the one of the later epoch counts. Of the file only
-    the rows of the inclusive range `key_groups` are meant.
+    `folder`, relative to the store, is that of the attempt that wrote it, possibly in an earlier epoch. `epoch` is the
+    newest epoch whose changes it contains; of two rows with one key that of the later epoch is valid. The partition
+    uses only the rows of the inclusive range `key_groups`.
     """
 
     folder: str
     file: DataFile
-    epoch: str
+    epoch: Epoch
     key_groups: tuple[int, int]
 
     @property
     def path(self) -> str:
-        """Where it is, relative to the store: its name in the registry, and never another file's."""
+        """The path relative to the store, which identifies the file in the registry of state files."""
         return f"{self.folder}/{self.file.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class StateTally:
-    """The rows of keyed state that were last updated at `updated`, and the sums of their hashes.
+    """The digest of the rows of keyed state that were last updated at `updated`: their number and sums of hashes.
 
     `updated` is the start of that epoch in seconds since 1970; 0 for all rows where the state has no time to live.
-    Tallies of what is added and taken away add up, so that the digest of a state is known without reading it.
+    Digests of added and removed rows add up, so that the digest of a state is known without reading it.
     """
 
     updated: int
@@ -158,9 +145,9 @@ class StateTally:
 
 @dataclass(frozen=True, slots=True)
 class StateContent:
-    """What a partition of keyed state consists of: its files, oldest epoch first, and the tallies of its live rows.
+    """The content of a partition of keyed state: its files, oldest epoch first, and the digests of its live rows.
 
-    `changed` rows were written in its own epoch, deleted keys among them.
+    `changed` counts the rows written in its own epoch, deleted keys included.
     """
 
     files: tuple[StateFile, ...]
@@ -170,33 +157,33 @@ class StateContent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputRead:
-    """One input partition that a result was made from, with the digest that was read."""
+    """An input partition from which a result was computed, with the digest that was read."""
 
     argument: str
-    run: str
+    run: RunId
     stage: str
     subtask: int
     layout: str
-    attempt: str
-    digest: str
+    attempt: AttemptId
+    digest: Digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """All that is known of one result partition; `created_at` is in UTC, ISO 8601.
+    """The description of a result partition; `created_at` is in UTC, ISO 8601.
 
     `spark_schema` is Spark's own JSON of the schema, without Weir's key-group column.
-    `source` holds what the sources of the region read, by stage; `code` fingerprints the functions, `session` holds the
-    settings.
+    `source` holds the splits of the region's sources, by stage; `code` is a fingerprint of the functions, `session`
+    holds the Spark settings.
     """
 
     dataflow: str
-    epoch: str
-    run: str
+    epoch: Epoch
+    run: RunId
     stage: str
     subtask: int
     layout: str
-    attempt: str
+    attempt: AttemptId
     try_number: int
     lineage: int
     keys: tuple[str, ...]
@@ -212,7 +199,7 @@ class Manifest:
     source: object = None
     metrics: dict[str, float] = field(default_factory=dict)
     state: StateContent | None = None
-    """Of a partition of keyed state: `files` above are what was written for it, these all that it consists of."""
+    """The content of a partition of keyed state; `files` above are only those that this attempt wrote."""
     quality: tuple[GateResult, ...] = ()
 
     @property
@@ -227,15 +214,15 @@ class Manifest:
 
     @property
     def is_quarantined(self) -> bool:
-        """Whether a check has failed, so that nobody may make it current, whoever finds it."""
-        return any(each.outcome is Outcome.FAILED for each in self.quality)
+        """Report whether a check has failed, so that the result must never become current."""
+        return any(each.outcome is CheckOutcome.FAILED for each in self.quality)
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A result partition as it lies in the store: its folder, and the SHA-256 of its manifest in hex.
+    """A result partition in the store: its folder, and the SHA-256 of its manifest in hex.
 
-    `released` says why its data files were deleted, where they were.
+    `released` is the reason why its data files were deleted (None: they were not).
     """
 
     folder: str
@@ -245,12 +232,15 @@ class Stored:
 
     @property
     def partition(self) -> PartitionId:
-        """Which partition it is a result of."""
+        """The partition of which it is a result."""
         return PartitionId(self.manifest.stage, self.manifest.subtask, self.manifest.layout)
 
 
-def made_from(manifest: Manifest) -> str:
-    """SHA-256, in hex, of the digests that were read, what sources read, parameters, code and session settings."""
+def inputs_fingerprint(manifest: Manifest) -> str:
+    """Return the SHA-256, in hex, of the inputs' digests, splits, parameters, code and session settings.
+
+    Two results of a stage with equal fingerprints and different digests mean that the stage is non-deterministic.
+    """
     read = sorted(
         [each.argument, each.stage, each.subtask, each.layout, each.run, each.digest] for each in manifest.inputs
     )
@@ -259,38 +249,35 @@ def made_from(manifest: Manifest) -> str:
 
 
 RELEASED_NOTE: Final = "released.json"
-"""Its name."""
+"""The name of the note beside the manifest of a released result."""
 
 
-def reason_told(data: bytes) -> str:
-    """Why the result was released, by its note; a note that cannot be read still says that it was."""
+def release_reason(data: bytes) -> str:
+    """Return the reason in a release note; an unreadable note still means that the result was released."""
     try:
         return str(json.loads(data)["reason"])
     except (ValueError, KeyError, TypeError):
-        return "nobody needed it any more"
+        return "it was no longer needed"
 
-
-COPY: Final = "copy"
-"""Where a layout's id stands in the paths of results."""
 
 COPY_NAME: Final = "copy.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageCopy:
-    """What one attempt copied of one subtask of a stage; `digest` is that of all values, whatever the stage's rule.
+    """The cached output of a subtask of a stage, written by one attempt; `digest` is by the plain rule.
 
-    `made_from` is a fingerprint of all that the coordinator knows the rows to be made from (inputs' digests, slices,
-    parameters, settings, the stages before it). `code` fingerprints the functions and `session` holds the settings, as
-    in a manifest: only the job knows these.
+    `made_from` is a fingerprint of the inputs that the coordinator knows (inputs' digests, splits, parameters,
+    settings, the stages before it). `code` is a fingerprint of the functions and `session` holds the settings, as in a
+    manifest: only the job knows these.
     """
 
     dataflow: str
-    epoch: str
+    epoch: Epoch
     region: str
     stage: str
     subtask: int
-    attempt: str
+    attempt: AttemptId
     made_from: str
     code: str
     session: dict[str, str]

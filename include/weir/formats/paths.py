@@ -2,20 +2,127 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from weir.topology.ids import AttemptId
+
 MANIFEST: Final = "manifest.json"
+COPY: Final = "copy"
+"""The name that the folders of copies have where those of results have a layout's id."""
+
 RUN_RECORD: Final = "_run.json"
 
 PAGES: Final = "_quality"
 """The folder of all pages about checks."""
 
+SINKS: Final = "_sinks"
+"""The folder of the pointers of all published data sets."""
+
+_REGIONS: Final = "_regions"
+"""The folder, in that of a run, of the records of attempts."""
+
 NUMBERS: Final = "_numbers"
 """No savepoint has such a name."""
 
+_DEPTH = 6
+"""How many names the path of an attempt's folder has."""
+
 _DIGITS = 8
 """Of a number in the name of a file, so that names sort as numbers do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultPath:
+    """The folder in which an attempt writes a result partition, or a copy of a cached stage."""
+
+    dataflow: str
+    epoch: str
+    stage: str
+    layout: str
+    subtask: str
+    attempt: str
+
+    @property
+    def is_copy(self) -> bool:
+        """Report whether it is the folder of a copy of a cached stage."""
+        return self.layout == COPY
+
+    def __str__(self) -> str:
+        return f"{stage_folder(self.dataflow, self.epoch, self.stage)}/{self.layout}/{self.subtask}/{self.attempt}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRecordPath:
+    """The folder in which the job of an attempt is described and reports."""
+
+    dataflow: str
+    epoch: str
+    region: str
+    subtask: str
+    attempt: str
+
+    def __str__(self) -> str:
+        run = epoch_folder(self.dataflow, self.epoch)
+        return f"{run}/{_REGIONS}/{self.region}/{self.subtask}/{self.attempt}"
+
+
+AttemptPath = ResultPath | AttemptRecordPath
+
+
+def parse_attempt_path(path: str) -> AttemptPath | None:
+    """Parse the folder of an attempt, or a path below it; None for a path where no attempt writes."""
+    names = path.split("/")
+    if len(names) < _DEPTH:
+        return None
+    dataflow, epoch, first, second, third, fourth, *_ = names
+    if first == _REGIONS:
+        return AttemptRecordPath(dataflow=dataflow, epoch=epoch, region=second, subtask=third, attempt=fourth)
+    if first.startswith(("_", ".")):
+        return None
+    return ResultPath(dataflow=dataflow, epoch=epoch, stage=first, layout=second, subtask=third, attempt=fourth)
+
+
+def epoch_folder(dataflow: str, epoch: str) -> str:
+    """Return the folder of a run."""
+    return f"{dataflow}/{epoch}"
+
+
+def stage_folder(dataflow: str, epoch: str, stage: str) -> str:
+    """Return the folder of all results of a stage in a run."""
+    return f"{epoch_folder(dataflow, epoch)}/{stage}"
+
+
+def result_folder(dataflow: str, epoch: str, stage: str, layout: str, subtask: int, attempt: str) -> str:
+    """Return the folder in which an attempt writes a result partition; `layout` is COPY for a cached stage's copy."""
+    return f"{stage_folder(dataflow, epoch, stage)}/{layout}/{subtask}/{attempt}"
+
+
+def copies_folder(dataflow: str, epoch: str, stage: str, subtask: int) -> str:
+    """Return the folder of all copies of one subtask of a cached stage in a run."""
+    return f"{stage_folder(dataflow, epoch, stage)}/{COPY}/{subtask}"
+
+
+def attempt_record_folder(dataflow: str, epoch: str, region: str, subtask: int, attempt: str) -> str:
+    """Return the folder in which the job of an attempt is described and reports."""
+    path = AttemptRecordPath(dataflow=dataflow, epoch=epoch, region=region, subtask=str(subtask), attempt=attempt)
+    return str(path)
+
+
+def attempt_of_folder(folder: str) -> AttemptId:
+    """Return the attempt that has written a folder of results."""
+    return AttemptId(folder.rpartition("/")[2])
+
+
+def dataflow_of_path(path: str) -> str:
+    """Return the dataflow whose folder holds a path."""
+    return path.partition("/")[0]
+
+
+def is_below_dataflow(path: str, dataflow: str) -> bool:
+    """Report whether a path lies in the folder of a dataflow."""
+    return path.startswith(f"{dataflow}/")
 
 
 def checkpoints_folder(dataflow: str) -> str:
@@ -51,7 +158,7 @@ def number_path(dataflow: str, number: int) -> str:
 
 def record_path(dataflow: str, epoch: str) -> str:
     """Where the record of a run is, relative to the store."""
-    return f"{dataflow}/{epoch}/{RUN_RECORD}"
+    return f"{epoch_folder(dataflow, epoch)}/{RUN_RECORD}"
 
 
 def page_path(
@@ -71,9 +178,14 @@ def index_path(dataflow: str) -> str:
     return f"{PAGES}/{dataflow}/index.html"
 
 
+def sinks_folder(dataflow: str) -> str:
+    """Return the folder of the pointers of all published data sets of a dataflow."""
+    return f"{SINKS}/{dataflow}"
+
+
 def pointer_folder(dataflow: str, sink: str, epoch: str) -> str:
     """Where the pointers of an epoch are, relative to the store."""
-    return f"_sinks/{dataflow}/{sink}/{epoch}"
+    return f"{sinks_folder(dataflow)}/{sink}/{epoch}"
 
 
 def pointer_path(dataflow: str, sink: str, epoch: str, version: int) -> str:

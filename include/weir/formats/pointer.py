@@ -1,7 +1,7 @@
 """The pointer to a published version of a data set.
 
-Invariant: a version is published by the exclusive create of its pointer, and readers take the highest. So an old
-publisher that wakes up late can only add a version that nobody looks at, and no reader sees half of one.
+Invariant: a version is published by the exclusive create of its pointer, and readers use the highest version. So a
+delayed publisher can only add a lower version, which no reader uses, and no reader sees a partial version.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from weir.errors import Misconfigured
+from weir.topology.ids import AttemptId, Digest, Epoch
 
 FORMAT = 1
 
@@ -24,7 +25,7 @@ class PublishedPartition:
     folder: str
     files: tuple[str, ...]
     rows: int
-    digest: str
+    digest: Digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,15 +34,15 @@ class Pointer:
 
     dataflow: str
     sink: str
-    epoch: str
+    epoch: Epoch
     version: int
-    attempt: str
+    attempt: AttemptId
     spark_schema: str
     partitions: tuple[PublishedPartition, ...]
     published_at: str
 
     def to_json(self) -> bytes:
-        """The pointer as it is stored."""
+        """Encode the pointer as it is stored."""
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=1, sort_keys=True).encode()
 
 
@@ -60,5 +61,5 @@ def pointer_from_json(data: bytes) -> Pointer:
 
 
 def newest(names: Iterable[str]) -> str | None:
-    """The name that readers take; None if nothing has been published."""
+    """Return the name of the pointer that readers use; None if none has been published."""
     return max((name for name in names if name.endswith(".json")), default=None)

@@ -1,7 +1,7 @@
-"""What the program that makes pages about checks is asked, and what it answers.
+"""The request to the program that renders pages about checks, and its answers.
 
-Invariant: JSON in, JSON out; equal values give equal bytes, and an unknown version is refused. All that a page says is
-in the question: the program needs neither ledger nor store, nor data.
+Invariant: both are JSON; equal values give equal bytes, and an unknown version is refused. The request contains
+everything that a page shows: the program needs neither ledger nor store nor data.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckToDocument:
-    """A check by its number in the ledger; `facts` say of what it is, in the order in which they are shown."""
+    """A check by its number in the ledger; `facts` describe it, in the order in which the page shows them."""
 
     check: int
     suite: str
@@ -33,19 +33,19 @@ class CheckToDocument:
 
 @dataclass(frozen=True, slots=True)
 class PageAnswer:
-    """The file with the page about a check, in the folder that was named, or why there is none."""
+    """The file with the page about a check, in the named folder, or the error."""
 
     check: int
     file: str = ""
     error: str = ""
 
     def to_json(self) -> str:
-        """As one line."""
+        """Encode the answer as one line of JSON."""
         return json.dumps(asdict(self), sort_keys=True)
 
 
 def answer_from_json(line: str) -> PageAnswer | None:
-    """Read a line that the program has written; None for one that says something else."""
+    """Parse a line of the program's output; None for a line that is not an answer."""
     try:
         return PageAnswer(**json.loads(line))
     except (ValueError, TypeError):
@@ -53,15 +53,18 @@ def answer_from_json(line: str) -> PageAnswer | None:
 
 
 def request_to_json(checks: Iterable[CheckToDocument]) -> str:
-    """All that the program is asked."""
+    """Encode the request to the program."""
     return json.dumps({"version": VERSION, "checks": [_to_json(each) for each in checks]}, sort_keys=True)
 
 
 def request_from_json(text: str) -> tuple[CheckToDocument, ...]:
-    """Read what the program is asked. Raises Misconfigured."""
+    """Decode the request. Raises Misconfigured on an unknown version."""
     document = json.loads(text)
     if document.get("version") != VERSION:
-        raise Misconfigured(f"the request has version {document.get('version')}, this program reads {VERSION}")
+        raise Misconfigured(
+            f"the request has version {document.get('version')}, this program reads {VERSION}: "
+            "use the program of the same Weir"
+        )
     return tuple(_from_json(each) for each in document["checks"])
 
 

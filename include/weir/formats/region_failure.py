@@ -1,6 +1,6 @@
-"""How a Spark job that runs in a process of its own tells its task why it failed.
+"""The failure of a Spark job in a process of its own, as the job reports it to its task.
 
-Invariant: the task raises what the job would have raised in its own process, as far as the restart strategy can tell.
+Invariant: for the restart strategy, the task raises the same error as if the job had run in the task's process.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from weir.errors import (
     StoreFull,
 )
 from weir.execution.failure_class import FailureClass, classify
+from weir.topology.ids import AttemptId
 
 _MESSAGE_CHARACTERS = 4_000
 _TRACEBACK_LINES = 25
@@ -31,12 +32,12 @@ _OWN: Mapping[str, type[Exception]] = MappingProxyType({kind.__name__: kind for 
 
 @dataclass(frozen=True, slots=True)
 class RegionFailure:
-    """What became of a job that has no report: the value of a FailureClass, and the error's class, text and origin.
+    """The failure of a job: the value of a FailureClass, and the error's class, message and origin.
 
     `traceback` holds its last lines.
     """
 
-    attempt: str
+    attempt: AttemptId
     kind: str
     error: str
     message: str
@@ -44,13 +45,13 @@ class RegionFailure:
 
 
 class JobFailed(Exception):
-    """The stages' own failure, in another process; its subclasses are named as the original errors."""
+    """A failure of user code in another process; its subclasses have the names of the original errors."""
 
     failure_class = FailureClass.APPLICATION
-    """As it was told where the error itself was at hand."""
+    """The class that the driver found, where the error itself was available."""
 
 
-def failure_of(error: BaseException, attempt: str) -> RegionFailure:
+def failure_of(error: BaseException, attempt: AttemptId) -> RegionFailure:
     """Describe an error for another process."""
     lines = "".join(traceback.format_exception(error)).splitlines()
     return RegionFailure(
@@ -63,19 +64,19 @@ def failure_of(error: BaseException, attempt: str) -> RegionFailure:
 
 
 def error_of(failure: RegionFailure) -> Exception:
-    """Make the error that the task raises in the place of the job's own."""
+    """Return the error that the task raises for the job's failure."""
     if failure.error in _OWN:
         return _OWN[failure.error](failure.message)
-    told = f"{failure.message}\nIts traceback in the Spark driver ends:\n{failure.traceback}"
+    message = f"{failure.message}\nIts traceback in the Spark driver ends:\n{failure.traceback}"
     if failure.kind == FailureClass.ENVIRONMENT.value:
         return Retryable(f"{failure.error}: {failure.message}")
     base: type[Exception] = Misconfigured if failure.kind == FailureClass.FATAL.value else JobFailed
     named: type[Exception] = type(failure.error, (base,), {"__doc__": JobFailed.__doc__})
-    return named(told)
+    return named(message)
 
 
 def _shortened(text: str) -> str:
-    """The head and the end: Java's traces are long, and say what happened in their first line and at the last cause."""
+    """Keep the head and the end of a text: Java's long traces have the error in the first line and the cause last."""
     if len(text) <= _MESSAGE_CHARACTERS:
         return text
     half = _MESSAGE_CHARACTERS // 2

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.dataflow.state import State
-from weir.formats.checks import CheckReport, CheckToRun, Why
+from weir.formats.checks import CheckReason, CheckReport, CheckToRun
 from weir.formats.manifest import ContentDigest, DataFile, StateTally
+from weir.topology.ids import AttemptId, Digest, Epoch, RunId
 from weir.topology.partitions import Layout
 
 JOB_NAME: Final = "job.json"
@@ -40,7 +41,7 @@ class StateFileToRead:
     """A file of keyed state, in Spark's spelling of its path; see StateFile."""
 
     path: str
-    epoch: str
+    epoch: Epoch
     key_groups: tuple[int, int]
     rows: int
     bytes: int
@@ -75,12 +76,12 @@ class RestoredToCheck:
     Where the state only grows, it has `at_least` as many rows.
     """
 
-    run: str
+    run: RunId
     stage: str
     subtask: int
     layout: Layout
-    attempt: str
-    digest: str
+    attempt: AttemptId
+    digest: Digest
     rows: int
     spark_schema: str
     files: tuple[str, ...] = ()
@@ -161,7 +162,7 @@ class CopyToRead:
     are those of its StageCopy.
     """
 
-    attempt: str
+    attempt: AttemptId
     folder: str
     files: tuple[str, ...]
     spark_schema: str
@@ -206,9 +207,9 @@ class RegionJob:
     `notes` are for the job's log: what was found while the job was described.
     """
 
-    attempt: str
+    attempt: AttemptId
     dataflow: str
-    epoch: str
+    epoch: Epoch
     interval: tuple[str, str]
     region: str
     subtask: int
@@ -223,7 +224,7 @@ class RegionJob:
     """Of a compaction, which has no stages: its report has an output for each of them, in this order."""
     to_check: tuple[RestoredToCheck, ...] = ()
     """Of a drill, or where somebody asks, which has no stages either: its report has what was found of each of them."""
-    why: Why = Why.FRESH
+    why: CheckReason = CheckReason.FRESH
     """Why these are looked at."""
 
     @property
@@ -268,7 +269,7 @@ class RegionReport:
     of a restored input has failed there are no outputs.
     """
 
-    attempt: str
+    attempt: AttemptId
     outputs: tuple[OutputReport, ...]
     code: str
     session: dict[str, str]

@@ -1,6 +1,6 @@
-"""The record of a run beside its results, from which a lost ledger is built again.
+"""The record of a run beside its results, from which a lost ledger is rebuilt.
 
-Invariant: the newest record of a run names the dataflow that it is pinned to, and every attempt that no longer counts.
+Invariant: the newest record of a run holds the dataflow to which it is pinned, and every abandoned attempt.
 """
 
 from __future__ import annotations
@@ -8,24 +8,26 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from weir.topology.ids import Epoch, RunId
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """What the ledger knows of a run and no manifest does; times are in UTC, ISO 8601.
+    """The facts of a run that no manifest has; times are in UTC, ISO 8601.
 
-    `pinned` is the dataflow's JSON (None: the run is to be pinned anew). `abandoned` are the attempts from before the
+    `pinned` is the dataflow's JSON (None: the next begin pins the run). `abandoned` are the attempts from before the
     run was last pinned: their results belong to another topology.
     """
 
-    run: str
+    run: RunId
     dataflow: str
-    epoch: str
+    epoch: Epoch
     interval: tuple[str, str]
     dag_id: str
     run_id: str
     task_prefix: str
     parameters: dict[str, Any]
     pinned: dict[str, Any] | None
-    predecessor: str | None
+    predecessor: Epoch | None
     created_at: str
     abandoned: tuple[str, ...] = field(default=())

@@ -1,7 +1,7 @@
-"""A savepoint: a checkpoint with all of its files in one folder, wherever that is.
+"""A savepoint: a checkpoint with all of its files in one folder, in the store or elsewhere.
 
 Invariant: paths in its manifest are relative to the folder, and no two files have one name there; so it can be moved,
-copied and restored from anywhere.
+copied and restored from any place.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Final
 from weir.formats.checkpoint import Checkpoint, KeyedSnapshot, ResultInFlight, SnapshotKind
 from weir.formats.manifest import DataFile, StateFile
 from weir.formats.paths import MANIFEST
+from weir.topology.ids import AttemptId
 
 SAVEPOINT: Final = "savepoint.json"
 """The manifest of a savepoint: written last, removed first."""
@@ -23,7 +24,7 @@ RESULTS: Final = "results"
 
 @dataclass(frozen=True, slots=True)
 class FileCopy:
-    """A file to be copied: where from, where to, and what it must be. `bytes` is None where only the hash is known."""
+    """A file to copy: its source, target, size and SHA-256. `bytes` is None where only the hash is known."""
 
     source: str
     target: str
@@ -32,22 +33,22 @@ class FileCopy:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a state file is: its folder and its name there."""
+class FileLocation:
+    """The location of a state file: its folder and its name there."""
 
     folder: str
     name: str
 
 
 def as_savepoint(
-    checkpoint: Checkpoint, number: int, attempt: str, triggered_at: str
+    checkpoint: Checkpoint, number: int, attempt: AttemptId, triggered_at: str
 ) -> tuple[Checkpoint, tuple[FileCopy, ...]]:
-    """The savepoint that holds what a checkpoint does, and the files that have to be copied for it.
+    """Return the savepoint with the content of a checkpoint, and the files to copy for it.
 
-    Whoever has copied them writes down when, as `completed_at`.
+    The caller sets `completed_at` after it has copied them.
     """
     known = checkpoint.files
-    names = {path: Place(FILES, f"{i:06d}-{known[path].file.name}") for i, path in enumerate(sorted(known))}
+    names = {path: FileLocation(FILES, f"{i:06d}-{known[path].file.name}") for i, path in enumerate(sorted(known))}
     copies = [
         FileCopy(path, f"{FILES}/{names[path].name}", each.file.bytes, each.file.sha256) for path, each in known.items()
     ]
@@ -74,15 +75,15 @@ def as_savepoint(
 
 
 def copies_of(result: ResultInFlight, source: str, target: str) -> list[FileCopy]:
-    """The files of a result partition, its manifest among them, from one folder to another."""
+    """Return the copies of a result partition's files, manifest included, from one folder to another."""
     return [
         FileCopy(f"{source}/{MANIFEST}", f"{target}/{MANIFEST}", None, result.manifest_sha256),
         *(FileCopy(f"{source}/{each.name}", f"{target}/{each.name}", each.bytes, each.sha256) for each in result.files),
     ]
 
 
-def placed(state: KeyedSnapshot, places: Mapping[str, Place]) -> KeyedSnapshot:
-    """The same state with its files elsewhere: `places` by their former paths; what is not named stays."""
+def placed(state: KeyedSnapshot, places: Mapping[str, FileLocation]) -> KeyedSnapshot:
+    """Return the state with new locations of its files: `places` by former path; other files stay."""
     return replace(
         state,
         partitions=tuple(
@@ -91,12 +92,12 @@ def placed(state: KeyedSnapshot, places: Mapping[str, Place]) -> KeyedSnapshot:
     )
 
 
-def moved(file: StateFile, places: Mapping[str, Place]) -> StateFile:
-    """The same file where it is now."""
+def moved(file: StateFile, places: Mapping[str, FileLocation]) -> StateFile:
+    """Return the file at its new location."""
     place = places.get(file.path)
     return file if place is None else replace(file, folder=place.folder, file=renamed(file.file, place.name))
 
 
 def renamed(file: DataFile, name: str) -> DataFile:
-    """The same file under another name."""
+    """Return the file under another name."""
     return replace(file, name=name)

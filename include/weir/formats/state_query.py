@@ -1,4 +1,4 @@
-"""What a program with Spark is asked about keyed states. Invariant: JSON in; an unknown version is refused."""
+"""The request to a Spark program that queries keyed states. Invariant: it is JSON; an unknown version is refused."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from weir.formats.region_job import StateFileToRead, StateToRead
 VERSION = 1
 
 PROBLEM = "query_state: "
-"""What the program puts before its own error, among all that Spark says."""
+"""The prefix of the program's own error among the output of Spark."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateQuery:
-    """A query in Spark's SQL, and the states that it names, each a view of that name; at most `limit` rows."""
+    """A query in Spark SQL, the states that it reads as views of their names, and the maximal number of rows."""
 
     query: str
     states: Mapping[str, StateToRead]
@@ -27,25 +27,25 @@ class StateQuery:
 
 
 def query_to_json(query: StateQuery) -> str:
-    """All that the program is asked."""
+    """Encode the request to the program."""
     states = {name: state_to_plain(read) for name, read in query.states.items()}
     return json.dumps({"version": VERSION, "query": query.query, "limit": query.limit, "states": states})
 
 
 def query_from_json(text: str) -> StateQuery:
-    """Read what the program is asked. Raises Misconfigured for a version that is not known."""
+    """Decode the request. Raises Misconfigured on an unknown version."""
     found = json.loads(text)
     if found.get("version") != VERSION:
         raise Misconfigured(
-            f"the query has version {found.get('version')!r}, expected {VERSION}: use the program of the Weir that "
-            "wrote it"
+            f"the query has version {found.get('version')!r}, expected {VERSION}: use the program of the same Weir "
+            "version"
         )
     states = {name: state_from_plain(read) for name, read in found["states"].items()}
     return StateQuery(found["query"], states, found["limit"])
 
 
 def state_to_plain(read: StateToRead) -> dict[str, Any]:
-    """A state as JSON has it, for a program that only reads it."""
+    """Encode a state as JSON values, for a program that only reads it."""
     state = read.state
     return {
         "name": state.name,
@@ -57,7 +57,7 @@ def state_to_plain(read: StateToRead) -> dict[str, Any]:
 
 
 def state_from_plain(found: Mapping[str, Any]) -> StateToRead:
-    """Read what `state_to_plain` has made."""
+    """Decode the JSON values that `state_to_plain` returned."""
     state = State(name=found["name"], kind=StateKind.KEYED, keys=tuple(found["keys"]), schema=found["schema"])
     files = tuple(
         StateFileToRead(

@@ -1,4 +1,4 @@
-"""A suite of expectations, read from Great Expectations' own JSON. Invariant: what is not understood is refused."""
+"""A suite of expectations, read from the JSON of Great Expectations. Invariant: unknown content is refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PARAMETER = "$PARAMETER"
 
 
 class Severity(Enum):
-    """What a violated expectation does: GX's `critical` fails, its `warning` and `info` warn."""
+    """The effect of a violated expectation: GX's `critical` fails, `warning` and `info` warn."""
 
     FAIL = "fail"
     WARN = "warn"
@@ -31,7 +31,7 @@ _SEVERITIES = {"critical": Severity.FAIL, "warning": Severity.WARN, "info": Seve
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """One expectation, in GX's terms; `blames` names inputs of the stage that are distrusted where it is violated."""
+    """An expectation, in GX's terms; `blames` names the inputs of the stage that a violation makes suspected."""
 
     type: str
     kwargs: dict[str, Any]
@@ -42,7 +42,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """Expectations that are checked together; `fingerprint` is that of all that can change an outcome."""
+    """Expectations that are checked together; `fingerprint` covers everything that can change an outcome."""
 
     name: str
     fingerprint: str
@@ -50,7 +50,7 @@ class Suite:
 
 
 def suite_from_json(name: str, data: bytes) -> Suite:
-    """Read the suite `name` from GX's JSON. Raises Misconfigured for what is not one, or is more than Weir knows."""
+    """Read the suite `name` from GX's JSON. Raises Misconfigured for invalid or unknown content."""
     try:
         document = json.loads(data)
     except ValueError as error:
@@ -112,7 +112,7 @@ def _expectation(document: Mapping[str, Any]) -> Expectation:
 
 
 def _fingerprint(expectations: tuple[Expectation, ...]) -> str:
-    """Their order and their notes change nothing."""
+    """Return a fingerprint that does not depend on the order of the expectations or on their notes."""
     each = sorted(
         json.dumps([one.type, one.kwargs, one.severity.value, sorted(one.blames)], sort_keys=True)
         for one in expectations

@@ -15,7 +15,7 @@ from weir.coordination.read_leases import leased_reading, reader
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow
 from weir.execution.partition_state import PartitionState
-from weir.formats.checks import CheckReport, CheckToRun, Outcome, Why
+from weir.formats.checks import CheckOutcome, CheckReason, CheckReport, CheckToRun
 from weir.formats.codec import manifest_from_json
 from weir.formats.paths import MANIFEST
 from weir.formats.region_job import RestoredToCheck
@@ -37,7 +37,7 @@ class Asked:
     @property
     def is_right(self) -> bool:
         """Whether nothing that is expected is violated."""
-        return all(each.outcome is not Outcome.FAILED for each in self.checks)
+        return all(each.outcome is not CheckOutcome.FAILED for each in self.checks)
 
 
 def ask(services: Services, name: str | None, check: Check) -> Asked:
@@ -78,10 +78,10 @@ def _asked(
         if not wanted:
             return ()
         epoch = epoch_of_run(wanted[0].run)
-        job = checking_job(services.store, dataflow, epoch, services.attempt_id(0), wanted, Why.ASKED)
+        job = checking_job(services.store, dataflow, epoch, services.synthetic_attempt_id(), wanted, CheckReason.ASKED)
         checks = check(job).checks
     with services.ledger.transaction(dataflow) as session:
-        epochs = {each.run: epoch_of_run(each.run) for each in wanted}
+        epochs: dict[str, str] = {each.run: epoch_of_run(each.run) for each in wanted}
         enter_checks(session, dataflow, epochs, "", checks, services.now())
     return checks
 
@@ -91,7 +91,7 @@ def _wanted(services: Services, rows: Sequence[ResultRow], flows: dict[str, Data
     for row in rows:
         flow = flows[row.run]
         if (id(flow), row.stage) not in known:
-            known[id(flow), row.stage] = checks_now(services, flow.name, flow, row.stage, Why.ASKED)
+            known[id(flow), row.stage] = checks_now(services, flow.name, flow, row.stage, CheckReason.ASKED)
         checks = known[id(flow), row.stage]
         if checks:
             manifest = manifest_from_json(services.store.read(f"{row.folder}/{MANIFEST}"))

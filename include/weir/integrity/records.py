@@ -25,7 +25,7 @@ from weir.integrity.ledger import results_to_verify
 from weir.ledger.database.tables import PublicationRow, ResultRow, RunRow
 from weir.ledger.runs import newest_dataflow_settings
 from weir.store.errors import NotFound
-from weir.store.probe import asked_twice
+from weir.store.probe import probe_twice
 from weir.store.store import Store
 from weir.store.worker_threads import in_parallel
 
@@ -85,7 +85,7 @@ def published_misfits(services: Services, runs: Collection[str]) -> tuple[Misfit
 
 def _is_going(session: Session, services: Services, row: PublicationRow, dataflow: str) -> bool:
     """Whether a version is no longer kept: its pointer is deleted before the ledger knows it."""
-    kept = newest_dataflow_settings(session, dataflow, services.life).keep_published
+    kept = newest_dataflow_settings(session, dataflow, services.retention).keep_published
     return kept is not None and row.published_at is not None and row.published_at + kept <= services.now()
 
 
@@ -107,7 +107,7 @@ def asked(services: Services, questions: Sequence[A], ask: Callable[[A], Misfit 
     def ask_all(some: list[A]) -> list[Misfit | None]:
         return in_parallel(ask, some, store.workers)
 
-    answers = asked_twice(store, services.store_id(), list(questions), ask_all, lambda answer: answer is not None)
+    answers = probe_twice(store, services.store_id(), list(questions), ask_all, lambda answer: answer is not None)
     return tuple(each for each in answers if each is not None)
 
 

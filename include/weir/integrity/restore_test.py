@@ -18,7 +18,7 @@ from weir.coordination.read_leases import leased_reading, reader
 from weir.coordination.services import Services
 from weir.errors import Loss, Misconfigured
 from weir.formats.checkpoint import Checkpoint
-from weir.formats.checks import CheckReport, ExpectationResult, Outcome, Why
+from weir.formats.checks import CheckOutcome, CheckReason, CheckReport, ExpectationResult
 from weir.formats.manifest import Manifest, parsed_digest
 from weir.formats.paths import checkpoint_path
 from weir.formats.region_job import RegionJob, RegionReport, RestoredToCheck
@@ -76,13 +76,13 @@ class Drilled:
     @property
     def is_right(self) -> bool:
         """Whether it can be restored, and is what it should be."""
-        return not self.problem and all(each.outcome is not Outcome.FAILED for each in self.checks)
+        return not self.problem and all(each.outcome is not CheckOutcome.FAILED for each in self.checks)
 
     def lines(self) -> list[str]:
         """All of it as text: a line a check."""
         if self.problem:
             return [f"{self.source} cannot be restored: {self.problem}"]
-        failed = sum(each.outcome is Outcome.FAILED for each in self.checks)
+        failed = sum(each.outcome is CheckOutcome.FAILED for each in self.checks)
         return [
             f"{self.source} was restored to a scratch place: {len(self.checks)} check(s), {failed or 'none'} failed",
             *(f"  {each.outcome.value}: {_told(each)}" for each in self.checks),
@@ -172,7 +172,7 @@ def _looked_at(services: Services, place: DrillPlace, source: Source, check: Che
             wanted.append(_to_check(services, place, source.checkpoint, answer, row.folder))
     if wanted:
         made, report = source.checkpoint, f"{place.folder}/report.json"
-        job = checking_job(services.store, made.dataflow, made.epoch, place.id, wanted, Why.DRILL, report)
+        job = checking_job(services.store, made.dataflow, made.epoch, place.id, wanted, CheckReason.DRILL, report)
         checks += _of_origin(check(job), made)
     return tuple(sorted(checks, key=lambda each: (each.stage, each.subtask)))
 
@@ -194,7 +194,7 @@ def _built_in(made: Checkpoint, of: PartitionId, digest: str, result: Expectatio
     return CheckReport.built_in(
         of.stage,
         of.subtask,
-        Why.DRILL,
+        CheckReason.DRILL,
         digest,
         parsed_digest(digest).rows,
         result,
@@ -208,7 +208,7 @@ def _to_check(
     services: Services, place: DrillPlace, made: Checkpoint, manifest: Manifest, folder: str
 ) -> RestoredToCheck:
     pinned = topology_of(made.pinned).dataflow
-    checks = checks_now(services, made.dataflow, pinned, manifest.stage, Why.DRILL)
+    checks = checks_now(services, made.dataflow, pinned, manifest.stage, CheckReason.DRILL)
     return to_check(place.services.store, pinned, manifest, folder, recorded_by(made, manifest), checks)
 
 
@@ -265,7 +265,7 @@ def drill_source(services: Services, dataflow: str, which: str | None, open_stor
             raise Misconfigured(f"the ledger knows no dataflow {dataflow}")
         rows = [row for row in snapshots_of(session, dataflow) if _is_kept(row)]
     if which is None:
-        wanted = [row for row in rows if not row.folder][-1:]
+        wanted = [row for row in rows if not row.is_savepoint][-1:]
     else:
         wanted = [row for row in rows if which in (str(row.number), row.folder.rpartition("/")[2])]
     if len(wanted) != 1:
@@ -275,7 +275,7 @@ def drill_source(services: Services, dataflow: str, which: str | None, open_stor
 
 
 def _is_kept(row: CheckpointRow) -> bool:
-    is_there = row.subsumed_at is None or bool(row.folder)
+    is_there = row.subsumed_at is None or row.is_savepoint
     return is_there and row.deleted_at is None and row.status == CheckpointStatus.COMPLETED.value
 
 
@@ -284,7 +284,7 @@ def _known(services: Services, row: CheckpointRow, open_store: OpenStore) -> Dri
     told = f"{row.kind} {row.number} of {row.dataflow} (epoch {row.epoch})"
     found: Source | str
     try:
-        if row.folder:
+        if row.is_savepoint:
             found = read_savepoint(folder_at(services, row.folder, open_store))
         else:
             found = read_checkpoint(services, row.dataflow, row.number)
@@ -325,7 +325,7 @@ def dataflows_with_checkpoints(services: Services, name: str | None) -> tuple[st
     Raises Misconfigured for one that the ledger does not know, or that keeps no state.
     """
     with services.ledger.transaction() as session:
-        kept = {row.dataflow for row in session.query(CheckpointRow).where(is_retained()) if not row.folder}
+        kept = {row.dataflow for row in session.query(CheckpointRow).where(is_retained()) if not row.is_savepoint}
         if name is None:
             return tuple(sorted(kept))
         if session.get(DataflowRow, name) is None:

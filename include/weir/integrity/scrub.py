@@ -27,7 +27,7 @@ from weir.integrity.repair import Repair, repaired
 from weir.integrity.verify import BAD, Outcome, Pages, Verified, known_lost, verify_results
 from weir.ledger.database.tables import DataflowRow, ResultRow
 from weir.recovery.pending_clears import settle
-from weir.units import told_size
+from weir.units import format_size
 
 _HOUR = timedelta(hours=1)
 
@@ -49,7 +49,7 @@ class Scrubbed:
 
     def __str__(self) -> str:
         """A few sentences."""
-        said = [f"{self.results} result(s) read again, {told_size(self.bytes)}, {len(self.bad)} bad"]
+        said = [f"{self.results} result(s) read again, {format_size(self.bytes)}, {len(self.bad)} bad"]
         said += [f"{each.outcome.value}: {each}" for each in self.bad]
         said += [str(each) for each in (*self.misfits, *self.repairs)]
         if not self.is_settled:
@@ -81,7 +81,7 @@ def scrub_dataflow(services: Services, clearer: Clearer, dataflow: str, now: dat
     found = list(verify_results(services, wanted, "weir scrub", pages=Pages.NEW))
     bad = tuple(each for each in found if each.outcome in BAD)
     misfits = published_misfits(services, {each.run for each in found})
-    repairs = repaired(services, _undecided(services, dataflow), misfits) if services.life.scrub_repair else ()
+    repairs = repaired(services, _undecided(services, dataflow), misfits) if services.retention.scrub_repair else ()
     read = [each for each in found if each.outcome is not Outcome.GONE]
     is_settled = not any(each.owed for each in repairs) or _is_settled(services, clearer, dataflow)
     return Scrubbed(
@@ -99,7 +99,7 @@ def _reserved(services: Services, dataflow: str, now: datetime) -> Sequence[Resu
     """What is to be read now; its bytes are counted as read, so that two at once do not read twice the share."""
     services.store_id()  # an unmounted disk costs no share
     with services.ledger.transaction(dataflow) as session:
-        an_hour = services.life.scrub_share * bytes_at_rest(session, dataflow)
+        an_hour = services.retention.scrub_share * bytes_at_rest(session, dataflow)
         if an_hour <= 0:
             return ()
         oldest = longest_unverified(session, dataflow)

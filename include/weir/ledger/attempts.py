@@ -12,7 +12,7 @@ from enum import Enum
 from sqlalchemy import bindparam, select, update
 from sqlalchemy.orm import Session
 
-from weir.execution.failure_class import FailureClass
+from weir.execution.failure_class import FailureCause, FailureClass
 from weir.execution.labels import TYPE
 from weir.execution.run_state import AttemptState
 from weir.ledger.database.tables import AttemptRow, OwedClearRow, RunRow
@@ -48,7 +48,7 @@ class Origin(Enum):
 
 def attempts_of(session: Session, run: str, region: RegionId) -> list[AttemptRow]:
     """All attempts of `region`, oldest try first; not those of DagRuns that were deleted, which have tries below 1."""
-    return [row for row in attempts_ever_of(session, run, region) if row.try_number > 0]
+    return [row for row in attempts_ever_of(session, run, region) if row.is_of_dag_run]
 
 
 def attempts_ever_of(session: Session, run: str, region: RegionId) -> list[AttemptRow]:
@@ -59,7 +59,7 @@ def attempts_ever_of(session: Session, run: str, region: RegionId) -> list[Attem
 def newest_attempts(session: Session, run: str) -> dict[RegionId, list[AttemptRow]]:
     """All attempts of a run by region, oldest try first; not those of DagRuns that were deleted."""
     found: dict[RegionId, list[AttemptRow]] = {}
-    query = select(AttemptRow).where(AttemptRow.run == run, AttemptRow.try_number > 0).order_by(AttemptRow.try_number)
+    query = select(AttemptRow).where(AttemptRow.run == run, AttemptRow.is_of_dag_run).order_by(AttemptRow.try_number)
     for row in session.scalars(query):
         found.setdefault(RegionId(row.region, row.subtask), []).append(row)
     return found
@@ -96,13 +96,20 @@ def origin_of(
 
 
 def end(
-    row: AttemptRow, state: AttemptState, now: datetime, *, failure: FailureClass | None = None, error: str = ""
+    row: AttemptRow,
+    state: AttemptState,
+    now: datetime,
+    *,
+    failure: FailureClass | None = None,
+    cause: FailureCause | None = None,
+    error: str = "",
 ) -> None:
-    """End an attempt, once."""
+    """End an attempt, once; `cause` is that of the `failure`."""
     row.state, row.ended_at = state.value, now
     row.failure, row.error = (failure.value if failure else row.failure), (error or row.error)
     if failure is not None:
         row.labels = {TYPE: failure.value}
+        row.failure_cause = None if cause is None else cause.value
 
 
 def nobodys_attempt(

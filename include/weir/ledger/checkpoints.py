@@ -189,13 +189,11 @@ _SHOWN = 10
 
 def what_is_kept(session: Session, dataflow: str) -> str:
     """Name the kept checkpoints and savepoints of a dataflow, and how to go on from one of them."""
-    kept = [row for row in retained_checkpoints(session, dataflow) if not SnapshotKind(row.kind).is_savepoint]
+    kept = [row for row in retained_checkpoints(session, dataflow) if not row.is_savepoint]
     savepoints = [
         row
         for row in checkpoints_of(session, dataflow)
-        if SnapshotKind(row.kind).is_savepoint
-        and row.status == CheckpointStatus.COMPLETED.value
-        and row.deleted_at is None
+        if row.is_savepoint and row.status == CheckpointStatus.COMPLETED.value and row.deleted_at is None
     ]
     oldest = "No checkpoint is kept"
     if kept:

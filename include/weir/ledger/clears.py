@@ -78,7 +78,7 @@ def _index_begun(session: Session, run: Run, region: RegionId) -> int:
             AttemptRow.run == run.id,
             AttemptRow.region == region.name,
             AttemptRow.subtask == region.subtask,
-            AttemptRow.try_number > 0,
+            AttemptRow.is_of_dag_run,
         )
         .order_by(AttemptRow.try_number.desc())
         .limit(1)

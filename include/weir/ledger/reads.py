@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from weir.execution.run_state import ReadResult, ReadSet
 from weir.formats.manifest import InputRead
 from weir.ledger.database.tables import ConsumptionRow, ReadSetRow, ResultRow, Table
+from weir.topology.ids import AttemptId, Digest, run_ref
 from weir.topology.regions import PartitionId
 
 _Key = tuple[str, str, str, str]
@@ -67,10 +68,10 @@ def _name_of(members: list[list[object]]) -> str:
     return hashlib.sha256(json.dumps(members, separators=(",", ":")).encode()).hexdigest()
 
 
-def reads_of_current(session: Session, run: str, current: str = "") -> dict[str, list[ReadSet]]:
+def reads_of_current(session: Session, run: str, current: str | None = None) -> dict[str, list[ReadSet]]:
     """What the attempts whose results are current in `run` were made from.
 
-    Partitions of the run `current` have ids without a run.
+    Partitions of the run `current` are those of its own run.
     """
     session.flush()
     rows = session.connection().execute(_OF_CURRENT, {"run": run}).all()
@@ -85,8 +86,8 @@ def reads_of_current(session: Session, run: str, current: str = "") -> dict[str,
     return found
 
 
-def reads_of(session: Session, attempt: str, current: str = "") -> tuple[ReadResult, ...]:
-    """What `attempt` was made from; partitions of the run `current` have ids without a run."""
+def reads_of(session: Session, attempt: str, current: str | None = None) -> tuple[ReadResult, ...]:
+    """What `attempt` was made from; partitions of the run `current` are those of its own run."""
     session.flush()
     rows = session.connection().execute(_OF_ATTEMPT, {"attempt": attempt}).all()
     members = _members_of(session, {row[-1] for row in rows})
@@ -107,9 +108,9 @@ def _members_of(session: Session, names: set[str]) -> Mapping[str, _Members]:
     return _known_members
 
 
-def _results_read(source: Sequence[str], members: _Members, current: str) -> Iterator[ReadResult]:
+def _results_read(source: Sequence[str], members: _Members, current: str | None) -> Iterator[ReadResult]:
     """`source` is (run, stage, layout)."""
     run, stage, layout = source
-    shown = "" if run == current else run
+    shown = run_ref(run, current)
     for subtask, attempt, digest in members:
-        yield ReadResult(PartitionId(stage, subtask, layout, shown), attempt, digest)
+        yield ReadResult(PartitionId(stage, subtask, layout, shown), AttemptId(attempt), Digest(digest))

@@ -14,10 +14,8 @@ from sqlalchemy.orm import Session
 
 from weir.errors import Misconfigured
 from weir.formats.manifest import Manifest, StateFile
+from weir.formats.paths import dataflow_of_path
 from weir.ledger.database.tables import RestoreRow, RunRow
-
-NO_DAG = ""
-"""The DAG of a run that was restored and never computed here."""
 
 SAME, FORK = "same", "fork"
 """The modes of a restore: into the dataflow that it was, or into another one."""
@@ -26,7 +24,7 @@ _RUN = RunRow.__table__.c
 
 _RESTORED_FROM = (
     select(_RUN.epoch)
-    .where(_RUN.dataflow == bindparam("dataflow"), _RUN.dag_id == NO_DAG, _RUN.epoch >= bindparam("epoch"))
+    .where(_RUN.dataflow == bindparam("dataflow"), ~RunRow.has_dag_run, _RUN.epoch >= bindparam("epoch"))
     .order_by(_RUN.epoch)
     .limit(1)
 )
@@ -77,7 +75,7 @@ def end_pin(row: RestoreRow, now: datetime) -> None:
 def origins_of(dataflow: str, restored: Iterable[Manifest]) -> list[str]:
     """The other dataflows whose files what was restored consists of."""
     files = [file for manifest in restored for file in _files(manifest)]
-    return sorted({file.folder.partition("/")[0] for file in files} - {dataflow})
+    return sorted({dataflow_of_path(file.folder) for file in files} - {dataflow})
 
 
 def _files(manifest: Manifest) -> tuple[StateFile, ...]:

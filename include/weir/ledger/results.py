@@ -19,6 +19,7 @@ from weir.errors import Fault, Loss
 from weir.execution.partition_state import Chapter, PartitionState, require_move
 from weir.execution.run_state import AttemptState, CurrentResult
 from weir.ledger.database.tables import AttemptRow, ResultEventRow, ResultRow, RunRow, Table
+from weir.topology.ids import AttemptId, Digest
 from weir.topology.regions import PartitionId
 
 # Built once: to build a statement costs more than to carry it out.
@@ -46,11 +47,11 @@ class NewResult:
     partition: PartitionId
     folder: str
     manifest_sha256: str
-    digest: str
+    digest: Digest
     rows: int
     bytes: int
     made_from: str | None = None
-    differs_from: str | None = None
+    differs_from: AttemptId | None = None
 
 
 def replace_results(session: Session, run: str, attempt: str, results: Iterable[NewResult], now: datetime) -> None:
@@ -134,7 +135,7 @@ def record_losses(session: Session, losses: Iterable[Loss], now: datetime) -> No
             ResultRow.state == PartitionState.FINISHED.value,
         )
         for row in session.scalars(query):
-            is_there = loss.fault is Fault.DISTRUSTED
+            is_there = loss.fault is Fault.SUSPECTED
             to = PartitionState.QUARANTINED if is_there else PartitionState.LOST
             move(session, row, to, f"{loss.fault.value}: {loss.detail}", now)
             row.fault = loss.fault.value

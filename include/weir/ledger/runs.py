@@ -23,10 +23,11 @@ from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.orm import Session
 
 from weir.dataflow import Dataflow
+from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import Misconfigured, Retryable
-from weir.ledger.database.tables import AttemptRow, DataflowRow, RunRow, SourceSliceRow, Table
+from weir.ledger.database.tables import NO_DAG, AttemptRow, DataflowRow, RunRow, SourceSliceRow, Table
 from weir.ledger.epochs import require_sound_epoch
-from weir.settings import LifeSettings
+from weir.topology.ids import Epoch, RunId
 from weir.topology.regions import Topology
 
 _OF_EPOCH = select(RunRow).where(RunRow.dataflow == bindparam("dataflow"), RunRow.epoch == bindparam("epoch"))
@@ -45,15 +46,15 @@ SHOWN = 20
 class Run:
     """The run that owns an epoch of a dataflow. `interval` is in UTC, its end exclusive."""
 
-    id: str
+    id: RunId
     topology: Topology
-    epoch: str
+    epoch: Epoch
     interval: tuple[datetime, datetime]
     dag_id: str
     run_id: str
     task_prefix: str
     parameters: Mapping[str, Any]
-    predecessor: str | None
+    predecessor: Epoch | None
     lineage: int
 
     @property
@@ -62,7 +63,12 @@ class Run:
         return self.topology.dataflow
 
     @property
-    def predecessor_run(self) -> str | None:
+    def has_dag_run(self) -> bool:
+        """Report whether a DagRun computes it; a run that was only restored has none."""
+        return self.dag_id != NO_DAG
+
+    @property
+    def predecessor_run(self) -> RunId | None:
         """The id of the run of the epoch before; None in the first."""
         return None if self.predecessor is None else run_key(self.dataflow.name, self.predecessor)
 
@@ -105,14 +111,14 @@ class EpochOwned(Misconfigured):
         )
 
 
-def epoch_of(start: datetime) -> str:
+def epoch_of(start: datetime) -> Epoch:
     """The epoch's key: the start of its interval in UTC."""
-    return start.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+    return Epoch(start.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ"))
 
 
-def run_key(dataflow: str, epoch: str) -> str:
+def run_key(dataflow: str, epoch: str) -> RunId:
     """The id of the run that owns an epoch."""
-    return f"{dataflow}@{epoch}"
+    return RunId(f"{dataflow}@{epoch}")
 
 
 def dataflow_of(run: str) -> str:
@@ -120,9 +126,9 @@ def dataflow_of(run: str) -> str:
     return run.partition("@")[0]
 
 
-def epoch_of_run(run: str) -> str:
+def epoch_of_run(run: str) -> Epoch:
     """The epoch of the run with this id."""
-    return run.partition("@")[2]
+    return Epoch(run.partition("@")[2])
 
 
 def ensure_dataflow(session: Session, name: str, store_id: str) -> DataflowRow:
@@ -176,7 +182,7 @@ def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[Ru
     return _run(row, dataflow.lineage)
 
 
-def _predecessor(session: Session, new: NewRun, epoch: str, now: datetime) -> str | None:
+def _predecessor(session: Session, new: NewRun, epoch: str, now: datetime) -> Epoch | None:
     """The newest earlier epoch. It may be one that has not begun: Airflow starts several runs at once, in any order."""
     known = _newest_before(session, new.dataflow.name, epoch)
     if new.previous is None:
@@ -189,7 +195,7 @@ def _predecessor(session: Session, new: NewRun, epoch: str, now: datetime) -> st
     return earlier
 
 
-def _newest_before(session: Session, dataflow: str, epoch: str) -> str | None:
+def _newest_before(session: Session, dataflow: str, epoch: str) -> Epoch | None:
     query = select(func.max(RunRow.epoch)).where(RunRow.dataflow == dataflow, RunRow.epoch < epoch)
     return session.scalar(query)
 
@@ -350,7 +356,7 @@ def newest_pinned(session: Session, dataflow: str) -> Mapping[str, Any] | None:
     return pinned
 
 
-def newest_dataflow_settings(session: Session, dataflow: str, deployed: LifeSettings) -> LifeSettings:
+def newest_dataflow_settings(session: Session, dataflow: str, deployed: RetentionSettings) -> RetentionSettings:
     """The life settings of a dataflow: what its newest run was pinned to says, whatever older ones did."""
     pinned = newest_pinned(session, dataflow)
     return deployed if pinned is None else deployed.of(topology_of(pinned).dataflow)

@@ -12,12 +12,13 @@ from typing import Any
 from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
-from weir.errors import QualityFailed
+from weir.execution.failure_class import FailureCause
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState, CurrentResult, EarlierRun, ReadSet, RegionState, RunState
 from weir.ledger.database.tables import AttemptRow, ConsumptionRow, OwedClearRow, ResultRow, RunRow
 from weir.ledger.reads import reads_of_current
 from weir.ledger.runs import Run, run_key, topology_of
+from weir.topology.ids import RunId, RunRef, run_ref
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 # Columns of tables rather than objects: a state is read several times an attempt, and costs a fifth.
@@ -43,10 +44,10 @@ _CURRENT_RESULTS = (
     .where(_RESULT.run == bindparam("run"), _RESULT.is_current)
 )
 
-_IS_REFUSED = _ATTEMPT.error.startswith(QualityFailed.__name__) & (_ATTEMPT.state == AttemptState.FAILED.value)
+_IS_REFUSED = (_ATTEMPT.failure_cause == FailureCause.REFUSED.value) & (_ATTEMPT.state == AttemptState.FAILED.value)
 _ATTEMPTS = (
     select(_ATTEMPT.region, _ATTEMPT.subtask, _ATTEMPT.try_number, _ATTEMPT.state, _IS_REFUSED)
-    .where(_ATTEMPT.run == bindparam("run"), _ATTEMPT.try_number > 0)
+    .where(_ATTEMPT.run == bindparam("run"), AttemptRow.is_of_dag_run)
     .order_by(_ATTEMPT.try_number)
 )
 
@@ -61,7 +62,7 @@ _COMMITTED = (
         AttemptRow.region == bindparam("region"),
         AttemptRow.subtask == bindparam("subtask"),
         AttemptRow.state == AttemptState.COMMITTED.value,
-        AttemptRow.try_number > 0,
+        AttemptRow.is_of_dag_run,
     )
     .order_by(AttemptRow.try_number.desc())
     .limit(1)
@@ -80,8 +81,8 @@ def run_state(session: Session, run: Run, topology: Topology | None = None, incl
     session.flush()
     results = _results(session, run.id, run.id)
     regions = _regions(session, run.id, run.id)
-    before = run.predecessor_run if own.reads_previous else None
-    earlier: dict[str, EarlierRun] = {}
+    before = None if run.predecessor_run is None or not own.reads_previous else RunRef(run.predecessor_run)
+    earlier: dict[RunRef, EarlierRun] = {}
     reaching, oldest_open = before, _oldest_open(session, run) if before is not None else ()
     while reaching is not None:
         found = _earlier(session, reaching, own)
@@ -91,14 +92,16 @@ def run_state(session: Session, run: Run, topology: Topology | None = None, incl
         # What an open run has read may have changed since: the one before it is looked at, too.
         is_wanted = any(each <= reaching for each in oldest_open) or any(each < reaching for each in include)
         reaching = found.predecessor if is_wanted and found.topology.reads_previous else None
-    return RunState(run=run.id, topology=own, results=results, regions=regions, predecessor=before, earlier=earlier)
+    return RunState(
+        run=RunId(run.id), topology=own, results=results, regions=regions, predecessor=before, earlier=earlier
+    )
 
 
-def _earlier(session: Session, run: str, like: Topology) -> EarlierRun:
+def _earlier(session: Session, run: RunRef, like: Topology) -> EarlierRun:
     row = session.get_one(RunRow, run)
     topology = like if row.pinned is None else topology_of(row.pinned)
-    predecessor = None if row.predecessor is None else run_key(row.dataflow, row.predecessor)
-    return EarlierRun(run, topology, predecessor, row.pinned is not None, bool(row.dag_id))
+    predecessor = None if row.predecessor is None else RunRef(run_key(row.dataflow, row.predecessor))
+    return EarlierRun(run, topology, predecessor, row.pinned is not None, row.has_dag_run)
 
 
 def _oldest_open(session: Session, run: Run) -> tuple[str, ...]:
@@ -112,7 +115,7 @@ def _oldest_open(session: Session, run: Run) -> tuple[str, ...]:
 
 def _results(session: Session, run: str, current: str) -> dict[PartitionId, CurrentResult]:
     reads = reads_of_current(session, run, current)
-    shown = "" if run == current else run
+    shown = run_ref(run, current)
     results = {}
     for row in session.connection().execute(_CURRENT_RESULTS, {"run": run}):
         partition = PartitionId(row.stage, row.subtask, row.layout, shown)
@@ -139,7 +142,7 @@ def _current(row: Any, partition: PartitionId, reads: tuple[ReadSet, ...]) -> Cu
 
 
 def _regions(session: Session, run: str, current: str) -> dict[RegionId, RegionState]:
-    shown = "" if run == current else run
+    shown = run_ref(run, current)
     connection = session.connection()
     repairs: dict[tuple[str, int], list[Any]] = defaultdict(list)
     for name, subtask, *clear in connection.execute(_CLEARS, {"run": run}):
@@ -199,6 +202,6 @@ def newest_try(session: Session, run: str, region: RegionId) -> int:
         AttemptRow.run == run,
         AttemptRow.region == region.name,
         AttemptRow.subtask == region.subtask,
-        AttemptRow.try_number > 0,
+        AttemptRow.is_of_dag_run,
     )
     return session.scalar(query) or 0

@@ -19,7 +19,7 @@ from weir.dataflow.stage import Stage, StageKind
 from weir.errors import Misconfigured, QualityFailed
 from weir.execution.failure_class import FailureClass
 from weir.execution.run_state import AttemptState, CurrentResult, ReadResult, RunState
-from weir.formats.checks import CheckToRun, Why
+from weir.formats.checks import CheckReason, CheckToRun
 from weir.formats.manifest import digest_rule
 from weir.formats.region_job import RegionJob
 from weir.formats.suite import Suite
@@ -30,6 +30,7 @@ from weir.quality.ledger import Blamed, blamed_by, failed_checks, passed_digests
 from weir.quality.restored_checks import ChecksOf
 from weir.quality.rules import blamable
 from weir.quality.suites import read_suite
+from weir.topology.ids import run_ref
 from weir.topology.regions import PartitionId, Topology
 
 _KILLED = FailureClass.KILLED.value
@@ -107,7 +108,15 @@ def checks_of_restored(services: Services, registered: Registered) -> ChecksOf:
         suites = {gate.suite: read_suite(services, gate.suite) for gate in gates}
         with services.ledger.transaction() as session:
             return tuple(
-                _check(session, dataflow, partition.stage, partition.subtask, gate, suites[gate.suite], Why.RESTORED)
+                _check(
+                    session,
+                    dataflow,
+                    partition.stage,
+                    partition.subtask,
+                    gate,
+                    suites[gate.suite],
+                    CheckReason.RESTORED,
+                )
                 for gate in gates
             )
 
@@ -115,26 +124,28 @@ def checks_of_restored(services: Services, registered: Registered) -> ChecksOf:
 
 
 def _checks(
-    session: Session, registered: Registered, stage: Stage, suites: Mapping[str, Suite], why: Why
+    session: Session, registered: Registered, stage: Stage, suites: Mapping[str, Suite], why: CheckReason
 ) -> tuple[CheckToRun, ...]:
     dataflow, subtask = registered.run.dataflow.name, registered.attempt.region.subtask
     return tuple(
         _check(session, dataflow, stage.name, subtask, gate, suites[gate.suite], why)
         for gate in stage.gates
-        if gate.when is When.ALWAYS or why is not Why.FRESH
+        if gate.when is When.ALWAYS or why is not CheckReason.FRESH
     )
 
 
-def _check(session: Session, dataflow: str, stage: str, subtask: int, gate: Gate, suite: Suite, why: Why) -> CheckToRun:
+def _check(
+    session: Session, dataflow: str, stage: str, subtask: int, gate: Gate, suite: Suite, why: CheckReason
+) -> CheckToRun:
     passed = passed_digests(session, dataflow, stage, subtask, suite.name, suite.fingerprint)
     return CheckToRun(suite, gate.policy, why, passed)
 
 
-def _why(session: Session, registered: Registered, request: BeginRequest) -> Why:
+def _why(session: Session, registered: Registered, request: BeginRequest) -> CheckReason:
     ever = attempts_ever_of(session, registered.run.id, registered.attempt.region)
     if any(each.state == AttemptState.COMMITTED.value for each in ever):
-        return Why.RECOMPUTED
-    return Why.BACKFILL if request.is_backfill else Why.FRESH
+        return CheckReason.RECOMPUTED
+    return CheckReason.BACKFILL if request.is_backfill else CheckReason.FRESH
 
 
 def _require_known_inputs(registered: Registered, stage: Stage, suites: Iterable[Suite]) -> None:
@@ -229,7 +240,7 @@ def _starts_anew(row: AttemptRow) -> bool:
 
 
 def _is_equal(state: RunState, blamed: Blamed) -> bool:
-    run = "" if blamed.run == state.run else blamed.run
+    run = run_ref(blamed.run, state.run)
     current = state.results.get(PartitionId(blamed.stage, blamed.subtask, blamed.layout, run))
     return current is not None and current.attempt != blamed.attempt and _has_same_rows(current, blamed)
 

@@ -18,7 +18,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from weir.formats.checks import BUILT_IN, CheckReport, Outcome, Why
+from weir.formats.checks import BUILT_IN, CheckOutcome, CheckReason, CheckReport
 from weir.formats.codec import expectation_results_to_plain
 from weir.formats.manifest import RULE, InputRead
 from weir.ledger.database.tables import AttemptRow, QualityCheckRow, RunRow
@@ -27,7 +27,7 @@ from weir.ledger.runs import Run
 KNOWN_DIGESTS = 20
 """How many digests that have passed a job is told of."""
 
-_KNOWN = (Outcome.PASSED.value, Outcome.SAME.value)
+_KNOWN = (CheckOutcome.PASSED.value, CheckOutcome.SAME.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +67,9 @@ def record_checks(
     blamed: Mapping[int, Iterable[Blamed]] | None = None,
 ) -> None:
     """Write down what an attempt of `run` has found; `blamed` are the inputs that are distrusted, by report."""
-    epochs = {run.id: run.epoch}
-    for each in {report.run for report in reports} - {"", run.id}:
-        epochs[each] = session.get_one(RunRow, each).epoch
+    epochs: dict[str, str] = {run.id: run.epoch}
+    for other in {report.run for report in reports if report.run} - {run.id}:
+        epochs[other] = session.get_one(RunRow, other).epoch
     of_runs = [report if report.run else replace(report, run=run.id) for report in reports]
     enter_checks(session, run.dataflow.name, epochs, by_attempt, of_runs, now, blamed)
 
@@ -132,8 +132,8 @@ def was_checked(session: Session, attempt: str, stage: str, subtask: int, layout
             QualityCheckRow.subtask == subtask,
             QualityCheckRow.layout == layout,
             QualityCheckRow.suite == BUILT_IN,
-            QualityCheckRow.why == Why.RESTORED.value,
-            QualityCheckRow.outcome == Outcome.PASSED.value,
+            QualityCheckRow.why == CheckReason.RESTORED.value,
+            QualityCheckRow.outcome == CheckOutcome.PASSED.value,
         )
     )
     return bool(session.scalar(query))
@@ -168,7 +168,7 @@ def passed_digests(
 def failed_checks(session: Session, by_attempts: Iterable[str]) -> dict[str, list[QualityCheckRow]]:
     """What has failed of what attempts have looked at, by attempt."""
     query = select(QualityCheckRow).where(
-        QualityCheckRow.by_attempt.in_(list(by_attempts)), QualityCheckRow.outcome == Outcome.FAILED.value
+        QualityCheckRow.by_attempt.in_(list(by_attempts)), QualityCheckRow.outcome == CheckOutcome.FAILED.value
     )
     found: dict[str, list[QualityCheckRow]] = {}
     for row in session.scalars(query.order_by(QualityCheckRow.id)):
@@ -181,7 +181,7 @@ def blamed_before(session: Session, run: str, stage: str) -> frozenset[Blamed]:
     query = select(QualityCheckRow).where(
         QualityCheckRow.run == run,
         QualityCheckRow.stage == stage,
-        QualityCheckRow.outcome == Outcome.FAILED.value,
+        QualityCheckRow.outcome == CheckOutcome.FAILED.value,
     )
     return frozenset(each for row in session.scalars(query) for each in blamed_by(row))
 
@@ -191,7 +191,7 @@ def blamed_by(row: QualityCheckRow) -> tuple[Blamed, ...]:
     return tuple(Blamed(**each) for each in row.blamed)
 
 
-_NOT_RIGHT = (Outcome.FAILED.value, Outcome.WARNED.value)
+_NOT_RIGHT = (CheckOutcome.FAILED.value, CheckOutcome.WARNED.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +264,7 @@ def _of_dag(dag_id: str) -> ColumnElement[bool]:
 
 def may_have_page(row: QualityCheckRow) -> bool:
     """Whether there is anything to be shown: what was found, and not only that equal rows had passed."""
-    return row.outcome != Outcome.SAME.value and row.why != Why.REBUILT.value
+    return row.outcome != CheckOutcome.SAME.value and row.why != CheckReason.REBUILT.value
 
 
 # Pages
@@ -279,8 +279,8 @@ def without_page(
     """
     query = select(QualityCheckRow).where(
         QualityCheckRow.page.is_(None),
-        QualityCheckRow.outcome != Outcome.SAME.value,
-        QualityCheckRow.why != Why.REBUILT.value,
+        QualityCheckRow.outcome != CheckOutcome.SAME.value,
+        QualityCheckRow.why != CheckReason.REBUILT.value,
     )
     if runs is not None:
         query = query.where(QualityCheckRow.run.in_(runs))

@@ -18,6 +18,7 @@ from weir.execution.run_state import RunState
 from weir.formats.checkpoint import Checkpoint
 from weir.formats.checks import CheckReport, CheckToRun
 from weir.formats.manifest import Manifest
+from weir.formats.paths import checkpoint_number
 from weir.formats.region_job import InputToRead, RegionJob, RestoredToCheck
 from weir.ledger.checkpoints import what_is_kept
 from weir.ledger.database.tables import RestoreRow
@@ -121,11 +122,11 @@ def distrusted(session: Session, report: CheckReport) -> Loss:
     )
     if row is not None and row.origin != row.dataflow:
         detail += f", as another fork. {what_is_kept(session, row.origin)}"
-    return Loss(run, report.stage, report.subtask, report.layout, report.attempt, Fault.DISTRUSTED, detail)
+    return Loss(run, report.stage, report.subtask, report.layout, report.attempt, Fault.SUSPECTED, detail)
 
 
 def _told(row: RestoreRow | None) -> str:
     if row is None or row.number < 1:
         return "a checkpoint"
-    kind = "checkpoint" if row.source.endswith(".json") else f"the savepoint {row.source},"
+    kind = "checkpoint" if checkpoint_number(row.source) is not None else f"the savepoint {row.source},"
     return f"{kind} {row.number} of {row.origin}"

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from weir.dataflow import Dataflow
 from weir.dataflow.quality import Policy
 from weir.dataflow.stage import Stage, StageKind
-from weir.formats.checks import CheckReport, ExpectationResult, GateResult, Outcome
+from weir.formats.checks import CheckOutcome, CheckReport, ExpectationResult, GateResult
 
 SHOWN = 5
 """How many violated expectations a message names, and how many of the values that violate one."""
@@ -38,11 +38,11 @@ def names_blamed(report: CheckReport) -> frozenset[str]:
 def gate_results(reports: Iterable[CheckReport], stage: str) -> tuple[GateResult, ...]:
     """What a manifest of a stage says: the checks of its own rows, and what has failed elsewhere in its region."""
     own = [each for each in reports if not each.attempt and each.stage == stage]
-    others = [each for each in reports if each not in own and each.outcome is Outcome.FAILED]
+    others = [each for each in reports if each not in own and each.outcome is CheckOutcome.FAILED]
     found: dict[str, GateResult] = {}
     for report in (*own, *others):
         known = found.get(report.suite)
-        if known is None or known.outcome is not Outcome.FAILED:
+        if known is None or known.outcome is not CheckOutcome.FAILED:
             found[report.suite] = GateResult(report.suite, report.fingerprint, report.outcome)
     return tuple(found.values())
 

@@ -16,16 +16,16 @@ from weir.coordination.services import Services
 from weir.dataflow import Dataflow
 from weir.dataflow.state import State, StateKind
 from weir.formats.checkpoint import Checkpoint
-from weir.formats.checks import CheckToRun, Why
+from weir.formats.checks import CheckReason, CheckToRun
 from weir.formats.manifest import Manifest, StateTally, parsed_digest
 from weir.formats.region_job import RegionJob, RestoredToCheck, StateToRead
 from weir.ledger.database.tables import RunRow
-from weir.ledger.restores import NO_DAG
 from weir.ledger.runs import topology_of
 from weir.quality.suites import read_suite
 from weir.state.assigned import files_to_read
 from weir.state.file_rules import epoch_seconds, expired_until, share_of
 from weir.store.store import Store
+from weir.topology.ids import AttemptId, Digest, Epoch
 from weir.topology.key_groups import key_group_range
 from weir.topology.partitions import Layout
 
@@ -34,7 +34,7 @@ from weir.topology.partitions import Layout
 class Recorded:
     """What was recorded of a partition's rows; `tallies` are those of keyed state."""
 
-    digest: str
+    digest: Digest
     rows: int
     spark_schema: str
     tallies: tuple[StateTally, ...] = ()
@@ -59,7 +59,7 @@ def _named(manifest: Manifest) -> tuple[str, int, str]:
 def recorded_in(manifest: Manifest) -> Recorded:
     """What a manifest itself says of its rows."""
     tallies = () if manifest.state is None else manifest.state.tallies
-    return Recorded(str(manifest.digest), manifest.rows, manifest.spark_schema, tallies)
+    return Recorded(Digest(str(manifest.digest)), manifest.rows, manifest.spark_schema, tallies)
 
 
 def to_check(
@@ -117,15 +117,15 @@ def _key_groups(dataflow: Dataflow, manifest: Manifest) -> tuple[int, int]:
     return key_group_range(manifest.max_parallelism, parallelism, manifest.subtask)
 
 
-def checks_now(services: Services, dataflow: str, pinned: Dataflow, stage: str, why: Why) -> tuple[CheckToRun, ...]:
+def checks_now(
+    services: Services, dataflow: str, pinned: Dataflow, stage: str, why: CheckReason
+) -> tuple[CheckToRun, ...]:
     """The suites of a stage as the newest run declares them, else as the run did; all of them are to be run.
 
     Raises Misconfigured for a suite that is missing or bad.
     """
     with services.ledger.transaction() as session:
-        query = select(RunRow.pinned).where(
-            RunRow.dataflow == dataflow, RunRow.pinned.is_not(None), RunRow.dag_id != NO_DAG
-        )
+        query = select(RunRow.pinned).where(RunRow.dataflow == dataflow, RunRow.pinned.is_not(None), RunRow.has_dag_run)
         newest = session.scalar(query.order_by(RunRow.epoch.desc()).limit(1))
     flows = [pinned] if newest is None else [topology_of(newest).dataflow, pinned]
     stages = [each for flow in flows for each in flow.stages if each.name == stage]
@@ -135,10 +135,10 @@ def checks_now(services: Services, dataflow: str, pinned: Dataflow, stage: str, 
 def checking_job(
     store: Store,
     dataflow: str,
-    epoch: str,
-    attempt: str,
+    epoch: Epoch,
+    attempt: AttemptId,
     wanted: Sequence[RestoredToCheck],
-    why: Why,
+    why: CheckReason,
     report: str = "",
 ) -> RegionJob:
     """What Spark is asked that only looks at rows; `report` is where it answers, if not to its caller."""

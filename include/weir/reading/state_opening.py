@@ -74,7 +74,7 @@ def keyed_states(session: Session, dataflow: str) -> tuple[str, ...]:
 
 def kept_checkpoints(session: Session, dataflow: str) -> list[CheckpointRow]:
     """The checkpoints that are retained, without savepoints, by number."""
-    return [row for row in retained_checkpoints(session, dataflow) if not row.folder]
+    return [row for row in retained_checkpoints(session, dataflow) if not row.is_savepoint]
 
 
 def told(retained: Sequence[CheckpointRow]) -> str:
@@ -145,7 +145,7 @@ def open_snapshot(services: Services, dataflow: str, which: str, name: str, clos
     if which.isdigit():
         with services.ledger.transaction() as session:
             row = checkpoint_row(session, dataflow, int(which))
-            is_own = row is None or not row.folder
+            is_own = row is None or not row.is_savepoint
         if is_own:
             return _open_checkpoint(services, dataflow, int(which), name, closing)
     source = find_source(services, dataflow, which, open_store)

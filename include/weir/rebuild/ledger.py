@@ -22,9 +22,9 @@ from sqlalchemy.orm import Session
 from weir.dataflow.quality import Policy
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState
-from weir.formats.checks import BUILT_IN, GateResult, Outcome, Why
+from weir.formats.checks import BUILT_IN, CheckOutcome, CheckReason, GateResult
 from weir.formats.manifest import InputRead, Manifest, Stored
-from weir.formats.paths import pointer_path
+from weir.formats.paths import attempt_of_folder, pointer_path
 from weir.formats.pointer import Pointer
 from weir.formats.run_record import RunRecord
 from weir.ledger.attempts import LIVE, Origin, end, nobodys_attempt
@@ -42,10 +42,11 @@ from weir.ledger.database.tables import (
     RunRow,
 )
 from weir.ledger.reads import record_reads
-from weir.ledger.restores import FORK, NO_DAG, SAME, last_restore, origins_of
+from weir.ledger.restores import FORK, SAME, last_restore, origins_of
 from weir.ledger.results import NewResult, move, quarantine_results, replace_results, supersede_all
 from weir.ledger.runs import fix_slices, slices_of
 from weir.rebuild.rules import Candidate
+from weir.topology.ids import Digest, RunId
 from weir.topology.partitions import PLAIN
 from weir.topology.regions import PartitionId, RegionId, Topology
 
@@ -112,7 +113,7 @@ def restore_attempts(
         elif taken.id != candidate.attempt:
             notes.append(f"{candidate.attempt} of {candidate.region} is left out: {taken.id} has the same try number")
     session.flush()
-    for row in session.scalars(select(AttemptRow).where(AttemptRow.run == run.id, AttemptRow.try_number < 1)):
+    for row in session.scalars(select(AttemptRow).where(AttemptRow.run == run.id, ~AttemptRow.is_of_dag_run)):
         if row.id in {candidate.attempt for candidate in found if candidate.is_restored}:
             row.state, row.origin = AttemptState.COMMITTED.value, Origin.RESTORED.value
     for region, candidate in chosen.items():
@@ -187,7 +188,7 @@ def _new(partition: PartitionId, stored: Stored) -> NewResult:
         partition=partition,
         folder=stored.folder,
         manifest_sha256=stored.manifest_sha256,
-        digest=str(stored.manifest.digest),
+        digest=Digest(str(stored.manifest.digest)),
         rows=stored.manifest.rows,
         bytes=stored.manifest.bytes,
     )
@@ -259,9 +260,9 @@ def _restore_publication(session: Session, run: str, pointer: Pointer) -> None:
     row.folders = [partition.folder for partition in pointer.partitions]
 
 
-def _published_reads(run: str, pointer: Pointer) -> Iterable[InputRead]:
+def _published_reads(run: RunId, pointer: Pointer) -> Iterable[InputRead]:
     for part in pointer.partitions:
-        attempt = part.folder.rpartition("/")[2]
+        attempt = attempt_of_folder(part.folder)
         yield InputRead(
             argument=f"{pointer.sink}[{part.subtask}]",
             run=run,
@@ -278,7 +279,7 @@ def _try_number(attempt: str) -> int:
     return int(found.group(1)) if found else 0
 
 
-_PASSED = (Outcome.PASSED, Outcome.SAME)
+_PASSED = (CheckOutcome.PASSED, CheckOutcome.SAME)
 
 
 def restore_checks(session: Session, run: RunRow, found: Iterable[Candidate]) -> None:
@@ -307,7 +308,7 @@ def _row(run: RunRow, manifest: Manifest, result: GateResult) -> QualityCheckRow
         by_attempt=manifest.attempt,
         suite=result.suite,
         fingerprint=result.fingerprint,
-        why=Why.REBUILT.value,
+        why=CheckReason.REBUILT.value,
         policy=Policy.FAIL.value,
         outcome=result.outcome.value,
         digest=str(manifest.digest),
@@ -322,7 +323,7 @@ def _row(run: RunRow, manifest: Manifest, result: GateResult) -> QualityCheckRow
 def restore_pin(session: Session, run: RunRow, restored: Iterable[Candidate], now: datetime) -> None:
     """Enter that a run was restored, of which the ledger knows nothing: what it needs of other dataflows stays."""
     found = list(restored)
-    if run.dag_id == NO_DAG:
+    if not run.has_dag_run:
         run.closed_at = run.closed_at or now
     if not found or last_restore(session, run.dataflow, run.epoch) is not None:
         return

@@ -46,6 +46,7 @@ from weir.rebuild.rules import Candidate, candidates, choose, restored_over, wit
 from weir.store.catalogue import EpochCatalogue, catalogue, stored_dataflows
 from weir.store.errors import NotFound
 from weir.store.store import MARKER
+from weir.topology.ids import RunRef
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 UNKNOWN = (
@@ -229,9 +230,9 @@ def _run(
     chosen = choose(topology, row.id, found, refused, taken)
     over = restored_over(found, chosen, refused)
     current = [*(without(each, over.get(region)) for region, each in chosen.items()), *over.values()]
-    taken |= {replace(partition, run=row.id): None for candidate in found for partition in candidate.results}
+    taken |= {partition.in_run(RunRef(row.id)): None for candidate in found for partition in candidate.results}
     taken |= {
-        replace(partition, run=row.id): str(stored.manifest.digest)
+        partition.in_run(RunRef(row.id)): str(stored.manifest.digest)
         for candidate in current
         for partition, stored in candidate.results.items()
     }

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from weir.formats.manifest import InputRead, Stored
+from weir.topology.ids import AttemptId, is_task_try, run_ref
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 
@@ -18,7 +19,7 @@ from weir.topology.regions import PartitionId, RegionId, Topology
 class Candidate:
     """All that one attempt of a region has written."""
 
-    attempt: str
+    attempt: AttemptId
     region: RegionId
     lineage: int
     try_number: int
@@ -33,7 +34,7 @@ class Candidate:
     @property
     def is_restored(self) -> bool:
         """Whether it is what a checkpoint or savepoint had: no task has made it."""
-        return self.try_number < 1
+        return not is_task_try(self.try_number)
 
     @property
     def is_quarantined(self) -> bool:
@@ -49,7 +50,7 @@ class Candidate:
 def candidates(topology: Topology, stored: Iterable[Stored]) -> tuple[Candidate, ...]:
     """The attempts that wrote `stored`, oldest first; what this topology does not write is left out."""
     written = {partition: region for region in topology.region_ids() for partition in topology.outputs(region)}
-    found: dict[tuple[RegionId, str], dict[PartitionId, Stored]] = defaultdict(dict)
+    found: dict[tuple[RegionId, AttemptId], dict[PartitionId, Stored]] = defaultdict(dict)
     for each in stored:
         if each.partition in written:
             found[written[each.partition], each.manifest.attempt][each.partition] = each
@@ -57,7 +58,7 @@ def candidates(topology: Topology, stored: Iterable[Stored]) -> tuple[Candidate,
     return tuple(sorted(every, key=lambda candidate: (candidate.region, candidate.age)))
 
 
-def _candidate(region: RegionId, attempt: str, results: Mapping[PartitionId, Stored]) -> Candidate:
+def _candidate(region: RegionId, attempt: AttemptId, results: Mapping[PartitionId, Stored]) -> Candidate:
     one = next(iter(results.values())).manifest
     created_at = max(each.manifest.created_at for each in results.values())
     return Candidate(
@@ -134,10 +135,10 @@ def _holds(topology: Topology, run: str, candidate: Candidate, taken: Mapping[Pa
         return False
     wanted = {partition for read in topology.inputs(candidate.region) for partition in read.partitions}
     reads = {
-        PartitionId(read.stage, read.subtask, read.layout, "" if read.run == run else read.run): read.digest
+        PartitionId(read.stage, read.subtask, read.layout, run_ref(read.run, run)): read.digest
         for read in candidate.reads
     }
-    return wanted == {partition for partition in reads if not partition.run} and all(
-        taken.get(partition) == digest or (partition.run and partition not in taken)
+    return wanted == {partition for partition in reads if partition.is_of_own_run} and all(
+        taken.get(partition) == digest or (not partition.is_of_own_run and partition not in taken)
         for partition, digest in reads.items()
     )

@@ -30,7 +30,7 @@ def carry_out(
     """Record a plan and owe its clears; answers the failover's id. `row` is the attempt that failed, if one did."""
     failover = record_failover(session, run, plan, services.now(), kind, row)
     for step in plan.of(StepKind.RERUN):
-        owner = run_by_id(session, step.region.run, run.topology) if step.region.run else run
+        owner = run if step.region.is_of_own_run else run_by_id(session, step.region.run, run.topology)
         # What a closed run has made is not taken for valid any more without a look.
         session.get_one(RunRow, owner.id).closed_at = None
         region = RegionId(step.region.name, step.region.subtask)

@@ -7,7 +7,7 @@ to nothing: marked success by hand, or killed for good.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -21,9 +21,9 @@ from weir.execution.run_state import AttemptState
 from weir.ledger.attempts import LIVE, attempts_of, end
 from weir.ledger.clears import task_of
 from weir.ledger.database.tables import AttemptRow, OwedClearRow
-from weir.ledger.restores import NO_DAG
 from weir.ledger.runs import Run, run_by_id
 from weir.ledger.snapshot import run_state
+from weir.topology.ids import OWN_RUN
 from weir.topology.regions import RegionId
 
 NOT_IN_AIRFLOW = (MISSING, "removed")
@@ -75,7 +75,7 @@ def look_at_awaited(services: Services, run: Run, regions: Iterable[RegionId], c
 
 
 def _asked(session: Session, run: Run, region: RegionId) -> _Asked:
-    owner = run_by_id(session, region.run, run.topology) if region.run else run
+    owner = run if region.is_of_own_run else run_by_id(session, region.run, run.topology)
     is_owed = any(row.settled_at is None for row in _repairs(session, owner, region))
     return _Asked(region, owner, clear_item(session, owner, region), is_owed)
 
@@ -88,13 +88,13 @@ def clear_item(session: Session, run: Run, region: RegionId) -> ClearItem:
 
 def _is_to_come(asked: _Asked, answer: ClearAnswer) -> bool:
     """Whether the run may be queued behind `max_active_runs`, of which this one holds a place."""
-    return bool(asked.region.run) and answer.state is None
+    return not asked.region.is_of_own_run and answer.state is None
 
 
 def _require_computed(asked: Iterable[_Asked]) -> None:
     """Nobody is to wait for what no DagRun makes: a state that a dataflow has begun with."""
     for each in asked:
-        if each.run.dag_id == NO_DAG:
+        if not each.run.has_dag_run:
             name = each.run.dataflow.name
             raise Misconfigured(
                 f"{each.region} is what dataflow {name} has begun with ({each.run.run_id}), and its files are gone: "
@@ -104,7 +104,7 @@ def _require_computed(asked: Iterable[_Asked]) -> None:
 
 def _require_runnable(asked: _Asked, answer: ClearAnswer) -> None:
     region, run = asked.region, asked.run
-    if answer.state in ("failed", "upstream_failed") and not asked.is_owed and not region.run:
+    if answer.state in ("failed", "upstream_failed") and not asked.is_owed and region.is_of_own_run:
         raise Misconfigured(
             f"{region} is awaited, but Airflow calls {answer.item.task_id} of run {run.run_id} {answer.state}: look at "
             "its log, mend the cause, and clear it with its downstream tasks"
@@ -114,7 +114,7 @@ def _require_runnable(asked: _Asked, answer: ClearAnswer) -> None:
             f"{region} was skipped in Airflow, so its result was never made: clear {answer.item.task_id} of run "
             f"{run.run_id} (a region cannot be left out of a dataflow)"
         )
-    if answer.state in NOT_IN_AIRFLOW and region.run:
+    if answer.state in NOT_IN_AIRFLOW and not region.is_of_own_run:
         raise Misconfigured(
             f"{region} is read as the epoch before, but Airflow has no such task instance ({answer.item.task_id}, map "
             f"index {answer.item.map_index}, in run {run.run_id}): have that interval run again (a backfill, or a "
@@ -141,17 +141,17 @@ def _repairs(session: Session, run: Run, region: RegionId) -> list[OwedClearRow]
 def _will_not_come(session: Session, asked: _Asked) -> bool:
     """Whether nobody makes it, although it has never begun, or what it made was refused."""
     region, run = asked.region, asked.run
-    if not region.run:
+    if region.is_of_own_run:
         return False
     if not attempts_of(session, run.id, region):
         return not _repairs(session, run, region)
-    known = run_state(session, run).region(replace(region, run=""))
+    known = run_state(session, run).region(region.in_run(OWN_RUN))
     return known.is_refused and not known.at_work
 
 
 def _void(session: Session, services: Services, asked: _Asked, answer: ClearAnswer) -> bool:
     """Record that what is awaited will not come; false while a clear is still owed, or where the answer is too old."""
-    run, local = asked.run, replace(asked.region, run="")
+    run, local = asked.run, asked.region.in_run(OWN_RUN)
     owed = _repairs(session, run, local)
     if any(row.settled_at is None for row in owed):
         return False

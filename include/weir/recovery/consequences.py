@@ -96,7 +96,7 @@ def stale_in_other_runs(
     # Not this run's topology knows: a later run may be pinned to one that reads it, and this one to one from before.
     for stage, layout in {(each.stage, each.layout) for each in replaced} if has_later(session, run) else ():
         for reader in readers_in_other_runs(session, run.id, stage, layout):
-            read = [each for each in reads_of(session, reader.id, run.id) if not each.partition.run]
+            read = [each for each in reads_of(session, reader.id, run.id) if each.partition.is_of_own_run]
             for reason in reasons(topology, read, replaced):
                 stale[reader.run, RegionId(reader.region, reader.subtask)] = reason
     return stale

@@ -24,6 +24,7 @@ from weir.ledger.runs import Run
 from weir.recovery.history import NotDeterministic, findings_of
 from weir.recovery.rules.plan import Cost, Plan, StepKind, Total, total_of
 from weir.recovery.rules.staleness import USUAL_CAUSES
+from weir.topology.ids import RunId, run_ref
 from weir.topology.regions import RegionId
 
 
@@ -75,14 +76,16 @@ def _open_incident(session: Session, run: str) -> int | None:
     return root if repaired and not any(_has_committed(session, *each) for each in repaired) else None
 
 
-def _repaired(session: Session, failover: FailoverRow) -> list[tuple[str, str, int, int]]:
+def _repaired(session: Session, failover: FailoverRow) -> list[tuple[RunId, str, int, int]]:
     """The tries that a failover restarted; those that it joined if it restarted none."""
     owed = select(OwedClearRow).where(OwedClearRow.failover == failover.id)
     cleared = [(row.run, row.region, row.subtask, row.expected_try) for row in session.scalars(owed)]
     if cleared:
         return cleared
     joined = Plan.from_json(failover.plan).of(StepKind.JOINED)
-    return [(step.region.run or failover.run, step.region.name, step.region.subtask, step.after_try) for step in joined]
+    return [
+        (step.region.run_id(failover.run), step.region.name, step.region.subtask, step.after_try) for step in joined
+    ]
 
 
 def _has_committed(session: Session, run: str, region: str, subtask: int, after_try: int) -> bool:
@@ -187,9 +190,7 @@ def costs_of(session: Session, runs: Collection[str], current: str) -> dict[Regi
         .where(AttemptRow.run.in_(runs), AttemptRow.state == AttemptState.COMMITTED.value)
         .order_by(AttemptRow.try_number)
     )
-    newest = {
-        RegionId(row.region, row.subtask, "" if row.run == current else row.run): row for row in session.scalars(query)
-    }
+    newest = {RegionId(row.region, row.subtask, run_ref(row.run, current)): row for row in session.scalars(query)}
     costs = costs_of_attempts(session, newest.values())
     return {region: costs[row.id] for region, row in newest.items()}
 

@@ -25,6 +25,7 @@ from weir.ledger.runs import named_run, run_by_id, runs_of
 from weir.ledger.snapshot import run_state
 from weir.recovery.rules.plan import Plan, StepKind
 from weir.recovery.rules.staleness import USUAL_CAUSES
+from weir.topology.ids import run_ref
 from weir.topology.regions import RegionId
 
 Row = TypeVar("Row", AttemptRow, OwedClearRow)
@@ -238,5 +239,5 @@ def not_deterministic_regions(session: Session, runs: Collection[str], current: 
         .where(AttemptRow.run.in_(runs), ResultRow.differs_from.is_not(None))
     )
     return frozenset(
-        RegionId(region, subtask, "" if run == current else run) for run, region, subtask in session.execute(query)
+        RegionId(region, subtask, run_ref(run, current)) for run, region, subtask in session.execute(query)
     )

@@ -16,6 +16,7 @@ from weir.execution.run_state import CLOSE, CurrentResult, RunState
 from weir.formats.manifest import Manifest
 from weir.recovery.rules.backtrack import known_loss
 from weir.store.probe import KeyGroups, PartitionRef, probe, verify_segments
+from weir.topology.ids import run_ref
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 Part = tuple[Manifest, str, KeyGroups]
@@ -70,7 +71,7 @@ def reference(result: CurrentResult, run: str) -> PartitionRef:
     """How the store is asked for a result."""
     partition = result.partition
     return PartitionRef(
-        run=partition.run or run,
+        run=partition.run_id(run),
         stage=partition.stage,
         subtask=partition.subtask,
         layout=partition.layout,
@@ -110,7 +111,4 @@ def require_intact(services: Services, parts: Sequence[Part], faults: Set[Fault]
 
 def losses_by_partition(losses: Iterable[Loss], current: str) -> dict[PartitionId, Loss]:
     """Losses by the partition that they are about; partitions of the run `current` have ids without a run."""
-    return {
-        PartitionId(loss.stage, loss.subtask, loss.layout, "" if loss.run == current else loss.run): loss
-        for loss in losses
-    }
+    return {PartitionId(loss.stage, loss.subtask, loss.layout, run_ref(loss.run, current)): loss for loss in losses}

@@ -24,6 +24,7 @@ from weir.recovery.rules.consumers import LaterReaders
 from weir.recovery.rules.decision import Failure, NeedsProbe, decide
 from weir.recovery.rules.plan import Plan
 from weir.recovery.rules.staleness import clears_later_epochs
+from weir.topology.ids import RunRef
 from weir.topology.regions import PartitionId, RegionId
 
 ROUNDS = 20
@@ -136,7 +137,7 @@ def _later_readers(session: Session, run: Run) -> LaterReaders:
                 states[row.run] = run_state(session, run_by_id(session, row.run, topology))
             if not clears_later_epochs(states[row.run].topology):
                 continue  # it becomes stale, and stays as it is
-            readers.append(replace(states[row.run].region(region), region=replace(region, run=row.run)))
+            readers.append(replace(states[row.run].region(region), region=region.in_run(RunRef(row.run))))
         if readers:
             found[stage, layout] = tuple(readers)
     return found

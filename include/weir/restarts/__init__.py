@@ -1,1 +1,1 @@
-"""Whether and when a failed task runs again: restart strategies, limits and budgets; no I/O."""
+"""Restart strategies, failure limits and budgets, which decide whether and when a failed task runs again; no I/O."""

@@ -1,10 +1,7 @@
-"""The answer to the newest failure of a task: by the limits of failures, then by the restart strategy.
+"""The decision about the newest failure of a task: by the failure limits, the restart strategy, or a budget.
 
-Invariant: a limit holds whatever the strategy says, and counts as one what the strategy merges into one.
-
-How often a task may fail for reasons that are not its own.
-
-Invariant: a failure counts against the restart strategy or against one of these budgets, never against both.
+Invariants: a failure counts against the restart strategy or against a budget, never against both. A limit holds under
+every strategy, and counts failures that the strategy merges into one attempt as one.
 """
 
 from __future__ import annotations
@@ -21,17 +18,17 @@ from weir.restarts.strategy import RestartStrategy, seeded_jitter
 
 
 class Refusal(Enum):
-    """What allows no other try."""
+    """The reason why no other try is made."""
 
     STRATEGY = "strategy"
     LIMIT = "limit"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """Whether a task runs again, after how many ms, and why (not); `delay_ms` is the strategy's also if it refuses.
+class RestartDecision:
+    """Whether a task runs again (`refusal` is None), after how many ms, and the reason.
 
-    `failures` are those of the task that count, this one among them.
+    `delay_ms` is the strategy's, also with a refusal. `failures` counts those of the task, the newest included.
     """
 
     delay_ms: int
@@ -40,27 +37,27 @@ class Answer:
     refusal: Refusal | None = None
 
 
-def answer(
+def decide_restart(
     strategy: RestartStrategy, task: str, own: Sequence[int], of_run: Callable[[], tuple[str, Sequence[int]]]
-) -> Answer:
-    """Answer the newest of the failures of a task (times in ms, ascending; at least one).
+) -> RestartDecision:
+    """Decide about the newest of the failures of a task (times in ms, ascending; at least one).
 
-    `task` names it across runs: it is the seed of its jitter, so that tasks that fail together do not come back
-    together. `of_run` tells the run's name and the failures of all its tasks; asked only if there is a limit of them.
+    `task` is the seed of the jitter and the same in all runs, so that tasks that fail together do not restart together.
+    `of_run` returns the run's name and the failures of all its tasks; it is called only if they have a limit.
     """
     decisions = list(strategy.decisions(own, seeded_jitter(task)))
     newest, limits = decisions[-1], strategy.limits
     count = sum(decision.new_attempt for decision in decisions)
     if limits.per_task is not None and count > limits.per_task:
         reason = f"{PER_TASK} is {limits.per_task}, and the task has failed {_times(count)} since a person's last clear"
-        return Answer(newest.backoff_ms, reason, count, Refusal.LIMIT)
+        return RestartDecision(newest.backoff_ms, reason, count, Refusal.LIMIT)
     if limits.per_run is not None:
         run, times = of_run()
         total = sum(decision.new_attempt for decision in strategy.decisions(times, seeded_jitter(run)))
         if total > limits.per_run:
             reason = f"{PER_RUN} is {limits.per_run}, and run {run} has had {total} since a person's last clear"
-            return Answer(newest.backoff_ms, reason, count, Refusal.LIMIT)
-    return Answer(newest.backoff_ms, str(strategy), count, None if newest.can_restart else Refusal.STRATEGY)
+            return RestartDecision(newest.backoff_ms, reason, count, Refusal.LIMIT)
+    return RestartDecision(newest.backoff_ms, str(strategy), count, None if newest.can_restart else Refusal.STRATEGY)
 
 
 def _times(count: int) -> str:
@@ -72,9 +69,9 @@ OPTION_PREFIX = "maximum_"
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """How many failures of each kind a task may have; one more is final. Options have these names, after `maximum_`.
+    """How many failures of each kind a task may have; the next is final. The options are `maximum_` and these names.
 
-    What counts is what has happened since the task last committed or a person cleared it.
+    Failures count since the task last committed or a person cleared it.
     """
 
     backtracks: int = 20
@@ -89,7 +86,7 @@ class Budgets:
 
     @staticmethod
     def from_options(options: Mapping[str, Any]) -> Budgets:
-        """Read `maximum_backtracks` and so on; others are passed over. Raises Misconfigured."""
+        """Read `maximum_backtracks` and so on; other options are ignored. Raises Misconfigured."""
         return Budgets(
             **{
                 name: whole_number(OPTION_PREFIX + name, options[OPTION_PREFIX + name])
@@ -99,7 +96,7 @@ class Budgets:
         )
 
     def limit_of(self, failure: FailureClass) -> int | None:
-        """The budget of a class of failures; None for those that the restart strategy decides about."""
+        """Return the budget of a class of failures; None for those that the restart strategy decides about."""
         return {
             FailureClass.BACKTRACK: self.backtracks,
             FailureClass.CONFLICT: self.conflicts,

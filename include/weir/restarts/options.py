@@ -50,7 +50,7 @@ _UNITS_MS = {
 
 @dataclass(frozen=True, slots=True)
 class RestartOptions:
-    """What options say: the strategy's name (None where no type is given), its fields (times in ms), and the limits."""
+    """Parsed options: the strategy's name (None: no type is given), its fields (times in ms), and the limits."""
 
     kind: str | None
     settings: Mapping[str, Any]
@@ -59,10 +59,10 @@ class RestartOptions:
 
 
 def parse_options(options: Mapping[str, Any]) -> RestartOptions:
-    """Read options under Flink's keys, or under these with underscores, as environment variables have them.
+    """Parse options under Flink's keys, or under the same keys with underscores, as environment variables have them.
 
-    Where both spellings are given, that with underscores holds: it may be an environment's. Options that are not about
-    restarts are passed over. Raises Misconfigured.
+    If both spellings are given, that with underscores wins, since it may come from the environment. Options that are
+    not about restarts are ignored. Raises Misconfigured.
     """
     given = _canonical(options)
     kind = _kind(given)
@@ -84,7 +84,7 @@ def _kind(given: Mapping[str, Any]) -> str | None:
         return None
     kind = _SPELLINGS.get(str(written).strip().lower())
     if kind is None:
-        hint = close_to(written, _SPELLINGS)
+        hint = suggestion(written, _SPELLINGS)
         raise Misconfigured(f"{TYPE} is {written!r}: write none, fixed-delay, failure-rate or exponential-delay{hint}")
     return kind
 
@@ -97,23 +97,23 @@ def _refuse_without_type(given: Mapping[str, Any]) -> None:
 
 
 def _canonical(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are about restarts, under Flink's own names."""
+    """Return the options that are about restarts, under Flink's own names."""
     known = [TYPE, OLD_TYPE, PREFIX + PER_TASK, PREFIX + PER_RUN]
     known += [f"{PREFIX}{kind}.{key}" for kind, keys in _OPTIONS.items() for key in keys]
-    by_spelling = {squeezed(name): name for name in known}
-    by_spelling |= {squeezed(name): PREFIX + name for name in (PER_TASK, PER_RUN)}
+    by_spelling = {normalised_key(name): name for name in known}
+    by_spelling |= {normalised_key(name): PREFIX + name for name in (PER_TASK, PER_RUN)}
     found: dict[str, Any] = {}
-    for key in sorted(options, key=lambda key: key == squeezed(key)):
-        name = by_spelling.get(squeezed(key))
+    for key in sorted(options, key=lambda key: key == normalised_key(key)):
+        name = by_spelling.get(normalised_key(key))
         if name is not None:
             found[name] = options[key]
-        elif squeezed(key).startswith(squeezed(OLD_TYPE)):
-            raise Misconfigured(f"there is no option {key!r}{close_to(key, known)}")
+        elif normalised_key(key).startswith(normalised_key(OLD_TYPE)):
+            raise Misconfigured(f"there is no option {key!r}{suggestion(key, known)}")
     return found
 
 
-def squeezed(key: str) -> str:
-    """A key as an environment variable can have it: in small letters, with underscores for dots and dashes."""
+def normalised_key(key: str) -> str:
+    """Return a key as an environment variable has it: in lower case, with underscores for dots and dashes."""
     return re.sub("[.-]", "_", key.strip().lower())
 
 
@@ -143,8 +143,8 @@ def _number(option: str, value: Any) -> float:
         raise Misconfigured(f"{option} must be a number, not {value!r}") from None
 
 
-def close_to(written: object, known: Any) -> str:
-    """A hint at what may have been meant, for the end of a message; empty if nothing is close."""
+def suggestion(written: object, known: Any) -> str:
+    """Return a hint at the closest known name, for the end of a message; empty if none is close."""
     close = difflib.get_close_matches(str(written), list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 

@@ -1,8 +1,8 @@
-"""Whether and when a failed task runs again. Invariant: a decision depends on the recorded failure times alone.
+"""Restart strategies. Invariant: a decision depends on the recorded failure times alone.
 
-The arithmetic is Flink 2.3's (the RestartBackoffTimeStrategy classes, FLIP-364). There a strategy is an object that is
-told of failures; here it is a value, and a decision is a fold over the times of all failures so far, so that the retry
-policy and a begin in another process come to the same answer. The limits of failures are FLIP-1's.
+The arithmetic is that of Flink 2.3's RestartBackoffTimeStrategy classes (FLIP-364). Flink notifies a stateful strategy
+of failures; here a strategy is a value, and a decision is a fold over the times of all failures so far, so that the
+retry policy and the begin of an attempt in another process decide alike. The failure limits are FLIP-1's.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from weir.errors import Internal, Misconfigured
 from weir.restarts.options import PER_RUN, PER_TASK, parse_options
 
 Jitter = Callable[[int, int], int]
-"""Given the time of a failure and an offset o, both in ms, return a whole number in [-o, o]; always the same one."""
+"""Given the time of a failure and an offset o, both in ms, return a whole number in [-o, o], a function of both."""
 
 UNLIMITED = 2**31 - 1
 """Flink's default for the attempts of exponential-delay."""
 
 DEFAULT_FAILURES = 3
-"""How many failures of a task are recovered from where nobody has chosen a strategy."""
+"""How many failures of a task are recovered from where no strategy is configured."""
 
 _LONG_AGO = -(2**31)
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The answer to one failure; `new_attempt` is false where it fell into the back-off of an earlier one."""
+    """The decision about a failure; `new_attempt` is false if it fell into the back-off of an earlier failure."""
 
     can_restart: bool
     backoff_ms: int
@@ -39,7 +39,7 @@ class Decision:
 
 
 def seeded_jitter(seed: str) -> Jitter:
-    """Return a jitter that is spread evenly over seeds and failures, and repeats itself for the same two."""
+    """Return a jitter that is uniform over seeds and failures, and the same for the same seed and failure."""
 
     def jitter(failed_at: int, offset: int) -> int:
         digest = hashlib.sha256(f"{seed}\n{failed_at}".encode()).digest()
@@ -50,9 +50,9 @@ def seeded_jitter(seed: str) -> Jitter:
 
 @dataclass(frozen=True, slots=True)
 class FailureLimits:
-    """How many failures of one task, and of all tasks of a run, are recovered from, whatever the strategy says.
+    """How many failures of a task, and of all tasks of a run, are recovered from, under every strategy.
 
-    The failure after that is final. None is for what nobody has said: there is no limit.
+    The next failure is final. None: not set, so that there is no limit.
     """
 
     per_task: int | None = None
@@ -64,7 +64,7 @@ class FailureLimits:
                 _at_least("every restart strategy", option, value, 0)
 
     def filled_from(self, other: FailureLimits) -> FailureLimits:
-        """These limits, and those of `other` where these say nothing."""
+        """Return these limits, and those of `other` where these are not set."""
         return FailureLimits(
             other.per_task if self.per_task is None else self.per_task,
             other.per_run if self.per_run is None else self.per_run,
@@ -76,10 +76,10 @@ NO_LIMITS = FailureLimits()
 
 @dataclass(frozen=True, slots=True)
 class RestartStrategy(ABC):
-    """A rule that answers failures: `none`, `fixed-delay`, `failure-rate` or `exponential-delay`."""
+    """A rule that decides about failures: `none`, `fixed-delay`, `failure-rate` or `exponential-delay`."""
 
     limits: FailureLimits = field(default=NO_LIMITS, kw_only=True)
-    """What `decisions` leaves to the caller, who knows the whole run."""
+    """The failure limits, which the caller of `decisions` applies, since they count the whole run."""
 
     name: ClassVar[str]
     """Flink's name of the strategy."""
@@ -89,10 +89,10 @@ class RestartStrategy(ABC):
 
     @abstractmethod
     def decisions(self, failures: Sequence[int], jitter: Jitter) -> Iterator[Decision]:
-        """Answer each of the failures, whose times are in ms and ascend."""
+        """Decide about each of the failures (times in ms, ascending)."""
 
     def decide(self, failures: Sequence[int], jitter: Jitter | None = None) -> Decision:
-        """Answer the newest of the failures (times in ms, ascending; at least one)."""
+        """Decide about the newest of the failures (times in ms, ascending; at least one)."""
         if not failures:
             raise Internal("a restart is decided only after a failure: record the failure first")
         *_, newest = self.decisions(failures, jitter or seeded_jitter(""))
@@ -108,13 +108,13 @@ class RestartStrategy(ABC):
         """Build the strategy that options like `{"restart-strategy.type": "fixed-delay", ...}` describe.
 
         Times are timedeltas or texts like "10 s" (without a unit: ms, as in Flink). Without a type it is the default,
-        altered by the exponential-delay options given. Raises Misconfigured for what it does not know.
+        altered by the exponential-delay options given. Raises Misconfigured.
         """
         return RestartChoice.from_options(options).resolved()
 
     @staticmethod
     def from_retries(retries: int, retry_delay: timedelta) -> RestartStrategy:
-        """Build the strategy that Airflow's `retries` and `retry_delay` mean: fixed-delay, and never more than that."""
+        """Build the strategy of Airflow's `retries` and `retry_delay`: fixed-delay, with as many failures at most."""
         return FixedDelay(retries, retry_delay // timedelta(milliseconds=1), limits=FailureLimits(per_task=retries))
 
 
@@ -162,7 +162,7 @@ class FailureRate(RestartStrategy):
         _at_least(self.name, "delay", self.delay_ms, 0)
 
     def decisions(self, failures: Sequence[int], jitter: Jitter) -> Iterator[Decision]:  # noqa: ARG002 - no jitter here
-        """Look back from each failure over as many as are allowed."""
+        """Compare each failure with the one that lies `max_failures` before it."""
         for place, failed_at in enumerate(failures):
             earliest = place - self.max_failures
             allowed = earliest < 0 or failed_at - failures[earliest] > self.interval_ms
@@ -195,7 +195,7 @@ class ExponentialDelay(RestartStrategy):
             raise Misconfigured(f"{self.name}: jitter-factor must be from 0 to 1, not {self.jitter_factor}")
 
     def decisions(self, failures: Sequence[int], jitter: Jitter) -> Iterator[Decision]:
-        """Walk through the failures with the time of the next planned restart in hand."""
+        """Fold over the failures with the time of the next planned restart."""
         attempt, next_restart = 0, _LONG_AGO
         for failed_at in failures:
             new = failed_at > next_restart
@@ -218,9 +218,9 @@ class ExponentialDelay(RestartStrategy):
 
 @dataclass(frozen=True, slots=True)
 class RestartChoice:
-    """What one place (a DAG, or a deployment) says of restarts; `strategy` is None if it says nothing of that.
+    """The choice of a DAG or a deployment about restarts; `strategy` is None if it makes none.
 
-    `fallback` are the limits that hold unless some place gives others.
+    `fallback` are the limits that hold unless a DAG or the deployment sets others.
     """
 
     strategy: RestartStrategy | None = None
@@ -229,7 +229,7 @@ class RestartChoice:
 
     @staticmethod
     def of(strategy: RestartStrategy | None) -> RestartChoice:
-        """The choice of a strategy as it is, or of nothing."""
+        """Return the choice of a strategy as it is, or no choice."""
         return RestartChoice() if strategy is None else RestartChoice(strategy, strategy.limits)
 
     @staticmethod
@@ -247,9 +247,9 @@ class RestartChoice:
         return RestartChoice(strategy, limits, NO_LIMITS if is_bounded else FailureLimits(per_task=DEFAULT_FAILURES))
 
     def resolved(self, *others: RestartChoice) -> RestartStrategy:
-        """The strategy of this choice, else of the first of `others` that has one, else the default.
+        """Return the strategy of this choice, else of the first of `others` that has one, else the default.
 
-        As in Flink, a strategy is taken whole from one place; each of the limits is looked up by itself.
+        As in Flink, a strategy is taken whole from one place; each limit is resolved by itself.
         """
         default = RestartChoice(ExponentialDelay(), fallback=FailureLimits(per_task=DEFAULT_FAILURES))
         choices = (self, *others, default)

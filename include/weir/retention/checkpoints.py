@@ -25,7 +25,7 @@ from weir.errors import Conflict
 from weir.execution.run_state import CLOSE
 from weir.formats.checkpoint import Checkpoint
 from weir.formats.manifest import DataFile
-from weir.formats.paths import checkpoint_path
+from weir.formats.paths import checkpoint_path, is_below_dataflow, parse_attempt_path
 from weir.ledger.attempts import LIVE
 from weir.ledger.checkpoints import (
     abandon,
@@ -49,7 +49,7 @@ from weir.state.checkpoint_order import is_complete
 from weir.state.files_in_use import COUNTING, live_state_files, paths_of
 from weir.state.registry import SharedFiles
 from weir.state.subsumption import subsume_checkpoints
-from weir.store.probe import asked_twice
+from weir.store.probe import probe_twice
 from weir.store.worker_threads import in_parallel
 
 
@@ -101,12 +101,12 @@ def _give_up(services: Services, dataflow: str) -> tuple[int, ...]:
 def _give_up_lost(services: Services, dataflow: str) -> tuple[int, ...]:
     """Retained checkpoints whose manifest is definitely gone, or not as it was written."""
     with services.ledger.transaction() as session:
-        rows = [row for row in retained_checkpoints(session, dataflow) if not row.folder]
+        rows = [row for row in retained_checkpoints(session, dataflow) if not row.is_savepoint]
 
     def look(some: list[CheckpointRow]) -> list[bool]:
         return in_parallel(lambda row: read_checkpoint(services.store, dataflow, row.number) is None, some, 16)
 
-    answers = asked_twice(services.store, services.store_id(), rows, look, lambda is_lost: is_lost)
+    answers = probe_twice(services.store, services.store_id(), rows, look, lambda is_lost: is_lost)
     lost = tuple(row.number for row, is_lost in zip(rows, answers, strict=True) if is_lost)
     if lost:
         with services.ledger.transaction(dataflow) as session:
@@ -134,7 +134,7 @@ def _complete_again(services: Services, dataflow: str) -> tuple[int, ...]:
     And those whose checkpoint was lost: who gave it up may have been killed, or have met somebody at work on the run.
     """
     with services.ledger.transaction() as session:
-        most = newest_dataflow_settings(session, dataflow, services.life).retained_checkpoints
+        most = newest_dataflow_settings(session, dataflow, services.retention).retained_checkpoints
         lost = runs_of_lost_checkpoints(session, dataflow, most)
         runs = {run for run in runs_with_checkpoints(session, dataflow) if _is_outdated(session, run)}
         runs |= {run for run in lost if _may_be_checkpointed(session, run)}
@@ -192,7 +192,7 @@ def _still_closed(draft: Draft) -> Guard:
 
 def _subsume(services: Services, dataflow: str) -> tuple[int, ...]:
     with services.ledger.transaction() as session:
-        retained = newest_dataflow_settings(session, dataflow, services.life).retained_checkpoints
+        retained = newest_dataflow_settings(session, dataflow, services.retention).retained_checkpoints
         if len(retained_checkpoints(session, dataflow)) <= 1:
             return ()
     with services.ledger.transaction(dataflow) as session:
@@ -204,7 +204,7 @@ def _delete(services: Services, dataflow: str) -> tuple[str, ...]:
     """Delete what belongs to checkpoints that are no longer retained: manifests first, then files that nobody uses."""
     with services.ledger.transaction() as session:
         rows = undeleted_checkpoints(session, dataflow)
-        kept = [row.number for row in retained_checkpoints(session, dataflow) if not row.folder]
+        kept = [row.number for row in retained_checkpoints(session, dataflow) if not row.is_savepoint]
     if not rows:
         return ()
     release(services, dataflow, sorted({row.run for row in rows}))
@@ -215,7 +215,7 @@ def _delete(services: Services, dataflow: str) -> tuple[str, ...]:
         services.store.delete(checkpoint_path(dataflow, row.number))
     delete_released(services, dataflow)
     in_use = live_state_files(services, dataflow)
-    deleted = [path for path in unused if path.startswith(f"{dataflow}/") and path not in in_use]
+    deleted = [path for path in unused if is_below_dataflow(path, dataflow) and path not in in_use]
     for path in deleted:
         services.store.delete(path)
     services.store_id()  # or it was unmounted meanwhile
@@ -285,4 +285,4 @@ def _of_released(session: Session, dataflow: str) -> list[CompactionRow]:
 
 def _written(row: CompactionRow) -> list[str]:
     """Those of its files that were written for it."""
-    return [path for path in paths_of(row) if f"/{row.attempt}/" in path]
+    return [path for path in paths_of(row) if (found := parse_attempt_path(path)) and found.attempt == row.attempt]

@@ -24,6 +24,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.airflow import Clearer
 from weir.coordination.services import Services
+from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import WeirError
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState
@@ -42,7 +43,6 @@ from weir.ledger.database.tables import (
     RunRow,
 )
 from weir.ledger.leases import leased
-from weir.ledger.restores import NO_DAG
 from weir.ledger.results import move
 from weir.quality.ledger import forget_checks
 from weir.retention.ledger import stored_results
@@ -50,10 +50,10 @@ from weir.retention.release import delete_released, release
 from weir.retention.sweep_ledger import attempts_at_work, is_expired, runs_to_sweep
 from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
 from weir.retention.unknown_folders import remove_pages
-from weir.settings import LifeSettings
+from weir.topology.ids import RunId
 
 
-def expire_runs(services: Services, dataflow: str, settings: LifeSettings, report: SweepReport) -> None:
+def expire_runs(services: Services, dataflow: str, settings: RetentionSettings, report: SweepReport) -> None:
     """Expire the runs of a dataflow that are old enough, or not in Airflow any more. Raises Retryable."""
     with services.ledger.transaction() as session:
         due = runs_to_expire(session, dataflow, settings, services.now())
@@ -70,7 +70,7 @@ def expire_runs(services: Services, dataflow: str, settings: LifeSettings, repor
             remove_pages(services, run, report)
 
 
-def _expire(services: Services, dataflow: str, run: str, settings: LifeSettings, reason: str) -> list[Kept]:
+def _expire(services: Services, dataflow: str, run: str, settings: RetentionSettings, reason: str) -> list[Kept]:
     now = services.now()
     with services.ledger.transaction(dataflow) as session:
         row = session.get_one(RunRow, run)
@@ -86,7 +86,9 @@ def _expire(services: Services, dataflow: str, run: str, settings: LifeSettings,
 _GONE = (PartitionState.RELEASED.value, PartitionState.SUPERSEDED.value)
 
 
-def runs_to_expire(session: Session, dataflow: str, settings: LifeSettings, now: datetime) -> list[tuple[str, str]]:
+def runs_to_expire(
+    session: Session, dataflow: str, settings: RetentionSettings, now: datetime
+) -> list[tuple[RunId, str]]:
     """Runs whose manifests and records nobody needs any more, oldest epoch first, and why."""
     query = (
         select(RunRow, func.max(AttemptRow.began_at), func.max(AttemptRow.ended_at))
@@ -105,7 +107,7 @@ def runs_to_expire(session: Session, dataflow: str, settings: LifeSettings, now:
     return found
 
 
-def _why(row: RunRow, last: datetime, settings: LifeSettings, now: datetime) -> str | None:
+def _why(row: RunRow, last: datetime, settings: RetentionSettings, now: datetime) -> str | None:
     if row.deleted_at is not None and row.deleted_at + settings.orphan_age <= now:
         return "Airflow has no such run any more"
     if _is_past(last, settings.expire_runs, now):
@@ -205,7 +207,7 @@ def note_deleted_runs(services: Services, clearer: Clearer, dataflow: str, since
 
     With `since`, for those only in which something has happened since then.
     """
-    is_airflows = (RunRow.dataflow == dataflow) & (RunRow.dag_id != NO_DAG)
+    is_airflows = (RunRow.dataflow == dataflow) & RunRow.has_dag_run
     query = select(RunRow).where(is_airflows, RunRow.expired_at.is_(None)).order_by(RunRow.epoch)
     with services.ledger.transaction() as session:
         asked = set(runs_to_sweep(session, dataflow, since))

@@ -14,7 +14,8 @@ from typing import Any
 from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
-from weir.dataflow.retention import KeepUntil
+from weir.dataflow.retention import RetainUntil
+from weir.dataflow.retention_settings import RetentionSettings
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.formats.checkpoint import SnapshotKind
@@ -24,7 +25,6 @@ from weir.ledger.leases import leased
 from weir.ledger.runs import Run, newest_pinned, run_by_id, topology_of
 from weir.ledger.snapshot import committed_attempt, run_state
 from weir.retention.release_rules import Pin, RunLife, StoredResult, Verdict
-from weir.settings import LifeSettings
 from weir.topology.regions import PartitionId, Topology
 
 # Built once: every commit asks, and to build a statement costs more than to carry it out.
@@ -77,7 +77,7 @@ _NEWEST_CURRENT = (
 )
 
 
-def run_life(session: Session, run: Run, settings: LifeSettings, now: datetime) -> RunLife:
+def run_life(session: Session, run: Run, settings: RetentionSettings, now: datetime) -> RunLife:
     """What the release of the results of `run` depends on; `settings` are those of its dataflow."""
     row = session.get_one(RunRow, run.id)
     state = run_state(session, run)
@@ -132,10 +132,10 @@ def stored_results(session: Session, run: str) -> list[ResultRow]:
     return list(session.scalars(_STORED, {"run": run}))
 
 
-def is_all_kept(session: Session, row: RunRow, settings: LifeSettings, now: datetime) -> bool:
+def is_all_kept(session: Session, row: RunRow, settings: RetentionSettings, now: datetime) -> bool:
     """Whether a policy keeps all that an open run has, whoever needs it: then nothing else has to be looked at."""
     is_open = row.closed_at is None and row.deleted_at is None
-    if not is_open or settings.keep.until is KeepUntil.CONSUMED or session.scalar(_OLD, {"run": row.id}) is not None:
+    if not is_open or settings.keep.until is RetainUntil.CONSUMED or session.scalar(_OLD, {"run": row.id}) is not None:
         return False
     return settings.keep_failed is None or last_event(session, row) + settings.keep_failed > now
 
@@ -196,7 +196,7 @@ def _parts(row: PublicationRow, stored: Collection[ResultRow]) -> list[ResultRow
     return [each for each in stored if each.folder in folders]
 
 
-def _needed_later(session: Session, row: RunRow, settings: LifeSettings, now: datetime) -> Mapping[str, str]:
+def _needed_later(session: Session, row: RunRow, settings: RetentionSettings, now: datetime) -> Mapping[str, str]:
     """Which stages an epoch behind this one may read over `previous`, and which."""
     later = list(session.scalars(_NEXT, {"dataflow": row.dataflow, "epoch": row.epoch}))
     readers = [each for each in later if each.pinned is not None]
@@ -210,7 +210,7 @@ def _needed_later(session: Session, row: RunRow, settings: LifeSettings, now: da
     return {**last, **needed}
 
 
-def _is_over(session: Session, row: RunRow, settings: LifeSettings, now: datetime) -> bool:
+def _is_over(session: Session, row: RunRow, settings: RetentionSettings, now: datetime) -> bool:
     if row.deleted_at is not None and row.deleted_at + settings.orphan_age <= now:
         return True
     if row.closed_at is not None:

@@ -21,8 +21,8 @@ from enum import Enum
 from typing import Final
 
 from weir.execution.partition_state import PartitionState
-from weir.formats.manifest import COPY, COPY_NAME, RELEASED_NOTE
-from weir.formats.paths import MANIFEST, RUN_RECORD
+from weir.formats.manifest import COPY_NAME, RELEASED_NOTE
+from weir.formats.paths import MANIFEST, RUN_RECORD, AttemptPath, AttemptRecordPath, parse_attempt_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,12 +207,9 @@ def _is_out_of_use(result: KnownResult, *, is_expired: bool) -> bool:
 
 
 NOTES: Final = frozenset({MANIFEST, RELEASED_NOTE})
-_RECORDS: Final = "_regions"
 
 TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
 """The names of files that are being created on a local disk."""
-
-_RESULT_DEPTH, _RECORD_DEPTH = 4, 4
 
 
 class Place(Enum):
@@ -264,42 +261,40 @@ class RunFolder:
 
 def run_folder(root: str, files: Iterable[tuple[str, int]]) -> RunFolder:
     """Sort the files below the folder of a run, which are (path from the root of the store, size)."""
-    by_folder: dict[str, list[tuple[str, int]]] = {}
+    by_folder: dict[AttemptPath, list[tuple[str, int]]] = {}
     temporary, strange = [], []
     has_record = False
     for path, size in files:
-        parts = path.removeprefix(f"{root}/").split("/")
-        if parts == [RUN_RECORD]:
+        found = parse_attempt_path(path)
+        if path == f"{root}/{RUN_RECORD}":
             has_record = True
-        elif TEMPORARY.fullmatch(parts[-1]):
+        elif TEMPORARY.fullmatch(path.rpartition("/")[2]):
             temporary.append((path, size))
-        elif (depth := _depth(parts)) is not None:
-            folder = "/".join((root, *parts[:depth]))
-            by_folder.setdefault(folder, []).append(("/".join(parts[depth:]), size))
+        elif found is not None and path != str(found):
+            by_folder.setdefault(found, []).append((path.removeprefix(f"{found}/"), size))
         else:
             strange.append((path, size))
-    folders = tuple(_attempt_folder(root, path, found) for path, found in sorted(by_folder.items()))
+    folders = tuple(_attempt_folder(path, below) for path, below in sorted(by_folder.items(), key=_text))
     return RunFolder(folders, tuple(temporary), tuple(strange), has_record)
 
 
-def _depth(parts: list[str]) -> int | None:
-    """How many names lead to the folder of an attempt; None where no attempt writes."""
-    if parts[0] == _RECORDS:
-        return _RECORD_DEPTH if len(parts) > _RECORD_DEPTH else None
-    return None if parts[0].startswith(("_", ".")) or len(parts) <= _RESULT_DEPTH else _RESULT_DEPTH
+def _text(found: tuple[AttemptPath, object]) -> str:
+    return str(found[0])
 
 
-def _attempt_folder(root: str, path: str, files: list[tuple[str, int]]) -> AttemptFolder:
-    parts = path.removeprefix(f"{root}/").split("/")
-    if parts[0] == _RECORDS:
-        _, region, subtask, attempt = parts
-        return AttemptFolder(
-            path=path, place=Place.RECORD, name=region, subtask=subtask, layout="", attempt=attempt, files=tuple(files)
-        )
-    stage, layout, subtask, attempt = parts
-    place = Place.COPY if layout == COPY else Place.RESULT
+def _attempt_folder(path: AttemptPath, files: list[tuple[str, int]]) -> AttemptFolder:
+    if isinstance(path, AttemptRecordPath):
+        place, name, layout = Place.RECORD, path.region, ""
+    else:
+        place, name, layout = Place.COPY if path.is_copy else Place.RESULT, path.stage, path.layout
     return AttemptFolder(
-        path=path, place=place, name=stage, subtask=subtask, layout=layout, attempt=attempt, files=tuple(files)
+        path=str(path),
+        place=place,
+        name=name,
+        subtask=path.subtask,
+        layout=layout,
+        attempt=path.attempt,
+        files=tuple(files),
     )
 
 

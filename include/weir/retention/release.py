@@ -99,7 +99,7 @@ def _release_run(services: Services, run: str, *, is_pressed: bool, is_dry: bool
     now = services.now()
     with services.ledger.transaction(None if is_dry else dataflow_of(run)) as session:
         row = session.get(RunRow, run)
-        settings = newest_dataflow_settings(session, dataflow_of(run), services.life)
+        settings = newest_dataflow_settings(session, dataflow_of(run), services.retention)
         if row is None or (is_brief and is_all_kept(session, row, settings, now)):
             return []
         if row.pinned is None:

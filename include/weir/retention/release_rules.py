@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from weir.dataflow.retention import KeepUntil
+from weir.dataflow.retention import RetainUntil
+from weir.dataflow.retention_settings import RetentionSettings
 from weir.execution.run_state import CLOSE, AttemptState, RunState
-from weir.settings import LifeSettings
 from weir.topology.regions import PartitionId, RegionId
-from weir.units import told_time
+from weir.units import format_duration
 
 QUIET = timedelta(hours=1)
 """A closed and valid run in which nothing has happened for so long is over, whatever was made again in it since."""
@@ -85,7 +85,7 @@ class Verdict:
 
 
 def release_verdicts(
-    life: RunLife, settings: LifeSettings, now: datetime, *, is_pressed: bool = False
+    life: RunLife, settings: RetentionSettings, now: datetime, *, is_pressed: bool = False
 ) -> tuple[Verdict, ...]:
     """Judge all stored results of a run. Where room is needed (`is_pressed`), policies do not keep any longer."""
     judge = _Judge(life, settings, now, is_pressed)
@@ -93,7 +93,7 @@ def release_verdicts(
 
 
 class _Judge:
-    def __init__(self, life: RunLife, settings: LifeSettings, now: datetime, is_pressed: bool) -> None:  # noqa: FBT001
+    def __init__(self, life: RunLife, settings: RetentionSettings, now: datetime, is_pressed: bool) -> None:  # noqa: FBT001
         self._life, self._settings, self._now, self._is_pressed = life, settings, now, is_pressed
         self._made_from: dict[RegionId, frozenset[tuple[PartitionId, str]]] = {}
         self._over = self._why_over()
@@ -141,7 +141,7 @@ class _Judge:
         if not is_consumed and self._over is None:
             return Verdict(stored, is_released=False, reason=self._why_needed(unread))
         why = "every consumer has committed a result made from it" if is_consumed else str(self._over)
-        if self._kept is None or (is_consumed and self._settings.keep.until is KeepUntil.CONSUMED):
+        if self._kept is None or (is_consumed and self._settings.keep.until is RetainUntil.CONSUMED):
             return Verdict(stored, is_released=True, reason=why)
         if self._is_pressed:
             return Verdict(stored, is_released=True, reason=f"{why}, and room was needed")
@@ -213,7 +213,7 @@ class _Judge:
         if self._life.closed_at is not None and not self._is_pressed and self._by_policy() is not None:
             return None
         what = "never closed" if self._life.closed_at is None else "is not whole"
-        return f"its run {what}, and nothing has happened in it for {told_time(limit)}"
+        return f"its run {what}, and nothing has happened in it for {format_duration(limit)}"
 
     def _why_kept(self) -> str | None:
         """Why the policy keeps what nobody needs."""
@@ -224,8 +224,8 @@ class _Judge:
     def _by_policy(self) -> str | None:
         """Why the policy keeps what a closed run has."""
         life, keep = self._life, self._settings.keep
-        if keep.until is KeepUntil.RUNS and life.closed_after is not None and life.closed_after < keep.runs:
+        if keep.until is RetainUntil.RUNS and life.closed_after is not None and life.closed_after < keep.runs:
             return f"it is kept until {keep} have been closed after its own"
-        if keep.until is KeepUntil.TIME and life.closed_at is not None and life.closed_at + keep.time > self._now:
+        if keep.until is RetainUntil.TIME and life.closed_at is not None and life.closed_at + keep.time > self._now:
             return f"it is kept for {keep} after its run was closed"
         return None

@@ -60,7 +60,7 @@ _RUNNING = (
         RunRow.closed_at.is_(None),
         RunRow.deleted_at.is_(None),
         RunRow.pinned.is_not(None),
-        AttemptRow.try_number > 0,
+        AttemptRow.is_of_dag_run,
         AttemptRow.region != CLOSE.name,
         AttemptRow.state == AttemptState.RUNNING.value,
         AttemptRow.id != bindparam("asking"),

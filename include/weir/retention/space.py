@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING
 from weir.coordination.registered import Registered
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow
-from weir.errors import DiskFull, Misconfigured, StoreFull, WeirError
-from weir.execution.labels import EXCEPTION
+from weir.errors import DiskFull, Misconfigured, WeirError
+from weir.execution.failure_class import FailureCause
 from weir.execution.run_state import AttemptState
 from weir.formats.codec import stage_copy_from_json
-from weir.formats.manifest import COPY, COPY_NAME
+from weir.formats.manifest import COPY_NAME
+from weir.formats.paths import copies_folder
 from weir.ledger.attempts import Origin, attempts_of
 from weir.ledger.database.tables import AttemptRow
 from weir.ledger.runs import Run, dataflow_of
@@ -29,7 +30,7 @@ from weir.retention.release import Deleted, ResultLife, delete_released, release
 from weir.retention.sizes import Likely, at_work, kept_for_good, likely_sizes, runs_by_age, shared_state, total_of
 from weir.retention.space_limits import Demand, DiskLimit, Limit, QuotaLimit
 from weir.store.errors import NotFound
-from weir.units import told_size
+from weir.units import format_size
 
 if TYPE_CHECKING:
     from weir.retention.sweep_report import SweepReport
@@ -48,7 +49,7 @@ def make_room(services: Services, registered: Registered, declared: Dataflow, re
     The quota is that of the dataflow as its DAG file says it now, so that a raised one helps at once. `reads` are the
     bytes that the attempt reads. Raises DiskFull, QuotaExceeded, and Retryable.
     """
-    quota, room = services.life.of(declared).quota, services.store.room()
+    quota, room = services.retention.of(declared).quota, services.store.free_space()
     if quota is None and room is None:
         return ()
     demand = _demand(services, registered, reads)
@@ -109,7 +110,7 @@ def _times_out_of_room(attempts: Iterable[AttemptRow]) -> int:
     for row in attempts:
         if row.origin == Origin.CLEARED_BY_PERSON.value or row.state == AttemptState.COMMITTED.value:
             times = 0
-        times += (row.labels or {}).get(EXCEPTION) == StoreFull.__name__
+        times += row.failure_cause == FailureCause.STORE_FULL.value
     return times
 
 
@@ -119,9 +120,8 @@ def _copies(services: Services, registered: Registered) -> int:
     epochs = (run.epoch,) if run.predecessor is None else (run.epoch, run.predecessor)
     found = 0
     for stage in registered.topology.copies_of(registered.attempt.region.name):
-        folders = (
-            f"{run.dataflow.name}/{epoch}/{stage}/{COPY}/{registered.attempt.region.subtask}" for epoch in epochs
-        )
+        subtask = registered.attempt.region.subtask
+        folders = (copies_folder(run.dataflow.name, epoch, stage, subtask) for epoch in epochs)
         found += next((size for each in folders if (size := _newest_copy(services, each))), 0)
     return found
 
@@ -210,8 +210,8 @@ class _Press:
         results = sum(each.bytes for each in self.deleted)
         swept = sum(each.deleted_bytes for each in self.swept)
         runs = {each.run for each in self.deleted}
-        said = [f"{told_size(results)} in {len(self.deleted)} result(s) of {told_runs(runs)}"] if runs else []
-        said += [f"{told_size(swept)} that nobody kept"] if swept else []
+        said = [f"{format_size(results)} in {len(self.deleted)} result(s) of {told_runs(runs)}"] if runs else []
+        said += [f"{format_size(swept)} that nobody kept"] if swept else []
         return f"{' and '.join(said)} were deleted to make room" if said else "nothing that is there may go"
 
     def held(self) -> str:
@@ -222,7 +222,7 @@ class _Press:
         holders = held_by(self.lives.values(), published, shared)
         lines = [str(each) for each in holders[:SHOWN]]
         if len(holders) > SHOWN:
-            lines.append(f"{told_size(sum(each.bytes for each in holders[SHOWN:]))}: for other reasons")
+            lines.append(f"{format_size(sum(each.bytes for each in holders[SHOWN:]))}: for other reasons")
         lines += [f"of {name} nothing could be released: {why}" for name, why in sorted(self.troubles.items())]
         return "\n".join(["What is there has to stay:", *(f"  {line}" for line in lines)]) if lines else ""
 
@@ -244,7 +244,7 @@ class Holder:
 
     def __str__(self) -> str:
         whose = told_runs(self.runs) if self.runs else self.dataflow
-        return f"{told_size(self.bytes)} of {whose}: {self.reason}"
+        return f"{format_size(self.bytes)} of {whose}: {self.reason}"
 
 
 def held_by(

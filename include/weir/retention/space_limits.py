@@ -13,8 +13,8 @@ from typing import Protocol
 from weir.coordination.services import Services
 from weir.errors import DiskFull, QuotaExceeded
 from weir.retention.sizes import AtWork, Likely, bytes_at_rest, dataflows
-from weir.store.files import Room
-from weir.units import told_size
+from weir.store.files import FreeSpace
+from weir.units import format_size
 
 _ONE_FILE = 1
 """Bytes that are short where there is no room for another file: some at least."""
@@ -93,29 +93,29 @@ class DiskLimit:
         """Ask the disk."""
         room = self._room()
         is_no_file_left = room.free_files == 0
-        return max(needed + self.services.life.least_free - room.free_bytes, _ONE_FILE if is_no_file_left else 0)
+        return max(needed + self.services.retention.least_free - room.free_bytes, _ONE_FILE if is_no_file_left else 0)
 
     def refusal(self, freed: str, held: str) -> DiskFull:
         """Tell how full the disk is, and of what."""
-        room, demand, spare = self._room(), self.demand, self.services.life.least_free
+        room, demand, spare = self._room(), self.demand, self.services.retention.least_free
         return DiskFull(
             f"the disk of the store {self.services.store.url} has too little room for {demand.name}: {_told(room)}, "
-            f"{_wanted(demand.own)}and {told_size(spare)} are to stay free (least_free); {freed}.\n"
+            f"{_wanted(demand.own)}and {format_size(spare)} are to stay free (least_free); {freed}.\n"
             f"{held}\n{self._others(room)}\n"
             "Make room there, or enlarge the disk: the task tries again by itself, and nothing is marked lost"
         )
 
-    def _others(self, room: Room) -> str:
+    def _others(self, room: FreeSpace) -> str:
         with self.services.ledger.transaction() as session:
             known = bytes_at_rest(session)
         other = max(0, room.total_bytes - room.free_bytes - known)
         return (
-            f"  {told_size(other)} of that disk are no results: files of other programs, what attempts at work are "
+            f"  {format_size(other)} of that disk are no results: files of other programs, what attempts at work are "
             "writing, copies, and what dead attempts have left (`weir gc --dry-run` lists those of the store)"
         )
 
-    def _room(self) -> Room:
-        return self.services.store.room() or Room(2**63, 2**63)
+    def _room(self) -> FreeSpace:
+        return self.services.store.free_space() or FreeSpace(2**63, 2**63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +152,10 @@ class QuotaLimit:
     def refusal(self, freed: str, held: str) -> DiskFull:
         """Tell what the dataflow keeps."""
         demand, earlier = self.demand, self.least - self.demand.own.least
-        at_work = f"attempts at work that began before are to write {told_size(earlier)}, " if earlier else ""
+        at_work = f"attempts at work that began before are to write {format_size(earlier)}, " if earlier else ""
         return QuotaExceeded(
-            f"{demand.dataflow} may keep {told_size(self.quota)}, its quota, which leaves too little for "
-            f"{demand.name}: {_wanted(demand.own)}{at_work}and {told_size(self._at_rest())} are at rest; "
+            f"{demand.dataflow} may keep {format_size(self.quota)}, its quota, which leaves too little for "
+            f"{demand.name}: {_wanted(demand.own)}{at_work}and {format_size(self._at_rest())} are at rest; "
             f"{freed}.\n{held}\n"
             "Raise the quota (`Dataflow(quota=...)` in the DAG file, or quota in Airflow's section [weir]), or keep "
             "less (keep, keep_failed, keep_published): the task tries again by itself, and nothing is marked lost"
@@ -169,13 +169,13 @@ class QuotaLimit:
             return bytes_at_rest(session, self.demand.dataflow)
 
 
-def _told(room: Room) -> str:
+def _told(room: FreeSpace) -> str:
     files = ", and no file can be added" if room.free_files == 0 else ""
-    return f"{told_size(room.free_bytes)} of {told_size(room.total_bytes)} are free{files}"
+    return f"{format_size(room.free_bytes)} of {format_size(room.total_bytes)} are free{files}"
 
 
 def _wanted(own: Likely) -> str:
     if not own.most:
         return ""
-    sizes = told_size(own.least) if own.least == own.most else f"{told_size(own.least)} to {told_size(own.most)}"
+    sizes = format_size(own.least) if own.least == own.most else f"{format_size(own.least)} to {format_size(own.most)}"
     return f"it is to write about {sizes}, "

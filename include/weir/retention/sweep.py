@@ -51,7 +51,7 @@ def sweep(
     for name in names if dataflow is None else [dataflow]:
         _sweep_dataflow(services, name, report, older_than, clearer, is_pressed=is_pressed)
     if is_full and dataflow is None:
-        tell_unknown_dataflows(services, report, older_than or services.life.orphan_age)
+        tell_unknown_dataflows(services, report, older_than or services.retention.orphan_age)
     return report
 
 
@@ -70,7 +70,7 @@ def _sweep_dataflow(
     is_pressed: bool,
 ) -> None:
     with services.ledger.transaction() as session:
-        settings = settings_of(session, dataflow, services.life)
+        settings = settings_of(session, dataflow, services.retention)
     floor = settings.orphan_age if older_than is None else older_than
     since = None if report.is_full else services.now() - floor - RECENT
     if clearer is not None and not report.is_dry:

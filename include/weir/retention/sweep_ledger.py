@@ -9,8 +9,9 @@ from datetime import datetime
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from weir.dataflow.retention_settings import RetentionSettings
 from weir.execution.partition_state import PartitionState
-from weir.formats.manifest import COPY
+from weir.formats.paths import COPY
 from weir.ledger.attempts import LIVE
 from weir.ledger.database.tables import AttemptRow, LeaseRow, PublicationRow, ResultRow, RunRow
 from weir.ledger.leases import clock, leased
@@ -18,7 +19,7 @@ from weir.ledger.runs import newest_dataflow_settings, run_by_id, topology_of
 from weir.retention.ledger import run_life
 from weir.retention.orphan_rules import KnownAttempt, KnownResult, RunKnowledge
 from weir.retention.release_rules import StoredResult, release_verdicts
-from weir.settings import LifeSettings
+from weir.topology.ids import AttemptId
 from weir.topology.regions import PartitionId, Topology
 
 
@@ -48,7 +49,7 @@ def is_expired(session: Session, run: RunRow) -> bool:
 def knowledge_of(
     session: Session,
     run: str,
-    settings: LifeSettings,
+    settings: RetentionSettings,
     now: datetime,
     copies: Iterable[tuple[str, str]],
     pointed: Mapping[str, Collection[str]],
@@ -112,8 +113,8 @@ def _attempt(row: AttemptRow, *, is_given_up: bool) -> KnownAttempt:
 
 
 def _given_up(
-    session: Session, run: RunRow, settings: LifeSettings, attempts: Collection[AttemptRow], now: datetime
-) -> set[str]:
+    session: Session, run: RunRow, settings: RetentionSettings, attempts: Collection[AttemptRow], now: datetime
+) -> set[AttemptId]:
     """Attempts that are said to be at work, and nobody has heard of for as long as a failed run is kept."""
     limit = settings.orphan_age if run.deleted_at is not None else settings.keep_failed
     if limit is None:
@@ -129,14 +130,14 @@ def _given_up(
     return silent - set(reading)
 
 
-def silent_attempts(session: Session, run: str, settings: LifeSettings, now: datetime) -> list[AttemptRow]:
+def silent_attempts(session: Session, run: str, settings: RetentionSettings, now: datetime) -> list[AttemptRow]:
     """The attempts of a run that are said to be at work, and are given up: nobody has heard of them for so long."""
     attempts = list(session.scalars(select(AttemptRow).where(AttemptRow.run == run, AttemptRow.state.in_(LIVE))))
     given_up = _given_up(session, session.get_one(RunRow, run), settings, attempts, now) if attempts else set()
     return [each for each in attempts if each.id in given_up]
 
 
-def attempts_at_work(session: Session, run: RunRow, settings: LifeSettings, now: datetime) -> set[str]:
+def attempts_at_work(session: Session, run: RunRow, settings: RetentionSettings, now: datetime) -> set[AttemptId]:
     """The attempts of a run that are at work, or may be."""
     attempts = list(session.scalars(select(AttemptRow).where(AttemptRow.run == run.id)))
     at_work = {each.id for each in attempts if each.state in LIVE}
@@ -165,7 +166,7 @@ def _pointers(session: Session, run: str) -> dict[str, bool]:
 def _copies(
     session: Session,
     row: RunRow,
-    settings: LifeSettings,
+    settings: RetentionSettings,
     now: datetime,
     found: Collection[tuple[str, str]],
     *,
@@ -200,7 +201,7 @@ def _partition(topology: Topology, found: tuple[str, str]) -> PartitionId | None
     return PartitionId(stage, int(subtask), COPY)
 
 
-def settings_of(session: Session, dataflow: str, deployed: LifeSettings) -> LifeSettings:
+def settings_of(session: Session, dataflow: str, deployed: RetentionSettings) -> RetentionSettings:
     """The life settings of a dataflow."""
     return newest_dataflow_settings(session, dataflow, deployed)
 
@@ -217,7 +218,7 @@ def note_deleted(session: Session, run: str, folders: Collection[str], now: date
         row.deleted_at = now
 
 
-def still_finished(session: Session, run: str, folders: Collection[str]) -> set[str]:
+def still_finished(session: Session, run: str, folders: Collection[str]) -> set[AttemptId]:
     """Those of `folders` whose results are finished, by the ledger."""
     query = select(ResultRow.folder).where(
         ResultRow.run == run, ResultRow.folder.in_(set(folders)), ResultRow.state == PartitionState.FINISHED.value

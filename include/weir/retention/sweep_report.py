@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 
 from weir.retention.release import ResultLife
-from weir.units import told_size
+from weir.units import format_size
 
 
 class Garbage(Enum):
@@ -104,14 +104,14 @@ class SweepReport:
         """One line."""
         said = "would be deleted" if self.is_dry else "deleted"
         to_release = sum(each.bytes for each in self.to_release)
-        parts = [f"{len(self.to_release)} x result to release, {told_size(to_release)}"] if self.to_release else []
-        parts += [f"{count} x {kind}, {told_size(size)}" for kind, count, size in self.deleted_by_kind()]
+        parts = [f"{len(self.to_release)} x result to release, {format_size(to_release)}"] if self.to_release else []
+        parts += [f"{count} x {kind}, {format_size(size)}" for kind, count, size in self.deleted_by_kind()]
         what = f"{self.runs} run(s) swept; {said}: {'; '.join(parts) or 'nothing'}"
         kept = sum(each.bytes for each in self.kept)
         more = [f"{len(self.expired)} run(s) {'would expire' if self.is_dry else 'expired'}"] if self.expired else []
         more += [f"{len(self.missing)} finished result(s) miss files"] if self.missing else []
         more += [f"{len(self.unknown)} thing(s) that the ledger does not know"] if self.unknown else []
-        return "; ".join([what, f"kept: {told_size(kept)}", *more, *self.notes])
+        return "; ".join([what, f"kept: {format_size(kept)}", *more, *self.notes])
 
 
 def _by_reason(found: Iterable[tuple[str, int]]) -> list[tuple[str, int, int]]:

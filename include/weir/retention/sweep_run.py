@@ -17,12 +17,22 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from weir.coordination.services import Services
+from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState
 from weir.formats.codec import manifest_from_json
 from weir.formats.manifest import COPY_NAME, RELEASED_NOTE
-from weir.formats.paths import MANIFEST, RUN_RECORD, checkpoint_number, checkpoint_path, checkpoints_folder
+from weir.formats.paths import (
+    MANIFEST,
+    RUN_RECORD,
+    checkpoint_number,
+    checkpoint_path,
+    checkpoints_folder,
+    epoch_folder,
+    pointer_folder,
+    sinks_folder,
+)
 from weir.formats.pointer import pointer_from_json
 from weir.ledger.attempts import end
 from weir.ledger.checkpoints import CheckpointStatus, checkpoints_of
@@ -45,14 +55,11 @@ from weir.retention.orphan_rules import (
 )
 from weir.retention.sweep_ledger import is_expired, knowledge_of, note_deleted, silent_attempts, still_finished
 from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
-from weir.settings import LifeSettings
 from weir.state.files_in_use import live_state_files
 from weir.store.errors import NotFound
 from weir.store.walk import FoundFile, files_below, folders_in
 from weir.store.worker_threads import in_parallel
 from weir.topology.partitions import PLAIN
-
-SINKS = "_sinks"
 
 _POINTERS = (MANIFEST, COPY_NAME)
 """What makes files a result or a copy: it goes before them."""
@@ -84,7 +91,7 @@ class RunSweep:
     def __init__(
         self,
         services: Services,
-        settings: LifeSettings,
+        settings: RetentionSettings,
         report: SweepReport,
         floor: timedelta,
         *,
@@ -139,11 +146,11 @@ class RunSweep:
 
     def _list(self, run: str) -> _Listed:
         dataflow, _, epoch = run.partition("@")
-        root = f"{dataflow}/{epoch}"
+        root = epoch_folder(dataflow, epoch)
         store = self._services.store
         folder = run_folder(root, ((each.path, each.bytes) for each in files_below(store, [root])))
-        sinks = folders_in(store, f"{SINKS}/{dataflow}")
-        beside = files_below(store, [f"{SINKS}/{dataflow}/{sink}/{epoch}" for sink in sinks])
+        sinks = folders_in(store, sinks_folder(dataflow))
+        beside = files_below(store, [pointer_folder(dataflow, sink, epoch) for sink in sinks])
         pointers = in_parallel(self._pointer, [each for each in beside if _is_pointer(each)], store.workers)
         temporary = tuple(each for each in beside if TEMPORARY.fullmatch(each.path.rpartition("/")[2]))
         return _Listed(run, root, folder, tuple(pointers), temporary)
@@ -330,7 +337,9 @@ def sweep_checkpoints(services: Services, dataflow: str, of_runs: RunSweep, repo
         found = {}
     with services.ledger.transaction() as session:
         known = {
-            checkpoint_path(dataflow, row.number): row for row in checkpoints_of(session, dataflow) if not row.folder
+            checkpoint_path(dataflow, row.number): row
+            for row in checkpoints_of(session, dataflow)
+            if not row.is_savepoint
         }
     for path, size in found.items():
         if TEMPORARY.fullmatch(path.rpartition("/")[2]):

@@ -19,14 +19,14 @@ from sqlalchemy import select
 
 from weir.coordination.services import Services
 from weir.formats.manifest import COPY_NAME
-from weir.formats.paths import MANIFEST, PAGES, RUN_RECORD, run_pages
+from weir.formats.paths import MANIFEST, PAGES, RUN_RECORD, SINKS, epoch_folder, pointer_folder, run_pages, sinks_folder
 from weir.ledger.database.tables import DataflowRow, RunRow
 from weir.ledger.runs import dataflow_of, epoch_of_run, run_key
 from weir.quality.pages import list_pages
 from weir.retention.orphan_rules import TEMPORARY
 from weir.retention.sweep_ledger import is_expired
 from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
-from weir.retention.sweep_run import SINKS, RunSweep, sweep_checkpoints
+from weir.retention.sweep_run import RunSweep, sweep_checkpoints
 from weir.snapshots.scratch import DRILLS, dead_places
 from weir.store.errors import NotFound
 from weir.store.store import MARKER
@@ -40,18 +40,19 @@ def sweep_strangers(services: Services, dataflow: str, of_runs: RunSweep, report
     """Look at the epochs of a dataflow that no run of the ledger has. Raises Retryable."""
     store = services.store
     epochs = [each for each in folders_in(services.store, dataflow) if not each.startswith("_")]  # those are not epochs
-    sinks = folders_in(services.store, f"{SINKS}/{dataflow}")
-    published = {sink: folders_in(services.store, f"{SINKS}/{dataflow}/{sink}") for sink in sinks}
+    sinks = folders_in(services.store, sinks_folder(dataflow))
+    published = {sink: folders_in(services.store, f"{sinks_folder(dataflow)}/{sink}") for sink in sinks}
     loose = [each for each in _files(services, dataflow) if each[0].count("/") == 1]
     with services.ledger.transaction() as session:
         known = set(session.scalars(select(RunRow.epoch).where(RunRow.dataflow == dataflow)))
     rebuild = f"the ledger knows no run of this epoch: `weir ledger rebuild {dataflow}` takes in what is whole"
     for epoch in epochs:
         if epoch not in known:
-            _sweep_epoch(of_runs, report, f"{dataflow}/{epoch}", files_below(store, [f"{dataflow}/{epoch}"]), rebuild)
+            path = epoch_folder(dataflow, epoch)
+            _sweep_epoch(of_runs, report, path, files_below(store, [path]), rebuild)
     for sink, found in published.items():
         for epoch in (each for each in found if each not in known):
-            path = f"{SINKS}/{dataflow}/{sink}/{epoch}"
+            path = pointer_folder(dataflow, sink, epoch)
             report.unknown.append(Kept(path, _bytes(files_below(store, [path])), rebuild))
     sweep_checkpoints(services, dataflow, of_runs, report)
     of_runs.remove_temporary((path, size) for path, size in loose if _is_temporary(path))
@@ -94,7 +95,7 @@ def tell_unknown_dataflows(services: Services, report: SweepReport, floor: timed
 
 def _tell_unknown_sinks(services: Services, report: SweepReport, known: Iterable[str]) -> None:
     for name in sorted(set(folders_in(services.store, SINKS)) - set(known)):
-        path = f"{SINKS}/{name}"
+        path = sinks_folder(name)
         why = f"published by a dataflow that the ledger does not know: `weir ledger rebuild {name}`"
         report.unknown.append(Kept(path, _bytes(files_below(services.store, [path])), why))
 
@@ -102,7 +103,7 @@ def _tell_unknown_sinks(services: Services, report: SweepReport, known: Iterable
 def _remove(
     services: Services, report: SweepReport, floor: timedelta, files: tuple[FoundFile, ...], reason: str
 ) -> None:
-    of_nobody = RunSweep(services, services.life, report, floor)
+    of_nobody = RunSweep(services, services.retention, report, floor)
     for each in files:
         of_nobody.remove_file(each.path, each.bytes, reason)
 

@@ -14,12 +14,12 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
+from weir.dataflow.retention_settings import RetentionSettings
 from weir.ledger.database.tables import PublicationRow, RunRow
 from weir.ledger.runs import newest_dataflow_settings
 from weir.retention.ledger import last_event
 from weir.retention.sweep_report import Garbage, Swept
 from weir.retention.version_rules import Version, expired
-from weir.settings import LifeSettings
 from weir.store.errors import NotFound
 
 
@@ -76,7 +76,7 @@ def _told(going: Iterable[_Expired], sizes: Mapping[int, int | None]) -> list[Sw
 
 
 def _expired(session: Session, services: Services, dataflow: str, runs: set[str] | None) -> list[_Expired]:
-    settings = newest_dataflow_settings(session, dataflow, services.life)
+    settings = newest_dataflow_settings(session, dataflow, services.retention)
     rows = [row for row in _in_question(session, services, dataflow, settings) if runs is None or row.run in runs]
     return [
         each
@@ -85,7 +85,9 @@ def _expired(session: Session, services: Services, dataflow: str, runs: set[str]
     ]
 
 
-def _in_question(session: Session, services: Services, dataflow: str, settings: LifeSettings) -> list[PublicationRow]:
+def _in_question(
+    session: Session, services: Services, dataflow: str, settings: RetentionSettings
+) -> list[PublicationRow]:
     """All versions of those runs of which one may go: most runs have one version of each sink, for good."""
     live = (RunRow.dataflow == dataflow) & PublicationRow.expired_at.is_(None)
     runs = select(PublicationRow.run).join(RunRow, RunRow.id == PublicationRow.run).where(live)
@@ -99,7 +101,7 @@ def _in_question(session: Session, services: Services, dataflow: str, settings: 
 
 
 def _of_sink(
-    session: Session, services: Services, run: RunRow, rows: list[PublicationRow], settings: LifeSettings
+    session: Session, services: Services, run: RunRow, rows: list[PublicationRow], settings: RetentionSettings
 ) -> list[_Expired]:
     now = services.now()
     why = expired(

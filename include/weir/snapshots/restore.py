@@ -18,7 +18,7 @@ from weir.dataflow.state_evolution import require_compatible
 from weir.errors import Conflict, Misconfigured
 from weir.formats.checkpoint import Checkpoint
 from weir.ledger.database.tables import AttemptRow, DataflowRow, RestoreRow, RunRow
-from weir.ledger.restores import FORK, NO_DAG, SAME
+from weir.ledger.restores import FORK, SAME
 from weir.ledger.runs import ensure_dataflow, run_by_id, run_key, topology_of
 from weir.ledger.snapshot import run_state
 from weir.recovery.consequences import note_whether_closed, owe_what_follows, stale_in_other_runs
@@ -194,9 +194,7 @@ def _plan(session: Session, wish: Wish, source: Source) -> _Plan:
 
 def _require_fitting(session: Session, wish: Wish, checkpoint: Checkpoint) -> None:
     """Check what is restored against the dataflow that goes on from it, as far as that has ever begun."""
-    pinned = select(RunRow.pinned).where(
-        RunRow.dataflow == wish.target, RunRow.pinned.is_not(None), RunRow.dag_id != NO_DAG
-    )
+    pinned = select(RunRow.pinned).where(RunRow.dataflow == wish.target, RunRow.pinned.is_not(None), RunRow.has_dag_run)
     newest = session.scalar(pinned.order_by(RunRow.epoch.desc()).limit(1))
     if wish.fork is not None:
         known = session.scalar(select(RunRow.id).where(RunRow.dataflow == wish.fork).limit(1))
@@ -247,7 +245,7 @@ def _commit(
     attempts = {each.partition: each.manifest.attempt for each in making}
     replaced = {each.partition: Replacement(each.partition, attempts[each.partition], each.digest) for each in results}
     owed = owe_what_follows(session, services, run, plan.topology, before, replaced)
-    if row.dag_id != NO_DAG:
+    if row.has_dag_run:
         note_whether_closed(session, services, run, plan.topology)
     session.add(_row(services, wish, source, dataflow.lineage))
     told = again.told

@@ -18,14 +18,15 @@ from weir.execution.run_state import AttemptState
 from weir.formats.checkpoint import Checkpoint, KeyedSnapshot, ResultInFlight, StatePartition
 from weir.formats.codec import manifest_from_json, manifest_to_json
 from weir.formats.manifest import DataFile, Manifest, StateContent, parsed_digest
-from weir.formats.paths import MANIFEST
-from weir.formats.savepoint import FileCopy, Place, copies_of, moved
+from weir.formats.paths import MANIFEST, result_folder
+from weir.formats.savepoint import FileCopy, FileLocation, copies_of, moved
 from weir.ledger.attempts import Origin, nobodys_attempt
 from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.ledger.results import NewResult, replace_results
 from weir.ledger.runs import run_key
 from weir.snapshots.savepoint import NotThere, copy_files
 from weir.snapshots.source import Source
+from weir.topology.ids import AttemptId, Digest, is_task_try
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 CODE = "restored"
@@ -43,9 +44,9 @@ class RestoredPartition:
     copies: tuple[FileCopy, ...]
 
     @property
-    def digest(self) -> str:
+    def digest(self) -> Digest:
         """What its rows are, as text."""
-        return str(self.manifest.digest)
+        return Digest(str(self.manifest.digest))
 
 
 def restored_partitions(
@@ -68,7 +69,7 @@ def restored_partitions(
 
 def is_restored(manifest: Manifest) -> bool:
     """Whether a result was restored, and not made by a task."""
-    return manifest.try_number < 1
+    return not is_task_try(manifest.try_number)
 
 
 def partitions_in(checkpoint: Checkpoint) -> dict[PartitionId, str]:
@@ -94,8 +95,8 @@ class _Making:
     def __init__(self, services: Services, source: Source, target: str, topology: Topology) -> None:
         self._services, self._source, self._target, self._topology = services, source, target, topology
         self._epoch = source.checkpoint.epoch
-        self._attempts: dict[RegionId, str] = {}
-        self._places: dict[str, Place] = {}
+        self._attempts: dict[RegionId, AttemptId] = {}
+        self._places: dict[str, FileLocation] = {}
 
     def keyed(self, partition: PartitionId, state: KeyedSnapshot, part: StatePartition) -> RestoredPartition:
         """A partition of keyed state."""
@@ -155,17 +156,17 @@ class _Making:
         found = {}
         for file in part.files:
             if file.path not in self._places:
-                self._places[file.path] = Place(folder, file.file.name)
+                self._places[file.path] = FileLocation(folder, file.file.name)
                 at = self._source.folder.at(file.path)
                 found[file.file] = FileCopy(at, f"{folder}/{file.file.name}", file.file.bytes, file.file.sha256)
         return found
 
-    def _where(self, partition: PartitionId) -> tuple[RegionId, str, str]:
+    def _where(self, partition: PartitionId) -> tuple[RegionId, AttemptId, str]:
         region = self._topology.producer(partition)
         if region not in self._attempts:
-            self._attempts[region] = self._services.attempt_id(0)
+            self._attempts[region] = self._services.synthetic_attempt_id()
         attempt = self._attempts[region]
-        folder = f"{self._target}/{self._epoch}/{partition.stage}/{partition.layout}/{partition.subtask}/{attempt}"
+        folder = result_folder(self._target, self._epoch, partition.stage, partition.layout, partition.subtask, attempt)
         return region, attempt, folder
 
 

@@ -18,9 +18,8 @@ from weir.dataflow.state import State
 from weir.execution.run_state import AttemptState
 from weir.formats.checkpoint import Checkpoint
 from weir.ledger.attempts import end
-from weir.ledger.database.tables import AttemptRow, DataflowRow, OwedClearRow, RunRow
+from weir.ledger.database.tables import NO_DAG, AttemptRow, DataflowRow, OwedClearRow, RunRow
 from weir.ledger.leases import drop_leases
-from weir.ledger.restores import NO_DAG
 from weir.ledger.runs import run_key, topology_of
 from weir.recovery.adopt import free_run
 from weir.state.checkpoint_content import keyed_states

@@ -34,6 +34,7 @@ from weir.ledger.database.tables import CheckpointRow, DataflowRow
 from weir.snapshots.source import Folder, OpenStore, Source, find_source, folder_at, read_checkpoint, read_savepoint
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.store import Store
+from weir.topology.ids import AttemptId
 
 ROUNDS = 3
 """How often a checkpoint may be subsumed under a savepoint of the newest one."""
@@ -95,7 +96,9 @@ def _create(services: Services, asked: Asked, open_store: OpenStore) -> Savepoin
         folder = _folder(services, asked, number, open_store)
         require_free(folder)
         now = services.now()
-        savepoint, copies = as_savepoint(source.checkpoint, number, str(services.new_uuid()), now.isoformat())
+        savepoint, copies = as_savepoint(
+            source.checkpoint, number, AttemptId(str(services.new_uuid())), now.isoformat()
+        )
         entered = enter_checkpoint(session, savepoint, row.content, now, folder.url)
     try:
         claim(folder, savepoint.attempt)
@@ -107,7 +110,7 @@ def _create(services: Services, asked: Asked, open_store: OpenStore) -> Savepoin
 
 
 def _wanted(session: Session, asked: Asked) -> CheckpointRow:
-    kept = [row for row in retained_snapshots(session, asked.dataflow) if not row.folder]
+    kept = [row for row in retained_snapshots(session, asked.dataflow) if not row.is_savepoint]
     if asked.checkpoint is None and kept:
         return max(kept, key=lambda row: (row.epoch, row.number))
     for row in kept:
@@ -184,7 +187,7 @@ def tidy(services: Services, dataflow: str, open_store: OpenStore) -> tuple[int,
             folder = folder_at(services, row.folder, open_store)
             if is_made(folder, row):
                 _completed(services, row, folder)
-            elif row.triggered_at + services.life.orphan_age <= services.now():
+            elif row.triggered_at + services.retention.orphan_age <= services.now():
                 _remove(services, row, folder)
                 removed.append(row.number)
     return tuple(removed)

@@ -26,9 +26,10 @@ from weir.errors import Internal, WeirError
 from weir.ledger.leases import LEASE
 from weir.ledger.ledger import Ledger
 from weir.store.errors import NotFound
-from weir.store.files import Files, Room
+from weir.store.files import Files, FreeSpace
 from weir.store.store import WORKERS, Store
 from weir.store.walk import folders_in
+from weir.topology.ids import AttemptId, AttemptKind, new_attempt_id
 
 DRILLS = "_drills"
 """The folder of the store in which drills are: the name of no dataflow."""
@@ -52,7 +53,7 @@ class DrillPlace:
     services: Services
     dataflow: str
     folder: str
-    id: str
+    id: AttemptId
 
 
 @contextmanager
@@ -70,7 +71,13 @@ def drill_place(services: Services) -> Iterator[DrillPlace]:
         ledger = Ledger.open(f"sqlite:///{local / 'ledger.db'}")
         try:
             store = ScratchStore(services.store, dataflow, folder)
-            yield DrillPlace(replace(services, ledger=ledger, store=store), dataflow, folder, f"t0000-{own}")
+            attempt = new_attempt_id(AttemptKind.SYNTHETIC, own)
+            yield DrillPlace(
+                replace(services, ledger=ledger, store=store),
+                dataflow,
+                folder,
+                attempt,
+            )
         finally:
             ledger.close()
     finally:
@@ -178,8 +185,8 @@ class _ScratchFiles:
     def flush(self, path: str) -> None:
         self._files.flush(self._own("flush", path))
 
-    def room(self) -> Room | None:
-        return self._files.room()
+    def free_space(self) -> FreeSpace | None:
+        return self._files.free_space()
 
     def _is_own(self, path: str) -> bool:
         return path == self._name or path.startswith(f"{self._name}/")

@@ -96,7 +96,7 @@ def find_source(services: Services, dataflow: str, name: str, open_store: OpenSt
         gone = " any more, it was subsumed" if any(row.subsumed_at for row in wanted) else ""
         raise Misconfigured(f"{dataflow} has no checkpoint or savepoint {name}{gone}: {_known(rows)}")
     row = usable[0]
-    if row.folder:
+    if row.is_savepoint:
         return read_savepoint(folder_at(services, row.folder, open_store))
     return read_checkpoint(services, dataflow, row.number)
 
@@ -108,7 +108,7 @@ def snapshots_of(session: Session, dataflow: str) -> list[CheckpointRow]:
 
 
 def _is_usable(row: CheckpointRow) -> bool:
-    is_kept = row.subsumed_at is None or bool(row.folder)  # a savepoint's files are its own
+    is_kept = row.subsumed_at is None or row.is_savepoint  # a savepoint's files are its own
     return is_kept and row.deleted_at is None and row.status not in (PENDING, FAILED)
 
 

@@ -23,11 +23,13 @@ from weir.dataflow.state_schema import fields_of_json
 from weir.errors import Misconfigured
 from weir.execution.run_state import RunState
 from weir.formats.manifest import Manifest, StateContent, StateFile, StateTally
+from weir.formats.paths import is_below_dataflow
 from weir.formats.region_job import OutputReport, StateFileToRead, StateToRead
 from weir.ledger.runs import Run, epoch_of_run
 from weir.state.compactions import Compactions, compacted_files
 from weir.state.file_rules import epoch_seconds, expired_until, share_of, visible
 from weir.store.store import Store
+from weir.topology.ids import OWN_RUN
 from weir.topology.key_groups import key_group_range
 from weir.topology.regions import InputPartitions, PartitionId
 
@@ -136,7 +138,7 @@ def state_as_of(store: Store, kept: State, epoch: str, files: Iterable[StateFile
 
 def needs_others(dataflow: str, files: Iterable[StateFile]) -> bool:
     """Whether files are another dataflow's: a fork writes all of its state in its first epoch, and is free of them."""
-    return any(not file.folder.startswith(f"{dataflow}/") for file in files)
+    return any(not is_below_dataflow(file.folder, dataflow) for file in files)
 
 
 def state_content(run: Run, share: StateShare, output: OutputReport) -> StateContent | None:
@@ -176,7 +178,7 @@ def _problems(
     read: InputPartitions,
     manifests: Mapping[PartitionId, Manifest],
 ) -> Iterator[str]:
-    old, new = state.topology_of(state.predecessor or "").dataflow, registered.topology.dataflow
+    old, new = state.topology_of(state.predecessor or OWN_RUN).dataflow, registered.topology.dataflow
     groups = (old.max_parallelism_of(kept.name), new.max_parallelism_of(kept.name))
     written = {manifests[each].spark_schema for each in read.partitions if kept.kind is StateKind.KEYED}
     for schema in sorted(written) or [""]:

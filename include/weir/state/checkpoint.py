@@ -39,6 +39,7 @@ from weir.state.checkpoint_order import is_complete
 from weir.state.compactions import compacted_files, present_compactions
 from weir.state.files_in_use import unpin
 from weir.store.errors import AlreadyExists
+from weir.topology.ids import AttemptId
 from weir.topology.regions import PartitionId
 
 Guard = Callable[[Session], None]
@@ -50,7 +51,7 @@ class Draft:
     """What is to be checkpointed: the current results, by partition, and their manifests."""
 
     run: Run
-    attempt: str
+    attempt: AttemptId
     results: Mapping[PartitionId, CurrentResult]
     manifests: Mapping[PartitionId, Manifest]
 
@@ -70,7 +71,7 @@ def checkpoint_run(services: Services, registered: Registered, gathered: Gathere
     return None if draft is None else complete_checkpoint(services, draft, guard)
 
 
-def draft_of(run: Run, attempt: str, state: RunState, manifests: Mapping[PartitionId, Manifest]) -> Draft | None:
+def draft_of(run: Run, attempt: AttemptId, state: RunState, manifests: Mapping[PartitionId, Manifest]) -> Draft | None:
     """What is to be checkpointed of a run; None where it keeps no state, or what it kept is released."""
     named = checkpointed(run.topology)
     if not named or not named <= manifests.keys():

@@ -25,6 +25,7 @@ from weir.ledger.checkpoints import retained_checkpoints
 from weir.ledger.runs import Run
 from weir.store.errors import NotFound
 from weir.store.store import Store
+from weir.topology.ids import AttemptId, Digest
 from weir.topology.key_groups import key_group_range
 from weir.topology.regions import PartitionId, Topology
 
@@ -44,7 +45,7 @@ def keyed_states(topology: Topology) -> dict[str, tuple[State, str]]:
 
 def checkpoint_of(
     run: Run,
-    attempt: str,
+    attempt: AttemptId,
     results: Mapping[PartitionId, CurrentResult],
     manifests: Mapping[PartitionId, Manifest],
     files_of: FilesOf,
@@ -89,7 +90,7 @@ def _keyed(run: Run, state: State, stage: str, parts: Iterable[Manifest], files_
             subtask=each.subtask,
             key_groups=key_group_range(each.max_parallelism, parallelism, each.subtask),
             attempt=each.attempt,
-            digest=str(each.digest),
+            digest=Digest(str(each.digest)),
             rows=each.rows,
             tallies=() if each.state is None else each.state.tallies,
             files=files_of(each),
@@ -107,7 +108,7 @@ def _in_flight(result: CurrentResult, manifest: Manifest) -> ResultInFlight:
         attempt=manifest.attempt,
         folder=result.folder,
         manifest_sha256=result.manifest_sha256,
-        digest=str(manifest.digest),
+        digest=Digest(str(manifest.digest)),
         files=manifest.files,
     )
 
@@ -149,6 +150,6 @@ def read_checkpoint(store: Store, dataflow: str, number: int) -> Checkpoint | No
 def files_retained(services: Services, dataflow: str) -> dict[str, int]:
     """The data files that retained checkpoints name, with their sizes; savepoints have files of their own."""
     with services.ledger.transaction() as session:
-        numbers = [row.number for row in retained_checkpoints(session, dataflow) if not row.folder]
+        numbers = [row.number for row in retained_checkpoints(session, dataflow) if not row.is_savepoint]
     found = (read_checkpoint(services.store, dataflow, number) for number in numbers)
     return {path: size for each in found if each is not None for path, size in files_named(each).items()}

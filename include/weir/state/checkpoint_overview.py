@@ -72,7 +72,7 @@ def checkpoint_overview(services: Services, dataflow: str | None = None) -> list
 
 def _is_there(row: CheckpointRow) -> bool:
     is_complete = row.status == CheckpointStatus.COMPLETED.value and row.subsumed_at is None
-    return is_complete and row.deleted_at is None and not row.folder
+    return is_complete and row.deleted_at is None and not row.is_savepoint
 
 
 def _written(session: Session, row: CheckpointRow) -> tuple[int, int]:

@@ -35,9 +35,10 @@ from weir.state.compactions import (
 )
 from weir.state.file_rules import expired_until, runs_to_merge, share_of, visible
 from weir.store.errors import NotFound
+from weir.topology.ids import AttemptId, RunId
 from weir.topology.key_groups import key_group_range
 from weir.topology.partitions import Layout
-from weir.units import size_from_text, told_size
+from weir.units import format_size, size_from_text
 
 PART_BYTES = 128 * 2**20
 """How large a file of a merged run may become, about."""
@@ -66,9 +67,9 @@ class PartToCompact:
 class ToCompact:
     """Run `job`, then enter what it reports. Without merges there is no job to run."""
 
-    run: str
+    run: RunId
     dataflow: str
-    attempt: str
+    attempt: AttemptId
     session_id: str
     job: RegionJob
     parts: tuple[PartToCompact, ...]
@@ -84,14 +85,14 @@ def plan_compaction(services: Services, request: CompactionRequest) -> ToCompact
         found = [] if run is None else list(_committed(session, run, request.region))
     if run is None:
         return None
-    attempt = f"c{services.attempt_id(1)[1:]}"
+    attempt = services.compaction_attempt_id()
     parts: list[PartToCompact] = []
     merges: list[MergeToWrite] = []
-    for of, state, folder in found:
+    for of, state, layout_id, folder in found:
         part = _part(services, run, of, state, folder, len(merges))
         if part is not None:
             parts.append(part)
-            layout = run.topology.layout(folder.split("/")[3])
+            layout = run.topology.layout(layout_id)
             merges += [_merge_to_write(services, run, attempt, part, state, layout, each) for each in part.merges]
     if not parts:
         return None
@@ -139,8 +140,8 @@ def _run(session: Session, request: CompactionRequest) -> Run | None:
     return run if request.region in known else None
 
 
-def _committed(session: Session, run: Run, region: str) -> Iterator[tuple[Compacted, State, str]]:
-    """The region's partitions of keyed state that are current and there and have not been compacted, with folders."""
+def _committed(session: Session, run: Run, region: str) -> Iterator[tuple[Compacted, State, str, str]]:
+    """Find the current partitions of the region's keyed state that are not compacted, with layouts and folders."""
     states = {
         state.name: state
         for stage in run.topology.stages_of(region)
@@ -162,7 +163,7 @@ def _committed(session: Session, run: Run, region: str) -> Iterator[tuple[Compac
     for row in rows:
         of = Compacted(row.attempt, row.stage, row.subtask)
         if of not in done:
-            yield of, states[row.stage], row.folder
+            yield of, states[row.stage], row.layout, row.folder
 
 
 # What to merge
@@ -227,7 +228,7 @@ def _manifests(services: Services, wanted: Sequence[tuple[str, str, str, int]]) 
 
 
 def _merge_to_write(
-    services: Services, run: Run, attempt: str, part: PartToCompact, state: State, layout: Layout, number: int
+    services: Services, run: Run, attempt: AttemptId, part: PartToCompact, state: State, layout: Layout, number: int
 ) -> MergeToWrite:
     merge = part.merges[number]
     folder = attempt_folder(run, state.name, layout.id, part.of.subtask, attempt) + f"/m{number}"
@@ -249,7 +250,7 @@ def _merge_to_write(
     )
 
 
-def _job(services: Services, run: Run, region: str, attempt: str, merges: Sequence[MergeToWrite]) -> RegionJob:
+def _job(services: Services, run: Run, region: str, attempt: AttemptId, merges: Sequence[MergeToWrite]) -> RegionJob:
     start, end = (each.astimezone(UTC).isoformat() for each in run.interval)
     return RegionJob(
         attempt=attempt,
@@ -301,7 +302,7 @@ def _read_bytes(merge: Merge) -> int:
 def _told(new: NewCompaction, part: PartToCompact) -> str:
     return (
         f"{_name(new)}: {runs_to_merge(part.files)} runs are {runs_to_merge(new.files)} now; "
-        f"{told_size(new.read_bytes)} read, {told_size(new.written_bytes)} written"
+        f"{format_size(new.read_bytes)} read, {format_size(new.written_bytes)} written"
     )
 
 

@@ -21,6 +21,7 @@ from math import comb
 
 from weir.formats.manifest import StateFile
 from weir.state.file_rules import overlap, runs_to_merge
+from weir.topology.ids import Epoch
 
 CHANGED_SHARE = 2
 """How many bytes an epoch's compaction may write for each byte that it changed, besides the budget."""
@@ -50,7 +51,7 @@ class Merge:
 
     files: tuple[StateFile, ...]
     key_groups: KeyGroups
-    epoch: str
+    epoch: Epoch
     is_bottom: bool
 
 

@@ -27,7 +27,7 @@ from weir.execution.partition_state import PartitionState
 from weir.formats.checkpoint import Checkpoint
 from weir.formats.codec import manifest_from_json
 from weir.formats.manifest import StateFile
-from weir.formats.paths import MANIFEST
+from weir.formats.paths import MANIFEST, is_below_dataflow, stage_folder
 from weir.ledger.database.tables import CheckpointRow, CompactionRow, LeaseRow, RestoreRow, ResultRow, RunRow
 from weir.ledger.leases import leased
 from weir.ledger.restores import end_pin, pins_of, pins_on
@@ -72,7 +72,7 @@ def _read_untold(services: Services, dataflow: str, harmed: list[ResultRow]) -> 
         claimed = leased(session, [row.id for row in harmed], services.now())
     states = {(row.stage, epoch_of_run(row.run)) for row in harmed if row.id in claimed}
     epochs = services.store.folders(dataflow) if states else []
-    folders = {f"{dataflow}/{epoch}/{stage}" for stage, last in states for epoch in epochs if epoch <= last}
+    folders = {stage_folder(dataflow, epoch, stage) for stage, last in states for epoch in epochs if epoch <= last}
     return [each.path for each in files_below(services.store, folders)]
 
 
@@ -178,7 +178,7 @@ def pinned_files(services: Services, session: Session, origin: str) -> set[str]:
             unreleased = (each for each in restored(services.store, pin.dataflow, pin.epoch) if each.released is None)
             folders = [each.folder for each in unreleased]
         found |= {file.path for folder in folders for file in _state_files_named(services, folder)}
-    return {path for path in found if path.startswith(f"{origin}/")}
+    return {path for path in found if is_below_dataflow(path, origin)}
 
 
 def _state_files_named(services: Services, folder: str) -> tuple[StateFile, ...]:

@@ -14,17 +14,24 @@ from functools import partial
 
 from weir.errors import Misconfigured
 from weir.formats.codec import VERSIONS, manifest_from_json, run_record_from_json
-from weir.formats.manifest import RELEASED_NOTE, Stored, reason_told
-from weir.formats.paths import MANIFEST, pointer_folder, record_path
+from weir.formats.manifest import RELEASED_NOTE, Stored, release_reason
+from weir.formats.paths import (
+    MANIFEST,
+    attempt_of_folder,
+    epoch_folder,
+    pointer_folder,
+    record_path,
+    result_folder,
+    sinks_folder,
+)
 from weir.formats.pointer import Pointer, pointer_from_json
-from weir.formats.restored import is_of_restore
 from weir.formats.run_record import RunRecord
 from weir.store.errors import NotFound
 from weir.store.store import Store
 from weir.store.walk import folders_in
 from weir.store.worker_threads import in_parallel
+from weir.topology.ids import Epoch, is_synthetic
 
-_SINKS = "_sinks"
 _WORKERS = 16
 
 
@@ -32,7 +39,7 @@ _WORKERS = 16
 class EpochCatalogue:
     """What a store holds of one epoch: its run's record, results, published versions, and what cannot be read."""
 
-    epoch: str
+    epoch: Epoch
     record: RunRecord | None
     stored: tuple[Stored, ...]
     pointers: tuple[Pointer, ...]
@@ -52,17 +59,17 @@ def catalogue(store: Store, dataflow: str) -> tuple[EpochCatalogue, ...]:
 def restored(store: Store, dataflow: str, epoch: str | None = None) -> tuple[Stored, ...]:
     """What was restored into a dataflow, in one epoch or in all, as far as it can be read. Raises as `catalogue`."""
     epochs = _folders(store, dataflow) if epoch is None else [epoch]
-    folders = [folder for each in epochs for folder in _attempt_folders(store, f"{dataflow}/{each}")]
-    of_nobody = [each for each in folders if is_of_restore(each.rpartition("/")[2])]
-    found = in_parallel(partial(_result, store), of_nobody, _WORKERS)
+    folders = [folder for each in epochs for folder in _attempt_folders(store, epoch_folder(dataflow, each))]
+    synthetic = [each for each in folders if is_synthetic(attempt_of_folder(each))]
+    found = in_parallel(partial(_result, store), synthetic, _WORKERS)
     return tuple(each for each in found if isinstance(each, Stored))
 
 
 def _epoch(store: Store, dataflow: str, epoch: str) -> EpochCatalogue:
-    found = in_parallel(partial(_result, store), _attempt_folders(store, f"{dataflow}/{epoch}"), _WORKERS)
+    found = in_parallel(partial(_result, store), _attempt_folders(store, epoch_folder(dataflow, epoch)), _WORKERS)
     pointers = in_parallel(partial(_pointer, store), _pointer_paths(store, dataflow, epoch), _WORKERS)
     return EpochCatalogue(
-        epoch,
+        Epoch(epoch),
         _record(store, dataflow, epoch),
         tuple(each for each in found if isinstance(each, Stored)),
         tuple(each for each in pointers if isinstance(each, Pointer)),
@@ -96,15 +103,17 @@ def _result(store: Store, folder: str) -> Stored | str | None:
         manifest = manifest_from_json(data)
     except Misconfigured as error:
         return f"{path} cannot be read, so its result is left out: {error}"
-    named = f"{manifest.dataflow}/{manifest.epoch}/{manifest.stage}/{manifest.layout}/{manifest.subtask}"
-    if f"{named}/{manifest.attempt}" != folder:
-        return f"{path} is of {named}/{manifest.attempt}, so its result is left out: was it copied there?"
+    named = result_folder(
+        manifest.dataflow, manifest.epoch, manifest.stage, manifest.layout, manifest.subtask, manifest.attempt
+    )
+    if named != folder:
+        return f"{path} is of {named}, so its result is left out: was it copied there?"
     return Stored(folder, hashlib.sha256(data).hexdigest(), manifest, _released(store, folder))
 
 
 def _released(store: Store, folder: str) -> str | None:
     try:
-        return reason_told(store.read(f"{folder}/{RELEASED_NOTE}"))
+        return release_reason(store.read(f"{folder}/{RELEASED_NOTE}"))
     except NotFound:
         return None
 
@@ -128,7 +137,7 @@ def _record(store: Store, dataflow: str, epoch: str) -> RunRecord | None:
 
 
 def _pointer_paths(store: Store, dataflow: str, epoch: str) -> Iterable[str]:
-    for sink in _folders(store, f"{_SINKS}/{dataflow}"):
+    for sink in _folders(store, sinks_folder(dataflow)):
         folder = pointer_folder(dataflow, sink, epoch)
         try:
             yield from [f"{folder}/{name}" for name, _ in store.list(folder) if name.endswith(".json")]

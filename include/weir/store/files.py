@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class FreeSpace:
     """How much a file system still takes; `free_files` is None where files are not counted."""
 
     free_bytes: int
@@ -75,6 +75,6 @@ class Files(Protocol):
         """Make the files of a folder, and its place in the folders above, survive a power cut."""
         ...
 
-    def room(self) -> Room | None:
+    def free_space(self) -> FreeSpace | None:
         """Ask how much can still be written; None where there is no such limit, or nobody tells."""
         ...

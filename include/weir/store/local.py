@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from weir.errors import Misconfigured
-from weir.store.files import Room
-from weir.store.worker_threads import is_let_go
+from weir.store.files import FreeSpace
+from weir.store.worker_threads import is_abandoned
 
 _SCHEMES = ("file", "local")
 _GLOB = set("{}[]*?\\")
@@ -127,11 +127,11 @@ class LocalFiles:
             if each == self.root:
                 return
 
-    def room(self) -> Room:
+    def free_space(self) -> FreeSpace:
         """Ask the file system how much this user may still write."""
         found = os.statvfs(self.root)
         free, total = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
-        return Room(free, total, found.f_favail if found.f_files else None)
+        return FreeSpace(free, total, found.f_favail if found.f_files else None)
 
     def _make_parents(self, folder: Path) -> None:
         """Make folders below the root, never the root itself: it may be a disk that is not mounted."""
@@ -179,7 +179,7 @@ def _temporary(target: Path, data: bytes) -> Iterator[Path]:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        if is_let_go():
+        if is_abandoned():
             raise OSError(errno.ECANCELED, "nobody waits for this write any more", str(target))
         yield temporary
     except FileNotFoundError as error:

@@ -43,7 +43,7 @@ class PartitionRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class StoreFinding:
     """What is wrong with a partition or a copy."""
 
     fault: Fault
@@ -56,9 +56,9 @@ def probe(store: Store, expected_store_id: str, refs: Sequence[PartitionRef]) ->
     Reads one manifest a partition and one tail a file. Raises Retryable if anything cannot be answered definitely.
     """
     unique = list(dict.fromkeys(refs))
-    answers = asked_twice(store, expected_store_id, unique, partial(_look_at_all, store), _is_finding)
+    answers = probe_twice(store, expected_store_id, unique, partial(_look_at_all, store), _is_finding)
     return {
-        ref: loss_of(ref, answer) if isinstance(answer, Finding) else answer
+        ref: loss_of(ref, answer) if isinstance(answer, StoreFinding) else answer
         for ref, answer in zip(unique, answers, strict=True)
     }
 
@@ -75,7 +75,9 @@ def verify_segments(
     return tuple(loss_of(manifests[number][0], finding) for number, finding in found.items())
 
 
-def verify_files(store: Store, expected_store_id: str, folders: Mapping[str, Sequence[DataFile]]) -> dict[str, Finding]:
+def verify_files(
+    store: Store, expected_store_id: str, folders: Mapping[str, Sequence[DataFile]]
+) -> dict[str, StoreFinding]:
     """Compare all files of folders that no manifest tells of; what is wrong with those that are not whole, by folder.
 
     Raises Retryable if anything cannot be answered definitely.
@@ -113,7 +115,7 @@ def _both(some: tuple[int, int], others: KeyGroups) -> tuple[int, int]:
     return some if others is None else (max(some[0], others[0]), min(some[1], others[1]))
 
 
-def _broken(store: Store, store_id: str, results: Sequence[_Parts]) -> dict[int, Finding]:
+def _broken(store: Store, store_id: str, results: Sequence[_Parts]) -> dict[int, StoreFinding]:
     """The worst of each result whose segments of these key groups are not as recorded, by its place in the list."""
     parts = [
         (number, path, file, segment)
@@ -121,15 +123,15 @@ def _broken(store: Store, store_id: str, results: Sequence[_Parts]) -> dict[int,
         for path, file, key_groups in files
         for segment in _needed(file, key_groups)
     ]
-    answers = asked_twice(store, store_id, parts, partial(_compare_all, store), lambda answer: answer is not None)
-    found: dict[int, list[Finding]] = {}
+    answers = probe_twice(store, store_id, parts, partial(_compare_all, store), lambda answer: answer is not None)
+    found: dict[int, list[StoreFinding]] = {}
     for (number, *_), answer in zip(parts, answers, strict=True):
         if answer is not None:
             found.setdefault(number, []).append(answer)
     return {number: worst_of(findings) for number, findings in found.items()}
 
 
-def asked_twice(
+def probe_twice(
     store: Store, store_id: str, questions: list[A], ask_all: Callable[[list[A]], list[R]], is_loss: Callable[[R], bool]
 ) -> list[R]:
     """Ask all questions, and ask those again whose answer is a loss, between two looks at the marker.
@@ -148,11 +150,11 @@ def asked_twice(
     return answers
 
 
-def _is_finding(answer: Manifest | Finding) -> bool:
-    return isinstance(answer, Finding)
+def _is_finding(answer: Manifest | StoreFinding) -> bool:
+    return isinstance(answer, StoreFinding)
 
 
-def _look_at_all(store: Store, refs: list[PartitionRef]) -> list[Manifest | Finding]:
+def _look_at_all(store: Store, refs: list[PartitionRef]) -> list[Manifest | StoreFinding]:
     """Look at all manifests at once, then at the files of all of them at once: a request may take a while."""
     answers = in_parallel(partial(_look_at_manifest, store), refs, store.workers)
     files = [
@@ -168,15 +170,17 @@ def _look_at_all(store: Store, refs: list[PartitionRef]) -> list[Manifest | Find
     return answers
 
 
-def _look_at_manifest(store: Store, ref: PartitionRef) -> Manifest | Finding:
+def _look_at_manifest(store: Store, ref: PartitionRef) -> Manifest | StoreFinding:
     path = f"{ref.folder}/{MANIFEST}"
     try:
         data = store.read(path)
     except NotFound:
-        return Finding(Fault.MISSING, f"expected the manifest {path}, found no such file")
+        return StoreFinding(Fault.MISSING, f"expected the manifest {path}, found no such file")
     found = hashlib.sha256(data).hexdigest()
     if found != ref.manifest_sha256:
-        return Finding(Fault.DAMAGED, f"the manifest {path}: expected SHA-256 {ref.manifest_sha256}, found {found}")
+        return StoreFinding(
+            Fault.DAMAGED, f"the manifest {path}: expected SHA-256 {ref.manifest_sha256}, found {found}"
+        )
     return _manifest_of(data)
 
 
@@ -186,17 +190,17 @@ def _manifest_of(data: bytes) -> Manifest:
     return manifest_from_json(data)
 
 
-def _look_at_file(store: Store, path: str, file: DataFile) -> Finding | None:
+def _look_at_file(store: Store, path: str, file: DataFile) -> StoreFinding | None:
     for tail in (segment for segment in file.segments if segment.is_tail):
         return _compare(store, path, file, tail)
     return size_differs(store, path, file)
 
 
-def _compare_all(store: Store, parts: list[_Part]) -> list[Finding | None]:
+def _compare_all(store: Store, parts: list[_Part]) -> list[StoreFinding | None]:
     return in_parallel(lambda part: _compare(store, *part[1:]), parts, store.workers)
 
 
-def _compare(store: Store, path: str, file: DataFile, segment: Segment) -> Finding | None:
+def _compare(store: Store, path: str, file: DataFile, segment: Segment) -> StoreFinding | None:
     """Read a segment; where it differs, a size that does is told, as the better reason.
 
     The tail stands for the whole file: a byte more is asked for, so that one request tells that the file ends there.
@@ -208,20 +212,20 @@ def _compare(store: Store, path: str, file: DataFile, segment: Segment) -> Findi
     return None if found == segment.sha256 else difference(store, path, file, segment, found)
 
 
-def difference(store: Store, path: str, file: DataFile, segment: Segment, found: str) -> Finding:
+def difference(store: Store, path: str, file: DataFile, segment: Segment, found: str) -> StoreFinding:
     """Say what is wrong with a file, a segment of which has another SHA-256 than was recorded."""
     differs = size_differs(store, path, file)
     if differs:
         return differs
     what = "indexes and footer" if segment.is_tail else "row group"
-    return Finding(
+    return StoreFinding(
         Fault.DAMAGED,
         f"{path}, {what} (bytes {segment.offset} to {segment.offset + segment.length - 1}): "
         f"expected SHA-256 {segment.sha256}, found {found}",
     )
 
 
-def size_differs(store: Store, path: str, file: DataFile) -> Finding | None:
+def size_differs(store: Store, path: str, file: DataFile) -> StoreFinding | None:
     """Say whether a file is not there, or has another size than was recorded."""
     try:
         found = store.size(path)
@@ -229,12 +233,12 @@ def size_differs(store: Store, path: str, file: DataFile) -> Finding | None:
         return missing(path, file)
     if found == file.bytes:
         return None
-    return Finding(Fault.MISSING, f"{path}: expected {file.bytes} bytes, found {found}")
+    return StoreFinding(Fault.MISSING, f"{path}: expected {file.bytes} bytes, found {found}")
 
 
-def missing(path: str, file: DataFile) -> Finding:
+def missing(path: str, file: DataFile) -> StoreFinding:
     """Say that a file is not there."""
-    return Finding(Fault.MISSING, f"{path}: expected {file.bytes} bytes, found no such file")
+    return StoreFinding(Fault.MISSING, f"{path}: expected {file.bytes} bytes, found no such file")
 
 
 def _needed(file: DataFile, key_groups: KeyGroups) -> Iterator[Segment]:
@@ -247,14 +251,14 @@ def _overlap(some: KeyGroups, others: KeyGroups) -> bool:
     return some is None or others is None or (some[0] <= others[1] and others[0] <= some[1])
 
 
-def worst_of(findings: Sequence[Finding]) -> Finding:
+def worst_of(findings: Sequence[StoreFinding]) -> StoreFinding:
     """What stands for all that is wrong with one partition."""
     first = min(findings, key=lambda finding: finding.fault is not Fault.MISSING)
     distinct = len({finding.detail for finding in findings})
     more = f" (and {distinct - 1} more)" if distinct > 1 else ""
-    return Finding(first.fault, first.detail + more)
+    return StoreFinding(first.fault, first.detail + more)
 
 
-def loss_of(whose: PartitionRef | Manifest, finding: Finding) -> Loss:
+def loss_of(whose: PartitionRef | Manifest, finding: StoreFinding) -> Loss:
     """What was found, as the loss of a partition."""
     return Loss(whose.run, whose.stage, whose.subtask, whose.layout, whose.attempt, finding.fault, finding.detail)

@@ -117,7 +117,7 @@ class RemoteFiles:
     def flush(self, path: str) -> None:
         """Do nothing: what such a store has acknowledged is durable."""
 
-    def room(self) -> None:
+    def free_space(self) -> None:
         """Answer nothing: such a store does not tell."""
 
     def _full(self, path: str) -> str:

@@ -148,7 +148,7 @@ class S3Files:
     def flush(self, path: str) -> None:
         """Do nothing: what S3 has acknowledged is durable."""
 
-    def room(self) -> None:
+    def free_space(self) -> None:
         """Answer nothing: S3 has no end."""
 
     def _writer_of(self, path: str) -> str | None:

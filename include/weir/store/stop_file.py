@@ -10,7 +10,7 @@ from weir.store.errors import AlreadyExists, NotFound
 from weir.store.store import Store
 
 
-def tell_to_stop(store: Store, folder: str) -> None:
+def request_stop(store: Store, folder: str) -> None:
     """Tell the driver of the attempt with this folder to end, whether it has begun, runs, or has long ended."""
     try:
         store.create(f"{folder}/{STOP_NAME}", b"")
@@ -18,7 +18,7 @@ def tell_to_stop(store: Store, folder: str) -> None:
         return
 
 
-def is_told_to_stop(store: Store, folder: str) -> bool:
+def is_stop_requested(store: Store, folder: str) -> bool:
     """Ask the store. Raises Retryable if it does not answer."""
     try:
         store.size(f"{folder}/{STOP_NAME}")

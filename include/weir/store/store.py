@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NewType
 
-from weir.errors import Internal, Misconfigured, Retryable, StoreFull, is_out_of_room
+from weir.errors import Internal, Misconfigured, Retryable, StoreFull, is_disk_full
 from weir.store.errors import AlreadyExists, NotFound
-from weir.store.files import Files, Room
+from weir.store.files import Files, FreeSpace
 from weir.store.local import LocalFiles, is_local
 from weir.store.remote import RemoteFiles
 from weir.store.time_limit import OPTION, TimeLimitedFiles, time_limit
@@ -31,7 +31,7 @@ _NOT_DATA = ("lost+found",)
 S3_SECONDS = 60.0
 """How long a request to S3 is repeated; a server that is started again or is overloaded answers sooner than that."""
 
-LEAST_ROOM = 16 * 2**20
+LEAST_FREE_SPACE = 16 * 2**20
 """Bytes. With less than that a disk is full, whatever it is that has failed there."""
 
 WORKERS = 16
@@ -158,15 +158,15 @@ class Store:
         with self._meaning("flush", path):
             self.files.flush(_checked(path))
 
-    def room(self) -> Room | None:
+    def free_space(self) -> FreeSpace | None:
         """Ask how much can still be written; None where the store does not tell. Raises Retryable."""
         with self._meaning("ask the room of", ""):
-            return self.files.room()
+            return self.files.free_space()
 
-    def require_room(self) -> None:
+    def require_free_space(self) -> None:
         """Make sure that a write need not have failed for want of room. Raises StoreFull, and Retryable."""
-        room = self.room()
-        if room is not None and (room.free_bytes < LEAST_ROOM or room.free_files == 0):
+        room = self.free_space()
+        if room is not None and (room.free_bytes < LEAST_FREE_SPACE or room.free_files == 0):
             raise StoreFull(f"the disk of the store {self.url} is full: {room}. {_MAKE_ROOM}")
 
     def initialise(self) -> StoreId:
@@ -179,7 +179,7 @@ class Store:
             self.files.make_root()
             return self._initialised()
         except OSError as error:
-            if is_out_of_room(error) or isinstance(error, TimeoutError):
+            if is_disk_full(error) or isinstance(error, TimeoutError):
                 raise self._trouble("initialise", MARKER, error) from error
             raise Misconfigured(
                 f"the store {self.url} cannot be used: expected a folder that can be read and written, found: {error}. "
@@ -243,10 +243,10 @@ class Store:
 
     def _trouble(self, action: str, path: str, error: OSError) -> Retryable:
         failed = f"could not {action} {self.url}/{path}"
-        if not is_out_of_room(error):
+        if not is_disk_full(error):
             return Retryable(f"{failed}: {type(error).__name__}: {error}")
         try:
-            room = self.files.room()
+            room = self.files.free_space()
         except OSError:
             room = None
         found = "" if room is None else f", {room}"

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from weir.errors import Misconfigured
-from weir.store.files import Files, Room
+from weir.store.files import Files, FreeSpace
 from weir.store.worker_threads import in_time
 
 R = TypeVar("R")
@@ -97,9 +97,9 @@ class TimeLimitedFiles:
         """Make the files of a folder survive a power cut."""
         self._limited(path, partial(self._files.flush, path), _MANY_FILES)
 
-    def room(self) -> Room | None:
+    def free_space(self) -> FreeSpace | None:
         """Ask how much can be written."""
-        return self._limited("", self._files.room)
+        return self._limited("", self._files.free_space)
 
     def _limited(self, path: str, operation: Callable[[], R], times: int = 1) -> R:
         seconds = self._seconds * times

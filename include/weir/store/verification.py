@@ -24,7 +24,17 @@ import pyarrow.parquet as pq
 from weir.errors import Fault, Loss, Retryable
 from weir.formats.manifest import DataFile, Manifest
 from weir.store.errors import NotFound
-from weir.store.probe import Finding, PartitionRef, asked_twice, difference, files_of, loss_of, missing, probe, worst_of
+from weir.store.probe import (
+    PartitionRef,
+    StoreFinding,
+    difference,
+    files_of,
+    loss_of,
+    missing,
+    probe,
+    probe_twice,
+    worst_of,
+)
 from weir.store.remote import Seekable
 from weir.store.segments import chunks
 from weir.store.store import Store
@@ -53,8 +63,8 @@ def compare_results(
                 files.append((ref, path, file))
             named.setdefault(path, []).append(ref)
     read_all = partial(_read_all, store, watch, paged)
-    found = asked_twice(store, store_id, files, read_all, lambda answer: answer is not None)
-    findings: dict[PartitionRef, list[Finding]] = {}
+    found = probe_twice(store, store_id, files, read_all, lambda answer: answer is not None)
+    findings: dict[PartitionRef, list[StoreFinding]] = {}
     for (_, path, _), finding in zip(files, found, strict=True):
         if finding is None:
             continue
@@ -63,15 +73,15 @@ def compare_results(
     return answers | {ref: loss_of(ref, worst_of(each)) for ref, each in findings.items()}
 
 
-def _read_all(store: Store, watch: Watch, paged: Set[PartitionRef], files: list[_File]) -> list[Finding | None]:
-    def read(each: _File) -> Finding | None:
+def _read_all(store: Store, watch: Watch, paged: Set[PartitionRef], files: list[_File]) -> list[StoreFinding | None]:
+    def read(each: _File) -> StoreFinding | None:
         ref, path, file = each
         return _read(store, watch, path, file) or (broken_page(store, path, file) if ref in paged else None)
 
     return in_parallel(read, files, store.workers)
 
 
-def _read(store: Store, watch: Watch, path: str, file: DataFile) -> Finding | None:
+def _read(store: Store, watch: Watch, path: str, file: DataFile) -> StoreFinding | None:
     """Read a file once, from its first byte to its last and one more."""
     whole = hashlib.sha256()
     try:
@@ -87,7 +97,7 @@ def _read(store: Store, watch: Watch, path: str, file: DataFile) -> Finding | No
         return missing(path, file)
     if whole.hexdigest() == file.sha256:
         return None
-    return Finding(Fault.DAMAGED, f"{path}: expected SHA-256 {file.sha256}, found {whole.hexdigest()}")
+    return StoreFinding(Fault.DAMAGED, f"{path}: expected SHA-256 {file.sha256}, found {whole.hexdigest()}")
 
 
 _ROWS = 16_384
@@ -97,7 +107,7 @@ _MISMATCH = "CRC checksum verification failed"
 """What Arrow says, whatever the page."""
 
 
-def broken_page(store: Store, path: str, file: DataFile) -> Finding | None:
+def broken_page(store: Store, path: str, file: DataFile) -> StoreFinding | None:
     """Decode all pages of a file and compare their checksums; those without one are passed over.
 
     Raises Retryable if the store does not answer.
@@ -117,11 +127,11 @@ def broken_page(store: Store, path: str, file: DataFile) -> Finding | None:
     except (pa.ArrowException, OSError) as error:
         if source.error is not None:
             return _of_store(source.error, path, file)
-        return Finding(Fault.DAMAGED, f"{path}: {error}") if _MISMATCH in str(error) else None
+        return StoreFinding(Fault.DAMAGED, f"{path}: {error}") if _MISMATCH in str(error) else None
     return None
 
 
-def _of_store(error: Exception, path: str, file: DataFile) -> Finding:
+def _of_store(error: Exception, path: str, file: DataFile) -> StoreFinding:
     if isinstance(error, NotFound):
         return missing(path, file)
     raise error

@@ -25,7 +25,7 @@ class _Hand(threading.Thread):
         super().__init__(name="weir-hand", daemon=True)
         self.orders: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
         self.answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
-        self.is_let_go = False
+        self.is_abandoned = False
 
     def run(self) -> None:
         while (order := self.orders.get()) is not None:
@@ -34,7 +34,7 @@ class _Hand(threading.Thread):
 
     def let_go(self) -> None:
         """Never give it another order: it ends, once the file system lets it."""
-        self.is_let_go = True
+        self.is_abandoned = True
         self.orders.put(None)
 
 
@@ -101,10 +101,10 @@ def in_parallel(ask: Callable[[A], R], questions: Iterable[A], workers: int) -> 
     return [found[number] for number in range(len(asked))]
 
 
-def is_let_go() -> bool:
+def is_abandoned() -> bool:
     """Whether the order that this thread is carrying out has been given up, so that it must not take effect."""
     thread = threading.current_thread()
-    return isinstance(thread, _Hand) and thread.is_let_go
+    return isinstance(thread, _Hand) and thread.is_abandoned
 
 
 def _free_hand() -> _Hand:

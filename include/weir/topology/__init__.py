@@ -1,1 +1,1 @@
-"""Where recovery stops: key groups, wiring, regions and result partitions, derived from a dataflow."""
+"""Regions, result partitions, layouts and key groups, derived from a dataflow."""

@@ -1,4 +1,7 @@
-"""A subtask's key groups, as Flink's KeyGroupRangeAssignment. Invariant: the subtasks' ranges divide all groups."""
+"""The key groups assigned to a subtask, as Flink's KeyGroupRangeAssignment.
+
+Invariant: every key group is in the range of exactly one subtask.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ def key_group_range(max_parallelism: int, parallelism: int, subtask: int) -> tup
     """Return the inclusive range of key groups that the subtask reads."""
     check_parallelism(max_parallelism, parallelism)
     if not 0 <= subtask < parallelism:
-        raise Misconfigured(f"subtask {subtask} is not one of 0 to {parallelism - 1}")
+        raise Misconfigured(f"subtask {subtask} does not exist: expected 0 to {parallelism - 1}")
     first = (subtask * max_parallelism + parallelism - 1) // parallelism
     last = ((subtask + 1) * max_parallelism - 1) // parallelism
     return first, last
 
 
 def check_parallelism(max_parallelism: int, parallelism: int) -> None:
-    """Raise Misconfigured unless the parallelism is at least 1 and at most the maximum, which has a bound itself."""
+    """Raise Misconfigured unless 1 <= parallelism <= max_parallelism <= UPPER_BOUND."""
     if not 1 <= parallelism <= max_parallelism <= UPPER_BOUND:
         raise Misconfigured(
             f"parallelism {parallelism} of at most {max_parallelism}: "

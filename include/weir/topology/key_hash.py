@@ -79,13 +79,15 @@ def _hash_date(value: date, seed: int) -> int:
 
 def _hash_timestamp(value: datetime, seed: int) -> int:
     if value.tzinfo is None:
-        raise Misconfigured(f"the timestamp {value} has no time zone: give it one, or call its type timestamp_ntz")
+        raise Misconfigured(
+            f"the timestamp {value} has no time zone: give it a time zone, or name its type timestamp_ntz"
+        )
     return _hash_long((value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1), seed)
 
 
 def _hash_timestamp_ntz(value: datetime, seed: int) -> int:
     if value.tzinfo is not None:
-        raise Misconfigured(f"the timestamp {value} has a time zone: call its type timestamp")
+        raise Misconfigured(f"the timestamp {value} has a time zone: name its type timestamp")
     return _hash_timestamp(value.replace(tzinfo=UTC), seed)
 
 

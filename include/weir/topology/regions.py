@@ -1,14 +1,9 @@
-"""Regions and result partitions of a dataflow that is run.
+"""Regions and result partitions of a dataflow, its independent pipelines, and its compaction tasks.
 
-Invariant: every subtask of every stage is in exactly one region, every partition has one producer, and names never
-depend on parallelism. All that is said of a stage's partitions is said once a stage, not once an edge.
-
-The tasks that compact state, beside those of the regions. Invariant: their names are never those of regions.
-
-Independent pipelines: regions that go on and recover index by index.
-
-Invariant: with each pipeline taken for one node, the regions of the dataflow still depend on each other in no cycle. So
-whatever lies outside of a pipeline is before all of it, behind all of it, or beside it.
+Invariants: every subtask of every stage is in exactly one region, every partition has one producer, and names never
+depend on parallelism. Partitions are described once for each stage and layout, not once for each edge. With each
+pipeline taken as one node, the regions still depend on each other in no cycle: a region outside a pipeline is upstream
+of all of it, downstream of all of it, or independent of it. No compaction task has the name of a region.
 """
 
 from __future__ import annotations
@@ -31,7 +26,7 @@ _MAX_JOINED_NAME = 60
 
 
 class Topology:
-    """Regions, partitions and who reads what, of a sound dataflow."""
+    """The regions, partitions, producers and consumers of a valid dataflow."""
 
     def __init__(self, dataflow: Dataflow) -> None:
         self.dataflow = dataflow
@@ -43,7 +38,7 @@ class Topology:
         self._region_of = {stage: region for region in self.regions for stage in region.stages}
         self._layouts: dict[str, dict[str, Layout]] = {stage.name: {} for stage in dataflow.stages}
         self._readers: dict[tuple[str, str], dict[str, bool]] = {}
-        """By stage and layout, who reads it, and whether each of its subtasks reads one partition only."""
+        """By stage and layout: the reading regions, and whether each subtask of them reads one partition only."""
         self._exchanges: dict[tuple[str, str], dict[Exchange, None]] = {}
         for stage in dataflow.stages:
             self._enter(stage)
@@ -82,7 +77,7 @@ class Topology:
         return self._regions[name]
 
     def knows(self, region: RegionId) -> bool:
-        """Say whether the region is one of this topology's: an id from another topology may not be."""
+        """Report whether the region belongs to this topology: an id from another topology may not."""
         logical = self._regions.get(region.name)
         return logical is not None and 0 <= region.subtask < logical.parallelism
 
@@ -118,9 +113,9 @@ class Topology:
 
     @cached_property
     def pipelines(self) -> tuple[tuple[LogicalRegion, ...], ...]:
-        """Sets of regions that go on and recover index by index; a region is in one at most.
+        """Sets of regions that advance and recover index by index; a region is in at most one set.
 
-        They are of one parallelism, joined by pointwise exchanges only, and no way leads from one set out and back.
+        The regions of a set have one parallelism and are joined by pointwise exchanges only.
         """
         pointwise = {ends: all(each.pointwise for each in between) for ends, between in self._exchanges.items()}
         return pipelines_of(self.regions, pointwise)
@@ -131,7 +126,7 @@ class Topology:
 
     @cached_property
     def leaves(self) -> tuple[LogicalRegion, ...]:
-        """The logical regions that nobody reads."""
+        """The logical regions without consumers."""
         producers = {producer for producer, _ in self._exchanges}
         return tuple(logical for logical in self.regions if logical.name not in producers)
 
@@ -160,11 +155,11 @@ class Topology:
         return tuple(self._layouts[stage].values())
 
     def writes(self, stage: str, layout_id: str) -> bool:
-        """Say whether a stage is written in a layout; false for a stage that is not of this dataflow."""
+        """Report whether a stage is written in a layout; false for a stage of another dataflow."""
         return (stage, layout_id) in self._partitions
 
     def copies_of(self, region: str) -> tuple[str, ...]:
-        """Return the stages of a region that a durable copy is kept of: the points that a retry resumes from."""
+        """Return the stages of a region whose output is cached durably: the points from which a retry resumes."""
         return self._cached(region, durable=True)
 
     def persisted_of(self, region: str) -> tuple[str, ...]:
@@ -207,32 +202,39 @@ class Topology:
 
     @cached_property
     def reads_previous(self) -> bool:
-        """Whether any stage reads the run before."""
+        """Report whether any stage reads the previous run."""
         return any(each.is_previous for stage in self.dataflow.stages for each in stage.exchanges.values())
 
     @cached_property
     def carried(self) -> frozenset[PartitionId]:
-        """The partitions that the run after reads, if it is of this topology."""
-        read = {
+        """The partitions that the next run reads, if it has this topology."""
+        written = {
             (exchange.stage, self.layout_read(stage.name, exchange).id)
             for stage in self.dataflow.stages
             for exchange in stage.exchanges.values()
             if exchange.is_previous
         }
-        return frozenset(each for one in read if self.writes(*one) for each in self.partitions_of(*one))
+        return frozenset(
+            partition
+            for stage, layout in written
+            if self.writes(stage, layout)
+            for partition in self.partitions_of(stage, layout)
+        )
 
     def previous_inputs(self, region: RegionId) -> tuple[PreviousInput, ...]:
-        """Return what a region's stages read of the run before, in the order of stages and arguments."""
+        """Return the inputs of a region's stages from the previous run, in the order of stages and arguments."""
         self._expect(region)
         return tuple(
-            PreviousInput(argument, stage.name, exchange.stage, *self._share(stage, exchange, region), exchange.schema)
+            PreviousInput(
+                argument, stage.name, exchange.stage, *self._assigned(stage, exchange, region), exchange.schema
+            )
             for stage in self.stages_of(region.name)
             for argument, exchange in stage.exchanges.items()
             if exchange.is_previous
         )
 
     def _input(self, stage: Stage, argument: str, exchange: Exchange, region: RegionId) -> InputPartitions:
-        layout, groups = self._share(stage, exchange, region)
+        layout, groups = self._assigned(stage, exchange, region)
         partitions = self._partitions[exchange.stage, layout.id]
         read = partitions[region.subtask : region.subtask + 1] if exchange.pointwise else partitions
         return InputPartitions(
@@ -244,7 +246,7 @@ class Topology:
             key_groups=groups,
         )
 
-    def _share(self, stage: Stage, exchange: Exchange, region: RegionId) -> tuple[Layout, tuple[int, int] | None]:
+    def _assigned(self, stage: Stage, exchange: Exchange, region: RegionId) -> tuple[Layout, tuple[int, int] | None]:
         layout = self.layout_read(stage.name, exchange)
         if not layout.keys:
             return layout, None
@@ -257,7 +259,7 @@ class Topology:
     def consumers(self, partition: PartitionId) -> tuple[RegionId, ...]:
         """Return the regions of the same run that read a partition.
 
-        All subtasks of each reader do, since any row may have any key; over pointwise exchanges one does.
+        All subtasks of a consumer read it, since any row may have any key; over pointwise exchanges only one does.
         """
         self._expect(self.producer(partition))
         if (partition.stage, partition.layout) not in self._readers:
@@ -269,7 +271,7 @@ class Topology:
         return {written: self._consumers_of(written[0], readers) for written, readers in self._readers.items()}
 
     def _consumers_of(self, stage: str, readers: Mapping[str, bool]) -> tuple[tuple[RegionId, ...], ...]:
-        """By subtask of the producer; they share one object where no reader is pointwise."""
+        """Return the consumers by subtask of the producer: one shared tuple where no reader is pointwise."""
         logical = [each for each in self.regions if each.name in readers]
         count = self._stages[stage].parallelism
         if not any(readers.values()):
@@ -296,32 +298,32 @@ class Topology:
 
 def _logical_region(group: tuple[Stage, ...]) -> LogicalRegion:
     names = tuple(stage.name for stage in group)
-    shown = [stage.name for stage in group if stage.kind is not StageKind.STATE]
-    joined = "-".join(shown)
-    name = joined if len(joined) <= _MAX_JOINED_NAME else f"{shown[0]}-to-{shown[-1]}"
+    named = [stage.name for stage in group if stage.kind is not StageKind.STATE]
+    joined = "-".join(named)
+    name = joined if len(joined) <= _MAX_JOINED_NAME else f"{named[0]}-to-{named[-1]}"
     return LogicalRegion(name, names, group[0].parallelism)
 
 
 RETRIES: Final = 2
 
 RETRY_DELAY: Final = timedelta(seconds=30)
-"""How often and when Airflow tries again. The next epoch makes up for what is not compacted: it is not worth more."""
+"""Airflow's retries of a compaction task; the next epoch compacts what a failed task has not."""
 
 _PREFIX: Final = "weir_compact-"
 
 
 def compaction_task(region: str) -> str:
-    """The name of the task that compacts what a region keeps."""
+    """Return the name of the task that compacts the state of a region."""
     return f"{_PREFIX}{region}"
 
 
 def region_compacted(task: str) -> str | None:
-    """The region whose state a task compacts; None for any other task."""
+    """Return the region whose state a task compacts; None for any other task."""
     return task.removeprefix(_PREFIX) if task.startswith(_PREFIX) else None
 
 
 def compacted_regions(topology: Topology) -> tuple[LogicalRegion, ...]:
-    """The regions with keyed state that is written in runs of changes."""
+    """Return the regions with keyed state that is written as sorted runs of changes."""
     return tuple(
         region
         for region in topology.regions
@@ -336,10 +338,10 @@ def compacted_regions(topology: Topology) -> tuple[LogicalRegion, ...]:
 def pipelines_of(
     regions: Sequence[LogicalRegion], pointwise: Mapping[tuple[str, str], bool]
 ) -> tuple[tuple[LogicalRegion, ...], ...]:
-    """Return sets of at least two regions of a parallelism above 1, each joined over pointwise exchanges.
+    """Return sets of at least two regions of a parallelism above 1 that are joined over pointwise exchanges.
 
-    `regions` come after those they read. `pointwise` says of each pair of producer and consumer whether all exchanges
-    between them are. Sets grow along the exchanges in that order, as long as the invariant holds.
+    `regions` are in topological order. `pointwise` tells for each pair of producer and consumer whether all exchanges
+    between them are pointwise. Sets grow along the exchanges in that order, as long as the module's invariant holds.
     """
     number = {region.name: place for place, region in enumerate(regions)}
     edges = sorted((number[consumer], number[producer], is_so) for (producer, consumer), is_so in pointwise.items())
@@ -352,22 +354,22 @@ def pipelines_of(
 
 
 class _Sets:
-    """Sets of regions, each under the number of its first one, and the exchanges between them."""
+    """Disjoint sets of regions, numbered by their first region, and the exchanges between them."""
 
     def __init__(self, size: int, edges: Sequence[tuple[int, int, bool]]) -> None:
         self.members: list[list[int]] = [[place] for place in range(size)]
         self._set_of = list(range(size))
-        self._behind: list[dict[int, bool]] = [{} for _ in range(size)]
-        """The sets that read each set, and whether over pointwise exchanges only."""
+        self._after: list[dict[int, bool]] = [{} for _ in range(size)]
+        """By set: the sets that read it, and whether over pointwise exchanges only."""
         self._before: list[set[int]] = [set() for _ in range(size)]
         for consumer, producer, is_pointwise in edges:
-            self._behind[producer][consumer] = is_pointwise
+            self._after[producer][consumer] = is_pointwise
             self._before[consumer].add(producer)
 
     def join(self, producer: int, consumer: int) -> None:
-        """Make the two regions' sets one, if all between them is pointwise and no other way leads there."""
+        """Merge the sets of two regions if all exchanges between them are pointwise and no other path joins them."""
         kept, gone = self._set_of[producer], self._set_of[consumer]
-        if kept == gone or not self._behind[kept][gone] or self._has_detour(kept, gone):
+        if kept == gone or not self._after[kept][gone] or self._has_detour(kept, gone):
             return
         if gone < kept:
             kept, gone = gone, kept
@@ -378,25 +380,25 @@ class _Sets:
         self._redirect(gone, kept)
 
     def _has_detour(self, start: int, end: int) -> bool:
-        waiting = [each for each in self._behind[start] if each != end]
+        waiting = [each for each in self._after[start] if each != end]
         seen = set(waiting)
         for each in waiting:
-            if end in self._behind[each]:
+            if end in self._after[each]:
                 return True
-            new = self._behind[each].keys() - seen
+            new = self._after[each].keys() - seen
             seen |= new
             waiting += new
         return False
 
     def _redirect(self, gone: int, kept: int) -> None:
-        for reader, is_pointwise in self._behind[gone].items():
+        for reader, is_pointwise in self._after[gone].items():
             self._before[reader].discard(gone)
             if reader != kept:
                 self._before[reader].add(kept)
-                self._behind[kept][reader] = is_pointwise and self._behind[kept].get(reader, True)
+                self._after[kept][reader] = is_pointwise and self._after[kept].get(reader, True)
         for read in self._before[gone]:
-            is_pointwise = self._behind[read].pop(gone)
+            is_pointwise = self._after[read].pop(gone)
             if read != kept:
                 self._before[kept].add(read)
-                self._behind[read][kept] = is_pointwise and self._behind[read].get(kept, True)
-        self._behind[gone], self._before[gone] = {}, set()
+                self._after[read][kept] = is_pointwise and self._after[read].get(kept, True)
+        self._after[gone], self._before[gone] = {}, set()

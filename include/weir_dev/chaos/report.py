@@ -12,6 +12,7 @@ from rich.table import Table
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import newest_attempts
 from weir.ledger.runs import runs_of
+from weir.topology.ids import RunId
 from weir.topology.regions import RegionId
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def costs(ledger: Ledger, dataflow: str, struck: Sequence[Struck]) -> list[Cost]
     return [_cost(attempts, one.at, end) for one, end in zip(struck, ends, strict=True)]
 
 
-def _cost(attempts: dict[tuple[str, RegionId], list[AttemptRow]], start: datetime, end: datetime | None) -> Cost:
+def _cost(attempts: dict[tuple[RunId, RegionId], list[AttemptRow]], start: datetime, end: datetime | None) -> Cost:
     again, reasons, spared = Counter[str](), Counter[str](), 0
     for (_, region), rows in attempts.items():
         in_time = [

@@ -23,7 +23,7 @@ from weir.formats.region_failure import error_of
 from weir.formats.region_job import FAILURE_NAME, JOB_NAME
 from weir.settings import STORE_OPTIONS_VARIABLE
 from weir.store.errors import NotFound
-from weir.store.stop_file import tell_to_stop
+from weir.store.stop_file import request_stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -94,7 +94,7 @@ class SubmitEngine:
 
     def interrupt(self, work: SparkWork) -> None:
         """Tell the driver of an earlier attempt to end, wherever it is; it looks every two seconds."""
-        tell_to_stop(self._store, work.folder)
+        request_stop(self._store, work.folder)
 
     def stop(self) -> None:
         """End the submission and tell its driver to end; `run` then raises Fenced."""
@@ -104,7 +104,7 @@ class SubmitEngine:
             return
         submission, folder = running
         # Each may take its time, or hang: neither waits for the other.
-        telling = threading.Thread(target=tell_to_stop, args=(self._store, folder), daemon=True)
+        telling = threading.Thread(target=request_stop, args=(self._store, folder), daemon=True)
         telling.start()
         try:
             submission.kill()
@@ -153,7 +153,7 @@ class SubmitEngine:
             self._is_stopped.wait(1.0)
             self._raise_if_stopped(job)
         # Should the driver live after all, it must not go on beside the next attempt's.
-        tell_to_stop(self._store, job.folder)
+        request_stop(self._store, job.folder)
         raise submission.failure_without_answer(job.region)
 
     def _has(self, path: str) -> bool:

@@ -34,7 +34,11 @@ class Office:
         self.store = Store.open(found.store, found.store_options)
         self.recovery = found.recovery
         self.services = Services(
-            ledger=ledger, store=self.store, recovery=found.recovery, life=found.life, expectations=found.expectations
+            ledger=ledger,
+            store=self.store,
+            recovery=found.recovery,
+            retention=found.retention,
+            expectations=found.expectations,
         )
         self.coordinator = Coordinator(self.services)
 

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from weir.errors import WeirError
-from weir.formats.checks import CheckReport, ExpectationResult, Why
+from weir.formats.checks import CheckReason, CheckReport, ExpectationResult
 from weir.formats.codec import region_job_from_json, region_report_to_json
 from weir.formats.region_job import RegionJob, RegionReport, RestoredToCheck
 from weir.formats.suite import Severity
@@ -43,7 +43,7 @@ def check_all(job: RegionJob, session: SparkSession, say: Callable[[str], None] 
 
 
 def looked_at(
-    session: SparkSession, stored: RestoredToCheck, why: Why, say: Callable[[str], None]
+    session: SparkSession, stored: RestoredToCheck, why: CheckReason, say: Callable[[str], None]
 ) -> tuple[CheckReport, ...]:
     """What is found in the rows of one partition, in an active session."""
     try:
@@ -54,7 +54,7 @@ def looked_at(
         return (_unreadable(stored, why, str(error).split("\n", 1)[0]),)
 
 
-def _unreadable(stored: RestoredToCheck, why: Why, error: str) -> CheckReport:
+def _unreadable(stored: RestoredToCheck, why: CheckReason, error: str) -> CheckReport:
     result = ExpectationResult(READABLE, {}, Severity.FAIL, success=False, error=error)
     return CheckReport.built_in(
         stored.stage,

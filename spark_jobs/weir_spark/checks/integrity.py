@@ -19,7 +19,7 @@ from pyspark.sql.types import IntegerType, StructType
 from weir.dataflow.quality import Policy
 from weir.dataflow.state_evolution import is_readable
 from weir.dataflow.state_schema import fields_of_json
-from weir.formats.checks import BUILT_IN, CheckReport, CheckToRun, ExpectationResult, Why
+from weir.formats.checks import BUILT_IN, CheckReason, CheckReport, CheckToRun, ExpectationResult
 from weir.formats.manifest import ContentDigest, digest_rule, digest_version
 from weir.formats.region_job import RestoredToCheck
 from weir.formats.suite import Expectation, Suite
@@ -39,7 +39,11 @@ SUITE = Suite(BUILT_IN, "built-in 1")
 
 
 def check_restored(
-    session: SparkSession, restored: RestoredToCheck, argument: str = "", why: Why = Why.RESTORED, say: Say = print
+    session: SparkSession,
+    restored: RestoredToCheck,
+    argument: str = "",
+    why: CheckReason = CheckReason.RESTORED,
+    say: Say = print,
 ) -> tuple[CheckReport, ...]:
     """What the built-in checks have found in a restored partition, and then each suite that it is to be checked by.
 

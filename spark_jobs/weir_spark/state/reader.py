@@ -111,7 +111,9 @@ class StoredState:
 
         A row that has is hidden by no older one, which would have expired before it.
         """
-        ranks = {epoch: rank for rank, epoch in enumerate(sorted({file.epoch for file in self.read.files}))}
+        ranks: dict[str, int] = {
+            epoch: rank for rank, epoch in enumerate(sorted({file.epoch for file in self.read.files}))
+        }
         parts = [_ranked(wanted(self._scan(scan)), scan, ranks) for scan in _scans(files)]
         if not parts:
             return self.session.createDataFrame([], StructType([*self.stored_schema.fields]).add(RANK, IntegerType()))

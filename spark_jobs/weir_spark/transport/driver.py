@@ -26,7 +26,7 @@ from weir.formats.codec import region_failure_to_json, region_job_from_json, reg
 from weir.formats.region_failure import failure_of
 from weir.formats.region_job import FAILURE_NAME, STOP_NAME, RegionJob
 from weir.settings import store_options
-from weir.store.stop_file import is_told_to_stop
+from weir.store.stop_file import is_stop_requested
 from weir.store.store import Store
 from weir_spark.results.reader import unreadable_input
 from weir_spark.transport.failures import translate_of_own_session
@@ -155,14 +155,14 @@ def stopped_by_file(
 ) -> Iterator[None]:
     """Call `end`, in a thread, once somebody tells this job to stop. Raises Fenced if somebody has already."""
     fenced = Fenced(f"region {job.region}: attempt {job.attempt} was told to stop, by {STOP_NAME} in its folder")
-    if is_told_to_stop(store, job.folder):
+    if is_stop_requested(store, job.folder):
         raise fenced
     is_over = threading.Event()
 
     def watch() -> None:
         while not is_over.wait(poll_seconds):
             try:
-                is_told = is_told_to_stop(store, job.folder)
+                is_told = is_stop_requested(store, job.folder)
             except WeirError:
                 continue  # a store that does not answer has told nothing
             if is_told and not is_over.is_set():

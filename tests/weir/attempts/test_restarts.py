@@ -8,14 +8,16 @@ import pytest
 from weir.attempts.coordinator import Coordinator
 from weir.attempts.failure import patience, spent
 from weir.coordination.values import Action, FailureDecision
-from weir.errors import Conflict, EngineLost, Fenced, SuppressRestarts
-from weir.execution.failure_class import FailureClass
+from weir.errors import Conflict, EngineLost, Fenced, QualityFailed, StoreFull, SuppressRestarts
+from weir.execution.failure_class import FailureCause, FailureClass
 from weir.execution.run_state import AttemptState
 from weir.ledger.attempts import Origin, attempts_of
 from weir.ledger.database.tables import AttemptRow, OwedClearRow, ResultRow
+from weir.ledger.runs import run_by_id
+from weir.ledger.snapshot import run_state
 from weir.restarts.answer import Budgets, Refusal
+from weir.restarts.recovery_settings import RecoverySettings
 from weir.restarts.strategy import ExponentialDelay, FailureLimits, FixedDelay, NoRestart
-from weir.settings import RecoverySettings
 from weir.testing.fakes.airflow import Killed
 from weir.topology.regions import RegionId
 
@@ -215,6 +217,31 @@ def failed_try(world):
         return world.airflow.coordinator.fail("ladder", task.key, task.try_number, error or ValueError(), strategy)
 
     return make
+
+
+def named_as(kind):
+    """An application's own error whose class has the name of one of Weir's."""
+    return type(kind.__name__, (Exception,), {})("of the application")
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "is_refused"),
+    [
+        (QualityFailed("2 rows violate it", is_final=True), FailureCause.REFUSED, True),
+        (named_as(QualityFailed), None, False),
+        (StoreFull("no room"), FailureCause.STORE_FULL, False),
+        (named_as(StoreFull), None, False),
+    ],
+)
+def test_the_cause_of_a_failure_is_told_by_the_errors_class_and_not_by_its_name(
+    world, failed_try, error, cause, is_refused
+):
+    failed_try(NoRestart(), error)
+    with world.ledger.transaction() as session:
+        row = session.query(AttemptRow).filter_by(region="weather").one()
+        state = run_state(session, run_by_id(session, row.run))
+        assert row.failure_cause == (None if cause is None else cause.value)
+        assert state.region(RegionId("weather", 0)).is_refused is is_refused
 
 
 def test_labels_are_added_to_a_failure_and_never_replace_what_it_has(world, failed_try):

@@ -15,8 +15,8 @@ from weir.recovery.failovers import FailoverKind, failover_stories
 from weir.recovery.pending_clears import settle
 from weir.recovery.questions import Question, ask, carry_out_by_hand, owe_what_has_been_given_up
 from weir.recovery.rules.plan import StepKind
+from weir.restarts.recovery_settings import RecoverySettings
 from weir.restarts.strategy import NoRestart
-from weir.settings import RecoverySettings
 from weir.testing.fakes.airflow import FakeAirflow, Killed
 
 

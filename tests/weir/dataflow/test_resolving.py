@@ -2,12 +2,12 @@
 
 import pytest
 
-from weir.dataflow.stage import checked_slices
+from weir.dataflow.stage import checked_splits
 from weir.errors import Misconfigured
 
 
 def test_an_answer_is_recorded_as_json_keeps_it():
-    assert checked_slices(({"day": 1, "of": ("EWR", "JFK")}, 2.5), "x", 2) == [{"day": 1, "of": ["EWR", "JFK"]}, 2.5]
+    assert checked_splits(({"day": 1, "of": ("EWR", "JFK")}, 2.5), "x", 2) == [{"day": 1, "of": ["EWR", "JFK"]}, 2.5]
 
 
 @pytest.mark.parametrize(
@@ -16,10 +16,10 @@ def test_an_answer_is_recorded_as_json_keeps_it():
 )
 def test_there_is_one_value_a_subtask(answer, found):
     with pytest.raises(Misconfigured, match=rf"x must return a list of 3 values.*found {found}"):
-        checked_slices(answer, "x", 3)
+        checked_splits(answer, "x", 3)
 
 
 @pytest.mark.parametrize("value", [object(), float("nan"), {1, 2}])
 def test_a_value_is_json(value):
     with pytest.raises(Misconfigured, match="x must return numbers, strings, lists and dicts only"):
-        checked_slices([value], "x", 1)
+        checked_splits([value], "x", 1)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from weir.dataflow.state_schema import fields_of_ddl, fields_of_json, shown, spark_json
+from weir.dataflow.state_schema import ddl_of, fields_of_ddl, fields_of_json, spark_json
 from weir.errors import Misconfigured
 
 
@@ -22,7 +22,7 @@ from weir.errors import Misconfigured
     ],
 )
 def test_ddl_is_read_as_spark_reads_it(spelled, plain):
-    assert shown(fields_of_ddl(spelled)) == plain
+    assert ddl_of(fields_of_ddl(spelled)) == plain
 
 
 @pytest.mark.parametrize(

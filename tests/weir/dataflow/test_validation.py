@@ -186,7 +186,7 @@ def test_a_sink_publishes_one_stage():
 
 def test_a_stage_that_nobody_reads_is_refused():
     said = refusal(A, b([pipelined("a")]))
-    assert "stage 'b': nobody reads it: add sink(\"b\"" in said
+    assert "stage 'b': no stage reads it: add sink(\"b\"" in said
 
 
 @pytest.mark.parametrize("name", ["", "A", "1a", "a-b", "a.b", "a" * 61, "ä", "a\n"])
@@ -287,7 +287,7 @@ def test_a_stage_of_the_same_task_may_be_read_of_the_epoch_before():
 @pytest.mark.parametrize("schema", ["", "  ", None, 7])
 def test_previous_needs_the_columns_that_the_first_epoch_reads(schema):
     said = refusal(A, b({"a": pipelined("a"), "before": previous("b", schema=schema)}), sink("b", "out"))
-    assert "stage 'b': input 'before' needs schema=, since the first epoch has none before it" in said
+    assert "stage 'b': input 'before' needs schema=, since the first epoch has no previous one" in said
     assert 'previous("b", schema="id BIGINT, seen TIMESTAMP")' in said
 
 
@@ -312,7 +312,7 @@ def test_keys_of_the_epoch_before_meet_those_of_this_one():
 
 def test_to_be_read_by_oneself_alone_is_to_be_read_by_nobody():
     said = refusal(A, b({"a": pipelined("a"), "before": previous("b", schema="k INT")}))
-    assert "stage 'b': nobody reads it" in said
+    assert "stage 'b': no stage reads it" in said
     other = Stage("c", "p:c", {"b": previous("b", schema="k INT")})
     Dataflow("flow", [A, b([pipelined("a")]), other, sink("c", "out")])
 

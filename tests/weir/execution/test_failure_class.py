@@ -12,12 +12,22 @@ from weir.errors import (
     Fenced,
     Internal,
     Misconfigured,
+    QualityFailed,
+    QuotaExceeded,
     ResultUnavailable,
     Retryable,
+    StoreFull,
     SuppressRestarts,
     WeirError,
 )
-from weir.execution.failure_class import FailureClass, classify, hopeless_cause, raised_by_worker
+from weir.execution.failure_class import (
+    FailureCause,
+    FailureClass,
+    cause_of,
+    classify,
+    hopeless_cause,
+    raised_by_worker,
+)
 from weir.store.errors import NotFound
 
 
@@ -68,6 +78,21 @@ def raised_from(error, cause):
 )
 def test_each_error_has_a_budget(error, failure):
     assert classify(error) is failure
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (QualityFailed("x", is_final=True), FailureCause.REFUSED),
+        (QualityFailed("x", is_final=False), FailureCause.REFUSED),
+        (StoreFull("x"), FailureCause.STORE_FULL),
+        (DiskFull("x"), None),
+        (QuotaExceeded("x"), None),
+        (ValueError("QualityFailed: StoreFull"), None),
+    ],
+)
+def test_a_refusal_and_a_full_store_are_causes_of_their_own(error, cause):
+    assert cause_of(error) is cause
 
 
 def test_what_no_retry_can_help_is_found_along_the_causes():

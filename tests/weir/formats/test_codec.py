@@ -10,7 +10,7 @@ from weir.dataflow.state import keyed_state
 from weir.errors import Misconfigured
 from weir.formats import codec
 from weir.formats.checkpoint import Checkpoint, KeyedSnapshot, ResultInFlight, SnapshotKind, StatePartition
-from weir.formats.checks import CheckReport, CheckToRun, ExpectationResult, GateResult, Outcome, Why
+from weir.formats.checks import CheckOutcome, CheckReason, CheckReport, CheckToRun, ExpectationResult, GateResult
 from weir.formats.manifest import (
     ContentDigest,
     DataFile,
@@ -241,7 +241,7 @@ NOT_NULL = Expectation(
 CHECK = CheckToRun(
     Suite("flights_clean", "0c" * 32, (NOT_NULL, Expectation("expect_table_row_count_to_equal", {"value": 3}))),
     Policy.BACKTRACK,
-    Why.RECOMPUTED,
+    CheckReason.RECOMPUTED,
     (str(DIGEST),),
 )
 RESTORED = RestoredToCheck(
@@ -265,7 +265,7 @@ CHECK_REPORT = CheckReport(
     "flights_clean",
     "0c" * 32,
     Policy.BACKTRACK,
-    Why.RECOMPUTED,
+    CheckReason.RECOMPUTED,
     str(DIGEST),
     3,
     (
@@ -284,7 +284,7 @@ CHECK_REPORT = CheckReport(
 )
 GATED_MANIFEST = replace(
     STATE_MANIFEST,
-    quality=(GateResult("flights_clean", "0c" * 32, Outcome.FAILED), GateResult("weir", "", Outcome.PASSED)),
+    quality=(GateResult("flights_clean", "0c" * 32, CheckOutcome.FAILED), GateResult("weir", "", CheckOutcome.PASSED)),
 )
 GATED_STAGE = replace(STAGE, inputs=(*STAGE.inputs, replace(STATE_INPUT, restored=(RESTORED,))), checks=(CHECK,))
 STATE_JOB = replace(JOB, stages=(replace(STAGE, inputs=(*STAGE.inputs, STATE_INPUT)), STATE_STAGE), merges=(MERGE,))
@@ -295,7 +295,7 @@ STATE_REPORT = replace(
         replace(REPORT.outputs[0], stage="history", state=StateReport(TALLIES, 3, is_whole=True)),
     ),
 )
-GATED_JOB = replace(STATE_JOB, stages=(GATED_STAGE, STATE_STAGE), to_check=(RESTORED,), why=Why.DRILL)
+GATED_JOB = replace(STATE_JOB, stages=(GATED_STAGE, STATE_STAGE), to_check=(RESTORED,), why=CheckReason.DRILL)
 GATED_REPORT = replace(STATE_REPORT, checks=(CHECK_REPORT, replace(CHECK_REPORT, is_same=True, argument="history")))
 CHECKPOINT = Checkpoint(
     dataflow="flight_delays",

@@ -15,7 +15,7 @@ from tests.weir.checking import (
 
 from weir.dataflow import expectations
 from weir.errors import Misconfigured
-from weir.formats.checks import Why
+from weir.formats.checks import CheckReason
 from weir.integrity.asked_checks import ask
 
 
@@ -38,7 +38,7 @@ def test_what_the_stages_have_suites_for_is_checked_and_recorded(day):
     found = asked(day)
     assert found.is_right
     assert {(each.stage, each.subtask, each.suite, each.why) for each in found.checks} == {
-        ("clean", subtask, suite, Why.ASKED) for subtask in (0, 1) for suite in ("weir", "clean_rows")
+        ("clean", subtask, suite, CheckReason.ASKED) for subtask in (0, 1) for suite in ("weir", "clean_rows")
     }
     assert set(outcomes(day)) == {
         (f"clean[{subtask}]", suite, "asked", "passed") for subtask in (0, 1) for suite in ("weir", "clean_rows")

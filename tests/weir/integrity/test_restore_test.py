@@ -10,7 +10,7 @@ from tests.weir.conftest import Saved, World
 from tests.weir.restoring import EPOCHS, aircraft, files_of, keep_savepoints, rows_of, run_days
 
 from weir.errors import Internal, Misconfigured
-from weir.formats.checks import Outcome
+from weir.formats.checks import CheckOutcome
 from weir.formats.paths import checkpoint_path
 from weir.integrity import restore_test as drilling
 from weir.integrity.restore_test import dataflows_with_checkpoints
@@ -89,7 +89,7 @@ def test_the_newest_checkpoint_is_restored_and_nothing_else_changes(days):
     drilled = drill(days)
     assert drilled.is_right
     assert drilled.epoch == EPOCHS[2]
-    assert {key: each for key, each in outcomes(drilled).items() if each is not Outcome.PASSED} == {}
+    assert {key: each for key, each in outcomes(drilled).items() if each is not CheckOutcome.PASSED} == {}
     assert {key[:2] for key in outcomes(drilled)} == {("history", 0), ("history", 1), ("offsets", 0), ("offsets", 1)}
     assert (ledger(days), files(days)) == before
 
@@ -144,8 +144,8 @@ def test_a_damaged_file_is_found_and_named_and_spark_is_asked_about_the_rest(day
     damage(days, broken.path)
     drilled = drill(days)
     assert not drilled.is_right
-    assert {key: each for key, each in outcomes(drilled).items() if each is Outcome.FAILED} == {
-        ("history", 0, "weir_files_as_recorded"): Outcome.FAILED
+    assert {key: each for key, each in outcomes(drilled).items() if each is CheckOutcome.FAILED} == {
+        ("history", 0, "weir_files_as_recorded"): CheckOutcome.FAILED
     }
     assert broken.path in "\n".join(drilled.lines())
     assert ("history", 0, "weir_digest_as_recorded") not in outcomes(drilled)

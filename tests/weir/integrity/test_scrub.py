@@ -6,13 +6,14 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select
 
+from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import Retryable
 from weir.integrity.scrub import scrub
 from weir.integrity.verify import BAD, Outcome, verify_results
 from weir.ledger.database.tables import FailoverRow, LeaseRow, OwedClearRow, PublicationRow, ResultRow, RunRow
-from weir.settings import LifeSettings, RecoverySettings
+from weir.restarts.recovery_settings import RecoverySettings
 
-EVERYTHING = LifeSettings(scrub_share=1.0)
+EVERYTHING = RetentionSettings(scrub_share=1.0)
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def closed(world):
 
 
 def replace_life(world, life):
-    return replace(world.services, life=life)
+    return replace(world.services, retention=life)
 
 
 def rows(world, stage=None, subtask=None):
@@ -203,7 +204,7 @@ def test_airflow_that_cannot_be_reached_leaves_the_clears_owed(closed):
 
 
 def test_an_hour_has_its_share_and_no_more(closed):
-    closed.services = replace_life(closed, LifeSettings(scrub_share=0.25))
+    closed.services = replace_life(closed, RetentionSettings(scrub_share=0.25))
     total = sum(row.bytes for row in rows(closed))
     assert [scrubbed(closed).bytes for _ in range(3)] == [160, 0, 0]
     let(closed, 1)
@@ -213,7 +214,7 @@ def test_an_hour_has_its_share_and_no_more(closed):
 
 
 def test_in_time_all_has_its_turn_the_oldest_first(closed):
-    closed.services = replace_life(closed, LifeSettings(scrub_share=0.25))
+    closed.services = replace_life(closed, RetentionSettings(scrub_share=0.25))
     scrubbed(closed)
     assert [row.verified_at is not None for row in rows(closed)] == [True, True] + [False] * 7
     for _ in range(6):
@@ -223,7 +224,7 @@ def test_in_time_all_has_its_turn_the_oldest_first(closed):
 
 
 def test_a_result_that_is_larger_than_an_hours_share_has_its_turn_too(closed):
-    closed.services = replace_life(closed, LifeSettings(scrub_share=0.01))  # 7.2 of 720 bytes
+    closed.services = replace_life(closed, RetentionSettings(scrub_share=0.01))  # 7.2 of 720 bytes
     read = []
     for _ in range(24):
         read.append(scrubbed(closed).bytes)
@@ -233,7 +234,7 @@ def test_a_result_that_is_larger_than_an_hours_share_has_its_turn_too(closed):
 
 
 def test_without_a_share_nothing_is_read(closed):
-    closed.services = replace_life(closed, LifeSettings(scrub_share=0.0))
+    closed.services = replace_life(closed, RetentionSettings(scrub_share=0.0))
     assert scrubbed(closed).results == 0
     assert str(scrub(closed.services, closed.airflow)) == "ladder: 0 result(s) read again, 0 bytes, 0 bad"
 

@@ -5,6 +5,7 @@ from datetime import datetime
 import pytest
 from sqlalchemy import MetaData, Table, create_engine, select
 
+from weir.execution.failure_class import FailureCause
 from weir.execution.run_state import ReadResult
 from weir.ledger.database.migrate import upgrade
 from weir.ledger.database.tables import AttemptRow, ConsumptionRow, FailoverRow, ReadSetRow, ResultRow
@@ -67,4 +68,31 @@ def test_what_is_new_is_empty_in_an_old_ledger(old_ledger):
         assert list(session.scalars(select(AttemptRow.labels))) == [None, None]
         new = (ResultRow.made_from, ResultRow.fault, FailoverRow.incident, FailoverRow.labels, FailoverRow.kind)
         assert session.execute(select(*new)).all() == []
+    ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "labels", "cause"),
+    [
+        ("QualityFailed: rows of totals violate 2 expectations", {"type": "fatal"}, FailureCause.REFUSED),
+        ("StoreFull: no room", {"type": "environment", "exception": "StoreFull"}, FailureCause.STORE_FULL),
+        ("ValueError: not a QualityFailed", {"type": "application", "exception": "ValueError"}, None),
+        (None, None, None),
+    ],
+)
+def test_the_cause_of_an_old_failure_is_told_by_its_text_and_label(tmp_path, error, labels, cause):
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    engine = create_engine(url)
+    upgrade(engine, "0006")
+    failed = READER | {"state": "failed", "error": error, "labels": labels}
+    with engine.begin() as connection:
+        insert(connection, "dataflow", name="flow", lineage=1, store_id="store")
+        owner = {"dag_id": "dag", "run_id": "run", "task_prefix": "", "parameters": {}, "created_at": NOON}
+        interval = {"epoch": "20130101T000000Z", "interval_start": NOON, "interval_end": NOON}
+        insert(connection, "run", id=RUN, dataflow="flow", **interval, **owner)
+        insert(connection, "attempt", id="t0001-reader", subtask=0, map_index=0, **failed)
+    engine.dispose()
+    ledger = Ledger.open(url)
+    with ledger.transaction() as session:
+        assert session.scalar(select(AttemptRow.failure_cause)) == (None if cause is None else cause.value)
     ledger.close()

@@ -155,4 +155,4 @@ def test_nobody_else_changes_a_state():
         for line in file.read_text().splitlines()
         if re.search(r"\b(row|result|old|each)\.state(, \w+\.state_at.*)? = .*PartitionState", line)
     }
-    assert found <= {"ledger/rebuilding.py"}
+    assert found <= {"rebuild/ledger.py"}

@@ -9,12 +9,12 @@ from tests.weir.checking import NOT_NULL, checks, gated, use, violate
 
 from weir.coordination.services import Services
 from weir.dataflow import expectations
+from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import Retryable
 from weir.ledger.database.tables import QualityCheckRow
 from weir.quality.pages import list_pages, make_pages, make_pages_everywhere
 from weir.retention.sweep import sweep
 from weir.retention.sweep_report import Garbage
-from weir.settings import LifeSettings
 from weir.store.walk import files_below
 from weir.testing.fakes.ledgers import fast_folder
 
@@ -57,7 +57,10 @@ def pages(world):
 
 
 def expire(world, days):
-    use(world, Services(ledger=world.ledger, store=world.store, now=lambda: world.airflow.time, life=LifeSettings()))
+    use(
+        world,
+        Services(ledger=world.ledger, store=world.store, now=lambda: world.airflow.time, retention=RetentionSettings()),
+    )
     world.airflow.time += timedelta(days=days)
 
 

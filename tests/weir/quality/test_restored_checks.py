@@ -20,7 +20,7 @@ from tests.weir.restoring import (
 )
 
 from weir.dataflow import expectations, keyed_state, list_state
-from weir.formats.checks import CheckReport, ExpectationResult, Why
+from weir.formats.checks import CheckReason, CheckReport, ExpectationResult
 from weir.formats.paths import checkpoint_path
 from weir.formats.suite import Severity
 from weir.ledger.database.tables import QualityCheckRow
@@ -181,7 +181,7 @@ def test_what_somebody_has_asked_about_is_checked_by_its_first_reader_all_the_sa
             CheckReport.built_in(
                 row.stage,
                 row.subtask,
-                Why.ASKED,
+                CheckReason.ASKED,
                 row.digest,
                 row.rows,
                 found,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from weir.dataflow.quality import Policy
-from weir.formats.checks import CheckReport, ExpectationResult, Outcome, Why
+from weir.formats.checks import CheckOutcome, CheckReason, CheckReport, ExpectationResult
 from weir.formats.suite import Severity
 from weir.quality.rules import gate_results, names_blamed, policy_of, told, warnings_of
 
@@ -14,7 +14,7 @@ WARNING = replace(VIOLATED, severity=Severity.WARN)
 
 
 def report(policy, *results, stage="clean", suite="s", **more):
-    return CheckReport(stage, 0, suite, "f", policy, Why.FRESH, "d", 9, results, 0.0, **more)
+    return CheckReport(stage, 0, suite, "f", policy, CheckReason.FRESH, "d", 9, results, 0.0, **more)
 
 
 def test_the_strictest_policy_that_is_violated_counts():
@@ -35,12 +35,12 @@ def test_a_manifest_has_the_checks_of_its_own_rows_and_what_failed_elsewhere_in_
     passed = report(Policy.FAIL, MET, stage="other", suite="u")
     restored = report(Policy.FAIL, MET, suite="weir", attempt="t0000-x")
     said = [(each.suite, each.outcome) for each in gate_results([own, failed, passed, restored], "clean")]
-    assert said == [("s", Outcome.PASSED), ("t", Outcome.FAILED)]
+    assert said == [("s", CheckOutcome.PASSED), ("t", CheckOutcome.FAILED)]
 
 
 def test_a_suite_of_two_stages_has_failed_if_it_has_in_one():
     reports = [report(Policy.FAIL, MET), report(Policy.FAIL, VIOLATED, stage="other")]
-    assert [each.outcome for each in gate_results(reports, "clean")] == [Outcome.FAILED]
+    assert [each.outcome for each in gate_results(reports, "clean")] == [CheckOutcome.FAILED]
 
 
 def test_what_only_warns_is_told_apart():

@@ -17,7 +17,7 @@ from weir.dataflow import Dataflow, Stage, blocking, previous, sink, source
 from weir.ledger.database.tables import ResultRow
 from weir.recovery.questions import Question, ask
 from weir.recovery.rules.plan import StepKind
-from weir.settings import RecoverySettings
+from weir.restarts.recovery_settings import RecoverySettings
 from weir.testing.fakes.airflow import FakeAirflow
 
 SEEDS = range(40)

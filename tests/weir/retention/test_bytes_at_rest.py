@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from weir.dataflow import Dataflow
+from weir.dataflow.retention_settings import RetentionSettings
 from weir.formats.manifest import RELEASED_NOTE
 from weir.formats.paths import MANIFEST
 from weir.restarts.strategy import RestartStrategy
-from weir.settings import LifeSettings
 from weir.store.walk import files_below
 from weir.testing.fakes.airflow import Killed
 from weir.upkeep import scrub_everywhere, sweep_everywhere
@@ -57,7 +57,7 @@ def keeping(world):
     def keep(policy, **settings):
         flow = world.airflow.flow
         world.airflow.flow = Dataflow(flow.name, flow.stages, keep=policy)
-        services = replace(world.services, life=LifeSettings(**settings))
+        services = replace(world.services, retention=RetentionSettings(**settings))
         world.services = world.airflow.services = services
         world.airflow.coordinator = type(world.airflow.coordinator)(services)
         return world

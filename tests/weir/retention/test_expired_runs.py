@@ -9,7 +9,8 @@ import pytest
 from sqlalchemy import select
 
 from weir.coordination.services import Services
-from weir.dataflow.retention import Keep
+from weir.dataflow.retention import RetentionPolicy
+from weir.dataflow.retention_settings import RetentionSettings
 from weir.formats.codec import manifest_from_json
 from weir.formats.pointer import pointer_from_json
 from weir.ledger.database.tables import AttemptRow, PublicationRow, ResultEventRow, ResultRow, RunRow
@@ -17,7 +18,6 @@ from weir.ledger.leases import take_leases
 from weir.rebuild.rebuild import rebuild
 from weir.retention.sweep import sweep
 from weir.retention.sweep_report import Garbage
-from weir.settings import LifeSettings
 from weir.store.published import published
 from weir.store.store import Store
 from weir.store.walk import files_below
@@ -51,7 +51,7 @@ def rows(world, model, **wanted):
 
 def settle_with(world, **life):
     world.services = Services(
-        ledger=world.ledger, store=world.store, now=lambda: world.airflow.time, life=LifeSettings(**life)
+        ledger=world.ledger, store=world.store, now=lambda: world.airflow.time, retention=RetentionSettings(**life)
     )
     world.airflow.services = world.services
 
@@ -110,7 +110,7 @@ def test_what_is_published_stays_however_old_it_is(world):
 
 
 def test_what_is_published_goes_when_the_deployment_says_so(world):
-    settle_with(world, keep=Keep.from_text("end_of_run"), keep_published=30 * DAY)
+    settle_with(world, keep=RetentionPolicy.from_text("end_of_run"), keep_published=30 * DAY)
     grow_old(world, 31)
     sweep(world.services, is_full=True)
     report = sweep(world.services, is_full=True)

@@ -7,17 +7,17 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weir.dataflow.retention import Keep
+from weir.dataflow.retention import RetentionPolicy
+from weir.dataflow.retention_settings import RetentionSettings
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState, CurrentResult, ReadResult, ReadSet, RegionState, RunState
 from weir.retention.release_rules import QUIET, Pin, RunLife, StoredResult, release_verdicts
-from weir.settings import LifeSettings
 from weir.testing.simulator.dataflows import random_scene
 from weir.topology.regions import Topology
 
 NOW = datetime(2026, 1, 10, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
-CONSUMED = LifeSettings(keep=Keep.from_text("on_consumed"))
+CONSUMED = RetentionSettings(keep=RetentionPolicy.from_text("on_consumed"))
 KEEPS = ("on_consumed", "end_of_run", "1 run", "2 runs", "3 runs", "1 hour", "12 hours", "7 days")
 SEEDS = st.integers(0, 10**6)
 MANY = settings(max_examples=200, deadline=None)
@@ -30,7 +30,7 @@ def random_topology(random):
 
 
 def keeping(keep, **more):
-    return LifeSettings(keep=Keep.from_text(keep), **more)
+    return RetentionSettings(keep=RetentionPolicy.from_text(keep), **more)
 
 
 class Run:

@@ -9,11 +9,11 @@ from sqlalchemy import select
 
 from weir.attempts.coordinator import Coordinator
 from weir.dataflow import Dataflow, Stage, blocking, cached, sink, source
+from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import DiskFull, QuotaExceeded
 from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
 from weir.ledger.leases import take_leases
 from weir.retention.sizes import LATEST, Likely, bytes_at_rest, likely_sizes
-from weir.settings import LifeSettings
 from weir.store.published import published
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.topology.regions import PartitionId
@@ -41,7 +41,7 @@ def life(world):
     """Say what the deployment says of the life of results."""
 
     def say(**settings):
-        services = replace(world.services, life=LifeSettings(**{"least_free": SPARE, **settings}))
+        services = replace(world.services, retention=RetentionSettings(**{"least_free": SPARE, **settings}))
         world.services = world.airflow.services = services
         world.airflow.coordinator = Coordinator(services)
 

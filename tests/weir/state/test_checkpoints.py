@@ -8,6 +8,7 @@ from tests.weir import keeping
 from tests.weir.keeping import run_days
 
 from weir.dataflow import Dataflow, Stage, blocking, broadcast_state, keyed_state, previous, sink, source
+from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import Misconfigured
 from weir.formats.codec import checkpoint_from_json
 from weir.formats.paths import checkpoint_path
@@ -18,7 +19,6 @@ from weir.ledger.checkpoints import checkpoints_of, retained_checkpoints
 from weir.ledger.database.tables import AttemptRow, ResultRow
 from weir.rebuild.rebuild import rebuild
 from weir.retention.sweep import sweep
-from weir.settings import LifeSettings
 from weir.state import checkpoint as checkpoint_steps
 from weir.state.files_in_use import live_state_files
 from weir.store.errors import NotFound
@@ -253,13 +253,13 @@ def test_verifying_reads_the_files_that_epochs_share_and_tells_the_checkpoints_t
 @pytest.mark.parametrize("text", ["0", "-1", "many", "2.5"])
 def test_a_number_that_cannot_be_retained_is_refused(text):
     with pytest.raises(Misconfigured, match="retained_checkpoints"):
-        LifeSettings.from_options({"retained_checkpoints": text})
+        RetentionSettings.from_options({"retained_checkpoints": text})
     with pytest.raises(Misconfigured, match="retained_checkpoints"):
         aircraft(retained_checkpoints=text)
 
 
 def test_the_deployment_says_how_many_are_retained_where_a_dataflow_does_not():
-    deployed = LifeSettings.from_options({"retained_checkpoints": "5"})
+    deployed = RetentionSettings.from_options({"retained_checkpoints": "5"})
     assert deployed.of(aircraft()).retained_checkpoints == 5
     assert deployed.of(aircraft(retained_checkpoints=2)).retained_checkpoints == 2
     assert Dataflow.from_json(aircraft(retained_checkpoints=2).to_json()).retained_checkpoints == 2

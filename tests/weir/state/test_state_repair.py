@@ -171,7 +171,7 @@ def test_scrubbing_finds_a_bit_and_has_it_made_again_before_anybody_reads_it(day
     run_days(days, 1, 2)
     before, published_before = executed(days), digests(days, 1, 2)
     flip(days, 2)
-    services = replace(days.services, life=replace(days.services.life, scrub_share=1.0))
+    services = replace(days.services, retention=replace(days.services.retention, scrub_share=1.0))
     found = scrub_dataflow(services, days.airflow, "ladder")
     assert [(each.stage, each.run[-16:]) for each in found.bad] == [("history", epoch(2))]
     days.airflow.run_until_quiet()

@@ -11,7 +11,7 @@ import pytest
 from weir.errors import Misconfigured, Retryable
 from weir.store.local import LocalFiles
 from weir.store.store import Store
-from weir.store.worker_threads import in_parallel, in_time, is_let_go
+from weir.store.worker_threads import in_parallel, in_time, is_abandoned
 from weir_dev.servers.hung_file import hung_file
 
 
@@ -45,7 +45,7 @@ def test_what_waits_is_let_go_when_the_file_answers_again(impatient, file):
     with hung_file(file):
         with pytest.raises(Retryable):
             impatient.read("a/file")
-        waiting = [each for each in threading.enumerate() if getattr(each, "is_let_go", False)]
+        waiting = [each for each in threading.enumerate() if getattr(each, "is_abandoned", False)]
         assert waiting
     for hand in waiting:
         hand.join(60)
@@ -107,7 +107,7 @@ def test_a_write_that_was_given_up_takes_no_effect_later(tmp_path, file):
         def order():
             hands.append(threading.current_thread())
             may_go_on.wait(60)
-            assert is_let_go()
+            assert is_abandoned()
             action()
 
         return order

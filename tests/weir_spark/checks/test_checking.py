@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from weir.cli.main import app
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, expectations, keyed_state, list_state, sink, source
-from weir.formats.checks import Outcome
+from weir.formats.checks import CheckOutcome
 from weir.formats.codec import checkpoint_from_json, checkpoint_to_json
 from weir.formats.savepoint import SAVEPOINT
 from weir.integrity.asked_checks import ask
@@ -141,7 +141,7 @@ def failed(found):
         each.type
         for check in found.checks
         for each in check.results
-        if check.outcome is Outcome.FAILED and not each.success
+        if check.outcome is CheckOutcome.FAILED and not each.success
     }
 
 
@@ -170,8 +170,8 @@ def test_committed_results_are_checked_when_somebody_asks(world, spark):
     services, _ = world
     found = ask(services, "flow", lambda job: check_all(job, spark, lambda _line: None))
     assert {(each.stage, each.suite, each.outcome) for each in found.checks} == {
-        ("history", "weir", Outcome.PASSED),
-        ("history", "small", Outcome.PASSED),
+        ("history", "weir", CheckOutcome.PASSED),
+        ("history", "small", CheckOutcome.PASSED),
     }
 
 

@@ -47,7 +47,7 @@ os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 from dataclasses import asdict
 from pyspark.sql import SparkSession
 from weir.dataflow.quality import Policy
-from weir.formats.checks import CheckToRun, Why
+from weir.formats.checks import CheckToRun, CheckReason
 from weir.formats.suite import Expectation, Suite
 from weir_spark.checks.gate import Checked, check
 from weir_spark.region.session import configure
@@ -67,7 +67,7 @@ asked = (
     Expectation("expect_column_values_to_be_increasing", {"column": "absent"}),
 )
 before = "great_expectations" in sys.modules
-to_run = CheckToRun(Suite("s", "f", asked), Policy.FAIL, Why.FRESH)
+to_run = CheckToRun(Suite("s", "f", asked), Policy.FAIL, CheckReason.FRESH)
 report = check(rows, to_run, Checked("st", 0, "", 10), lambda _: None)
 persisted = session.sparkContext._jsc.getPersistentRDDs().size()
 told = [(each.success, each.observed, each.rows, each.unexpected, each.examples, each.error) for each in report.results]

@@ -12,7 +12,7 @@ import pytest
 from weir.dataflow import digest
 from weir.dataflow.quality import Policy
 from weir.dataflow.state import keyed_state
-from weir.formats.checks import BUILT_IN, CheckToRun, Outcome, Why
+from weir.formats.checks import BUILT_IN, CheckOutcome, CheckReason, CheckToRun
 from weir.formats.region_job import RestoredToCheck
 from weir.formats.suite import Expectation, Suite
 from weir.testing.fakes.state_chain import StateChain
@@ -139,11 +139,11 @@ def failing(report):
 def test_what_was_restored_whole_passes_every_check(spark, written, state) -> None:
     _, report, numbers = written
     (plain,) = check_restored(spark, numbers, "numbers")
-    (keyed,) = check_restored(spark, state, "seen", Why.DRILL)
+    (keyed,) = check_restored(spark, state, "seen", CheckReason.DRILL)
     assert [failing(plain), failing(keyed)] == [{}, {}]
     assert (plain.rows, plain.digest, plain.layout) == (40, str(report.digest), BY_KEY.id)
-    assert (keyed.run, keyed.attempt, keyed.argument, keyed.why) == ("flow@2", "t2", "seen", Why.DRILL)
-    assert (keyed.rows, keyed.outcome) == (34, Outcome.PASSED)
+    assert (keyed.run, keyed.attempt, keyed.argument, keyed.why) == ("flow@2", "t2", "seen", CheckReason.DRILL)
+    assert (keyed.rows, keyed.outcome) == (34, CheckOutcome.PASSED)
     checks = ["schema_as_recorded", "rows_as_recorded", "rows_never_fewer", "digest_as_recorded"]
     keys = ["keys_in_key_groups", "keys_unique"]
     assert [each.type.removeprefix("weir_") for each in keyed.results] == [*checks, *keys]
@@ -167,7 +167,7 @@ def test_another_value_and_a_missing_row_are_told_by_digest_and_count(spark, wri
     (report,) = check_restored(spark, replace(restored, files=(fewer,)))
     assert failing(report).keys() == {"digest_as_recorded", "rows_as_recorded"}
     assert failing(report)["rows_as_recorded"].observed == 39
-    assert report.outcome is Outcome.FAILED
+    assert report.outcome is CheckOutcome.FAILED
 
 
 def test_a_key_in_a_foreign_key_group_is_named(spark, written, tmp_path) -> None:
@@ -195,7 +195,7 @@ def test_files_of_another_schema_are_not_looked_at_any_further(spark, written, t
     bad = changed(restored.files[0], tmp_path, as_text)
     for files in ((bad,), (restored.files[0], bad)):
         looked = check_restored(
-            spark, replace(restored, files=files, checks=(CheckToRun(FEW, Policy.FAIL, Why.DRILL),))
+            spark, replace(restored, files=files, checks=(CheckToRun(FEW, Policy.FAIL, CheckReason.DRILL),))
         )
         (report,) = looked
         assert failing(report).keys() == {"schema_as_recorded"}
@@ -228,7 +228,7 @@ def test_a_state_with_two_rows_of_a_key_or_fewer_rows_than_before_fails(spark, s
 
 def test_nothing_is_computed_from_a_restored_input_that_fails(spark, store, jobs, written) -> None:
     module, report, restored = written
-    warned = replace(restored, checks=(CheckToRun(FEW, Policy.WARN, Why.RESTORED),))
+    warned = replace(restored, checks=(CheckToRun(FEW, Policy.WARN, CheckReason.RESTORED),))
 
     def run(to_check):
         read = replace(jobs.read("numbers", report), restored=(to_check,))
@@ -237,10 +237,13 @@ def test_nothing_is_computed_from_a_restored_input_that_fails(spark, store, jobs
 
     good = run(warned)
     assert [each.suite for each in good.checks] == [BUILT_IN, "few"]
-    assert [each.outcome for each in good.checks] == [Outcome.PASSED, Outcome.WARNED]
+    assert [each.outcome for each in good.checks] == [CheckOutcome.PASSED, CheckOutcome.WARNED]
     assert good.outputs[0].digest.rows == 20
-    for bad in (replace(restored, rows=41), replace(restored, checks=(CheckToRun(FEW, Policy.FAIL, Why.RESTORED),))):
+    for bad in (
+        replace(restored, rows=41),
+        replace(restored, checks=(CheckToRun(FEW, Policy.FAIL, CheckReason.RESTORED),)),
+    ):
         refused = run(bad)
         assert refused.outputs == ()
-        assert refused.checks[-1].outcome is Outcome.FAILED
+        assert refused.checks[-1].outcome is CheckOutcome.FAILED
     assert len(store.folders("flow/20130101T000000Z/even/plain/0")) == 1

@@ -8,7 +8,7 @@ import pytest
 
 from weir.dataflow.quality import Policy
 from weir.dataflow.state import keyed_state
-from weir.formats.checks import CheckToRun, Outcome, Why
+from weir.formats.checks import CheckOutcome, CheckReason, CheckToRun
 from weir.formats.codec import region_report_from_json, region_report_to_json
 from weir.formats.region_job import InputToRead
 from weir.formats.suite import Expectation, Severity, Suite
@@ -36,7 +36,7 @@ FEW = Expectation("expect_column_values_to_be_between", {"column": "key", "max_v
 
 
 def to_run(*expectations, policy=Policy.FAIL, passed=()):
-    return CheckToRun(Suite("suite", "fingerprint", expectations), policy, Why.FRESH, passed)
+    return CheckToRun(Suite("suite", "fingerprint", expectations), policy, CheckReason.FRESH, passed)
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_what_was_written_is_checked_and_examples_are_given(run, jobs, pipeline)
     assert (few.success, few.unexpected, few.rows, few.blames) == (False, 2, 40, ("numbers",))
     assert sorted(few.examples) == [38, 39]
     assert (late.unexpected, len(late.examples), "2013-02-01" in late.examples) == (10, 10, True)
-    assert (check.outcome, check.violated) == (Outcome.FAILED, (missing, few))
+    assert (check.outcome, check.violated) == (CheckOutcome.FAILED, (missing, few))
     assert "expect_column_values_to_be_between(key): 2 of 40 rows" in said
     assert report.metrics["check numbers"] >= check.seconds
 
@@ -79,8 +79,8 @@ def test_rows_that_have_passed_are_not_checked_again(run, jobs, pipeline) -> Non
 
     first = again("another digest")
     second = again("another digest", first.digest)
-    assert (first.outcome, first.is_same) == (Outcome.FAILED, False)
-    assert (second.outcome, second.results, second.digest) == (Outcome.SAME, (), first.digest)
+    assert (first.outcome, first.is_same) == (CheckOutcome.FAILED, False)
+    assert (second.outcome, second.results, second.digest) == (CheckOutcome.SAME, (), first.digest)
 
 
 def test_a_stage_that_writes_nothing_is_computed_once_and_checked(run, jobs, pipeline) -> None:
@@ -93,7 +93,7 @@ def test_a_stage_that_writes_nothing_is_computed_once_and_checked(run, jobs, pip
         )
     )
     (check,) = report.checks
-    assert (check.stage, check.rows, check.outcome) == ("numbers", 40, Outcome.WARNED)
+    assert (check.stage, check.rows, check.outcome) == ("numbers", 40, CheckOutcome.WARNED)
     assert [each.success for each in check.results] == [True, False]
     assert "compute numbers" in report.metrics
 
@@ -148,10 +148,10 @@ def test_all_of_a_keyed_state_is_checked_not_only_what_has_changed(run, jobs, pi
 
     pipeline_of_more = NUMBERS.replace("range(40)", "range(35, 45)")
     first, check = epoch("20130101T000000Z", "numbers")
-    assert (first.digest.rows, check.rows, check.outcome) == (40, 40, Outcome.PASSED)
+    assert (first.digest.rows, check.rows, check.outcome) == (40, 40, CheckOutcome.PASSED)
     module = pipeline(pipeline_of_more)
     second, check = epoch("20130102T000000Z", "numbers")
-    assert (second.state.changed, check.rows, check.outcome) == (10, 45, Outcome.FAILED)
+    assert (second.state.changed, check.rows, check.outcome) == (10, 45, CheckOutcome.FAILED)
     assert [(each.observed, each.rows) for each in check.results] == [(45, None), (None, 45)]
 
 

@@ -12,9 +12,9 @@ from tests.weir_spark.on_spark import OnSpark
 
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
+from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import DiskFull, StoreFull
 from weir.formats.codec import region_report_from_json
-from weir.settings import LifeSettings
 from weir.store.published import published
 from weir.store.store import Store
 from weir.testing.fakes.airflow import FakeAirflow
@@ -107,7 +107,7 @@ def test_a_disk_without_any_room_is_told_as_such_by_spark_or_by_the_store(server
         run(server.url, job, store)
     if not isinstance(failed.value, DiskFull):
         with pytest.raises(DiskFull):
-            store.require_room()
+            store.require_free_space()
 
 
 GROWING = (
@@ -138,7 +138,9 @@ def test_a_result_that_grows_fills_a_small_disk_up_once_and_takes_the_room_of_th
         keep="90 runs",
     )
     ledger = new_ledger(tmp_path / "ledger.db")
-    services = Services(ledger=ledger, store=store, now=lambda: airflow.time, life=LifeSettings(least_free=2**20))
+    services = Services(
+        ledger=ledger, store=store, now=lambda: airflow.time, retention=RetentionSettings(least_free=2**20)
+    )
     airflow = FakeAirflow(services, OnSpark(server.url, store), flow)
     failed, errors = airflow._failed, []
     airflow._failed = lambda task, error: (errors.append(type(error)), failed(task, error), await_room())

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from weir.errors import Fenced, Retryable
-from weir.store.stop_file import tell_to_stop
+from weir.store.stop_file import request_stop
 from weir_spark.transport.driver import stopped_by_file
 
 
@@ -24,12 +24,12 @@ def watched(store, job):
 def test_a_job_that_runs_is_ended_by_the_file_of_its_attempt(store, job, watched) -> None:
     told, running = watched
     with running:
-        tell_to_stop(store, job.folder)
+        request_stop(store, job.folder)
         assert told.wait(30)
 
 
 def test_a_job_that_was_told_before_it_began_never_begins(store, job, watched) -> None:
-    tell_to_stop(store, job.folder)
+    request_stop(store, job.folder)
     with pytest.raises(Fenced, match=f"attempt {job.attempt} was told to stop"), watched[1]:
         raise AssertionError("it began")
 
@@ -37,13 +37,13 @@ def test_a_job_that_was_told_before_it_began_never_begins(store, job, watched) -
 def test_the_file_of_another_attempt_ends_nothing(store, job, jobs, watched) -> None:
     told, running = watched
     with running:
-        tell_to_stop(store, jobs.region(jobs.stage("numbers", "p:numbers")).folder)
+        request_stop(store, jobs.region(jobs.stage("numbers", "p:numbers")).folder)
         assert not told.wait(0.2)
 
 
 def test_telling_twice_is_telling_once(store, job) -> None:
-    tell_to_stop(store, job.folder)
-    tell_to_stop(store, job.folder)
+    request_stop(store, job.folder)
+    request_stop(store, job.folder)
 
 
 def test_a_store_that_does_not_answer_for_a_while_has_told_nothing(store, job, monkeypatch) -> None:
@@ -60,5 +60,5 @@ def test_a_store_that_does_not_answer_for_a_while_has_told_nothing(store, job, m
         assert asked.acquire(timeout=30)
         assert not told.is_set()
         monkeypatch.setattr(type(store), "size", size)
-        tell_to_stop(store, job.folder)
+        request_stop(store, job.folder)
         assert told.wait(30)

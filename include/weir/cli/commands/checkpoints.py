@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from weir.environment import opened_services
-from weir.units import told_size
+from weir.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -57,8 +57,8 @@ def _table(found: Iterable[CheckpointOverview]) -> Table:
             each.status,
             f"{each.triggered_at:%Y-%m-%d %H:%M:%S}Z",
             "" if each.duration is None else f"{each.duration:.1f}",
-            told_size(each.incremental_bytes),
-            told_size(each.full_bytes),
+            format_size(each.incremental_bytes),
+            format_size(each.full_bytes),
             str(each.files),
             str(each.new_files),
             str(each.shared_files),

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from weir.environment import opened_services
 from weir.errors import Misconfigured, WeirError
-from weir.units import time_from_text, told_size
+from weir.units import format_size, time_from_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -97,11 +97,11 @@ def _sums(report: SweepReport) -> Table:
     table = Table("what", "why", "number", "bytes")
     would = "would be deleted" if report.is_dry else "deleted"
     for kind, count, size in report.deleted_by_kind():
-        table.add_row(would, kind, str(count), told_size(size))
+        table.add_row(would, kind, str(count), format_size(size))
     for reason, count, size in report.to_release_by_reason():
-        table.add_row("would be released", reason, str(count), told_size(size))
+        table.add_row("would be released", reason, str(count), format_size(size))
     for reason, count, size in report.kept_by_reason():
-        table.add_row("kept", reason, str(count), told_size(size))
+        table.add_row("kept", reason, str(count), format_size(size))
     return table
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from weir.environment import opened_services, settings
 from weir.errors import Misconfigured
-from weir.settings import shown_url
+from weir.settings import url_without_password
 
 if TYPE_CHECKING:
     from weir.rebuild.rebuild import Rebuilt, RebuiltRun
@@ -58,7 +58,7 @@ def rebuild(
 def upgrade() -> None:
     """Migrate the ledger's tables to this version of Weir; every command and task does so, too."""
     with opened_services():
-        _print(f"The ledger {shown_url(settings().ledger)} has the newest tables.")
+        _print(f"The ledger {url_without_password(settings().ledger)} has the newest tables.")
 
 
 def runs(dataflow: OptionalDataflow = None) -> None:

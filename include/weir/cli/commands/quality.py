@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 from weir.environment import opened_services
 from weir.errors import Misconfigured
-from weir.formats.checks import ExpectationResult, Outcome
+from weir.formats.checks import CheckOutcome, ExpectationResult
 from weir.formats.codec import expectation_results_from_plain
 from weir.formats.suite import Severity
 
@@ -99,7 +99,7 @@ def docs(
     from weir.ledger.runs import named_run  # noqa: PLC0415  SQLAlchemy is slow to import
 
     with opened_services() as services:
-        runs = None
+        runs: list[str] | None = None
         if run is not None:
             with services.ledger.transaction() as session:
                 runs = [named_run(session, run).id]
@@ -210,7 +210,7 @@ def print_expectations(
             (_named(result), _verdict(result), _found(result))
             for _, _, result in _matching([row], type_, column, is_violated=is_violated)
         ]
-        if row.outcome == Outcome.SAME.value and row.suite in suites and not is_violated:
+        if row.outcome == CheckOutcome.SAME.value and row.suite in suites and not is_violated:
             lines.append(("", "met", "rows with this digest have passed before"))
         for said in lines:
             table.add_row(*(_plain(each) for each in (*_place(row), row.suite, *said, row.why, row.attempt)))
@@ -230,7 +230,7 @@ def print_run(found: Sequence[QualityCheckRow]) -> None:
             f"{row.stage}[{row.subtask}] of {row.attempt}: {row.suite} {row.outcome} ({row.why}, policy {row.policy}; "
             f"{row.rows:,} rows, {row.seconds:.1f} s on {row.checked_at:%Y-%m-%d %H:%M:%S} UTC{by})"
         )
-        if row.outcome == Outcome.SAME.value:
+        if row.outcome == CheckOutcome.SAME.value:
             _print("  not checked again: rows with the same digest have passed")
         for result in expectation_results_from_plain(row.results):
             _print(f"  {_verdict(result):8}  {_named(result)}: {_found(result)}")

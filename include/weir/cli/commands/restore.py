@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from weir.environment import open_store, opened_services
-from weir.units import told_size
+from weir.units import format_size
 
 if TYPE_CHECKING:
     from weir.snapshots.restore import Restored
@@ -68,7 +68,7 @@ def _print_report(done: Restored, *, is_dry: bool, is_fork: bool) -> None:
     if done.is_repinned:
         _print(f"  the run of epoch {done.epoch} is pinned to its dataflow of then: its other results become stale")
     if done.copied_bytes:
-        _print(f"  copied: {told_size(done.copied_bytes)}")
+        _print(f"  copied: {format_size(done.copied_bytes)}")
     if restored:
         _print("  its rows are checked when they are first read, before the next epoch computes anything")
     if done.fenced:

@@ -17,7 +17,7 @@ from rich.table import Table
 from weir.environment import opened_services
 from weir.errors import Misconfigured
 from weir.execution.partition_state import PartitionState
-from weir.units import told_size
+from weir.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -124,7 +124,7 @@ def _cells(stage: StageMemory) -> list[str]:
         str(len(attempts)),
         _states(stage),
         f"{sum(row.rows for row in _rows_once(stage)):,}",
-        told_size(_at_rest(stage)),
+        format_size(_at_rest(stage)),
         _released(stage),
     ]
 
@@ -138,14 +138,14 @@ def _headline(memory: RunMemory) -> str:
     }
     said = [f"{name} {_at(at)}" for name, at in marks.items() if at is not None] or ["not closed"]
     at_rest = sum(_at_rest(stage) for stage in memory.stages)
-    return f"{run.id} ({run.run_id} of {run.dag_id}): {', '.join(said)}; {told_size(at_rest)} at rest"
+    return f"{run.id} ({run.run_id} of {run.dag_id}): {', '.join(said)}; {format_size(at_rest)} at rest"
 
 
 def _stage_line(stage: StageMemory) -> str:
     rows = sum(row.rows for row in _rows_once(stage))
-    compacted = f", {told_size(stage.compacted)} of that compacted" if stage.compacted else ""
+    compacted = f", {format_size(stage.compacted)} of that compacted" if stage.compacted else ""
     states = _states(stage) or "nothing yet"
-    return f"{stage.stage}: {states}; {rows:,} rows, {told_size(_at_rest(stage))} at rest{compacted}"
+    return f"{stage.stage}: {states}; {rows:,} rows, {format_size(_at_rest(stage))} at rest{compacted}"
 
 
 def _rows_once(stage: StageMemory) -> list[Any]:
@@ -189,7 +189,7 @@ def _has_bytes(result: ResultMemory) -> bool:
 
 def _result_lines(result: ResultMemory, kept: Reasons, *, with_story: bool) -> list[str]:
     row = result.row
-    what = f"{row.rows:,} rows, {told_size(row.bytes)}, digest {_short(row.digest)}"
+    what = f"{row.rows:,} rows, {format_size(row.bytes)}, digest {_short(row.digest)}"
     lines = [f"{row.stage}[{row.subtask}] ({row.layout}) of {row.attempt}: {_state(result)}; {what}"]
     lines += [f"  {each}" for each in _details(result, kept)]
     if with_story:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from weir.environment import open_store, opened_services
-from weir.units import told_size
+from weir.units import format_size
 
 if TYPE_CHECKING:
     from weir.snapshots.savepoint import Savepoint
@@ -51,7 +51,7 @@ def create(
         return
     _print(
         f"Savepoint {made.number} of {made.dataflow}, the state at the end of epoch {made.epoch}: "
-        f"{made.files} file(s), {told_size(made.bytes)}, at {made.url}\n"
+        f"{made.files} file(s), {format_size(made.bytes)}, at {made.url}\n"
         f"It is self-contained and can be moved. `weir restore {made.dataflow} {made.number}` restores it."
     )
 
@@ -80,7 +80,7 @@ def list_(
             each.epoch,
             each.status,
             str(each.files),
-            told_size(each.bytes),
+            format_size(each.bytes),
             at,
             each.url,
         )
@@ -102,7 +102,8 @@ def show(dataflow: DataflowName, savepoint: SavepointName, as_json: AsJson = Fal
     known = source.checkpoint
     _print(
         f"Savepoint {known.number} of {known.dataflow} at {source.folder.url}: the state at the end of epoch "
-        f"{known.epoch}, made {known.completed_at}, {known.new_files} file(s), {told_size(known.full_bytes)}, complete"
+        f"{known.epoch}, made {known.completed_at}, {known.new_files} file(s), {format_size(known.full_bytes)}, "
+        "complete"
     )
     for state in known.states:
         rows = sum(part.rows for part in state.partitions)
@@ -118,7 +119,7 @@ def drop(dataflow: DataflowName, savepoint: SavepointName) -> None:
 
     with opened_services() as services:
         gone = drop_savepoint(services, dataflow, savepoint, open_store)
-    _print(f"Savepoint {gone.number} of {gone.dataflow} is deleted: {gone.url}, {told_size(gone.bytes)}")
+    _print(f"Savepoint {gone.number} of {gone.dataflow} is deleted: {gone.url}, {format_size(gone.bytes)}")
 
 
 def _content(source: Source) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from weir.cli.commands.verify_expectations import verify_expectations
 from weir.cli.progress import byte_progress
 from weir.environment import opened_services
 from weir.errors import Misconfigured, WeirError
-from weir.units import told_size
+from weir.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -236,7 +236,7 @@ def print_report(report: VerifyReport, repairs: Sequence[Repair], settled: str, 
         print(json.dumps(report.to_json(repairs)))
         return
     counts = report.counts()
-    said = ", ".join(f"{count} {outcome} ({told_size(size)})" for outcome, (count, size) in sorted(counts.items()))
+    said = ", ".join(f"{count} {outcome} ({format_size(size)})" for outcome, (count, size) in sorted(counts.items()))
     _line(f"{len(report.verified)} result(s) of {len(report.runs)} run(s): {said or 'none is stored'}.")
     if report.bad:
         Console().print(_table(report.bad[:SHOWN]))
@@ -259,7 +259,7 @@ def _table(bad: Iterable[Verified]) -> Table:
     for each in bad:
         name = f"{each.stage}[{each.subtask}]"
         outcome = each.outcome.value
-        table.add_row(each.run, name, each.layout, each.attempt, told_size(each.bytes), outcome, each.detail)
+        table.add_row(each.run, name, each.layout, each.attempt, format_size(each.bytes), outcome, each.detail)
     return table
 
 

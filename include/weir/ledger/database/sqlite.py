@@ -16,7 +16,7 @@ from sqlalchemy import URL, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import NullPool
 
-from weir.errors import DiskFull, Misconfigured, Retryable, WeirError, is_out_of_room
+from weir.errors import DiskFull, Misconfigured, Retryable, WeirError, is_disk_full
 
 LOCK_SECONDS = 60
 """How long to wait for another process's transaction."""
@@ -26,7 +26,7 @@ NETWORK_FILE_SYSTEMS = frozenset(
 )
 """SQLite's locks do not hold there, and its WAL needs shared memory."""
 
-LEAST_ROOM = 64 * 2**10
+LEAST_FREE_SPACE = 64 * 2**10
 """Bytes. With less SQLite cannot even read: each first connection makes a WAL and its index."""
 
 
@@ -74,7 +74,7 @@ def _require_local_folder(database: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        if is_out_of_room(error):
+        if is_disk_full(error):
             raise DiskFull(f"no room for the ledger's folder {folder} ({error.strerror}): make some") from error
         raise Misconfigured(
             f"the ledger's folder {folder} cannot be created ({error.strerror}): create it, or set WEIR_LEDGER "
@@ -108,7 +108,7 @@ def sqlite_error(error: DBAPIError, url: URL, ledger: str) -> WeirError | None:
     said = str(error.orig)
     if isinstance(error, OperationalError):
         free = _free_bytes(url)
-        if "full" in said or ("I/O error" in said and free is not None and free < LEAST_ROOM):
+        if "full" in said or ("I/O error" in said and free is not None and free < LEAST_FREE_SPACE):
             return DiskFull(
                 f"the ledger {ledger} cannot be used: its disk is full ({said}, {free} bytes free). Make room there, "
                 "and the task goes on by itself"

@@ -33,7 +33,11 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
+from sqlalchemy.ext.hybrid import hybrid_property
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from weir.formats.checkpoint import SnapshotKind
+from weir.topology.ids import AttemptId, Digest, Epoch, RunId, is_task_try
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -73,6 +77,10 @@ ADDRESS = Text().with_variant(String(250), "sqlite")
 """Of any length: a Spark master may be a list of hosts. SQLite's texts have no length."""
 
 
+NO_DAG = ""
+"""The DAG of a run that was restored and never computed here."""
+
+
 class Table(DeclarativeBase):
     """The registry of all tables."""
 
@@ -86,7 +94,7 @@ class DataflowRow(Table):
     name: Mapped[str] = mapped_column(String(60), primary_key=True)
     lineage: Mapped[int] = mapped_column(Integer, default=1)
     store_id: Mapped[str] = mapped_column(String(64))
-    first_epoch: Mapped[str | None] = mapped_column(String(32))
+    first_epoch: Mapped[Epoch | None] = mapped_column(String(32))
 
 
 class RunRow(Table):
@@ -98,9 +106,9 @@ class RunRow(Table):
 
     __tablename__ = "run"
     __table_args__ = (UniqueConstraint("dataflow", "epoch"), Index("run_in_airflow", "dag_id", "run_id"))
-    id: Mapped[str] = mapped_column(String(120), primary_key=True)
+    id: Mapped[RunId] = mapped_column(String(120), primary_key=True)
     dataflow: Mapped[str] = mapped_column(ForeignKey("dataflow.name"))
-    epoch: Mapped[str] = mapped_column(String(32))
+    epoch: Mapped[Epoch] = mapped_column(String(32))
     interval_start: Mapped[datetime]
     interval_end: Mapped[datetime]
     dag_id: Mapped[str] = mapped_column(String(250))
@@ -108,25 +116,31 @@ class RunRow(Table):
     task_prefix: Mapped[str] = mapped_column(String(250))
     pinned: Mapped[dict[str, Any] | None]
     parameters: Mapped[dict[str, Any]]
-    predecessor: Mapped[str | None] = mapped_column(String(32))
+    predecessor: Mapped[Epoch | None] = mapped_column(String(32))
     created_at: Mapped[datetime]
     closed_at: Mapped[datetime | None]
     released_at: Mapped[datetime | None]
     deleted_at: Mapped[datetime | None]
     expired_at: Mapped[datetime | None]
 
+    @hybrid_property
+    def has_dag_run(self) -> bool:
+        """Report whether a DagRun computes the run; one that was only restored has none."""
+        return self.dag_id != NO_DAG
+
 
 class AttemptRow(Table):
     """One try of one region, ordered by try number.
 
     `max_tries` grows with each clear of the task instance unless it was running; the run's `clear_number` then does.
-    `heard_at` is when its process has last said that it is at work.
+    `heard_at` is when its process has last said that it is at work. `failure` is the value of a FailureClass,
+    `failure_cause` that of a FailureCause.
     """
 
     __tablename__ = "attempt"
     __table_args__ = (UniqueConstraint("run", "region", "subtask", "try_number"),)
-    id: Mapped[str] = mapped_column(String(40), primary_key=True)
-    run: Mapped[str] = mapped_column(ForeignKey("run.id"))
+    id: Mapped[AttemptId] = mapped_column(String(40), primary_key=True)
+    run: Mapped[RunId] = mapped_column(ForeignKey("run.id"))
     region: Mapped[str] = mapped_column(String(250))
     subtask: Mapped[int]
     task_id: Mapped[str] = mapped_column(String(250))
@@ -145,9 +159,15 @@ class AttemptRow(Table):
     heard_at: Mapped[datetime | None]
     waits: Mapped[int] = mapped_column(Integer, default=0)
     failure: Mapped[str | None] = mapped_column(String(20))
+    failure_cause: Mapped[str | None] = mapped_column(String(20))
     error: Mapped[str | None] = mapped_column(Prose)
     labels: Mapped[dict[str, Any] | None]
     metrics: Mapped[dict[str, Any] | None]
+
+    @hybrid_property
+    def is_of_dag_run(self) -> bool:
+        """Report whether it is a try of the run's present DagRun: not of a deleted one, and not of a restore."""
+        return is_task_try(self.try_number)
 
 
 class ResultRow(Table):
@@ -173,22 +193,22 @@ class ResultRow(Table):
         ),
     )
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    run: Mapped[str] = mapped_column(ForeignKey("run.id"))
+    run: Mapped[RunId] = mapped_column(ForeignKey("run.id"))
     stage: Mapped[str] = mapped_column(String(60))
     subtask: Mapped[int]
     layout: Mapped[str] = mapped_column(String(120))
-    attempt: Mapped[str] = mapped_column(ForeignKey("attempt.id"))
+    attempt: Mapped[AttemptId] = mapped_column(ForeignKey("attempt.id"))
     is_current: Mapped[bool] = mapped_column(Boolean)
     state: Mapped[str] = mapped_column(String(20))
     state_reason: Mapped[str] = mapped_column(Prose, default="")
     state_at: Mapped[datetime]
     folder: Mapped[str] = mapped_column(String(500))
     manifest_sha256: Mapped[str] = mapped_column(String(64))
-    digest: Mapped[str] = mapped_column(String(200))
+    digest: Mapped[Digest] = mapped_column(String(200))
     rows: Mapped[int] = mapped_column(LARGE)
     bytes: Mapped[int] = mapped_column(LARGE)
     made_from: Mapped[str | None] = mapped_column(String(64))
-    differs_from: Mapped[str | None] = mapped_column(String(40))
+    differs_from: Mapped[AttemptId | None] = mapped_column(String(40))
     fault: Mapped[str | None] = mapped_column(String(20))
     deleted_at: Mapped[datetime | None]
     verified_at: Mapped[datetime | None]
@@ -222,9 +242,9 @@ class ConsumptionRow(Table):
 
     __tablename__ = "consumption"
     __table_args__ = (Index("consumers_of", "run", "stage", "layout"),)
-    attempt: Mapped[str] = mapped_column(ForeignKey("attempt.id"), primary_key=True)
+    attempt: Mapped[AttemptId] = mapped_column(ForeignKey("attempt.id"), primary_key=True)
     argument: Mapped[str] = mapped_column(String(200), primary_key=True)
-    run: Mapped[str] = mapped_column(String(120), primary_key=True)
+    run: Mapped[RunId] = mapped_column(String(120), primary_key=True)
     stage: Mapped[str] = mapped_column(String(60), primary_key=True)
     layout: Mapped[str] = mapped_column(String(120), primary_key=True)
     read_set: Mapped[str] = mapped_column(ForeignKey("read_set.id"))
@@ -249,8 +269,8 @@ class FailoverRow(Table):
 
     __tablename__ = "failover"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    run: Mapped[str] = mapped_column(ForeignKey("run.id"))
-    attempt: Mapped[str] = mapped_column(String(40))
+    run: Mapped[RunId] = mapped_column(ForeignKey("run.id"))
+    attempt: Mapped[AttemptId] = mapped_column(String(40))
     region: Mapped[str] = mapped_column(String(250))
     subtask: Mapped[int]
     decided_at: Mapped[datetime]
@@ -271,7 +291,7 @@ class OwedClearRow(Table):
     __table_args__ = (Index("owed_of_region", "run", "region", "subtask"),)
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     dataflow: Mapped[str] = mapped_column(String(60))
-    run: Mapped[str] = mapped_column(ForeignKey("run.id"))
+    run: Mapped[RunId] = mapped_column(ForeignKey("run.id"))
     region: Mapped[str] = mapped_column(String(250))
     subtask: Mapped[int]
     dag_id: Mapped[str] = mapped_column(String(250))
@@ -308,10 +328,10 @@ class PublicationRow(Table):
     __tablename__ = "publication"
     __table_args__ = (UniqueConstraint("run", "sink", "version"),)
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    run: Mapped[str] = mapped_column(ForeignKey("run.id"))
+    run: Mapped[RunId] = mapped_column(ForeignKey("run.id"))
     sink: Mapped[str] = mapped_column(String(60))
     version: Mapped[int]
-    attempt: Mapped[str] = mapped_column(String(40))
+    attempt: Mapped[AttemptId] = mapped_column(String(40))
     digest: Mapped[str] = mapped_column(Text)
     pointer: Mapped[str] = mapped_column(String(500))
     published_at: Mapped[datetime | None]
@@ -343,10 +363,10 @@ class CheckpointRow(Table):
     number: Mapped[int]
     kind: Mapped[str] = mapped_column(String(20))
     status: Mapped[str] = mapped_column(String(20))
-    epoch: Mapped[str] = mapped_column(String(32))
-    run: Mapped[str] = mapped_column(String(120))
+    epoch: Mapped[Epoch] = mapped_column(String(32))
+    run: Mapped[RunId] = mapped_column(String(120))
     lineage: Mapped[int]
-    attempt: Mapped[str] = mapped_column(String(40))
+    attempt: Mapped[AttemptId] = mapped_column(String(40))
     content: Mapped[str] = mapped_column(String(64))
     folder: Mapped[str] = mapped_column(ADDRESS, default="")
     triggered_at: Mapped[datetime]
@@ -359,6 +379,11 @@ class CheckpointRow(Table):
     new_files: Mapped[int]
     shared_files: Mapped[int]
 
+    @property
+    def is_savepoint(self) -> bool:
+        """Report whether it is a savepoint, which lies in a folder of its own."""
+        return SnapshotKind(self.kind).is_savepoint
+
 
 class CompactionRow(Table):
     """What one partition of keyed state consists of once it was compacted: `files` stand for those in its manifest.
@@ -370,11 +395,11 @@ class CompactionRow(Table):
     __table_args__ = (UniqueConstraint("of_attempt", "state", "subtask"), Index("compactions_of_run", "run"))
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     dataflow: Mapped[str] = mapped_column(String(60))
-    run: Mapped[str] = mapped_column(ForeignKey("run.id"))
+    run: Mapped[RunId] = mapped_column(ForeignKey("run.id"))
     state: Mapped[str] = mapped_column(String(60))
     subtask: Mapped[int]
-    of_attempt: Mapped[str] = mapped_column(String(40))
-    attempt: Mapped[str] = mapped_column(String(40))
+    of_attempt: Mapped[AttemptId] = mapped_column(String(40))
+    attempt: Mapped[AttemptId] = mapped_column(String(40))
     files: Mapped[list[Any]]
     read_bytes: Mapped[int] = mapped_column(LARGE)
     written_bytes: Mapped[int] = mapped_column(LARGE)
@@ -392,7 +417,7 @@ class RestoreRow(Table):
     __tablename__ = "restore"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     dataflow: Mapped[str] = mapped_column(ForeignKey("dataflow.name"))
-    epoch: Mapped[str] = mapped_column(String(32))
+    epoch: Mapped[Epoch] = mapped_column(String(32))
     lineage: Mapped[int]
     origin: Mapped[str] = mapped_column(String(60))
     number: Mapped[int]
@@ -421,19 +446,19 @@ class QualityCheckRow(Table):
     )
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     dataflow: Mapped[str] = mapped_column(ForeignKey("dataflow.name"))
-    run: Mapped[str] = mapped_column(String(120))
-    epoch: Mapped[str] = mapped_column(String(32))
+    run: Mapped[RunId] = mapped_column(String(120))
+    epoch: Mapped[Epoch] = mapped_column(String(32))
     stage: Mapped[str] = mapped_column(String(60))
     subtask: Mapped[int]
     layout: Mapped[str] = mapped_column(String(120), default="")
-    attempt: Mapped[str] = mapped_column(String(40))
+    attempt: Mapped[AttemptId] = mapped_column(String(40))
     by_attempt: Mapped[str] = mapped_column(String(40), default="")
     suite: Mapped[str] = mapped_column(String(120))
     fingerprint: Mapped[str] = mapped_column(String(64))
     why: Mapped[str] = mapped_column(String(20))
     policy: Mapped[str] = mapped_column(String(20))
     outcome: Mapped[str] = mapped_column(String(20))
-    digest: Mapped[str] = mapped_column(String(200))
+    digest: Mapped[Digest] = mapped_column(String(200))
     rows: Mapped[int] = mapped_column(LARGE)
     results: Mapped[list[Any]]
     blamed: Mapped[list[Any]]

@@ -17,7 +17,7 @@ from enum import Enum
 from weir.errors import Fault, Loss
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, CurrentResult, RunState
-from weir.formats.restored import is_of_restore
+from weir.topology.ids import is_synthetic
 from weir.topology.regions import PartitionId, RegionId
 
 _SOMEBODY = RegionId("", 0)
@@ -91,7 +91,7 @@ def _has_served(state: RunState, partition: PartitionId, reader: RegionId | None
 
 
 def _names(state: RunState, partition: PartitionId) -> tuple[str, str, int, str]:
-    return partition.run or state.run, partition.stage, partition.subtask, partition.layout
+    return partition.run_id(state.run), partition.stage, partition.subtask, partition.layout
 
 
 def backtrack(
@@ -179,10 +179,10 @@ class _Walk:
         return (self._losses.get(partition) if is_seen else None) or known_loss(self._state, partition, reader)
 
     def _is_kept_no_more(self, partition: PartitionId) -> bool:
-        if partition.run and not self._state.earlier[partition.run].has_tasks:
+        if not partition.is_of_own_run and not self._state.earlier[partition.run].has_tasks:
             return True
         result = self._state.results.get(partition)
-        if result is not None and is_of_restore(result.attempt) and result.fault == Fault.DISTRUSTED.value:
+        if result is not None and is_synthetic(result.attempt) and result.fault == Fault.SUSPECTED.value:
             return True  # a person has put it in the place of what its producer had made
         is_released = result is not None and result.state is PartitionState.RELEASED
         is_state = partition.stage in self._state.topology_of(partition.run).states
@@ -197,7 +197,11 @@ class _Walk:
 
         Where an attempt misses it, or a reader has begun, Airflow believes that it has been a success.
         """
-        if self._occasion is not Occasion.QUESTION or producer.run or self._state.region(producer).newest_try:
+        if (
+            self._occasion is not Occasion.QUESTION
+            or not producer.is_of_own_run
+            or self._state.region(producer).newest_try
+        ):
             return False
         readers = (*self._state.consumers(partition), CLOSE)
         return not any(self._state.region(each).newest_try for each in readers)

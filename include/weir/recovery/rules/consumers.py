@@ -9,12 +9,13 @@ Invariant: each group of consumers is looked at once a decision, so that all-to-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 
 from weir.execution.run_state import CLOSE, RegionState, RunState
 from weir.recovery.rules.plan import SHOWN
 from weir.recovery.rules.staleness import restarts_consumers
+from weir.topology.ids import OWN_RUN, RunRef
 from weir.topology.regions import PartitionId, RegionId
 
 LaterReaders = Mapping[tuple[str, str], tuple[RegionState, ...]]
@@ -46,12 +47,12 @@ class Readers:
         self._later = {key: tuple(each.region for each in found) for key, found in later.items()}
         self._later_states = {each.region: each for found in later.values() for each in found}
         readers: dict[PartitionId, list[RegionId]] = {}
-        for run in ("", *state.earlier):
+        for run in (OWN_RUN, *state.earlier):
             self._enter_previous(run, readers)
         self._next_epoch = {partition: tuple(found) for partition, found in readers.items()}
-        self._closing = {run: (replace(CLOSE, run=run),) for run in ("", *state.earlier)}
+        self._closing = {run: (CLOSE.in_run(run),) for run in (OWN_RUN, *state.earlier)}
 
-    def _enter_previous(self, run: str, readers: dict[PartitionId, list[RegionId]]) -> None:
+    def _enter_previous(self, run: RunRef, readers: dict[PartitionId, list[RegionId]]) -> None:
         before = self._state.predecessor_of(run)
         if before not in self._state.earlier or not self._state.topology_of(run).reads_previous:
             return
@@ -67,7 +68,7 @@ class Readers:
             yield self._next_epoch[partition]
         if partition.stage in self._state.topology_of(partition.run).sinks:
             yield self._closing[partition.run]
-        if not partition.run and (partition.stage, partition.layout) in self._later:
+        if partition.is_of_own_run and (partition.stage, partition.layout) in self._later:
             yield self._later[partition.stage, partition.layout]
 
     def outputs(self, region: RegionId) -> tuple[PartitionId, ...]:
@@ -76,7 +77,7 @@ class Readers:
 
     def is_known(self, region: RegionId) -> bool:
         """Whether what the region reads is known: not that of a later run, nor the closing task of an earlier one."""
-        return not region.run or (region.run in self._state.earlier and region.name != CLOSE.name)
+        return region.is_of_own_run or (region.run in self._state.earlier and region.name != CLOSE.name)
 
     def state_of(self, region: RegionId) -> RegionState:
         """How a region stands, also one of a later run."""

@@ -17,6 +17,7 @@ from weir.recovery.rules.backtrack import Backtracked, Lost, Occasion, backtrack
 from weir.recovery.rules.consumers import Affected, LaterReaders, Readers, affected
 from weir.recovery.rules.plan import SHOWN, Plan, Step, StepKind
 from weir.recovery.rules.staleness import clears_consumers
+from weir.topology.ids import OWN_RUN, run_ref
 from weir.topology.regions import PartitionId, RegionId
 
 SMALLEST_HELD_BACK = 4
@@ -197,7 +198,7 @@ def _regions(state: RunState, found: _Found) -> tuple[RegionId, ...]:
     own = state.region_ids()
     closing = (CLOSE,) if state.region(CLOSE).newest_try else ()
     named = (*found.rerun, *found.back.causes, *found.back.suspended, *found.behind.maybe, *found.possible)
-    others = {each for each in named if each.run}
+    others = {each for each in named if not each.is_of_own_run}
     earlier = sorted(each for each in others if each.run < state.run)
     return (*earlier, *own, *closing, *sorted(others - set(earlier)))
 
@@ -278,7 +279,7 @@ def _held_back(state: RunState, failure: Failure, found: _Found) -> str:
         return "failover is individual: Weir clears nothing by itself"
     lost = sum(loss.fault in _OF_A_PROBE and not _was_released(state, loss) for loss in missed)
     # Of this run and those that have lost something: earlier ones that are whole say nothing of a store.
-    runs = {"", *(region.run for region in found.back.causes if region in found.rerun)}
+    runs = {OWN_RUN, *(region.run for region in found.back.causes if region in found.rerun)}
     regions = sum(len(state.region_ids(each)) for each in runs)
     is_few = lost < SMALLEST_HELD_BACK or lost <= failure.largest * regions
     if is_few or failure.largest >= 1 or state.topology.dataflow.failover is FailoverStrategy.FULL:
@@ -295,5 +296,5 @@ def _was_released(state: RunState, loss: Loss) -> bool:
 
 
 def _result(state: RunState, loss: Loss) -> CurrentResult | None:
-    run = "" if loss.run == state.run else loss.run
+    run = run_ref(loss.run, state.run)
     return state.results.get(PartitionId(loss.stage, loss.subtask, loss.layout, run))

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any
 
 from weir.errors import Misconfigured
+from weir.topology.ids import OWN_RUN, RunRef, run_ref
 from weir.topology.regions import RegionId
 
 VERSION = 2
@@ -140,7 +141,7 @@ class Plan:
 
     def full_restart(self) -> Total:
         """What it would cost to run all again that has begun, what failed included."""
-        begun = [step.cost for step in self.steps if step.after_try and not step.region.run]
+        begun = [step.cost for step in self.steps if step.after_try and step.region.is_of_own_run]
         return total_of([*begun, self.failed_cost] if self.failed else begun)
 
     def does_the_same(self, other: Plan) -> bool:
@@ -186,7 +187,7 @@ class Plan:
             )
         failed, run = found["failed"], found.get("run", "")
         return Plan(
-            failed=None if failed is None else _region(failed, ""),
+            failed=None if failed is None else _region(failed, OWN_RUN),
             cause=found["cause"],
             steps=tuple(_step_from_json(step, run) for step in found["steps"]),
             run=run,
@@ -220,7 +221,7 @@ def _step_to_json(step: Step, run: str) -> dict[str, Any]:
     return {
         "kind": step.kind.value,
         "region": _name(step.region),
-        "run": step.region.run or run,
+        "run": step.region.run_id(run),
         "after_try": step.after_try,
         "reason": step.reason,
         "depends_on": [str(each) for each in step.depends_on],
@@ -233,7 +234,7 @@ def _step_from_json(found: Mapping[str, Any], run: str) -> Step:
     of = found.get("run", run)
     return Step(
         kind=kind,
-        region=_region(found["region"], "" if of == run else of),
+        region=_region(found["region"], run_ref(of, run)),
         after_try=found["after_try"],
         reason=found["reason"],
         depends_on=tuple(_full_region(each) for each in found.get("depends_on", ())),
@@ -247,10 +248,10 @@ def _name(region: RegionId) -> str:
 
 def _full_region(text: str) -> RegionId:
     name, _, run = text.partition(" of ")
-    return _region(name, run)
+    return _region(name, RunRef(run))
 
 
-def _region(text: str, run: str) -> RegionId:
+def _region(text: str, run: RunRef) -> RegionId:
     name, _, rest = text.rpartition("[")
     return RegionId(name, int(rest.rstrip("]")), run)
 

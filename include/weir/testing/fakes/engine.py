@@ -24,7 +24,7 @@ from weir.dataflow.stage import ResolveContext
 from weir.dataflow.state import StateKind
 from weir.dataflow.state_schema import fields_of_ddl, spark_json
 from weir.errors import Internal
-from weir.formats.checks import BUILT_IN, CheckReport, CheckToRun, ExpectationResult, Why
+from weir.formats.checks import BUILT_IN, CheckReason, CheckReport, CheckToRun, ExpectationResult
 from weir.formats.codec import manifest_from_json, stage_copy_from_json, stage_copy_to_json
 from weir.formats.manifest import COPY_NAME, ContentDigest, DataFile, Segment, StageCopy, StateTally
 from weir.formats.region_job import (
@@ -285,12 +285,14 @@ def _results(check: CheckToRun, violated: Collection[str]) -> Iterator[Expectati
 def restored_reports(job: RegionJob, violated: Violated) -> tuple[CheckReport, ...]:
     """What is found in inputs that were restored, and in what is only to be checked."""
     inputs = [(stage, read) for stage in job.stages for read in stage.inputs]
-    asked = [(read.argument, each, Why.RESTORED) for _, read in inputs for each in read.restored]
+    asked = [(read.argument, each, CheckReason.RESTORED) for _, read in inputs for each in read.restored]
     asked += [("", each, job.why) for each in job.to_check]
     return tuple(report for each in asked for report in _of_restored(*each, violated))
 
 
-def _of_restored(argument: str, restored: RestoredToCheck, why: Why, violated: Violated) -> Iterator[CheckReport]:
+def _of_restored(
+    argument: str, restored: RestoredToCheck, why: CheckReason, violated: Violated
+) -> Iterator[CheckReport]:
     """First what is built in, then the suites."""
     stage, subtask, name = restored.stage, restored.subtask, f"restored {restored.stage}"
     found = tuple(

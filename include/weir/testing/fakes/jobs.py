@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weir.formats.codec import stage_copy_from_json
-from weir.formats.manifest import COPY, COPY_NAME
+from weir.formats.manifest import COPY_NAME
+from weir.formats.paths import COPY, attempt_record_folder, result_folder
 from weir.formats.region_job import (
     CopyToRead,
     CopyToWrite,
@@ -18,10 +19,19 @@ from weir.formats.region_job import (
     RegionJob,
     StageToRun,
 )
+from weir.topology.ids import FIRST_TRY, AttemptId, AttemptKind, Epoch, new_attempt_id
 from weir.topology.partitions import PLAIN, Layout
 
 if TYPE_CHECKING:
     from weir.store.store import Store
+
+
+EPOCH = Epoch("20130101T000000Z")
+
+
+def new_task_attempt() -> AttemptId:
+    """Make the id of a first try that no other attempt has."""
+    return new_attempt_id(AttemptKind.TASK, uuid.uuid4().hex[:12], FIRST_TRY)
 
 
 @dataclass(frozen=True)
@@ -32,7 +42,7 @@ class Jobs:
 
     def output(self, stage: str, layout: Layout = PLAIN, *, subtask: int = 0) -> OutputToWrite:
         """A result partition to write."""
-        folder = f"flow/20130101T000000Z/{stage}/{layout.id}/{subtask}/t0001-{uuid.uuid4().hex[:12]}"
+        folder = result_folder("flow", EPOCH, stage, layout.id, subtask, new_task_attempt())
         return OutputToWrite(layout, folder, self.store.spark_url(folder))
 
     def stage(self, name: str, function: str, *outputs: OutputToWrite, **more: object) -> StageToRun:
@@ -42,16 +52,16 @@ class Jobs:
 
     def region(self, *stages: StageToRun, **more: object) -> RegionJob:
         """A job of these stages, of an attempt of its own."""
-        attempt = f"t0001-{uuid.uuid4().hex[:12]}"
+        attempt = new_task_attempt()
         given = {
             "attempt": attempt,
             "dataflow": "flow",
-            "epoch": "20130101T000000Z",
+            "epoch": EPOCH,
             "interval": ("2013-01-01T00:00:00+00:00", "2013-01-02T00:00:00+00:00"),
             "region": "-".join(stage.name for stage in stages)[:60],
             "subtask": 0,
             "store": self.store.url,
-            "report": f"flow/20130101T000000Z/_regions/r/0/{attempt}/report.json",
+            "report": attempt_record_folder("flow", EPOCH, "r", 0, attempt) + "/report.json",
             "parameters": {},
             **more,
         }
@@ -74,7 +84,7 @@ class Jobs:
 
     def copy(self, stage: str, made_from: str = "from this") -> CopyToWrite:
         """Where to copy a stage."""
-        folder = f"flow/20130101T000000Z/{stage}/{COPY}/0/t0001-{uuid.uuid4().hex[:12]}"
+        folder = result_folder("flow", EPOCH, stage, COPY, 0, new_task_attempt())
         return CopyToWrite(folder, self.store.spark_url(folder), made_from)
 
     def resume(self, copy: CopyToWrite) -> CopyToRead:

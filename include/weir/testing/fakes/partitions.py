@@ -17,6 +17,7 @@ from weir.formats.paths import MANIFEST
 from weir.store.probe import PartitionRef
 from weir.store.seal import seal
 from weir.store.store import Store
+from weir.topology.ids import AttemptId, Epoch, RunId
 from weir.topology.partitions import KEY_GROUP_COLUMN, Layout
 
 KEYED = Layout(("key",), 128)
@@ -70,12 +71,12 @@ def write_partition(
 def _manifest(files: tuple[DataFile, ...], *, run: str, stage: str, subtask: int, attempt: str) -> Manifest:
     return Manifest(
         dataflow="flow",
-        epoch="20130101T000000Z",
-        run=run,
+        epoch=Epoch("20130101T000000Z"),
+        run=RunId(run),
         stage=stage,
         subtask=subtask,
         layout=KEYED.id,
-        attempt=attempt,
+        attempt=AttemptId(attempt),
         try_number=1,
         lineage=1,
         keys=KEYED.keys,

@@ -5,13 +5,15 @@ Invariant: each epoch goes on from what the one before has left, by the same pur
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from weir.formats.manifest import StateContent, StateFile, StateTally
+from weir.formats.paths import result_folder
 from weir.formats.region_job import OutputReport, OutputToWrite, StateFileToRead, StateToRead
 from weir.state.file_rules import epoch_seconds, share_of, visible
+from weir.testing.fakes.jobs import new_task_attempt
+from weir.topology.ids import Epoch
 from weir.topology.key_groups import key_group_range
 from weir.topology.partitions import Layout
 from weir.units import time_from_text
@@ -67,7 +69,7 @@ class StateChain:
     def output(self, epoch: str) -> OutputToWrite:
         """A partition to write."""
         layout = Layout(self.state.keys, self.max_parallelism)
-        folder = f"flow/{epoch}/{self.state.name}/{layout.id}/0/t0001-{uuid.uuid4().hex[:12]}"
+        folder = result_folder("flow", epoch, self.state.name, layout.id, 0, new_task_attempt())
         return OutputToWrite(layout, folder, self.store.spark_url(folder))
 
     def go_on(self, epoch: str, reports: dict[KeyGroups, OutputReport]) -> None:
@@ -81,6 +83,6 @@ class StateChain:
 
     def _content(self, epoch: str, mine: KeyGroups, report: OutputReport) -> StateContent:
         assert report.state is not None  # noqa: S101  # the report of a state
-        written = tuple(StateFile(report.folder, file, epoch, mine) for file in report.files)
+        written = tuple(StateFile(report.folder, file, Epoch(epoch), mine) for file in report.files)
         kept = () if report.state.is_whole else self.share(epoch, mine)
         return StateContent((*kept, *written), report.state.tallies, report.state.changed)

@@ -15,7 +15,7 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
-from weir.store.files import Files, Room
+from weir.store.files import Files, FreeSpace
 from weir.store.store import Store
 
 R = TypeVar("R")
@@ -128,8 +128,8 @@ class _FailingFiles:
     def flush(self, path: str) -> None:
         self._on(path).flush(path)
 
-    def room(self) -> Room | None:
-        return self._files.room()
+    def free_space(self) -> FreeSpace | None:
+        return self._files.free_space()
 
     def _on(self, path: str) -> Files:
         self._strike(path)

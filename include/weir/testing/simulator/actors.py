@@ -91,7 +91,7 @@ def go_back(world: World, event: Event) -> None:
 def complete_savepoints(world: World) -> None:
     """A person lists the savepoints, when those are old whose makers were killed."""
     if any(row.is_savepoint and row.status == "pending" for row in world.witness.snapshots.known.values()):
-        world.airflow.wait(world.services.life.orphan_age // timedelta(minutes=1))
+        world.airflow.wait(world.services.retention.orphan_age // timedelta(minutes=1))
         _let(world, lambda: tidy(world.services, world.airflow.flow.name, _elsewhere), NO_FATE)
 
 

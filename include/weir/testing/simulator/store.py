@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Final
 
-from weir.store.files import Room
+from weir.store.files import FreeSpace
 
 URL: Final = "memory://simulated"
 
@@ -126,10 +126,10 @@ class MemoryFiles:
         """Nothing is buffered."""
         self._require(path)
 
-    def room(self) -> Room | None:
+    def free_space(self) -> FreeSpace | None:
         """Nothing is free on a full disk."""
         self._require("")
-        return Room(0, 1, None) if self.condition is Condition.FULL else None
+        return FreeSpace(0, 1, None) if self.condition is Condition.FULL else None
 
     def _require(self, path: str) -> None:
         if self.condition is Condition.AWAY:

@@ -13,8 +13,9 @@ from weir.coordination.airflow import ClearAnswer
 from weir.coordination.read_leases import claimed
 from weir.coordination.services import Services
 from weir.ledger.leases import drop_leases
+from weir.restarts.recovery_settings import RecoverySettings
 from weir.restarts.strategy import ExponentialDelay
-from weir.settings import EXPECTATIONS, RecoverySettings
+from weir.settings import EXPECTATIONS
 from weir.store.store import Store
 from weir.testing.fakes.dag import FakeTask
 from weir.testing.simulator.actors import Chore, bring_back, damage, go_back, housekeeper, make_savepoint

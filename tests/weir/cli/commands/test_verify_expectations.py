@@ -12,7 +12,7 @@ from weir.cli.main import app
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 from weir.dataflow.quality import Policy
 from weir.errors import Misconfigured
-from weir.formats.checks import CheckReport, ExpectationResult, Why
+from weir.formats.checks import CheckReason, CheckReport, ExpectationResult
 from weir.formats.suite import Severity
 from weir.testing.fakes.ledgers import fast_folder
 
@@ -98,7 +98,9 @@ def test_a_report_has_a_line_a_check_with_what_is_violated(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "250")
     wrong = ExpectationResult("weir_rows_as_recorded", {}, Severity.FAIL, success=False, observed=19)
     checks = tuple(
-        CheckReport("history", 0, suite, "", Policy.FAIL, Why.DRILL, "d", 20, found, 0.0, run="ladder@1", attempt="t1")
+        CheckReport(
+            "history", 0, suite, "", Policy.FAIL, CheckReason.DRILL, "d", 20, found, 0.0, run="ladder@1", attempt="t1"
+        )
         for suite, found in (("weir", (wrong,)), ("small", (ExpectationResult("x", {}, Severity.FAIL, success=True),)))
     )
     looked = Looked("checkpoint 3 of ladder: restored to a scratch place", checks, "", is_recorded=False)

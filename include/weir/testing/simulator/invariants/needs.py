@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from weir.dataflow.retention import Keep
+from weir.dataflow.retention import RetentionPolicy
 from weir.execution.run_state import CLOSE
 from weir.formats.manifest import RELEASED_NOTE
 from weir.formats.paths import MANIFEST
@@ -176,7 +176,7 @@ def why_kept(witness: Witness, result: Result) -> str | None:
     """Which policy keeps a current result that nobody needs."""
     if not result.is_current or _is_given_up(witness, result.run):
         return None
-    keep, runs = Keep.from_text(witness.flow.keep or USUAL_KEEP), witness.sight.runs()
+    keep, runs = RetentionPolicy.from_text(witness.flow.keep or USUAL_KEEP), witness.sight.runs()
     if str(keep) == "on_consumed":
         return None
     closed_at = runs[result.run].closed_at
