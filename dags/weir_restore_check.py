@@ -1,9 +1,9 @@
-"""The fire drill: the newest checkpoint of each dataflow with state is restored to a scratch place, and checked.
+"""The restore test: the newest checkpoint of each dataflow with state is restored to a scratch folder, and checked.
 
-A task fails with the report where a checkpoint cannot be restored, or what comes out is not what was checkpointed.
-That reads all state and needs Spark, so the DAG is paused until you have chosen its hour. In a run by hand `dataflow`
-and `checkpoint` (a number, a savepoint's name or its folder) say what is restored, and `spark_conn_id` where it is
-checked, if not where Weir computes.
+A task fails with the report where a checkpoint cannot be restored, or the restored state differs from what was
+checkpointed. That reads all state and needs Spark, so the DAG is paused until you have chosen its hour. In a run that
+you trigger, `dataflow` and `checkpoint` (a number, a savepoint's name or its folder) choose what is restored, and
+`spark_conn_id` chooses another Spark to check it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, task
 
-tell = logging.getLogger(__name__).info
+log = logging.getLogger(__name__).info
 TEXT_OR_NOTHING = ["null", "string"]
 
 with DAG(
@@ -30,18 +30,18 @@ with DAG(
     doc_md=__doc__,
 ) as dag:
 
-    @task(retries=0)
-    def which(params: dict[str, Any]) -> list[str]:
-        """The dataflows that keep checkpoints."""
+    @task(task_id="which", retries=0)
+    def dataflows_with_checkpoints(params: dict[str, Any]) -> list[str]:
+        """Return the dataflows that have checkpoints."""
         from weir_airflow.tasks.restore_check import dataflows_to_check  # noqa: PLC0415  imports the ledger
 
-        return dataflows_to_check(params, tell)
+        return dataflows_to_check(params, log)
 
     @task(retries=1, max_active_tis_per_dagrun=1, map_index_template="{{ dataflow }}")
     def restore(dataflow: str, params: dict[str, Any]) -> dict[str, Any]:
-        """One at a time; a Spark that does not answer is asked once more, a check that fails is not."""
+        """Restore a checkpoint. A Spark that does not answer is tried once more, a check that fails is not."""
         from weir_airflow.tasks.restore_check import check_restore  # noqa: PLC0415  imports the ledger
 
-        return check_restore(dataflow, params, tell)
+        return check_restore(dataflow, params, log)
 
-    restore.expand(dataflow=which())
+    restore.expand(dataflow=dataflows_with_checkpoints())

@@ -1,6 +1,6 @@
-"""Weir's housekeeping: every three minutes what others left undone, every hour what keeps the store in order.
+"""Weir's housekeeping: every three minutes pending clears, releases and pages, every hour the sweep and the scrub.
 
-The tasks of a DAG are independent of each other: where one fails, the others are done, and the run fails.
+The tasks of a DAG are independent of each other: where one fails, the others still run, and the DagRun fails.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow.sdk import DAG, task
 
-tell = logging.getLogger(__name__).info
+log = logging.getLogger(__name__).info
 
 with DAG(
     "weir_upkeep",
@@ -25,28 +25,28 @@ with DAG(
     doc_md=__doc__,
 ) as dag:
 
-    @task(retries=0)
-    def settle_owed_clears() -> dict[str, Any]:
-        """Whatever stays owed is tried again by the next run."""
-        from weir_airflow.tasks.upkeep import settle_owed_clears as settle  # noqa: PLC0415  imports the ledger
+    @task(task_id="settle_owed_clears", retries=0)
+    def deliver_pending_clears() -> dict[str, Any]:
+        """Deliver pending clears; the next run tries those that remain."""
+        from weir_airflow.tasks.upkeep import deliver_pending_clears as deliver  # noqa: PLC0415  imports the ledger
 
-        return settle(tell)
+        return deliver(log)
 
     @task(retries=0)
     def release_results() -> dict[str, Any]:
-        """What could not be deleted is tried again by the next run."""
+        """Release and delete results; the next run tries what could not be deleted."""
         from weir_airflow.tasks.upkeep import release_results as release  # noqa: PLC0415  imports the ledger
 
-        return release(tell)
+        return release(log)
 
     @task(retries=0)
     def make_pages() -> dict[str, Any]:
-        """What could not be made is tried again by the next run."""
+        """Make pages about checks; the next run tries those that could not be made."""
         from weir_airflow.tasks.upkeep import make_pages as make  # noqa: PLC0415  imports the ledger
 
-        return make(tell)
+        return make(log)
 
-    settle_owed_clears()
+    deliver_pending_clears()
     release_results()
     make_pages()
 
@@ -65,17 +65,17 @@ with DAG(
 
     @task(retries=0)
     def sweep_store() -> dict[str, Any]:
-        """What could not be removed is tried again in an hour."""
+        """Remove leftovers from the store; the next run tries what could not be removed."""
         from weir_airflow.tasks.upkeep import sweep_store as sweep  # noqa: PLC0415  imports the ledger
 
-        return sweep(tell)
+        return sweep(log)
 
     @task(retries=0)
     def scrub_results() -> dict[str, Any]:
-        """What could not be read is tried again in an hour."""
+        """Read a share of the stored bytes again; the next run tries what could not be read."""
         from weir_airflow.tasks.upkeep import scrub_results as scrub  # noqa: PLC0415  imports the ledger
 
-        return scrub(tell)
+        return scrub(log)
 
     sweep_store()
     scrub_results()

@@ -9,7 +9,7 @@ ledger, and its digest or an error.
 
 import sys
 
-from weir_spark.results.content import main
+from weir_spark.checks.content import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -235,7 +235,7 @@ def session_of(server):
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
-    from weir_spark.region.session import configure
+    from weir_spark.session import configure
 
     made = []
 
@@ -261,7 +261,7 @@ def shared_session(session_of):
 @pytest.fixture
 def spark(shared_session):
     """The shared session, active as it is while Weir works: a test before may have left another one active."""
-    from weir_spark.region.session import active
+    from weir_spark.session import active
 
     with active(shared_session):
         yield shared_session

@@ -13,7 +13,7 @@ from typing import Final
 MODULES: Final = (
     "weir.attempts.coordinator",
     "weir.store.local",
-    "weir_spark.transport.archive",
+    "weir_spark.transport.bundle",
     "weir_spark.transport.connect",
     "weir_spark.region.context",
 )

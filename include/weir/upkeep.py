@@ -19,12 +19,12 @@ from weir.integrity.scrub import scrub_dataflow
 from weir.ledger.database.tables import DataflowRow
 from weir.ledger.housekeeping import is_due, note_done
 from weir.ledger.leases import drop_expired
-from weir.retention.checkpoints import keep_checkpoints
-from weir.retention.ledger import runs_to_release
+from weir.retention.checkpoints import maintain_checkpoints
 from weir.retention.release import Deleted, delete_released, release
+from weir.retention.release_queries import runs_to_release
 from weir.retention.sweep import sweep
 from weir.retention.sweep_report import SweepReport
-from weir.retention.unknown_folders import tell_unknown_dataflows
+from weir.retention.unknown_folders import report_unknown_dataflows
 from weir.retention.versions import expire_versions
 from weir.units import format_size
 
@@ -85,7 +85,7 @@ def _release(services: Services, dataflow: str, kept: Upkept) -> str:
         expire_versions(services, dataflow)
     checkpoints = ""
     with kept.trying(dataflow):
-        checkpoints = str(keep_checkpoints(services, dataflow, is_thorough=True))
+        checkpoints = str(maintain_checkpoints(services, dataflow, is_thorough=True))
     for run in runs:
         with kept.trying(run):
             release(services, dataflow, [run])
@@ -122,7 +122,7 @@ def sweep_everywhere(services: Services, clearer: Clearer) -> Upkept:
 def _of_nobody(services: Services) -> str:
     """What is beside the folders of dataflows that the ledger knows: told, for nobody deletes it."""
     report = SweepReport(is_full=True)
-    tell_unknown_dataflows(services, report, services.retention.orphan_age)
+    report_unknown_dataflows(services, report, services.retention.orphan_age)
     return (
         "; ".join(f"{each.path}, {format_size(each.bytes)}: {each.reason}" for each in report.unknown) or "all is known"
     )

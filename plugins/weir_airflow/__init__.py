@@ -1,4 +1,4 @@
-"""Where Weir meets Airflow: dataflows become DAGs, attempts become task instances, repairs become clears."""
+"""Weir in Airflow: dataflows become DAGs, attempts become task instances, repairs become clears."""
 
 from weir_airflow.dag import dataflow_dag, dataflow_group
 

@@ -1,7 +1,7 @@
 """Published sinks as Airflow's assets.
 
-Invariant: an asset event follows a publication and nothing else. A task with an asset for an outlet would emit one at
-every success, also where a clear has changed nothing; so the closing task has aliases, and adds to them what is new.
+Invariant: each asset event follows a publication. A task with an asset for an outlet would emit an event at every
+success, also where a clear has changed nothing; so the closing task has aliases, and adds assets with new versions.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def sink_alias(dataflow: str, sink: str) -> AssetAlias:
-    """What `weir_close` adds a sink's asset to. A DAG may be scheduled on it, or on `sink_asset`."""
+    """The alias to which `weir_close` adds a sink's asset. A DAG may be scheduled on it, or on `sink_asset`."""
     return AssetAlias(f"{dataflow}.{sink}")
 
 
 def sink_asset(dataflow: str, sink: str) -> Asset:
-    """The published data set of a sink, for the schedule of DAGs that read it."""
+    """The asset of a sink, for the schedule of DAGs that read its published data."""
     return Asset(name=f"{dataflow}.{sink}", uri=f"weir://{dataflow}/{sink}")
 
 

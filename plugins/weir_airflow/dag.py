@@ -11,13 +11,20 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import DAG, Label, TaskGroup, TriggerRule
 
 from weir.errors import Misconfigured
-from weir.topology.regions import LogicalRegion, Topology, compacted_regions
+from weir.topology.regions import (
+    RETRIES,
+    RETRY_DELAY,
+    LogicalRegion,
+    Topology,
+    compacted_regions,
+    compaction_task,
+)
 from weir_airflow.assets import sink_alias
 from weir_airflow.dags.declaration import CLOSE, Declaration, TaskRecovery
 from weir_airflow.dags.docs import dataflow_doc, exchange_label, pipeline_tooltip, region_doc
 from weir_airflow.dags.schedule import timetable_of
 from weir_airflow.recovery.retry import WeirRetryPolicy
-from weir_airflow.tasks.operators import WeirCloseOperator, WeirRegionOperator
+from weir_airflow.tasks.operators import WeirCloseOperator, WeirCompactOperator, WeirRegionOperator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,18 +35,18 @@ if TYPE_CHECKING:
     from weir.restarts.strategy import RestartStrategy
 
 AIRFLOW_RETRIES: Final = 999
-"""So many that Airflow's own count never decides: the restart strategy does, by the retry policy."""
+"""So many retries that Airflow's own count never decides: the restart strategy does, by the retry policy."""
 
 AIRFLOW_RETRY_DELAY: Final = timedelta(seconds=5)
-"""After a kill that no policy could see. The next begin books it and obeys the restart strategy's own delay."""
+"""The delay after a kill, which no retry policy sees: the next begin books it and applies the restart strategy."""
 
-BEHIND_REGIONS: Final = TriggerRule.NONE_FAILED
-"""The trigger rule of a task behind regions. Airflow's default, all_success, removes a mapped task instance that waits
-for its producers' repair if an upstream task once had more instances; and it skips a consumer of a skipped producer
-without a word, where this one lets it run and name the producer."""
+AFTER_REGIONS: Final = TriggerRule.NONE_FAILED
+"""The trigger rule of a task that reads regions. Airflow's default, all_success, removes a mapped task instance that
+waits for its producers' repair if an upstream task once had more instances; and it skips a consumer of a skipped
+producer silently, where this one lets the consumer run and name the producer."""
 
 _NAMED_BY_SUBTASK: Final = "{{ task.weir_region }}[{{ ti.map_index }}]"
-"""A name that is known before the task runs, so that the grid never shows bare numbers."""
+"""The name of a mapped task instance, known before it runs, so that the grid never shows bare numbers."""
 
 
 def dataflow_dag(
@@ -63,13 +70,13 @@ def dataflow_dag(
 
     A cron string or preset gives every run its data interval, the epoch. `retries` and `retry_delay` keep their
     meaning: that many restarts of a task, that far apart. `restart` is a strategy, or options under Flink's names;
-    without them the deployment's or Weir's default holds. `retry_policy` is asked too, after an application's failure
-    has been booked. `failure_enrichers` are functions, "module:function", that label failures. `spark_conn_id` names
-    the Airflow connection to the Spark that computes the regions: one of the type `spark_connect` leads to a Connect
-    server, one of the type `spark` has each region submitted by spark-submit. Regions that read each other index by
-    index (`blocking(x, pointwise=True)`) are a mapped task group, so that no index waits for another. What the dataflow
-    says of its recovery (`failover`, `consumers`) and of the epoch before (`previous`) shapes no DAG: Weir's
-    coordinator sees to it. Everything else goes to `airflow.sdk.DAG`.
+    without them the deployment's or Weir's default holds. `retry_policy` may override the decision about an
+    application's failure, after it has been booked. `failure_enrichers` are functions, "module:function", that label
+    failures. `spark_conn_id` names the Airflow connection to the Spark that computes the regions: one of the type
+    `spark_connect` leads to a Connect server, one of the type `spark` has each region submitted by spark-submit.
+    Regions that read each other index by index (`blocking(x, pointwise=True)`) are a mapped task group, so that no
+    index waits for another. The dataflow's settings of recovery (`failover`, `consumers`) and of the previous epoch
+    (`previous`) change no DAG: the coordinator applies them. Everything else goes to `airflow.sdk.DAG`.
     Raises Misconfigured.
     """
     arguments = dict(default_args or {})
@@ -112,7 +119,8 @@ def dataflow_group(
 
     `extract >> dataflow_group(flow) >> notify`: what comes after the group starts when the run is closed and its
     sinks are published. The DAG's schedule has to give data intervals. To leave the whole group out, use a
-    ShortCircuitOperator before it: one region alone cannot be skipped. How tasks restart is said as to `dataflow_dag`.
+    ShortCircuitOperator before it: one region alone cannot be skipped. Restarts are
+    declared as in `dataflow_dag`.
     Raises Misconfigured.
     """
     group = TaskGroup(group_id or flow.name, **group_kwargs)
@@ -144,7 +152,7 @@ def _add_tasks(declared: Declaration) -> None:
         task_id=CLOSE,
         doc_md=_CLOSE_DOC,
         outlets=outlets,
-        trigger_rule=BEHIND_REGIONS,
+        trigger_rule=AFTER_REGIONS,
         **_recovery_arguments(),
     )
     for leaf in topology.leaves:
@@ -154,9 +162,26 @@ def _add_tasks(declared: Declaration) -> None:
 
 def _add_compactions(declared: Declaration, tasks: Mapping[str, Any]) -> None:
     for region in compacted_regions(declared.topology):
-        from weir_airflow.tasks.compaction import compaction_of  # noqa: PLC0415  spares dataflows without state its import
+        tasks[region.name] >> _compaction_task(declared, region)
 
-        tasks[region.name] >> compaction_of(declared, region)
+
+def _compaction_task(declared: Declaration, region: LogicalRegion) -> Any:
+    """Build the task that compacts a region's state.
+
+    It is a teardown in Airflow's terms: its failure changes no run's state, and what follows a task group does not
+    wait for it.
+    """
+    arguments = {name: value for name, value in declared.task_arguments(region).items() if name != "execution_timeout"}
+    task = WeirCompactOperator(
+        declared=declared,
+        region=region.name,
+        task_id=compaction_task(region.name),
+        doc_md=_COMPACTION_DOC,
+        retries=RETRIES,
+        retry_delay=RETRY_DELAY,
+        **arguments,
+    )
+    return task.as_teardown()
 
 
 def _region_tasks(declared: Declaration) -> dict[str, Any]:
@@ -179,10 +204,10 @@ def _pipeline_tasks(declared: Declaration, pipeline: Sequence[LogicalRegion]) ->
 
     tasks: dict[str, Any] = {}
 
-    def index_by_index(subtask: int) -> None:  # noqa: ARG001  Airflow maps over it; the map index says as much
+    def index_by_index(subtask: int) -> None:  # noqa: ARG001  Airflow maps over it; the map index is the subtask
         for region in pipeline:
             arguments = _region_arguments(declared, region)
-            # This group takes no part in ids, so what is around it does not either.
+            # This group adds no prefix to ids, so Airflow adds none of the groups around it either.
             arguments |= {"task_id": f"{declared.task_prefix}{region.name}", "task_display_name": region.name}
             tasks[region.name] = WeirRegionOperator(**arguments, map_index_template=_NAMED_BY_SUBTASK)
 
@@ -214,7 +239,7 @@ def _region_arguments(declared: Declaration, region: LogicalRegion) -> dict[str,
         **declared.task_arguments(region),
     }
     if declared.topology.upstream(region.name):
-        arguments["trigger_rule"] = BEHIND_REGIONS
+        arguments["trigger_rule"] = AFTER_REGIONS
     return arguments
 
 
@@ -234,3 +259,8 @@ _CLOSE_DOC: Final = """### Closes the run
 
 Asks Weir's ledger, not Airflow, whether every result of this run is valid and available. If so it publishes the sinks;
 if not, what is missing is computed again and this task runs again afterwards."""
+
+_COMPACTION_DOC: Final = """### Compacts state
+
+Merges small sorted runs of the region's state, so that the next epochs read few files. Nothing waits for it: where it
+fails, or has not ended in time, the next epochs go on from what was committed."""

@@ -1,1 +1,1 @@
-"""Where Weir meets Spark: reads results, runs stages, writes and digests what they return."""
+"""The Spark side of Weir: reads results, runs stages, writes and digests their rows."""

@@ -1,4 +1,4 @@
-"""What sources read. Invariant: later attempts of a run read what its first one resolved, or say that they cannot."""
+"""Marks the files that sources read. Invariant: all attempts of a run read the same content, or fail."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def file_mark(path: str | Path) -> dict[str, Any]:
 
 
 def unchanged(mark: Mapping[str, Any]) -> str:
-    """Return the path of a marked file if it is still what it was when the run resolved it.
+    """Return the path of a marked file if its content is as it was when the run resolved it.
 
     Raises Misconfigured if its content is another, Retryable if it is not there.
     """

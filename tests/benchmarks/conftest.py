@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from weir.store.store import Store
 from weir_dev.servers.spark import TestServer, running_server
-from weir_spark.region.session import active, configure
+from weir_spark.session import active, configure
 
 HERE = Path(__file__).parent
 sys.path += [str(HERE / "overhead"), str(HERE / "flip1"), str(HERE / "state")]

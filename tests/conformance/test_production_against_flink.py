@@ -26,7 +26,7 @@ from weir.flink.restart_set import JobPartition, restart_set, tasks_to_restart
 from weir.recovery.rules.backtrack import Occasion
 from weir.recovery.rules.decision import Failure, NeedsProbe, decide
 from weir.recovery.rules.plan import StepKind
-from weir.retention.release_rules import RunLife, StoredResult, release_verdicts
+from weir.retention.release_rules import RunRetention, StoredResult, release_decisions
 from weir.topology.regions import Topology
 
 SEEDS = st.integers(0, 2**32)
@@ -345,17 +345,17 @@ class Run:
             StoredResult(result=each.result, partition=each.partition, attempt=each.attempt, is_current=True, bytes=1)
             for each in current
         )
-        life = RunLife(
+        life = RunRetention(
             state=self.state,
             stored=stored,
             pins={},
             needed_later={},
             closed_at=None,
             closed_after=None,
-            is_last_word=False,
+            is_close_newest=False,
             last_event=NOW,
         )
-        for verdict in release_verdicts(life, ON_CONSUMED, NOW):
+        for verdict in release_decisions(life, ON_CONSUMED, NOW):
             if verdict.is_released:
                 partition = verdict.stored.partition
                 self.results[partition] = replace(self.results[partition], state=PartitionState.RELEASED)

@@ -12,8 +12,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from weir.dataflow.digest_rule import DigestRule
-from weir_spark.region.session import configure
 from weir_spark.results.digest import VERSION, digest_of
+from weir_spark.session import configure
 
 QUERIES = {
     "several rows of several types": (

@@ -46,7 +46,7 @@ class LocalRun:
     def run(self) -> LocalRun:
         for logical in self.topology.regions:
             for region in logical.ids():
-                report = run(self._job(region), self.spark, self.store, say=lambda _line: None)
+                report = run(self._job(region), self.spark, self.store, log=lambda _line: None)
                 for output in report.outputs:
                     self.reports[PartitionId(output.stage, region.subtask, output.layout.id)] = output
         return self

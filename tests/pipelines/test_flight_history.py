@@ -126,7 +126,7 @@ class OneRegion:
             parameters={},
             spark_conf={"spark.sql.shuffle.partitions": "1"},
         )
-        reports = {each.stage: each for each in run(job, self.spark, self.store, say=lambda _line: None).outputs}
+        reports = {each.stage: each for each in run(job, self.spark, self.store, log=lambda _line: None).outputs}
         for name in reports.keys() & self.kept.keys():
             self.kept[name].went_on(epoch, reports[name])
         return reports

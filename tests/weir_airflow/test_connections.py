@@ -124,7 +124,7 @@ def test_any_type_hands_storage_options_on_as_they_are(conn_type):
             "its extra has endpoint, .* known are .*endpoint_url",
         ),
         ({"conn_type": "aws", "extra": {"role_arn": "arn:x"}}, "role_arn.* To assume a role, give it to the workers"),
-        ({"conn_type": "aws", "host": "http://m"}, "has a host: say `endpoint_url`"),
+        ({"conn_type": "aws", "host": "http://m"}, "has a host: set `endpoint_url`"),
         ({"conn_type": "aws", "login": "id"}, "only one of login .* and password"),
         ({"conn_type": "aws", "extra": "{hush"}, "its extra is not a JSON object"),
         ({"conn_type": "aws", "extra": {"url": 5}}, "`url` in its extra is a int, expected text"),

@@ -65,13 +65,19 @@ def test_upkeep_runs_by_itself_and_no_task_keeps_another_from_running(upkeep, da
 
 
 def test_upkeep_finds_nothing_to_do_in_a_new_ledger(airflow_home, monkeypatch, tmp_path):
-    from weir_airflow.tasks.upkeep import make_pages, release_results, scrub_results, settle_owed_clears, sweep_store
+    from weir_airflow.tasks.upkeep import (
+        deliver_pending_clears,
+        make_pages,
+        release_results,
+        scrub_results,
+        sweep_store,
+    )
 
     monkeypatch.setenv("WEIR_STORE", str(tmp_path / "store"))
     monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
     monkeypatch.setenv("AIRFLOW_CONN_WEIR_API", '{"conn_type": "weir-db"}')
     said = []
-    assert settle_owed_clears(said.append) == {"owed": 0}
+    assert deliver_pending_clears(said.append) == {"owed": 0}
     assert [job(said.append) for job in (release_results, sweep_store, scrub_results)] == [{}, {}, {}]
     assert make_pages(said.append) == {"pages": "every check has its page"}
-    assert said == ["Nothing is owed", "pages: every check has its page"]
+    assert said == ["No clear is pending", "pages: every check has its page"]

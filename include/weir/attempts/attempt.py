@@ -1,6 +1,7 @@
-"""One attempt of a region, as a task makes it (DESIGN 5): the one driver of the plugin, the fakes and the simulator.
+"""The driver of one attempt of a region (DESIGN 5): begin, compute, evaluate, commit, and what follows a commit.
 
-Invariant: only the coordinator decides; this takes its steps in order, and says what follows from an error.
+Invariant: only the coordinator decides. The driver takes the steps in their order, and says what an error of the
+computation means.
 """
 
 from __future__ import annotations
@@ -23,12 +24,11 @@ from weir.attempts.steps import (
 )
 from weir.coordination.values import (
     Adopted,
-    Awaiting,
+    BeginOutcome,
     BeginRequest,
     Begun,
     Committed,
-    Exhausted,
-    Judged,
+    Evaluated,
     NotInRecord,
     TaskKey,
 )
@@ -43,37 +43,31 @@ def run_attempt(
     request: Callable[[], BeginRequest],
     make_pages: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Deliver pending clears, begin, compute, evaluate, commit; answer the summary for Airflow's UI.
+    """Deliver pending clears, begin, compute, evaluate, commit; return the summary for Airflow's UI.
 
-    `request` describes the try. `make_pages` makes the pages about what an attempt, given by its id, has violated.
+    `request` describes the try. `make_pages` gets the attempt's id, and makes the pages about checks that it violates.
     Raises what `TaskPorts.wait` and `fail` raise, and what `weir.errors` says.
     """
     try_to_deliver_clears(task, dataflow)
-    asked = request()
+    described = request()
     engine.prepare()
-    outcome = ready_outcome(task, lambda: _begin(task, engine, asked))
+    outcome = ready_outcome(task, lambda: _begin(task, engine, described))
     match outcome:
         case Begun():
             engine.connect()
-            return _compute(task, engine, asked.key, outcome, make_pages)
+            return _compute(task, engine, described.key, outcome, make_pages)
         case Adopted():
-            task.log("An earlier try has committed this result, and nobody has asked for it anew: adopted")
+            task.log("An earlier try has committed this result, and the task was not cleared since: adopted")
             return dict(outcome.summary)
         case _:
-            return end_without_result(task, asked.key, outcome)
+            return end_without_result(task, described.key, outcome)
 
 
-def _begin(
-    task: TaskPorts, engine: TaskEngine, asked: BeginRequest
-) -> Begun | Adopted | Awaiting | Exhausted | NotInRecord:
-    outcome = task.coordinator.begin(asked, task.airflow)
-    if not isinstance(outcome, NotInRecord):
-        _interrupt_earlier(task, engine, outcome)
-    return outcome
-
-
-def _interrupt_earlier(task: TaskPorts, engine: TaskEngine, outcome: Begun | Adopted | Awaiting | Exhausted) -> None:
-    """Stop the Spark work of earlier attempts, so that it neither competes for memory nor outlives its region."""
+def _begin(task: TaskPorts, engine: TaskEngine, request: BeginRequest) -> BeginOutcome:
+    """Begin, and stop the Spark work of earlier attempts: it would compete for memory and outlive its region."""
+    outcome = task.coordinator.begin(request, task.airflow)
+    if isinstance(outcome, NotInRecord):
+        return outcome
     for work in outcome.interrupt:
         if not work.session_url:
             continue
@@ -81,8 +75,9 @@ def _interrupt_earlier(task: TaskPorts, engine: TaskEngine, outcome: Begun | Ado
         try:
             engine.interrupt(work)
         except Retryable as error:
-            # Gone, and the session with it. Should it live after all, a fenced attempt cannot commit.
+            # Its session has most likely ended with the server. If it has not, the fenced attempt cannot commit.
             task.log(f"That server does not answer: {error}")
+    return outcome
 
 
 def _compute(
@@ -105,7 +100,7 @@ def _compute(
 def inputs_suspected(coordinator: Coordinator, begun: Begun) -> Iterator[None]:
     """Check the inputs where a computation fails, and raise ResultUnavailable if one is lost or damaged.
 
-    One that Spark could not read, and that the store has as recorded, was only away for a moment: InputUnreadable.
+    An input that Spark could not read, but that the store has as recorded, was away only for a moment: InputUnreadable.
     """
     try:
         yield
@@ -124,26 +119,27 @@ def inputs_suspected(coordinator: Coordinator, begun: Begun) -> Iterator[None]:
         raise
 
 
-def _evaluate(task: TaskPorts, begun: Begun, report: RegionReport, make_pages: Callable[[str], None]) -> Judged:
-    """Evaluate what was written; make pages about rows that a person has to look at."""
+def _evaluate(task: TaskPorts, begun: Begun, report: RegionReport, make_pages: Callable[[str], None]) -> Evaluated:
+    """Evaluate the checks of the written results; make pages about a violation that no other try will repair."""
     try:
-        return task.coordinator.judge(begun, report)
+        return task.coordinator.evaluate(begun, report)
     except QualityFailed as failed:
-        if failed.is_final:  # what is tried again is not to wait for a page
+        if failed.is_final:  # a page would delay the next try
             make_pages(begun.attempt.id)
         raise
 
 
-def after_commit(task: TaskPorts, key: TaskKey, begun: Begun, evaluated: Judged, committed: Committed) -> None:
-    """Note warnings, deliver the clears that the commit owes, release results. Whatever fails here undoes no commit."""
+def after_commit(task: TaskPorts, key: TaskKey, begun: Begun, evaluated: Evaluated, committed: Committed) -> None:
+    """Note warnings, deliver the clears that follow from the commit, release results. No failure here undoes it."""
     _note_warnings(task, key, evaluated)
     if committed.owed:
         try_to_deliver_clears(task, begun.run.dataflow.name)
     try_to_release(task, begun.run.dataflow.name, committed.touched)
 
 
-def _note_warnings(task: TaskPorts, key: TaskKey, evaluated: Judged) -> None:
-    for each in evaluated.notes:
-        task.log(f"Committed, with a warning: {each}")
-    if evaluated.notes:
-        try_to_annotate(task, key, f"Weir: committed, with a warning: {'; '.join(evaluated.notes)}")
+def _note_warnings(task: TaskPorts, key: TaskKey, evaluated: Evaluated) -> None:
+    if not evaluated.notes:
+        return
+    for warning in evaluated.notes:
+        task.log(f"Committed, with a warning: {warning}")
+    try_to_annotate(task, key, f"Weir: committed, with a warning: {'; '.join(evaluated.notes)}")

@@ -13,7 +13,7 @@ from weir.attempts.registration import enter
 from weir.coordination.airflow import Clearer
 from weir.coordination.registered import Gathered, Registered, summary_of
 from weir.coordination.services import Services
-from weir.coordination.values import Adopted, Awaiting, BeginRequest, Begun, Exhausted, InputFiles, NotInRecord
+from weir.coordination.values import Adopted, Awaiting, BeginOutcome, BeginRequest, Begun, InputFiles
 from weir.execution.run_state import AttemptState, RunState
 from weir.ledger.attempts import Origin, attempts_of, end
 from weir.ledger.database.tables import AttemptRow
@@ -21,14 +21,12 @@ from weir.ledger.snapshot import committed_attempt, run_state
 from weir.quality.gates import Gates, checks_of_restored, gates_of, has_passed_all, with_gates
 from weir.quality.restored_checks import with_restored_checks
 from weir.recovery.inputs import probe_partitions
-from weir.retention.space import make_room
+from weir.retention.space import reclaim_space
 from weir.state.assigned import check_states, state_shares
 from weir.state.compactions import present_compactions
 
 
-def begin(
-    services: Services, request: BeginRequest, clearer: Clearer
-) -> Begun | Adopted | Awaiting | Exhausted | NotInRecord:
+def begin(services: Services, request: BeginRequest, clearer: Clearer) -> BeginOutcome:
     """Start a try of a region.
 
     Raises Fenced, ResultUnavailable with all losses of one probe, Misconfigured, QualityFailed, Retryable (also
@@ -45,7 +43,7 @@ def begin(
         return gathered
     said = check_states(registered, gathered.state, gathered.manifests)
     gates = gates_of(services, registered, gathered.state, request)
-    notes = make_room(services, registered, request.dataflow, _bytes_to_read(registered, gathered))
+    notes = reclaim_space(services, registered, request.dataflow, _bytes_to_read(registered, gathered))
     return _begun(services, registered, gathered, gates, (*said, *notes))
 
 

@@ -17,7 +17,7 @@ from weir.attempts.registration import enter
 from weir.coordination.airflow import Clearer
 from weir.coordination.registered import Gathered, Registered, require_newest
 from weir.coordination.services import Services
-from weir.coordination.values import Awaiting, BeginRequest, Exhausted, NotInRecord, Published
+from weir.coordination.values import Awaiting, BeginRequest, CloseOutcome, Published
 from weir.errors import Conflict
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState, RunState
@@ -58,9 +58,7 @@ class SinkResult:
     manifests: tuple[Manifest, ...]
 
 
-def close(
-    services: Services, request: BeginRequest, clearer: Clearer
-) -> Published | Awaiting | Exhausted | NotInRecord:
+def close(services: Services, request: BeginRequest, clearer: Clearer) -> CloseOutcome:
     """Complete the run and publish its sinks.
 
     Raises ResultUnavailable for all that is missing, Conflict if a result changed meanwhile, Fenced, or Retryable.

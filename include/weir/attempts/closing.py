@@ -1,6 +1,6 @@
-"""The closing of a run, as its task does it (DESIGN 5).
+"""The driver of the close of a run (DESIGN 5).
 
-Invariant: what is announced is published; whatever fails after the publication does not undo it.
+Invariant: what is announced is published; no failure after the publication undoes it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ def run_close(
 ) -> dict[str, Any]:
     """Deliver pending clears, complete the run, publish its sinks, announce them, release results.
 
-    `announce` is given the version of each sink, None where its content is published already. Answers the summary for
+    `announce` gets the version of each sink, None where its content is published already. Returns the summary for
     Airflow's UI. Raises ResultUnavailable for all that is missing, what `TaskPorts.wait` and `fail` raise, and what
     `weir.errors` says.
     """
     try_to_deliver_clears(task, dataflow)
-    asked = request()
-    outcome = ready_outcome(task, lambda: task.coordinator.close(asked, task.airflow))
+    described = request()
+    outcome = ready_outcome(task, lambda: task.coordinator.close(described, task.airflow))
     if not isinstance(outcome, Published):
-        return end_without_result(task, asked.key, outcome)
+        return end_without_result(task, described.key, outcome)
     for sink, version in outcome.versions.items():
         task.log(f"Sink {sink}: {'unchanged' if version is None else f'version {version} is published'}")
-    announce(asked, outcome.versions)
+    announce(described, outcome.versions)
     try_to_release(task, dataflow)
     return dict(outcome.summary)

@@ -38,7 +38,7 @@ from weir.ledger.leases import drop_leases
 from weir.ledger.reads import record_reads
 from weir.ledger.results import NewResult, damaged_attempts, replace_results
 from weir.ledger.snapshot import run_state
-from weir.quality.ledger import has_checks
+from weir.quality.check_queries import has_checks
 from weir.quality.rules import gate_results
 from weir.recovery.awaiting import clear_item
 from weir.recovery.consequences import note_whether_closed, owe_clears

@@ -1,7 +1,7 @@
-"""The compaction of the state that a region keeps, as its task does it.
+"""The driver of the compaction of a region's state.
 
-Invariant: no run depends on it, and an error is the task's own: Airflow tries a few times, then the next epoch's
-compaction does the work. Neither the coordinator nor a retry policy of Weir's is asked.
+Invariant: no run depends on it, and its errors are the task's own: Airflow retries a few times, then the next epoch's
+compaction does the work. No failure is booked, and Weir's retry policy is not asked.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from typing import Any
 
 from weir.attempts.ports import TaskEngine, TaskPorts
 from weir.attempts.steps import read_report, write_job
-from weir.formats.region_job import RegionReport
-from weir.state.compaction import CompactionRequest, ToCompact
+from weir.formats.region_job import CompactionJob, RegionReport
+from weir.state.compaction import CompactionRequest
 
 
 def run_compaction(task: TaskPorts, engine: TaskEngine, request: CompactionRequest) -> dict[str, Any]:
-    """Plan, merge, enter what was merged; answer the summary for Airflow's UI. Raises as the engine does."""
+    """Plan, merge, record the merged files; return the summary for Airflow's UI. Raises as the engine does."""
     planned = task.coordinator.plan_compaction(request)
     if planned is None:
-        task.log("Nothing is to be merged")
+        task.log("Nothing to merge")
         return {"merged": []}
-    report = _merge(task, engine, planned) if planned.job.merges else None
+    report = None if planned.job is None else _merge(task, engine, planned.job, planned.session_id)
     lines = task.coordinator.enter_compacted(planned, report)
     for line in lines:
         task.log(line)
     return {"merged": lines}
 
 
-def _merge(task: TaskPorts, engine: TaskEngine, planned: ToCompact) -> RegionReport:
+def _merge(task: TaskPorts, engine: TaskEngine, job: CompactionJob, session_id: str) -> RegionReport:
     engine.connect()
     store = task.coordinator.services.store
-    write_job(store, planned.job)
-    engine.run(planned.job, planned.session_id, task.log)
-    return read_report(store, planned.job)
+    write_job(store, job)
+    engine.run(job, session_id, task.log)
+    return read_report(store, job)

@@ -10,17 +10,14 @@ from weir.coordination.airflow import Clearer
 from weir.coordination.services import Services
 from weir.coordination.values import (
     Action,
-    Adopted,
     Attempt,
-    Awaiting,
+    BeginOutcome,
     BeginRequest,
     Begun,
+    CloseOutcome,
     Committed,
-    Exhausted,
+    Evaluated,
     FailureDecision,
-    Judged,
-    NotInRecord,
-    Published,
     Settled,
     TaskKey,
 )
@@ -31,9 +28,9 @@ from weir.ledger.leases import renew_leases
 from weir.ledger.runs import dataflow_of
 from weir.recovery import pending_clears
 from weir.restarts.strategy import RestartStrategy
-from weir.retention.checkpoints import keep_checkpoints
+from weir.retention.checkpoints import maintain_checkpoints
 from weir.retention.release import Deleted, delete_released, release
-from weir.retention.space import make_room_again
+from weir.retention.space import reclaim_space_after_store_full
 from weir.retention.versions import expire_versions
 from weir.state import compaction
 from weir.state.compaction import CompactionRequest, ToCompact
@@ -50,7 +47,7 @@ class Coordinator:
         """The ledger, the store and the clock that it works with."""
         return self._services
 
-    def begin(self, request: BeginRequest, clearer: Clearer) -> Begun | Adopted | Awaiting | Exhausted | NotInRecord:
+    def begin(self, request: BeginRequest, clearer: Clearer) -> BeginOutcome:
         """Start a try of a region. Raises Fenced, ResultUnavailable, Misconfigured, Retryable or Conflict."""
         return begin.begin(self._services, request, clearer)
 
@@ -58,9 +55,9 @@ class Coordinator:
         """Say whether a computation failed because of inputs or room. Raises ResultUnavailable or Retryable."""
         commit.check_inputs(self._services, begun)
 
-    def judge(self, begun: Begun, report: RegionReport) -> Judged:
+    def evaluate(self, begun: Begun, report: RegionReport) -> Evaluated:
         """Say whether the written results may be committed. Raises QualityFailed, ResultUnavailable or as commit."""
-        return evaluation.judge(self._services, begun, report)
+        return evaluation.evaluate(self._services, begun, report)
 
     def commit(self, begun: Begun, report: RegionReport, clearer: Clearer) -> Committed:
         """Make the written results current. Raises Fenced, Conflict, ResultUnavailable, Misconfigured or Retryable."""
@@ -73,7 +70,7 @@ class Coordinator:
             renew_leases(session, attempt.id, now)
             hear_of(session, attempt.id, now)
 
-    def close(self, request: BeginRequest, clearer: Clearer) -> Published | Awaiting | Exhausted | NotInRecord:
+    def close(self, request: BeginRequest, clearer: Clearer) -> CloseOutcome:
         """Complete the run and publish. Raises ResultUnavailable, Conflict, Fenced, Misconfigured or Retryable."""
         return close.close(self._services, request, clearer)
 
@@ -84,13 +81,15 @@ class Coordinator:
         decision = failure.fail(self._services, dataflow, key, try_number, error, strategy)
         if not isinstance(error, StoreFull):
             return decision
-        return replace(decision, reason=f"{decision.reason}; {make_room_again(self._services, dataflow)}")
+        return replace(
+            decision, reason=f"{decision.reason}; {reclaim_space_after_store_full(self._services, dataflow)}"
+        )
 
-    def overrule(
+    def override(
         self, dataflow: str, decision: FailureDecision, action: Action, delay_seconds: float, reason: str
     ) -> FailureDecision:
         """Decide otherwise about a booked failure, where a user's own policy may. Raises Retryable."""
-        return failure.overrule(self._services, dataflow, decision, action, delay_seconds, reason)
+        return failure.override(self._services, dataflow, decision, action, delay_seconds, reason)
 
     def label(self, dataflow: str, attempt: str, labels: Mapping[str, str]) -> dict[str, str]:
         """Add labels to a booked failure; answers all that it has. Raises Retryable."""
@@ -112,7 +111,7 @@ class Coordinator:
         touched = None if runs is None else tuple(runs)
         if touched is None:
             expire_versions(self._services, dataflow)
-        keep_checkpoints(self._services, dataflow)
+        maintain_checkpoints(self._services, dataflow)
         release(self._services, dataflow, touched)
         return delete_released(self._services, dataflow, touched)
 

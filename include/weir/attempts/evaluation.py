@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from weir.attempts.commit import check_inputs, require_unchanged, written_results
 from weir.coordination.registered import require_newest
 from weir.coordination.services import Services
-from weir.coordination.values import Begun, Judged
+from weir.coordination.values import Begun, Evaluated
 from weir.dataflow.quality import Policy
 from weir.errors import Fault, Internal, Loss, QualityFailed, ResultUnavailable
 from weir.formats.checks import BUILT_IN, CheckReason, CheckReport, ExpectationResult
@@ -27,18 +27,18 @@ from weir.formats.suite import Severity
 from weir.ledger.reads import record_reads
 from weir.ledger.results import NewResult, quarantine_results, record_losses
 from weir.ledger.snapshot import run_state
-from weir.quality.ledger import Blamed, blamed_before, has_checks, record_checks
-from weir.quality.restored_checks import distrusted
-from weir.quality.rules import blamed_arguments, names_blamed, policy_of, told, warnings_of
+from weir.quality.check_queries import SuspectedInput, has_checks, previously_suspected, record_checks
+from weir.quality.restored_checks import restored_loss
+from weir.quality.rules import described, policy_of, suspected_arguments, suspected_names, warnings_of
 from weir.topology.ids import is_synthetic
 
-_Blamed = Mapping[int, tuple[Blamed, ...]]
+_Blamed = Mapping[int, tuple[SuspectedInput, ...]]
 """By the number of the report."""
 
 _NOBODY: _Blamed = types.MappingProxyType({})
 
 
-def judge(services: Services, begun: Begun, report: RegionReport) -> Judged:
+def evaluate(services: Services, begun: Begun, report: RegionReport) -> Evaluated:
     """Let the results be committed, or put them in quarantine.
 
     Raises QualityFailed, ResultUnavailable where inputs are distrusted (or were broken when they were read), Conflict
@@ -53,7 +53,7 @@ def judge(services: Services, begun: Begun, report: RegionReport) -> Judged:
         services.ledger.perform(
             begun.run.dataflow.name, lambda session: _enter(session, services, begun, report, (), {}, ())
         )
-    return Judged(report, tuple(told(each, found) for each in report.checks if (found := warnings_of(each))))
+    return Evaluated(report, tuple(described(each, found) for each in report.checks if (found := warnings_of(each))))
 
 
 def _refused(
@@ -93,7 +93,7 @@ def _enter(
         require_unchanged(session, run_state(session, begun.run, begun.topology), begun.reads, begun.attempt.region)
     now = services.now()
     record_checks(session, begun.run, begun.attempt.id, report.checks, now, blamed)
-    violated = "; ".join(told(each, each.violated) for each in report.checks if each.violated)
+    violated = "; ".join(described(each, each.violated) for each in report.checks if each.violated)
     quarantine_results(session, begun.run.id, begun.attempt.id, results, violated, now)
     if results:
         record_reads(session, begun.attempt.id, begun.reads)
@@ -124,21 +124,21 @@ def _blamed(services: Services, begun: Begun, reports: Sequence[CheckReport]) ->
     for number, report in enumerate(reports):
         read = tuple(each for each in _read_of_blamed(begun, report) if not is_synthetic(each.attempt))
         with services.ledger.transaction() as session:
-            before = blamed_before(session, begun.run.id, report.stage) if read else frozenset()
+            before = previously_suspected(session, begun.run.id, report.stage) if read else frozenset()
         found[number] = tuple(each for each in read if not any(each.is_equal_to(other) for other in before))
     return found
 
 
-def _read_of_blamed(begun: Begun, report: CheckReport) -> tuple[Blamed, ...]:
-    arguments = blamed_arguments(begun.run.dataflow, report.stage, names_blamed(report))
-    return tuple(dict.fromkeys(Blamed.of(read) for read in begun.reads if read.argument in arguments))
+def _read_of_blamed(begun: Begun, report: CheckReport) -> tuple[SuspectedInput, ...]:
+    arguments = suspected_arguments(begun.run.dataflow, report.stage, suspected_names(report))
+    return tuple(dict.fromkeys(SuspectedInput.of(read) for read in begun.reads if read.argument in arguments))
 
 
 def _losses(begun: Begun, reports: Sequence[CheckReport], blamed: _Blamed) -> tuple[Loss, ...]:
-    losses: dict[Blamed, Loss] = {}
+    losses: dict[SuspectedInput, Loss] = {}
     for number, report in enumerate(reports):
         for each in blamed.get(number, ()):
-            detail = f"{told(report, report.violated)}. {begun.attempt.id} was made of it, and is in quarantine"
+            detail = f"{described(report, report.violated)}. {begun.attempt.id} was made of it, and is in quarantine"
             names = (each.run, each.stage, each.subtask, each.layout, each.attempt)
             losses.setdefault(each, Loss(*names, Fault.SUSPECTED, detail))
     return tuple(losses.values())
@@ -148,14 +148,14 @@ def _losses_of_restored(services: Services, reports: Sequence[CheckReport]) -> t
     if not reports:
         return ()
     with services.ledger.transaction() as session:
-        return tuple(distrusted(session, each) for each in reports)
+        return tuple(restored_loss(session, each) for each in reports)
 
 
 def _message(begun: Begun, failed: Sequence[CheckReport], policy: Policy | None, written: Sequence[str]) -> str:
     stage, flow = failed[0].stage, begun.run.dataflow.name
     shown = stage if stage in written else written[0]
     kind = "state" if shown in begun.topology.states else "stage"
-    violated = "; ".join(told(each, each.violated) for each in failed)
+    violated = "; ".join(described(each, each.violated) for each in failed)
     said = policy.value if policy else "fail"
     if policy is Policy.BACKTRACK:
         read = [one for each in failed for one in _read_of_blamed(begun, each)]

@@ -1,7 +1,7 @@
-"""What follows a failed try. Invariant: the failure is booked first, and a fenced try changes nothing.
+"""The driver of what follows a failed try: book the failure, ask the user's policy, deliver clears, label, note.
 
-Airflow asks in the task process, after every failure but a kill; what a kill leaves undone the next begin does. Then,
-in this order: a policy of the user's own is asked, pending clears are delivered, labels and a note are left.
+Invariant: the failure is booked before anything else, and a fenced try changes nothing. Airflow asks in the task
+process, after every failure but a kill; after a kill the next begin books it.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ LEDGER_DELAY: Final = 5.0
 
 LONG_OUTAGE_DELAY: Final = 60.0
 LONG_OUTAGE_BELOW: Final = 900
-"""With fewer tries than that left, an outage has lasted for a while: they are made to last for half a day more."""
+"""With fewer tries left, an outage has lasted for a while: the longer delay makes them last for half a day more."""
 
 FENCED_DELAY: Final = 5.0
 
 Consult = Callable[[FailureDecision], tuple[FailureDecision, str]]
-"""Asks a policy of the user's own: answers the decision after it, and what the log is to say of it."""
+"""Asks the user's policy: returns the decision after it, and what to log about it."""
 
 Enrich = Callable[[Mapping[str, str]], Enriched]
-"""Asks the user's functions for more labels, given the built-in ones."""
+"""Asks the user's enrichers for more labels, given the built-in ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def decide_failure(error: BaseException, tries_left: int, book: Callable[[], Fai
 
 
 def book_failure(task: TaskPorts, failed: FailedTry, consult: Consult, enrich: Enrich) -> FailureDecision:
-    """Book the failure, ask the user's policy, deliver clears, leave labels and a note; the reason tells all of it.
+    """Book the failure, ask the user's policy, deliver clears, leave labels and a note; log all of it in the reason.
 
     Raises Retryable, or as the coordinator does, where the failure cannot be booked.
     """
@@ -74,19 +74,19 @@ def book_failure(task: TaskPorts, failed: FailedTry, consult: Consult, enrich: E
 
 
 def _deliver(task: TaskPorts, dataflow: str) -> str:
-    """Deliver the clears that the decision owes. The decision stands without them: any later process tries again."""
+    """Deliver pending clears. The decision holds without that: any later process tries again."""
     lines: list[str] = []
     try:
         deliver_clears(task.coordinator, task.airflow, dataflow, lines.append)
     except WeirError as error:
-        lines.append(f"clears remain owed: {error}")
+        lines.append(f"clears remain pending: {error}")
     return "".join(f"; {line}" for line in lines)
 
 
 def _describe(task: TaskPorts, failed: FailedTry, decision: FailureDecision, reason: str, enrich: Enrich) -> str:
-    """Label the failure and leave a note at the task instance; answer what the log is to say of it.
+    """Label the failure and leave a note at the task instance; return what to log about it.
 
-    All is decided by now: whatever fails here is only logged.
+    The decision is made by now: a failure here is only logged.
     """
     if not decision.attempt:
         return ""
@@ -104,8 +104,8 @@ def _describe(task: TaskPorts, failed: FailedTry, decision: FailureDecision, rea
 
 
 def note_of(decision: FailureDecision, reason: str, labels: Mapping[str, str]) -> str:
-    """Compose the note at the task instance: what becomes of it, the labels of the user's functions, and why."""
-    what = "tried again" if decision.action is Action.RETRY else "not tried again"
+    """Compose the note at the task instance: the decision, the labels of the user's enrichers, and the reason."""
+    decided = "tried again" if decision.action is Action.RETRY else "not tried again"
     own = shown({key: value for key, value in labels.items() if key not in BUILT_IN})
-    head = f"Weir: {labels.get(TYPE, 'failed')}, {what}{f' ({own})' if own else ''}. "
+    head = f"Weir: {labels.get(TYPE, 'failed')}, {decided}{f' ({own})' if own else ''}. "
     return f"{head}{reason}"[:NOTE_LENGTH]

@@ -354,7 +354,7 @@ def _is_complete(services: Services, folder: str) -> bool:
 _FAILED = (AttemptState.RETRYING.value, AttemptState.FAILED.value)
 
 
-def may_be_overruled(decision: FailureDecision) -> bool:
+def may_be_overridden(decision: FailureDecision) -> bool:
     """Whether a policy of the user's own has a say: in an application's failure, unless a limit is reached."""
     return (
         bool(decision.attempt)
@@ -363,14 +363,14 @@ def may_be_overruled(decision: FailureDecision) -> bool:
     )
 
 
-def overrule(
+def override(
     services: Services, dataflow: str, decision: FailureDecision, action: Action, delay_seconds: float, reason: str
 ) -> FailureDecision:
     """Decide otherwise about a booked failure; the decision stays if it is not open to that. Raises Retryable.
 
     What the strategy had refused and is tried again now restarts others, where the dataflow wants that.
     """
-    if not may_be_overruled(decision):
+    if not may_be_overridden(decision):
         return decision
     with services.ledger.transaction(dataflow) as session:
         row = session.get(AttemptRow, decision.attempt)

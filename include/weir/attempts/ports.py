@@ -1,4 +1,4 @@
-"""What a task supplies to the drivers: its coordinator, its engine, Airflow, its way to wait, and its log.
+"""The ports that a task supplies to the drivers: coordinator, engine, Airflow, wait and log.
 
 Invariant: a port does one thing that only Airflow, an engine or a clock can do. The order of steps and what follows
 from an error are the drivers'.
@@ -12,7 +12,7 @@ from typing import NoReturn, Protocol
 from weir.attempts.coordinator import Coordinator
 from weir.coordination.airflow import Clearer
 from weir.coordination.values import Awaiting, SparkWork, TaskKey
-from weir.formats.region_job import RegionJob
+from weir.formats.region_job import SparkJob
 
 Log = Callable[[str], None]
 
@@ -39,7 +39,7 @@ class TaskPorts(Protocol):
         ...
 
     def wait(self, awaiting: Awaiting) -> None:
-        """Wait; return when the task is to look again, or raise what has Airflow reschedule it."""
+        """Wait; return when the task has to begin again, or raise what has Airflow reschedule it."""
         ...
 
     def fail(self, reason: str) -> NoReturn:
@@ -66,7 +66,7 @@ class TaskEngine(Protocol):
         """Connect to the engine; from here on a kill of the task stops what `run` does. Raises Misconfigured."""
         ...
 
-    def run(self, job: RegionJob, session_id: str, log: Log) -> None:
+    def run(self, job: SparkJob, session_id: str, log: Log) -> None:
         """Compute the job; its report is in the store afterwards.
 
         Raises Retryable, InputUnreadable, Misconfigured, Fenced, or the user's error.

@@ -20,7 +20,16 @@ from weir.coordination.airflow import MISSING, Clearer, ClearItem
 from weir.coordination.registered import Registered
 from weir.coordination.run_records import write_record
 from weir.coordination.services import Services, region_folder
-from weir.coordination.values import Attempt, Awaiting, BeginRequest, Exhausted, NotInRecord, SparkWork, TaskKey
+from weir.coordination.values import (
+    Attempt,
+    Awaiting,
+    BeginRequest,
+    Exhausted,
+    NotBegun,
+    NotInRecord,
+    SparkWork,
+    TaskKey,
+)
 from weir.errors import Fenced, Misconfigured
 from weir.execution.failure_class import FailureClass
 from weir.execution.run_state import CLOSE, AttemptState
@@ -37,7 +46,7 @@ class OfAnotherLife(Fenced):
     """The attempts in the ledger are those of a DagRun that had the same id: it was deleted, or the try is its own."""
 
 
-def register(services: Services, request: BeginRequest) -> Registered | Awaiting | Exhausted | NotInRecord:
+def register(services: Services, request: BeginRequest) -> Registered | NotBegun:
     """Enter the attempt.
 
     Exhausted where the try before died silently and the restart strategy allows no other. Raises Fenced if a newer
@@ -164,7 +173,7 @@ def _fence(older: list[AttemptRow], origin: Origin, services: Services, run: Run
             work.append(SparkWork(row.id, row.session_url, row.session_id, folder))
             killed = origin is Origin.RETRY and row is older[-1]
             if killed:
-                lost = f"the process of try {row.try_number} ended without a word (killed, or its machine was lost)"
+                lost = f"the process of try {row.try_number} ended without a result (killed, or its machine was lost)"
                 end(row, AttemptState.RETRYING, services.now(), failure=FailureClass.KILLED, error=lost)
             else:
                 end(row, AttemptState.FENCED, services.now())
@@ -205,9 +214,7 @@ def _obey_strategy(
 REASON = "its DagRun was deleted in Airflow, and another one took its epoch over"
 
 
-def enter(
-    services: Services, request: BeginRequest, clearer: Clearer
-) -> Registered | Awaiting | Exhausted | NotInRecord:
+def enter(services: Services, request: BeginRequest, clearer: Clearer) -> Registered | NotBegun:
     """Register an attempt, in the place of a DagRun that is no more if there was one.
 
     Raises Fenced if a newer try is registered and Misconfigured if another DagRun that exists owns the epoch.

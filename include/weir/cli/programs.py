@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from weir.formats.content_check import ContentAnswer, ResultToCheck
-    from weir.formats.region_job import RegionJob
+    from weir.formats.region_job import CheckJob
     from weir.formats.state_query import StateQuery
 
 
@@ -39,7 +39,7 @@ def recomputed(
     `remote` is a Spark Connect server; the default is that of the environment, else local Spark in the
     program. Raises EngineLost if the program fails.
     """
-    for line in lines_of("weir_spark.results.content", request_to_json(asked), remote, environ):
+    for line in lines_of("weir_spark.checks.content", request_to_json(asked), remote, environ):
         answer = answer_from_json(line)
         if answer is not None:
             yield answer
@@ -95,7 +95,7 @@ def _end(log: Path) -> str:
 
 
 def checked(
-    job: RegionJob, remote: str | None, environ: Mapping[str, str], watch: Callable[[int], None] = lambda _done: None
+    job: CheckJob, remote: str | None, environ: Mapping[str, str], watch: Callable[[int], None] = lambda _done: None
 ) -> RegionReport:
     """Check the rows that a job names; `watch` receives the number of checked partitions.
 

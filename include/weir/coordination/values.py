@@ -140,7 +140,7 @@ class Adopted:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Evaluated:
     """What was written may be committed: the report with all checks, and what they have found that only warns."""
 
     report: RegionReport
@@ -189,6 +189,16 @@ class NotInRecord:
     """The run is pinned to a dataflow without this task instance: it ends, successful, and says so."""
 
     note: str
+
+
+NotBegun = Awaiting | Exhausted | NotInRecord
+"""The answers where a try does not go on: it waits, its restarts are exhausted, or its run does not have it."""
+
+BeginOutcome = Begun | Adopted | NotBegun
+"""The answers of the begin of a try."""
+
+CloseOutcome = Published | NotBegun
+"""The answers of the close of a run."""
 
 
 class Action(Enum):

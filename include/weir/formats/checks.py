@@ -24,8 +24,8 @@ class CheckReason(Enum):
     ADOPTED = "adopted"
     """A later try adopted the result that an earlier try had committed."""
     BACKFILL = "backfill"
-    DRILL = "drill"
-    """A restore test restored a checkpoint or savepoint into a scratch folder."""
+    RESTORE_TEST = "drill"
+    """A checkpoint or savepoint was restored to a scratch place, to see whether it can be."""
     ASKED = "asked"
     """A person requested the check of a committed result."""
     REBUILT = "rebuilt"
@@ -45,7 +45,7 @@ class CheckOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckToRun:
-    """A suite that checks the rows of a stage after they are written; digests in `passed` have passed before."""
+    """A suite that checks the rows of a stage after they are written; `passed` are digests that have passed before."""
 
     suite: Suite
     policy: Policy

@@ -16,10 +16,10 @@ from typing import Any, NewType, TypeVar, Union, cast, get_args, get_origin, get
 
 from weir.errors import Misconfigured
 from weir.formats.checkpoint import Checkpoint
-from weir.formats.checks import ExpectationResult
+from weir.formats.checks import CheckReason, ExpectationResult
 from weir.formats.manifest import Manifest, StageCopy, StateFile
 from weir.formats.region_failure import RegionFailure
-from weir.formats.region_job import RegionJob, RegionReport
+from weir.formats.region_job import CheckJob, CompactionJob, RegionJob, RegionReport, SparkJob
 from weir.formats.run_record import RunRecord
 
 VERSIONS: Mapping[str, int] = types.MappingProxyType(
@@ -36,6 +36,19 @@ VERSIONS: Mapping[str, int] = types.MappingProxyType(
 """The version of each kind of document that is written; it and all earlier versions are read."""
 
 _CHECKSUM = "sha256"
+_FIELDS_OF_ONE_KIND: Mapping[str, Any] = types.MappingProxyType(
+    {
+        "stages": [],
+        "parameters": {},
+        "modules": [],
+        "notes": [],
+        "merges": [],
+        "to_check": [],
+        "why": CheckReason.FRESH.value,
+    }
+)
+"""The fields of a job's document that only one kind of job has, as the other kinds write them."""
+
 T = TypeVar("T")
 
 
@@ -62,14 +75,23 @@ def stage_copy_from_json(data: bytes) -> StageCopy:
     return _unsealed("stage copy", StageCopy, data, "the description of a copy")
 
 
-def region_job_to_json(job: RegionJob) -> bytes:
-    """Encode a region's job as canonical JSON."""
-    return _encode("region job", job)
+def region_job_to_json(job: SparkJob) -> bytes:
+    """Encode a Spark job of any kind as canonical JSON: all kinds have the same fields, those of other kinds empty."""
+    return _encode("region job", {**_FIELDS_OF_ONE_KIND, **_plain(job)})
 
 
-def region_job_from_json(data: bytes) -> RegionJob:
-    """Decode a region's job. Raises Misconfigured on an unknown version or another kind of document."""
-    return _decode("region job", RegionJob, data)
+def region_job_from_json(data: bytes) -> SparkJob:
+    """Decode a Spark job as the kind that it is.
+
+    Raises Misconfigured on an unknown version, another kind of document, or a job of two kinds.
+    """
+    body = _body("region job", data)
+    kind = _kind_of_job(body)
+    own = {each.name for each in fields(kind)}
+    for name, empty in _FIELDS_OF_ONE_KIND.items():
+        if name not in own and body.pop(name, empty) != empty:
+            raise Misconfigured(f"region job: a {kind.__name__} with {name}: use the Weir that wrote it")
+    return cast("SparkJob", _value(kind, body, "region job"))
 
 
 def region_report_to_json(report: RegionReport) -> bytes:
@@ -135,6 +157,13 @@ def expectation_results_from_plain(value: Any) -> tuple[ExpectationResult, ...]:
     return cast("tuple[ExpectationResult, ...]", _value(tuple[ExpectationResult, ...], value, "expectation results"))
 
 
+def _kind_of_job(body: Mapping[str, Any]) -> type[SparkJob]:
+    """Return the kind of a job, which its document does not name: it follows from the field that is not empty."""
+    if body.get("merges"):
+        return CompactionJob
+    return CheckJob if body.get("to_check") else RegionJob
+
+
 def _sealed(kind: str, value: object) -> bytes:
     """Encode a document with its own SHA-256, since the ledger does not have it."""
     return _encode(kind, value, {_CHECKSUM: _checksum(_encode(kind, value))})
@@ -184,6 +213,11 @@ def _plain(value: Any) -> Any:
 
 
 def _decode(kind: str, target: type[T], data: bytes, *besides: str) -> T:
+    return cast(T, _value(target, _body(kind, data, *besides), kind))
+
+
+def _body(kind: str, data: bytes, *besides: str) -> dict[str, Any]:
+    """Return the fields of a document, without its kind, its version and those named besides."""
     try:
         document = json.loads(data)
     except ValueError as error:
@@ -191,8 +225,7 @@ def _decode(kind: str, target: type[T], data: bytes, *besides: str) -> T:
     if not isinstance(document, dict) or document.get("weir") != kind:
         raise Misconfigured(f"expected a {kind} of Weir, found another document")
     _check_version(kind, document.get("version"))
-    body = {key: value for key, value in document.items() if key not in ("weir", "version", *besides)}
-    return cast(T, _value(target, body, kind))
+    return {key: value for key, value in document.items() if key not in ("weir", "version", *besides)}
 
 
 def _check_version(kind: str, version: object) -> None:

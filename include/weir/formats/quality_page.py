@@ -62,8 +62,8 @@ def request_from_json(text: str) -> tuple[CheckToDocument, ...]:
     document = json.loads(text)
     if document.get("version") != VERSION:
         raise Misconfigured(
-            f"the request has version {document.get('version')}, this program reads {VERSION}: "
-            "use the program of the same Weir"
+            f"the request has version {document.get('version')}, expected {VERSION}: use the program of the same Weir "
+            "version"
         )
     return tuple(_from_json(each) for each in document["checks"])
 

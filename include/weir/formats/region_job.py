@@ -1,6 +1,6 @@
-"""What the operator asks of a Spark job, and what the job reports. Invariant: both travel as versioned JSON files.
+"""A Spark job and its report. Invariant: both are versioned JSON files, the only thing that task and Spark share.
 
-The job knows nothing of the ledger, the operator nothing of DataFrames; this is all that they share.
+There are three kinds of job: a region's computation, a compaction of its state, and a check of stored results.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ JOB_NAME: Final = "job.json"
 FAILURE_NAME: Final = "failure.json"
 
 STOP_NAME: Final = "stop"
-"""Where this file is in an attempt's folder, the attempt's job must not run: it ends at once if it does."""
+"""A file in an attempt's folder that stops the attempt's job: a driver that finds it ends at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class StateToRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredToCheck:
-    """An input partition that was restored, and that nobody has looked at since: what it must be, whole.
+    """A stored partition to check, for example a restored input that was not checked since: its record.
 
     `files` are those of a plain result, `state` the whole partition of a keyed state. `digest`, `rows` and
     `spark_schema` are the recorded ones; `key_groups` is the inclusive range of those that may be in it (None: any).
@@ -127,7 +127,7 @@ class OutputToWrite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeToWrite:
-    """Files of a keyed state that become one run of it: those of `state`, each cut to its key groups.
+    """Files of a keyed state to merge into one sorted run: those of `state`, each cut to its key groups.
 
     Where `is_bottom` there are no older ones: deleted and expired rows are left out. `parts` is how many files to
     write, apart by key group. `folder` is relative to the store; `spark_folder` is the same in Spark's spelling.
@@ -144,7 +144,7 @@ class MergeToWrite:
 
 @dataclass(frozen=True, slots=True)
 class CopyToWrite:
-    """Where a stage's rows are copied to, and the fingerprint of what they are made from.
+    """The copy of a stage's rows to write, and the fingerprint of their sources.
 
     `folder` is relative to the store; `spark_folder` is the same in Spark's spelling. Neither exists yet.
     """
@@ -177,9 +177,9 @@ class StageToRun:
     """One stage of the region, in topological order.
 
     `pipelined` maps an argument to the stage of the same region that feeds it, also over a cached exchange. `function`
-    is empty for a sink: its rows are those of its one pipelined input. `digest` says what of the rows counts. Where
-    `copy` is given, the stage's rows are written there, and read from there by all that follows, unless `resume` has
-    them already; where `is_persisted`, Spark keeps them until the attempt ends.
+    is empty for a sink: its rows are those of its one pipelined input. `digest` is the rule of its rows'
+    digest. Where `copy` is given, the stage's rows are written there, and read from there by later stages, unless
+    `resume` has them already; where `is_persisted`, Spark keeps them until the attempt ends.
     """
 
     name: str
@@ -193,7 +193,7 @@ class StageToRun:
     slice: Any = None
     digest: DigestRule = PLAIN_RULE
     keeps_state_of: str = ""
-    """Of a state: the stage whose handle of this name has its content."""
+    """Only of a state: the stage whose handle of this name has its content."""
     copy: CopyToWrite | None = None
     resume: CopyToRead | None = None
     is_persisted: bool = False
@@ -201,10 +201,10 @@ class StageToRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegionJob:
-    """Everything that one attempt needs; `interval` is in UTC, ISO 8601, end exclusive.
+class SparkJob:
+    """Identify the attempt that a Spark job belongs to, and where the job works: the fields of all kinds of job.
 
-    `notes` are for the job's log: what was found while the job was described.
+    `interval` is in UTC, ISO 8601, end exclusive. `store` is a URL, `report` a path relative to it.
     """
 
     attempt: AttemptId
@@ -215,22 +215,43 @@ class RegionJob:
     subtask: int
     store: str
     report: str
-    stages: tuple[StageToRun, ...]
-    parameters: dict[str, Any]
     spark_conf: dict[str, str] = field(default_factory=dict)
-    modules: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    merges: tuple[MergeToWrite, ...] = ()
-    """Of a compaction, which has no stages: its report has an output for each of them, in this order."""
-    to_check: tuple[RestoredToCheck, ...] = ()
-    """Of a drill, or where somebody asks, which has no stages either: its report has what was found of each of them."""
-    why: CheckReason = CheckReason.FRESH
-    """Why these are looked at."""
 
     @property
     def folder(self) -> str:
-        """The attempt's own folder, relative to the store: job, report, and what is said to a job on the way."""
+        """The attempt's own folder, relative to the store: job, report, and the file that stops a running job."""
         return self.report.rpartition("/")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionJob(SparkJob):
+    """Compute the stages of a region.
+
+    `notes` are for the job's log: what was found while the job was described.
+    """
+
+    stages: tuple[StageToRun, ...]
+    parameters: dict[str, Any]
+    modules: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionJob(SparkJob):
+    """Merge sorted runs of the keyed state that a region keeps. The report has an output for each merge, in order."""
+
+    merges: tuple[MergeToWrite, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckJob(SparkJob):
+    """Check the rows of stored results. The report has the checks of each partition, and no outputs.
+
+    `why` is the reason: a restore test, or a command of a user.
+    """
+
+    to_check: tuple[RestoredToCheck, ...]
+    why: CheckReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +269,7 @@ class OutputReport:
 
 @dataclass(frozen=True, slots=True)
 class StateReport:
-    """What a partition of keyed state has become.
+    """The content of a partition of keyed state after the epoch.
 
     `tallies` are those of its live rows, by their last update, and make its digest. `changed` rows were written. With
     `is_whole` the written files are all of it: nothing of the epoch before is used any more. `rows_before` are those of
@@ -263,7 +284,7 @@ class StateReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionReport:
-    """The job's answer: outputs, a fingerprint of the code that ran, the session's settings, and seconds a step.
+    """The result of a job: outputs, a fingerprint of the code that ran, the session's settings, and seconds a step.
 
     `resumed` names the stages that were read from copies of earlier attempts instead of being computed. Where a check
     of a restored input has failed there are no outputs.

@@ -1,1 +1,1 @@
-"""Stored bytes and rows, read again: verification, scrubbing, repair, restore tests."""
+"""Integrity of stored bytes and rows: verification, scrubbing, repair, restore tests."""

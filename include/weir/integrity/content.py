@@ -1,7 +1,7 @@
-"""Whether the rows of results are what was committed, whatever is wrong with the bytes: their digests, computed again.
+"""Compare the rows of stored results with the digests that were committed.
 
-Invariant: what is put into quarantine was there, and under lease, while its digest was computed. Whatever was made from
-it is not valid from that transaction on.
+Invariant: a result is quarantined only if it was present, and under lease, while its digest was computed. Results that
+were computed from it are not valid from that transaction on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from weir.formats.codec import manifest_from_json
 from weir.formats.content_check import ContentAnswer, ResultToCheck
 from weir.formats.manifest import Manifest
 from weir.formats.paths import MANIFEST
-from weir.integrity.verify import Outcome, Verified
+from weir.integrity.verify import VerifiedResult, VerifyOutcome
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.ledger.results import move
 from weir.ledger.runs import Run, dataflow_of, run_by_id
@@ -27,12 +27,12 @@ from weir.state.checkpoint_content import keyed_states
 from weir.store.worker_threads import in_parallel
 
 
-def contents_to_check(services: Services, found: Sequence[Verified]) -> tuple[ResultToCheck, ...]:
-    """What is to be asked about results whose bytes are right, by their numbers in the ledger. Raises Retryable.
+def contents_to_check(services: Services, found: Sequence[VerifiedResult]) -> tuple[ResultToCheck, ...]:
+    """Return the digests to compute for results whose bytes are intact, by number in the ledger. Raises Retryable.
 
-    Not about those of a form of their run that it has no more: by what rule they were digested nobody knows.
+    Results of stages that the run's dataflow no longer declares are left out: their digest rule is not known.
     """
-    whole = [each for each in found if each.outcome in (Outcome.WHOLE, Outcome.BACK)]
+    whole = [each for each in found if each.outcome in (VerifyOutcome.WHOLE, VerifyOutcome.BACK)]
     with services.ledger.transaction() as session:
         pinned = {run: session.get_one(RunRow, run).pinned for run in {each.run for each in whole}}
         runs = {run: run_by_id(session, run) for run, pin in pinned.items() if pin is not None}
@@ -42,11 +42,14 @@ def contents_to_check(services: Services, found: Sequence[Verified]) -> tuple[Re
         known,
         services.store.workers,
     )
-    asked = (_asked(services, runs[each.run], each, manifest) for each, manifest in zip(known, manifests, strict=True))
-    return tuple(each for each in asked if each is not None)
+    to_check = (
+        _result_to_check(services, runs[each.run], each, manifest)
+        for each, manifest in zip(known, manifests, strict=True)
+    )
+    return tuple(each for each in to_check if each is not None)
 
 
-def _asked(services: Services, run: Run, each: Verified, manifest: Manifest) -> ResultToCheck | None:
+def _result_to_check(services: Services, run: Run, each: VerifiedResult, manifest: Manifest) -> ResultToCheck | None:
     name, store = f"{each.stage}[{each.subtask}] of {each.run}", services.store
     if manifest.state is not None:
         state, _ = keyed_states(run.topology).get(each.stage, (None, ""))
@@ -77,37 +80,42 @@ def _asked(services: Services, run: Run, each: Verified, manifest: Manifest) -> 
 
 
 def with_contents(
-    services: Services, found: Sequence[Verified], asked: Iterable[ResultToCheck], answers: Iterable[ContentAnswer]
-) -> tuple[Verified, ...]:
-    """Put into quarantine what has another digest than was committed; answers `found` with what is known by now."""
+    services: Services,
+    found: Sequence[VerifiedResult],
+    asked: Iterable[ResultToCheck],
+    answers: Iterable[ContentAnswer],
+) -> tuple[VerifiedResult, ...]:
+    """Quarantine the results whose digest differs from the committed one; return `found` with updated outcomes."""
     expected = {each.number: each.expected for each in asked}
-    said = {each.number: each for each in answers}
-    by_dataflow: dict[str, list[Verified]] = {}
+    answered = {each.number: each for each in answers}
+    by_dataflow: dict[str, list[VerifiedResult]] = {}
     for each in found:
         by_dataflow.setdefault(dataflow_of(each.run), []).append(each)
-    judged = []
+    verified = []
     for dataflow, results in by_dataflow.items():
         with services.ledger.transaction(dataflow) as session:
             for each in results:
-                answer = said.get(each.result)
+                answer = answered.get(each.result)
                 wanted = expected.get(each.result, "")
-                judged.append(each if answer is None else _judged(session, services, each, wanted, answer))
-    return tuple(judged)
+                verified.append(each if answer is None else _compared(session, services, each, wanted, answer))
+    return tuple(verified)
 
 
-def _judged(session: Session, services: Services, verified: Verified, expected: str, answer: ContentAnswer) -> Verified:
+def _compared(
+    session: Session, services: Services, verified: VerifiedResult, expected: str, answer: ContentAnswer
+) -> VerifiedResult:
     if answer.digest is None:
-        return replace(verified, outcome=Outcome.UNREADABLE, detail=answer.error)
+        return replace(verified, outcome=VerifyOutcome.UNREADABLE, detail=answer.error)
     if answer.digest == expected:
         return verified
     row = session.get(ResultRow, verified.result)
     if row is None or row.state != PartitionState.FINISHED.value:
-        return replace(verified, outcome=Outcome.GONE)
+        return replace(verified, outcome=VerifyOutcome.GONE)
     detail = f"its bytes are as committed, but the digest of its rows is {answer.digest}, expected {expected}"
     move(session, row, PartitionState.QUARANTINED, detail, services.now())
     row.verified_at = None
     if row.is_current:
-        # What was made from it is not taken for valid any more without a look.
+        # The run is open again: results that were computed from it have to be evaluated once more.
         session.get_one(RunRow, row.run).closed_at = None
     loss = Loss(row.run, row.stage, row.subtask, row.layout, row.attempt, Fault.STALE, f"it is quarantined: {detail}")
-    return replace(verified, outcome=Outcome.QUARANTINED, detail=detail, loss=loss)
+    return replace(verified, outcome=VerifyOutcome.QUARANTINED, detail=detail, loss=loss)

@@ -1,7 +1,7 @@
-"""Whether what is written beside the data says what the ledger says: published pointers, and manifests of what is gone.
+"""Compare the records beside the data with the ledger: published pointers, and manifests of released results.
 
-Invariant: it changes nothing. What a reader sees of a sink is its newest version; what an older one misses is told, and
-harms nobody who comes now.
+Invariant: nothing is changed. Readers of a sink see its newest version only; a defect of an older version is reported,
+but does not harm readers that begin now.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE
 from weir.formats.paths import MANIFEST
 from weir.formats.pointer import Pointer, pointer_from_json
-from weir.integrity.ledger import results_to_verify
+from weir.integrity.verification_queries import results_to_verify
 from weir.ledger.database.tables import PublicationRow, ResultRow, RunRow
 from weir.ledger.runs import newest_dataflow_settings
 from weir.store.errors import NotFound
@@ -30,14 +30,14 @@ from weir.store.store import Store
 from weir.store.worker_threads import in_parallel
 
 A = TypeVar("A")
-_ONLY_REBUILD = "Only a ledger that is built again will miss it: it will not know that result any more"
+_ONLY_REBUILD = "Only a rebuild of the ledger needs it: the rebuilt ledger will not know that result"
 
 
 @dataclass(frozen=True, slots=True)
-class Misfit:
-    """Something beside the data that is not as the ledger says: where, what, and what mends it.
+class Inconsistency:
+    """A file beside the data that differs from the ledger: its path, what differs, and the remedy (`mend`).
 
-    `is_published` says that readers of what the run has published miss it, or are misled.
+    `is_published` says that readers of the run's published version miss it, or are misled.
     """
 
     run: str
@@ -59,8 +59,8 @@ class _Version:
     is_newest: bool
 
 
-def published_misfits(services: Services, runs: Collection[str]) -> tuple[Misfit, ...]:
-    """What is wrong with the pointers of published versions, and with the results that they name. Raises Retryable."""
+def published_inconsistencies(services: Services, runs: Collection[str]) -> tuple[Inconsistency, ...]:
+    """Return what is wrong with the pointers of published versions and the results they name. Raises Retryable."""
     with services.ledger.transaction() as session:
         query = (
             select(PublicationRow, RunRow)
@@ -78,56 +78,58 @@ def published_misfits(services: Services, runs: Collection[str]) -> tuple[Misfit
         results = {row.folder: row for row in session.scalars(select(ResultRow).where(ResultRow.run.in_(runs)))}
     newest = {(row.run, row.sink): row.version for row, *_ in found}
     versions = [_Version(*each, each[0].version == newest[each[0].run, each[0].sink]) for each in found]
-    misfits = asked(services, versions, partial(_of_pointer, services.store))
+    inconsistencies = confirmed(services, versions, partial(_of_pointer, services.store))
     states = {folder: results[folder].state for folder in folders if folder in results}
-    return (*misfits, *(misfit for each in versions if each.is_newest for misfit in _of_results(each, states)))
+    return (
+        *inconsistencies,
+        *(inconsistency for each in versions if each.is_newest for inconsistency in _of_results(each, states)),
+    )
 
 
 def _is_going(session: Session, services: Services, row: PublicationRow, dataflow: str) -> bool:
-    """Whether a version is no longer kept: its pointer is deleted before the ledger knows it."""
+    """Report whether a version is past its retention: its pointer is deleted before the ledger records it."""
     kept = newest_dataflow_settings(session, dataflow, services.retention).keep_published
     return kept is not None and row.published_at is not None and row.published_at + kept <= services.now()
 
 
-def released_misfits(services: Services, runs: Collection[str]) -> tuple[Misfit, ...]:
-    """Manifests that are gone of results whose data was released; a ledger is built again with them.
-
-    Raises Retryable.
-    """
+def released_inconsistencies(services: Services, runs: Collection[str]) -> tuple[Inconsistency, ...]:
+    """Return the missing manifests of released results; a rebuild of the ledger needs them. Raises Retryable."""
     with services.ledger.transaction() as session:
         query = select(RunRow.id).where(RunRow.id.in_(runs), RunRow.expired_at.is_(None))
         rows = results_to_verify(session, list(session.scalars(query)), [PartitionState.RELEASED])
-    return asked(services, rows, partial(_of_manifest, services.store))
+    return confirmed(services, rows, partial(_of_manifest, services.store))
 
 
-def asked(services: Services, questions: Sequence[A], ask: Callable[[A], Misfit | None]) -> tuple[Misfit, ...]:
-    """Ask the store, and again where something is wrong. Raises Retryable where it does not answer definitely."""
+def confirmed(
+    services: Services, items: Sequence[A], check: Callable[[A], Inconsistency | None]
+) -> tuple[Inconsistency, ...]:
+    """Check each item in the store, twice where it differs. Raises Retryable where the answer is not definite."""
     store = services.store
 
-    def ask_all(some: list[A]) -> list[Misfit | None]:
-        return in_parallel(ask, some, store.workers)
+    def check_all(some: list[A]) -> list[Inconsistency | None]:
+        return in_parallel(check, some, store.workers)
 
-    answers = probe_twice(store, services.store_id(), list(questions), ask_all, lambda answer: answer is not None)
+    answers = probe_twice(store, services.store_id(), list(items), check_all, lambda answer: answer is not None)
     return tuple(each for each in answers if each is not None)
 
 
-def _of_pointer(store: Store, version: _Version) -> Misfit | None:
+def _of_pointer(store: Store, version: _Version) -> Inconsistency | None:
     row = version.row
     try:
         pointer = pointer_from_json(store.read(row.pointer))
     except NotFound:
         return _published(version, f"version {row.version} of {row.sink} was published here, found no such file")
     except Misconfigured as error:
-        return Misfit(row.run, row.pointer, str(error), "Nothing was changed")
+        return Inconsistency(row.run, row.pointer, str(error), "Nothing was changed")
     except (ValueError, KeyError, TypeError) as error:
         return _published(version, f"it cannot be read as the pointer of version {row.version} of {row.sink}: {error}")
     differing = ", ".join(_differences(version, pointer))
-    return _published(version, f"ledger and pointer say different things: {differing}") if differing else None
+    return _published(version, f"ledger and pointer differ: {differing}") if differing else None
 
 
 def _differences(version: _Version, pointer: Pointer) -> list[str]:
     row = version.row
-    said: dict[str, tuple[object, object]] = {
+    values: dict[str, tuple[object, object]] = {
         "dataflow": (version.dataflow, pointer.dataflow),
         "sink": (row.sink, pointer.sink),
         "epoch": (version.epoch, pointer.epoch),
@@ -136,33 +138,33 @@ def _differences(version: _Version, pointer: Pointer) -> list[str]:
         "digest": (row.digest, "|".join(each.digest for each in pointer.partitions)),
     }
     if row.folders is not None:
-        said["folders"] = (row.folders, [each.folder for each in pointer.partitions])
-    return [f"{what} {ledger} and {stored}" for what, (ledger, stored) in said.items() if ledger != stored]
+        values["folders"] = (row.folders, [each.folder for each in pointer.partitions])
+    return [f"{what} {ledger} and {stored}" for what, (ledger, stored) in values.items() if ledger != stored]
 
 
-def _of_results(version: _Version, states: Mapping[str, str]) -> Iterator[Misfit]:
-    """What is published may have been made again since; its own attempt's results must be there all the same."""
+def _of_results(version: _Version, states: Mapping[str, str]) -> Iterator[Inconsistency]:
+    """Report results of a published version that are not finished: they must stay even if recomputed since."""
     for folder in version.row.folders or ():
         state = states.get(folder, "not known to the ledger")
         if state != PartitionState.FINISHED.value:
             yield _published(version, f"version {version.row.version} of {version.row.sink} names {folder}: {state}")
 
 
-def _published(version: _Version, detail: str) -> Misfit:
+def _published(version: _Version, detail: str) -> Inconsistency:
     run = version.row.run
     if not version.is_newest:
-        return Misfit(run, version.row.pointer, detail, "Nobody reads this version who comes now")
+        return Inconsistency(run, version.row.pointer, detail, "New readers do not read this version")
     mend = f"Clear {CLOSE.name} of {run} in Airflow, and it publishes again; `weir verify {run} --repair` does it"
-    return Misfit(run, version.row.pointer, detail, mend, is_published=True)
+    return Inconsistency(run, version.row.pointer, detail, mend, is_published=True)
 
 
-def _of_manifest(store: Store, row: ResultRow) -> Misfit | None:
+def _of_manifest(store: Store, row: ResultRow) -> Inconsistency | None:
     path = f"{row.folder}/{MANIFEST}"
     try:
         found = hashlib.sha256(store.read(path)).hexdigest()
     except NotFound:
-        return Misfit(row.run, path, "the manifest of a released result, found no such file", _ONLY_REBUILD)
+        return Inconsistency(row.run, path, "the manifest of a released result, found no such file", _ONLY_REBUILD)
     if found == row.manifest_sha256:
         return None
     detail = f"the manifest of a released result: expected SHA-256 {row.manifest_sha256}, found {found}"
-    return Misfit(row.run, path, detail, _ONLY_REBUILD)
+    return Inconsistency(row.run, path, detail, _ONLY_REBUILD)

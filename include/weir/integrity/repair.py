@@ -1,7 +1,7 @@
-"""Having made again what was found bad, before somebody needs it.
+"""Recompute bad results before a region needs them.
 
-Invariant: what is carried out is a plan, as by `weir plan RUN --apply`, and recorded as such; only what is bad and
-current is asked for. What was released, or made again meanwhile, is not.
+Invariant: a repair is a failover plan, applied and recorded like that of `weir plan RUN --apply`. It covers only bad
+results that are current: not those that were released or recomputed meanwhile.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from enum import Enum
 
 from weir.coordination.services import Services
 from weir.errors import Conflict, Loss, Misconfigured
-from weir.integrity.records import Misfit
-from weir.integrity.verify import Outcome, Verified
+from weir.integrity.records import Inconsistency
+from weir.integrity.verify import VerifiedResult, VerifyOutcome
 from weir.ledger.database.tables import RunRow
 from weir.ledger.runs import run_by_id
 from weir.recovery.failovers import FailoverKind, record_failover
@@ -26,11 +26,11 @@ from weir.recovery.rules.decision import Failure
 from weir.recovery.rules.plan import Plan, StepKind
 
 _ATTEMPTS = 3
-"""How often a run may change while its repair is planned."""
+"""How often planning is repeated if the run changes meanwhile."""
 
 
-class Answered(Enum):
-    """What becomes of something bad."""
+class RepairOutcome(Enum):
+    """The decision about a run with bad results."""
 
     REPAIRED = "is made again"
     LEFT = "is left to a person"
@@ -38,10 +38,10 @@ class Answered(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What follows for a run of which something is bad: how many task instances are to be cleared, or why none is."""
+    """The repair of a run with bad results: how many task instances are to be cleared (`owed`), or why none is."""
 
     run: str
-    answer: Answered
+    answer: RepairOutcome
     owed: int
     said: str
 
@@ -50,32 +50,38 @@ class Repair:
         return f"{self.run} {self.answer.value}: {self.said}"
 
 
-def repaired(services: Services, found: Iterable[Verified], misfits: Iterable[Misfit] = ()) -> tuple[Repair, ...]:
-    """Have all runs made whole of which something current, or published, was found bad. Raises Retryable."""
+def repair_runs(
+    services: Services, found: Iterable[VerifiedResult], inconsistencies: Iterable[Inconsistency] = ()
+) -> tuple[Repair, ...]:
+    """Plan and record the repair of every run with a bad result that is current, or published. Raises Retryable."""
     lost: dict[str, list[Loss]] = defaultdict(list)
     for each in found:
-        if each.outcome in (Outcome.LOST, Outcome.QUARANTINED) and each.is_current and each.loss is not None:
+        if (
+            each.outcome in (VerifyOutcome.LOST, VerifyOutcome.QUARANTINED)
+            and each.is_current
+            and each.loss is not None
+        ):
             lost[each.run].append(each.loss)
-    unpublished = {each.run: f"{each.path}: {each.detail}" for each in misfits if each.is_published}
+    unpublished = {each.run: f"{each.path}: {each.detail}" for each in inconsistencies if each.is_published}
     runs = sorted(lost.keys() | unpublished.keys())
     return tuple(repair(services, run, lost.get(run, ()), unpublished.get(run, "")) for run in runs)
 
 
 def repair(services: Services, run: str, losses: Iterable[Loss], unpublished: str = "") -> Repair:
-    """Owe the clears of a plan that makes again what is lost, or published otherwise than it was.
+    """Record the pending clears of a plan that recomputes lost results, or publishes again.
 
-    `unpublished` says what is wrong with what the run has published; empty if that is right. Raises Retryable.
+    `unpublished` says what is wrong with the run's published version; empty if nothing is. Raises Retryable.
     """
     with services.ledger.transaction() as session:
         row = session.get_one(RunRow, run)
         if row.deleted_at is not None:
             return _left(run, "Airflow has no such DagRun any more, and nothing can be cleared there")
         if row.pinned is None:
-            return _left(run, "it is to be pinned anew: clear its tasks in Airflow, so that they begin again")
+            return _left(run, "its topology is to be pinned anew: clear its tasks in Airflow, so that they begin again")
         named = run_by_id(session, run)
     found = tuple(losses)
     cause = "; ".join([*(str(each) for each in found), *filter(None, [unpublished])])
-    asked = Failure(
+    failure = Failure(
         failed=None,
         losses=losses_by_partition(found, run),
         occasion=Occasion.REPAIR,
@@ -85,8 +91,8 @@ def repair(services: Services, run: str, losses: Iterable[Loss], unpublished: st
     )
     for _ in range(_ATTEMPTS):
         try:
-            answer = Answer(named, *plan_by_looking(services, named, asked))
-            return _carried_out(services, answer)
+            answer = Answer(named, *plan_by_looking(services, named, failure))
+            return _applied(services, answer)
         except Misconfigured as error:
             return _left(run, str(error))
         except Conflict:
@@ -94,7 +100,7 @@ def repair(services: Services, run: str, losses: Iterable[Loss], unpublished: st
     return _left(run, f"it changed {_ATTEMPTS} times while its repair was planned; `weir plan {run} --apply`")
 
 
-def _carried_out(services: Services, answer: Answer) -> Repair:
+def _applied(services: Services, answer: Answer) -> Repair:
     run, plan = answer.run.id, answer.plan
     if plan.held_back:
         with services.ledger.transaction(answer.run.dataflow.name) as session:
@@ -104,7 +110,7 @@ def _carried_out(services: Services, answer: Answer) -> Repair:
     joined = plan.of(StepKind.JOINED)
     if not owed and not joined:
         return _left(run, _why_nothing(plan))
-    return Repair(run, Answered.REPAIRED, owed, plan.summary())
+    return Repair(run, RepairOutcome.REPAIRED, owed, plan.summary())
 
 
 def _why_nothing(plan: Plan) -> str:
@@ -112,4 +118,4 @@ def _why_nothing(plan: Plan) -> str:
 
 
 def _left(run: str, why: str) -> Repair:
-    return Repair(run, Answered.LEFT, 0, why)
+    return Repair(run, RepairOutcome.LEFT, 0, why)

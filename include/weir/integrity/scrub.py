@@ -1,7 +1,8 @@
-"""Scrubbing: a share of all stored bytes is read again each hour, what was compared the longest time ago first.
+"""Scrub: read a share of all stored bytes again each hour, the least recently verified first.
 
-Invariant: no more than `scrub_share` of a dataflow's bytes an hour is read; what one hour leaves is saved up only for a
-result that is larger than that. So each byte has its turn. What a killed scrub had found, the next one repairs.
+Invariant: no more than `scrub_share` of a dataflow's bytes is read in an hour; an unused share accumulates only for a
+result that is larger than the share. So every byte is read in turn. Losses that a killed scrub has found are repaired
+by the next scrub.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from sqlalchemy import select
 from weir.coordination.airflow import Clearer
 from weir.coordination.services import Services
 from weir.errors import WeirError
-from weir.integrity.ledger import (
+from weir.integrity.records import Inconsistency, published_inconsistencies
+from weir.integrity.repair import Repair, repair_runs
+from weir.integrity.verification_queries import (
     bytes_at_rest,
     longest_unverified,
     note_scrubbed_until,
     scrubbed_until,
     undecided_losses,
 )
-from weir.integrity.records import Misfit, published_misfits
-from weir.integrity.repair import Repair, repaired
-from weir.integrity.verify import BAD, Outcome, Pages, Verified, known_lost, verify_results
+from weir.integrity.verify import BAD, Pages, VerifiedResult, VerifyOutcome, known_lost, verify_results
 from weir.ledger.database.tables import DataflowRow, ResultRow
 from weir.recovery.pending_clears import settle
 from weir.units import format_size
@@ -32,36 +33,36 @@ from weir.units import format_size
 _HOUR = timedelta(hours=1)
 
 _FORGOTTEN = timedelta(days=1)
-"""What was lost so long ago is no longer repaired before somebody misses it: it may be needed no more."""
+"""A loss that is older is not repaired in advance: the result may not be needed any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scrubbed:
-    """What was read of one dataflow, what was bad, and what follows for the runs that need it."""
+class DataflowScrub:
+    """The results of one dataflow that were read, those that are bad, and the repairs of their runs."""
 
     dataflow: str
     results: int
     bytes: int
-    bad: tuple[Verified, ...] = ()
-    misfits: tuple[Misfit, ...] = ()
+    bad: tuple[VerifiedResult, ...] = ()
+    inconsistencies: tuple[Inconsistency, ...] = ()
     repairs: tuple[Repair, ...] = ()
     is_settled: bool = True
 
     def __str__(self) -> str:
         """A few sentences."""
-        said = [f"{self.results} result(s) read again, {format_size(self.bytes)}, {len(self.bad)} bad"]
-        said += [f"{each.outcome.value}: {each}" for each in self.bad]
-        said += [str(each) for each in (*self.misfits, *self.repairs)]
+        parts = [f"{self.results} result(s) read again, {format_size(self.bytes)}, {len(self.bad)} bad"]
+        parts += [f"{each.outcome.value}: {each}" for each in self.bad]
+        parts += [str(each) for each in (*self.inconsistencies, *self.repairs)]
         if not self.is_settled:
-            said.append("the clears are owed, and whoever comes by carries them out")
-        return "; ".join(said)
+            parts.append("the clears are pending, and any later process delivers them")
+        return "; ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
 class ScrubReport:
-    """What was scrubbed, by dataflow."""
+    """The scrubs of all dataflows."""
 
-    dataflows: tuple[Scrubbed, ...]
+    dataflows: tuple[DataflowScrub, ...]
 
     def __str__(self) -> str:
         """One line a dataflow."""
@@ -69,34 +70,38 @@ class ScrubReport:
 
 
 def scrub(services: Services, clearer: Clearer, now: datetime | None = None) -> ScrubReport:
-    """Scrub all dataflows, as far as their share of the time since the last scrub goes. Raises Retryable."""
+    """Scrub all dataflows, each up to its share for the time since the last scrub. Raises Retryable."""
     with services.ledger.transaction() as session:
         names = list(session.scalars(select(DataflowRow.name).order_by(DataflowRow.name)))
     return ScrubReport(tuple(scrub_dataflow(services, clearer, name, now) for name in names))
 
 
-def scrub_dataflow(services: Services, clearer: Clearer, dataflow: str, now: datetime | None = None) -> Scrubbed:
-    """Scrub one dataflow; what is bad and needed is made again, if `scrub_repair` says so. Raises Retryable."""
+def scrub_dataflow(services: Services, clearer: Clearer, dataflow: str, now: datetime | None = None) -> DataflowScrub:
+    """Scrub one dataflow; repair what is bad and needed, if `scrub_repair` is set. Raises Retryable."""
     wanted = _reserved(services, dataflow, now or services.now())
     found = list(verify_results(services, wanted, "weir scrub", pages=Pages.NEW))
     bad = tuple(each for each in found if each.outcome in BAD)
-    misfits = published_misfits(services, {each.run for each in found})
-    repairs = repaired(services, _undecided(services, dataflow), misfits) if services.retention.scrub_repair else ()
-    read = [each for each in found if each.outcome is not Outcome.GONE]
+    inconsistencies = published_inconsistencies(services, {each.run for each in found})
+    repairs = (
+        repair_runs(services, _undecided(services, dataflow), inconsistencies)
+        if services.retention.scrub_repair
+        else ()
+    )
+    read = [each for each in found if each.outcome is not VerifyOutcome.GONE]
     is_settled = not any(each.owed for each in repairs) or _is_settled(services, clearer, dataflow)
-    return Scrubbed(
+    return DataflowScrub(
         dataflow=dataflow,
         results=len(read),
         bytes=sum(each.bytes for each in read),
         bad=bad,
-        misfits=misfits,
+        inconsistencies=inconsistencies,
         repairs=repairs,
         is_settled=is_settled,
     )
 
 
 def _reserved(services: Services, dataflow: str, now: datetime) -> Sequence[ResultRow]:
-    """What is to be read now; its bytes are counted as read, so that two at once do not read twice the share."""
+    """Return the results to read now; count their bytes as read, so that two scrubs at once share the limit."""
     services.store_id()  # an unmounted disk costs no share
     with services.ledger.transaction(dataflow) as session:
         an_hour = services.retention.scrub_share * bytes_at_rest(session, dataflow)
@@ -119,8 +124,8 @@ def _size(row: ResultRow) -> int:
     return max(row.bytes, 1)
 
 
-def _undecided(services: Services, dataflow: str) -> list[Verified]:
-    """What is lost and not decided: what was found just now, and what was when nobody came to repair it."""
+def _undecided(services: Services, dataflow: str) -> list[VerifiedResult]:
+    """Return the losses without a failover decision: those of this scrub, and those of scrubs that were killed."""
     with services.ledger.transaction() as session:
         rows = undecided_losses(session, dataflow, services.now() - _FORGOTTEN)
     return [known_lost(row) for row in rows]
@@ -130,4 +135,4 @@ def _is_settled(services: Services, clearer: Clearer, dataflow: str) -> bool:
     try:
         return all(each.is_settled for each in settle(services, clearer, dataflow))
     except WeirError:
-        return False  # they stay owed, and upkeep's next task tells why
+        return False  # they stay pending, and upkeep's next task logs why

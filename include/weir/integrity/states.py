@@ -1,11 +1,8 @@
-"""Whether the files that stand for keyed state beside those of its manifests have its rows: compactions, checkpoints.
+"""Verify keyed state beside its manifests: retained checkpoints, and the rows of compactions and checkpoints.
 
-Invariant: a compaction of other rows than were committed is dropped in one transaction with the checkpoints that name
-it; from then on all go on from the manifest, and upkeep checkpoints the run once more.
-
-Whether retained checkpoints are there: manifests as they were written, and all files that they name.
-
-Invariant: it changes nothing. The bytes of these files are compared with the results that name them, too.
+Invariant: checking that checkpoint files exist changes nothing. A compaction with other rows than were committed is
+dropped in one transaction with the checkpoints that name it; from then on readers use the manifest, and upkeep
+checkpoints the run once more.
 """
 
 from __future__ import annotations
@@ -24,8 +21,8 @@ from weir.formats.codec import checkpoint_from_json, state_files_from_plain
 from weir.formats.content_check import ContentAnswer, ResultToCheck
 from weir.formats.manifest import DataFile
 from weir.formats.paths import checkpoint_path
-from weir.integrity.records import Misfit, asked
-from weir.integrity.verify import Verified
+from weir.integrity.records import Inconsistency, confirmed
+from weir.integrity.verify import VerifiedResult
 from weir.ledger.checkpoints import abandon, is_retained
 from weir.ledger.database.tables import CheckpointRow, CompactionRow
 from weir.ledger.runs import dataflow_of, epoch_of_run
@@ -36,14 +33,74 @@ from weir.store.errors import NotFound
 from weir.store.probe import size_differs
 from weir.store.store import Store
 
-_DROPPED = "It is not used any more: all go on from what was committed, and upkeep checkpoints the run once more"
-_ANOTHER = "Nothing was changed. `weir checkpoints` and `weir savepoint list` tell what else can be restored"
+_DROPPED = "It is not used any more: readers use the committed state, and upkeep checkpoints the run once more"
+
+_ANOTHER = "Nothing was changed. `weir checkpoints` and `weir savepoint list` show what else can be restored"
+
 _LOOK = "Nothing was changed: look at the message, and verify again"
+
+_ANEW = "Upkeep gives it up, and checkpoints its run once more under a new number"
+
+_REPAIR = "`weir verify --repair` has the lost state recomputed; then its run is checkpointed once more"
+
+_REBUILD = "Nothing was changed: `weir ledger rebuild` follows the store"
+
+
+def checkpoint_inconsistencies(services: Services, runs: Collection[str]) -> tuple[Inconsistency, ...]:
+    """Return what is wrong with the retained checkpoints of some runs. Raises Retryable."""
+    with services.ledger.transaction() as session:
+        rows = retained_of_runs(session, runs)
+    of_manifests = confirmed(services, rows, partial(_of_manifest, services.store))
+    bad = {each.path for each in of_manifests}
+    whole = [row for row in rows if checkpoint_path(row.dataflow, row.number) not in bad]
+    files = [each for row in whole for each in _files_of_checkpoint(services.store, row)]
+    return (*of_manifests, *confirmed(services, files, partial(_of_file, services.store)))
+
+
+def retained_of_runs(session: Session, runs: Collection[str]) -> list[CheckpointRow]:
+    """Return the retained checkpoints of some runs, by number."""
+    query = select(CheckpointRow).where(
+        CheckpointRow.run.in_(runs), CheckpointRow.kind == SnapshotKind.CHECKPOINT.value, is_retained()
+    )
+    return list(session.scalars(query.order_by(CheckpointRow.dataflow, CheckpointRow.number)))
+
+
+def _of_manifest(store: Store, row: CheckpointRow) -> Inconsistency | None:
+    path = checkpoint_path(row.dataflow, row.number)
+    try:
+        found = checkpoint_from_json(store.read(path))
+    except NotFound:
+        return Inconsistency(row.run, path, f"the manifest of checkpoint {row.number}, found no such file", _ANEW)
+    except Misconfigured as error:
+        return Inconsistency(row.run, path, f"the manifest of checkpoint {row.number}: {error}", _ANEW)
+    if (found.number, found.run, fingerprint(found)) == (row.number, row.run, row.content):
+        return None
+    detail = f"ledger and manifest differ about checkpoint {row.number}"
+    return Inconsistency(row.run, path, detail, _REBUILD)
+
+
+def _files_of_checkpoint(store: Store, row: CheckpointRow) -> Iterator[tuple[CheckpointRow, str, DataFile]]:
+    checkpoint: Checkpoint = checkpoint_from_json(store.read(checkpoint_path(row.dataflow, row.number)))
+    for path, file in checkpoint.files.items():
+        yield row, path, file.file
+    for result in checkpoint.results:
+        for each in result.files:
+            yield row, f"{result.folder}/{each.name}", each
+
+
+def _of_file(store: Store, named: tuple[CheckpointRow, str, DataFile]) -> Inconsistency | None:
+    row, path, file = named
+    found = size_differs(store, path, file)
+    return (
+        None
+        if found is None
+        else Inconsistency(row.run, path, f"checkpoint {row.number} names it: {found.detail}", _REPAIR)
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class StateCopy:
-    """Files that stand for a partition of keyed state, and what names them: a compaction, checkpoints, or both."""
+    """Files with the rows of a partition of keyed state, named by a compaction, by checkpoints, or by both."""
 
     asked: ResultToCheck
     run: str
@@ -53,16 +110,16 @@ class StateCopy:
 
     @property
     def files(self) -> object:
-        """What two that are the same share."""
+        """The identity of the copy: its files and the expected digest."""
         return _files(self.asked)
 
 
 def state_copies(
-    services: Services, runs: Sequence[str], found: Iterable[Verified], asked: Sequence[ResultToCheck]
+    services: Services, runs: Sequence[str], found: Iterable[VerifiedResult], asked: Sequence[ResultToCheck]
 ) -> tuple[StateCopy, ...]:
-    """What is to be asked about compactions of the results that are `asked` about, and about retained checkpoints.
+    """Return the digests to compute for compactions of the results in `asked`, and for retained checkpoints.
 
-    Files that are a result's own are not asked about again. Raises Retryable.
+    Files that are a result's own are in `asked` already and are left out. Raises Retryable.
     """
     known = {_files(each) for each in asked}
     number = max((each.number for each in asked), default=0)
@@ -82,7 +139,7 @@ def _files(asked: ResultToCheck) -> object:
 
 
 def _compacted(
-    services: Services, runs: Sequence[str], found: Iterable[Verified], asked: Iterable[ResultToCheck]
+    services: Services, runs: Sequence[str], found: Iterable[VerifiedResult], asked: Iterable[ResultToCheck]
 ) -> Iterator[StateCopy]:
     of_states = {each.number: each for each in asked if each.state is not None}
     with services.ledger.transaction() as session:
@@ -123,22 +180,22 @@ def _states_of(services: Services, checkpoint: Checkpoint) -> Iterator[ResultToC
             )
 
 
-def state_misfits(
+def state_inconsistencies(
     services: Services, copies: Iterable[StateCopy], answers: Iterable[ContentAnswer]
-) -> tuple[Misfit, ...]:
-    """Tell what has other rows than were committed, and have nobody go on from it. Raises Retryable."""
-    said = {each.number: each for each in answers}
+) -> tuple[Inconsistency, ...]:
+    """Report copies with other rows than were committed, and drop them from the ledger. Raises Retryable."""
+    answered = {each.number: each for each in answers}
     found = []
     for each in copies:
-        answer = said.get(each.asked.number)
+        answer = answered.get(each.asked.number)
         if answer is not None and answer.digest != each.asked.expected:
             with services.ledger.transaction(dataflow_of(each.run)) as session:
-                found.append(_judged(session, each, answer))
+                found.append(_dropped(session, each, answer))
     return tuple(each for each in found if each is not None)
 
 
-def _judged(session: Session, copy: StateCopy, answer: ContentAnswer) -> Misfit | None:
-    """None where nothing names these files any more: they may be deleted by now."""
+def _dropped(session: Session, copy: StateCopy, answer: ContentAnswer) -> Inconsistency | None:
+    """Drop a copy with other rows; return None if nothing names its files any more: they may be deleted."""
     compaction = None if copy.compaction is None else session.get(CompactionRow, copy.compaction)
     query = select(CheckpointRow).where(CheckpointRow.id.in_(copy.checkpoints), is_retained())
     checkpoints = list(session.scalars(query))
@@ -146,66 +203,11 @@ def _judged(session: Session, copy: StateCopy, answer: ContentAnswer) -> Misfit 
         return None
     name = copy.asked.name
     if answer.digest is None:
-        return Misfit(copy.run, copy.path, f"nobody could digest {name}: {answer.error}", _LOOK)
+        return Inconsistency(copy.run, copy.path, f"{name} could not be digested: {answer.error}", _LOOK)
     detail = f"the digest of the rows of {name} is {answer.digest}, expected {copy.asked.expected}"
     if compaction is None:
-        return Misfit(copy.run, copy.path, detail, _ANOTHER)
+        return Inconsistency(copy.run, copy.path, detail, _ANOTHER)
     session.delete(compaction)
     for row in checkpoints:
         abandon(row)
-    return Misfit(copy.run, copy.path, detail, _DROPPED)
-
-
-_ANEW = "Upkeep gives it up, and checkpoints its run once more under a new number"
-_REPAIR = "`weir verify --repair` has the state made again that is lost; then its run is checkpointed once more"
-_REBUILD = "Nothing was changed: `weir ledger rebuild` goes by what the store says"
-
-
-def checkpoint_misfits(services: Services, runs: Collection[str]) -> tuple[Misfit, ...]:
-    """What is wrong with the retained checkpoints of some runs. Raises Retryable."""
-    with services.ledger.transaction() as session:
-        rows = retained_of_runs(session, runs)
-    of_manifests = asked(services, rows, partial(_of_manifest, services.store))
-    bad = {each.path for each in of_manifests}
-    whole = [row for row in rows if checkpoint_path(row.dataflow, row.number) not in bad]
-    files = [each for row in whole for each in _files_of_checkpoint(services.store, row)]
-    return (*of_manifests, *asked(services, files, partial(_of_file, services.store)))
-
-
-def retained_of_runs(session: Session, runs: Collection[str]) -> list[CheckpointRow]:
-    """The checkpoints of some runs that are retained, by number."""
-    query = select(CheckpointRow).where(
-        CheckpointRow.run.in_(runs), CheckpointRow.kind == SnapshotKind.CHECKPOINT.value, is_retained()
-    )
-    return list(session.scalars(query.order_by(CheckpointRow.dataflow, CheckpointRow.number)))
-
-
-def _of_manifest(store: Store, row: CheckpointRow) -> Misfit | None:
-    path = checkpoint_path(row.dataflow, row.number)
-    try:
-        found = checkpoint_from_json(store.read(path))
-    except NotFound:
-        return Misfit(row.run, path, f"the manifest of checkpoint {row.number}, found no such file", _ANEW)
-    except Misconfigured as error:
-        return Misfit(row.run, path, f"the manifest of checkpoint {row.number}: {error}", _ANEW)
-    if (found.number, found.run, fingerprint(found)) == (row.number, row.run, row.content):
-        return None
-    detail = f"ledger and manifest say different things of checkpoint {row.number}"
-    return Misfit(row.run, path, detail, _REBUILD)
-
-
-def _files_of_checkpoint(store: Store, row: CheckpointRow) -> Iterator[tuple[CheckpointRow, str, DataFile]]:
-    checkpoint: Checkpoint = checkpoint_from_json(store.read(checkpoint_path(row.dataflow, row.number)))
-    for path, file in checkpoint.files.items():
-        yield row, path, file.file
-    for result in checkpoint.results:
-        for each in result.files:
-            yield row, f"{result.folder}/{each.name}", each
-
-
-def _of_file(store: Store, named: tuple[CheckpointRow, str, DataFile]) -> Misfit | None:
-    row, path, file = named
-    found = size_differs(store, path, file)
-    return (
-        None if found is None else Misfit(row.run, path, f"checkpoint {row.number} names it: {found.detail}", _REPAIR)
-    )
+    return Inconsistency(copy.run, copy.path, detail, _DROPPED)

@@ -1,7 +1,8 @@
-"""Reading results again before somebody needs them, and writing down what was found.
+"""Read stored results again and record what was found.
 
-Invariant: what is read is under lease; only what is there by the ledger, before and after, is called whole or lost.
-What is found bad and nobody needs any more is released, not lost: nobody misses it, and nothing waits for its repair.
+Invariant: results are under lease while they are read; only a result that the ledger calls finished or lost, before
+and after, is reported whole or lost. A bad result that is not needed any more is released, not lost: no repair waits
+for it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from weir.coordination.services import Services
 from weir.errors import Fault, Loss
 from weir.execution.partition_state import PartitionState
 from weir.formats.manifest import Manifest
-from weir.integrity.ledger import mark_verified, results_by_number
+from weir.integrity.verification_queries import mark_verified, results_by_number
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.ledger.results import move, record_losses
 from weir.ledger.runs import dataflow_of
@@ -27,46 +28,46 @@ from weir.store.probe import PartitionRef
 from weir.store.verification import Watch, compare_results
 
 _RESULTS_AT_ONCE, _BYTES_AT_ONCE = 200, 2 * 2**30
-"""How much is read under one lease, and written down together: what was read before a process was killed counts."""
+"""How much is read under one lease and recorded in one transaction: a killed process loses no more than that."""
 
 
 class Pages(Enum):
-    """Of which results the checksums of pages are compared, which tell of damage from before the commit."""
+    """The results whose Parquet page checksums are compared; these find damage from before the commit."""
 
     ALL = "all"
     NEW = "those that have never been verified"
 
 
-class Outcome(Enum):
-    """What has been found of a result."""
+class VerifyOutcome(Enum):
+    """The outcome of verifying a result."""
 
     WHOLE = "whole"
     BACK = "back"
-    """It was lost, and all of its bytes are there again, as they were written."""
+    """It was lost, and all of its bytes are back, as they were written."""
     LOST = "lost"
     """Bytes are missing or damaged."""
     UNNEEDED = "released"
-    """Bytes are missing or damaged, and nobody needs them any more."""
+    """Bytes are missing or damaged, and the result is not needed any more."""
     OTHERWISE = "otherwise"
-    """Its bytes are right, but the ledger says something else of it than its manifest."""
+    """Its bytes are intact, but ledger and manifest differ."""
     QUARANTINED = "quarantined"
-    """Its bytes are right, but its rows are not those that were digested when it was made."""
+    """Its bytes are intact, but its rows have another digest than the committed one."""
     UNREADABLE = "unreadable"
-    """Its bytes are right, but nobody could digest its rows."""
+    """Its bytes are intact, but its rows could not be digested."""
     GONE = "gone"
-    """It was released or made again meanwhile: nothing is known of it, or needs to be."""
+    """It was released or recomputed meanwhile."""
 
 
 VERIFIED = (PartitionState.FINISHED, PartitionState.LOST)
-"""The states of results that are worth reading again; of those that are lost, the bytes may be back."""
+"""The states of results that are verified; the bytes of a lost result may be back."""
 
-BAD = frozenset(Outcome) - {Outcome.WHOLE, Outcome.BACK, Outcome.GONE}
-"""The outcomes that are told of."""
+BAD = frozenset(VerifyOutcome) - {VerifyOutcome.WHOLE, VerifyOutcome.BACK, VerifyOutcome.GONE}
+"""The outcomes that are reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
-    """One result, what was found of it, and if that is bad, what exactly."""
+class VerifiedResult:
+    """One result and the outcome of verifying it; `detail` and `loss` say what is bad."""
 
     result: int
     run: str
@@ -77,7 +78,7 @@ class Verified:
     folder: str
     bytes: int
     is_current: bool
-    outcome: Outcome
+    outcome: VerifyOutcome
     detail: str = ""
     loss: Loss | None = None
 
@@ -92,10 +93,10 @@ def verify_results(
     what: str,
     watch: Watch = lambda _bytes: None,
     pages: Pages = Pages.ALL,
-) -> Iterator[Verified]:
-    """Compare all bytes of results that the ledger calls finished or lost, and write down what is found, bit by bit.
+) -> Iterator[VerifiedResult]:
+    """Compare all bytes of results that the ledger calls finished or lost, and record the outcomes batch by batch.
 
-    `what` reads them, for a person who is told why a result stays. Raises Retryable where the store does not answer.
+    `what` names the reader in the lease. Raises Retryable where the store does not answer.
     """
     store_id = services.store_id()
     for dataflow, of_dataflow in groupby(rows, key=lambda row: dataflow_of(row.run)):
@@ -105,11 +106,11 @@ def verify_results(
                 claimed = [row for row in batch if row.id in lease.results or row.state == PartitionState.LOST.value]
                 paged = {reference(row) for row in claimed if pages is Pages.ALL or row.verified_at is None}
                 found = compare_results(services.store, store_id, [reference(row) for row in claimed], watch, paged)
-            yield from _written_down(services, dataflow, batch, found)
+            yield from _recorded(services, dataflow, batch, found)
 
 
 def reference(row: ResultRow) -> PartitionRef:
-    """How the store is asked for a result."""
+    """Return the reference by which the store is asked for a result."""
     return PartitionRef(
         run=row.run,
         stage=row.stage,
@@ -132,9 +133,9 @@ def _batches(rows: list[ResultRow]) -> Iterator[list[ResultRow]]:
         yield batch
 
 
-def _written_down(
+def _recorded(
     services: Services, dataflow: str, batch: Sequence[ResultRow], found: Mapping[PartitionRef, Manifest | Loss]
-) -> list[Verified]:
+) -> list[VerifiedResult]:
     losses = [answer for answer in found.values() if isinstance(answer, Loss)]
     if losses:
         release(services, dataflow, sorted({loss.run for loss in losses}))
@@ -142,44 +143,44 @@ def _written_down(
         record_losses(session, losses, services.now())
         now = results_by_number(session, [row.id for row in batch])
         answers = [(row, now.get(row.id), found.get(reference(row))) for row in batch]
-        verified = [_judged(session, services, *each) for each in answers]
-        whole = [each.result for each in verified if each.outcome in (Outcome.WHOLE, Outcome.BACK)]
+        verified = [_outcome(session, services, *each) for each in answers]
+        whole = [each.result for each in verified if each.outcome in (VerifyOutcome.WHOLE, VerifyOutcome.BACK)]
         mark_verified(session, whole, services.now())
     return verified
 
 
-def _judged(
+def _outcome(
     session: Session, services: Services, row: ResultRow, now: ResultRow | None, answer: Manifest | Loss | None
-) -> Verified:
+) -> VerifiedResult:
     if now is None or answer is None:
-        return _verified(row, Outcome.GONE)
+        return _verified(row, VerifyOutcome.GONE)
     state = PartitionState(now.state)
     if isinstance(answer, Loss):
-        outcomes = {PartitionState.LOST: Outcome.LOST, PartitionState.RELEASED: Outcome.UNNEEDED}
-        return _verified(now, outcomes.get(state, Outcome.GONE), f"{answer.fault.value}, {answer.detail}", answer)
+        outcomes = {PartitionState.LOST: VerifyOutcome.LOST, PartitionState.RELEASED: VerifyOutcome.UNNEEDED}
+        return _verified(now, outcomes.get(state, VerifyOutcome.GONE), f"{answer.fault.value}, {answer.detail}", answer)
     if state not in (PartitionState.LOST, PartitionState.FINISHED):
-        return _verified(now, Outcome.GONE)
-    otherwise = _otherwise(now, answer)
-    if otherwise:
-        return _verified(now, Outcome.OTHERWISE, otherwise)
+        return _verified(now, VerifyOutcome.GONE)
+    differences = _differences(now, answer)
+    if differences:
+        return _verified(now, VerifyOutcome.OTHERWISE, differences)
     if state is PartitionState.FINISHED:
-        return _verified(now, Outcome.WHOLE)
+        return _verified(now, VerifyOutcome.WHOLE)
     move(session, now, PartitionState.FINISHED, "all of its bytes are back, as they were written", services.now())
     now.fault = None
     session.get_one(RunRow, now.run).released_at = None  # it may have to be released now
-    return _verified(now, Outcome.BACK)
+    return _verified(now, VerifyOutcome.BACK)
 
 
-def known_lost(row: ResultRow) -> Verified:
-    """What the ledger alone knows of a result that was found lost before."""
+def known_lost(row: ResultRow) -> VerifiedResult:
+    """Return a lost result as the ledger recorded it, without reading it."""
     fault = Fault(row.fault or Fault.MISSING.value)
     loss = Loss(row.run, row.stage, row.subtask, row.layout, row.attempt, fault, row.state_reason)
-    return _verified(row, Outcome.LOST, row.state_reason, loss)
+    return _verified(row, VerifyOutcome.LOST, row.state_reason, loss)
 
 
-def _otherwise(row: ResultRow, manifest: Manifest) -> str:
-    """Where the ledger and the manifest, whose digest it knows, do not agree."""
-    said = {
+def _differences(row: ResultRow, manifest: Manifest) -> str:
+    """Describe where the ledger and the manifest, whose digest it knows, differ."""
+    values = {
         "attempt": (row.attempt, manifest.attempt),
         "stage": (row.stage, manifest.stage),
         "subtask": (row.subtask, manifest.subtask),
@@ -188,12 +189,12 @@ def _otherwise(row: ResultRow, manifest: Manifest) -> str:
         "rows": (row.rows, manifest.rows),
         "bytes": (row.bytes, manifest.bytes),
     }
-    differing = [f"{what} {ledger} and {stored}" for what, (ledger, stored) in said.items() if ledger != stored]
-    return f"ledger and manifest say different things: {', '.join(differing)}" if differing else ""
+    differing = [f"{what} {ledger} and {stored}" for what, (ledger, stored) in values.items() if ledger != stored]
+    return f"ledger and manifest differ: {', '.join(differing)}" if differing else ""
 
 
-def _verified(row: ResultRow, outcome: Outcome, detail: str = "", loss: Loss | None = None) -> Verified:
-    return Verified(
+def _verified(row: ResultRow, outcome: VerifyOutcome, detail: str = "", loss: Loss | None = None) -> VerifiedResult:
+    return VerifiedResult(
         result=row.id,
         run=row.run,
         stage=row.stage,

@@ -1,1 +1,1 @@
-"""Data quality: suites, the gates of an attempt, and pages about what was found."""
+"""Data quality: suites, the gates of an attempt, and pages about checks."""

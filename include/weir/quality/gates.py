@@ -1,7 +1,7 @@
-"""The gates of an attempt: what its rows are to be checked by, and whether it is worth computing them.
+"""Gates of an attempt: read the suites that check its rows, and refuse an attempt that can only fail again.
 
-Invariant: suites are read before anything is computed, and all of them, also those that this attempt does not need. An
-input that was distrusted and came out equal is not asked for again.
+Invariant: all suites are read before anything is computed, also those that this attempt does not need. A suspected
+input that was recomputed with equal rows is not recomputed again.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from weir.formats.suite import Suite
 from weir.ledger.attempts import Origin, attempts_ever_of, attempts_of
 from weir.ledger.database.tables import AttemptRow, QualityCheckRow
 from weir.ledger.reads import reads_of
-from weir.quality.ledger import Blamed, blamed_by, failed_checks, passed_digests
+from weir.quality.check_queries import SuspectedInput, failed_checks, passed_digests, suspected_inputs
 from weir.quality.restored_checks import ChecksOf
-from weir.quality.rules import blamable
+from weir.quality.rules import input_names
 from weir.quality.suites import read_suite
 from weir.topology.ids import run_ref
 from weir.topology.regions import PartitionId, Topology
@@ -36,14 +36,15 @@ from weir.topology.regions import PartitionId, Topology
 _KILLED = FailureClass.KILLED.value
 
 _FINAL = (Policy.FAIL.value, Policy.BACKTRACK.value)
-"""The latter where nobody is blamed."""
+"""A violation is final under these policies; under `backtrack`, if no input is suspected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """What the rows of each stage are checked by; where rows have failed, no copy of such is resumed from.
+    """The checks for the rows of each stage, and the stages that must not resume from cached stage output.
 
-    Nor is it that of a stage in `computed_anew`: its rows came from others than those that are checked or written now.
+    No stage resumes after rows have failed (`trusts_copies` is false), nor does a stage in `computed_anew`: its cached
+    rows came from other rows than those that are checked or written now.
     """
 
     checks: Mapping[str, tuple[CheckToRun, ...]] = field(default_factory=dict)
@@ -52,10 +53,10 @@ class Gates:
 
 
 def gates_of(services: Services, registered: Registered, state: RunState, request: BeginRequest) -> Gates:
-    """The gates of an attempt.
+    """Return the gates of an attempt.
 
-    Raises Misconfigured for a suite that is missing or bad, and QualityFailed where nothing but rows that have failed
-    can come out.
+    Raises Misconfigured for a suite that is missing or invalid, and QualityFailed if the attempt can only compute rows
+    that have failed already.
     """
     stages = [each for each in registered.topology.stages_of(registered.attempt.region.name) if each.gates]
     suites = {gate.suite: read_suite(services, gate.suite) for stage in stages for gate in stage.gates}
@@ -64,41 +65,41 @@ def gates_of(services: Services, registered: Registered, state: RunState, reques
     of_region = registered.topology.stages_of(registered.attempt.region.name)
     written = {each.stage for each in registered.topology.outputs(registered.attempt.region)}
     if not stages:
-        return Gates(computed_anew=frozenset(_behind_other_rows(of_region, written)))
+        return Gates(computed_anew=frozenset(_after_other_rows(of_region, written)))
     with services.ledger.transaction() as session:
         failed = _require_worth_trying(session, registered, state, suites)
         why = _why(session, registered, request)
         checks = {stage.name: _checks(session, registered, stage, suites, why) for stage in stages}
         seen = {name for name, found in checks.items() if found} | written
-        return Gates(checks, not failed, frozenset(_behind_other_rows(of_region, seen)))
+        return Gates(checks, not failed, frozenset(_after_other_rows(of_region, seen)))
 
 
 def with_gates(job: RegionJob, gates: Gates) -> RegionJob:
-    """The same job, with its gates."""
+    """Return the job with its gates."""
     stages = [replace(each, checks=gates.checks.get(each.name, ())) for each in job.stages]
     anew = gates.computed_anew if gates.trusts_copies else {each.name for each in stages}
     return replace(job, stages=tuple(replace(each, resume=None) if each.name in anew else each for each in stages))
 
 
-def _behind_other_rows(stages: Sequence[Stage], seen: Collection[str]) -> Iterator[str]:
-    """The stages of a region that follow, in one plan, one that may give other rows in each try.
+def _after_other_rows(stages: Sequence[Stage], seen: Collection[str]) -> Iterator[str]:
+    """Return the stages that follow, in one Spark plan, a non-deterministic stage that is in `seen`.
 
-    But only behind those in `seen`, which are checked or written: of all others nobody knows what rows they gave.
+    The stages in `seen` are checked or written; the rows of all others leave the plan nowhere else.
     """
-    unsure, behind = set[str](), set[str]()
+    nondeterministic, after = set[str](), set[str]()
     for stage in stages:
         before = {each.stage for each in stage.exchanges.values() if each.joins_plan}
-        if stage.kind is StageKind.SOURCE or not stage.deterministic or before & unsure:
-            unsure.add(stage.name)
-        if before & behind or any(each in seen and each in unsure for each in before):
-            behind.add(stage.name)
+        if stage.kind is StageKind.SOURCE or not stage.deterministic or before & nondeterministic:
+            nondeterministic.add(stage.name)
+        if before & after or any(each in seen and each in nondeterministic for each in before):
+            after.add(stage.name)
             yield stage.name
 
 
 def checks_of_restored(services: Services, registered: Registered) -> ChecksOf:
-    """By what restored partitions are checked besides what is built in: all suites of their stage.
+    """Return the function that gives the suites for a restored partition: all of its stage.
 
-    As the reader's run declares it; where it knows no such stage, as the restored run does.
+    The stage is as the reader's run declares it; if that has no such stage, as the restored run does.
     """
     dataflow = registered.run.dataflow.name
 
@@ -149,7 +150,7 @@ def _why(session: Session, registered: Registered, request: BeginRequest) -> Che
 
 
 def _require_known_inputs(registered: Registered, stage: Stage, suites: Iterable[Suite]) -> None:
-    known = blamable(registered.run.dataflow, stage.name)
+    known = input_names(registered.run.dataflow, stage.name)
     for suite in suites:
         for each in suite.expectations:
             unknown = [name for name in each.blames if name not in known]
@@ -161,7 +162,7 @@ def _require_known_inputs(registered: Registered, stage: Stage, suites: Iterable
 
 
 def has_passed_all(services: Services, session: Session, registered: Registered, state: RunState) -> bool:
-    """Whether what the region has committed has also passed the gates that are for results that are taken over."""
+    """Report whether the region's committed results have passed the gates for restored results."""
     for stage in registered.topology.stages_of(registered.attempt.region.name):
         digests = {
             state.results[each].digest
@@ -182,21 +183,21 @@ def has_passed_all(services: Services, session: Session, registered: Registered,
 def _require_worth_trying(
     session: Session, registered: Registered, state: RunState, suites: Mapping[str, Suite]
 ) -> Sequence[QualityCheckRow]:
-    """What had failed last, if anything has.
+    """Return the checks that failed last; empty if none has.
 
-    Raises QualityFailed where the inputs that were blamed then were all made again and came out equal, and where the
-    verdict on the try before allowed no other, and its process was killed before that was booked; but not where another
-    input, or a suite, is another one since.
+    Raises QualityFailed if all inputs that were suspected then were recomputed with equal rows, or if the evaluation of
+    the previous try was final and its process was killed before that was recorded; but not if an input or a suite has
+    changed since.
     """
     tries = attempts_of(session, registered.run.id, registered.attempt.region)
     rows = _last_failed(session, tries)
     if not rows or _has_changed(session, registered, state, suites, rows):
         return rows
-    blamed = [each for row in rows for each in blamed_by(row)]
-    if blamed and all(_is_equal(state, each) for each in blamed):
-        raise QualityFailed(_not_the_copy(rows, blamed), is_final=True)
+    suspected = [each for row in rows for each in suspected_inputs(row)]
+    if suspected and all(_is_equal(state, each) for each in suspected):
+        raise QualityFailed(_bad_data(rows, suspected), is_final=True)
     is_of_killed = len(tries) > 1 and (tries[-2].id, tries[-2].failure) == (rows[0].by_attempt, _KILLED)
-    if is_of_killed and not blamed and any(row.policy in _FINAL and not row.layout for row in rows):
+    if is_of_killed and not suspected and any(row.policy in _FINAL and not row.layout for row in rows):
         raise QualityFailed(f"{_named(rows)} had failed in {tries[-2].id}, which was killed then", is_final=True)
     return rows
 
@@ -208,7 +209,7 @@ def _has_changed(
     suites: Mapping[str, Suite],
     rows: Sequence[QualityCheckRow],
 ) -> bool:
-    """Whether something would be read, or expected, that is not what it was when rows failed."""
+    """Report whether an input or a suite is another one than when rows failed."""
     of_gates = [row for row in rows if not row.layout]
     if any(row.suite in suites and suites[row.suite].fingerprint != row.fingerprint for row in of_gates):
         return True
@@ -216,15 +217,15 @@ def _has_changed(
     return not all(_has_same_rows(state.results.get(each.partition), each) for each in reads)
 
 
-def _has_same_rows(now: CurrentResult | None, was: ReadResult | Blamed) -> bool:
-    """Whether what is current is what was read. Where a digest leaves something out, rows may differ in just that."""
+def _has_same_rows(now: CurrentResult | None, was: ReadResult | SuspectedInput) -> bool:
+    """Report whether the current result has the rows that were read. A digest with a rule leaves out some values."""
     if now is None or now.digest != was.digest:
         return False
     return now.attempt == was.attempt or not digest_rule(was.digest)
 
 
 def _last_failed(session: Session, tries: Sequence[AttemptRow]) -> Sequence[QualityCheckRow]:
-    """What has failed of the newest attempt that was judged, since the last commit or clear by a person."""
+    """Return the failed checks of the newest evaluated attempt since the last commit or clear by a person."""
     failed = failed_checks(session, [row.id for row in tries])
     for row in reversed(tries):
         if row.id in failed:
@@ -239,16 +240,16 @@ def _starts_anew(row: AttemptRow) -> bool:
     return has_committed or row.origin == Origin.CLEARED_BY_PERSON.value
 
 
-def _is_equal(state: RunState, blamed: Blamed) -> bool:
-    run = run_ref(blamed.run, state.run)
-    current = state.results.get(PartitionId(blamed.stage, blamed.subtask, blamed.layout, run))
-    return current is not None and current.attempt != blamed.attempt and _has_same_rows(current, blamed)
+def _is_equal(state: RunState, suspected: SuspectedInput) -> bool:
+    run = run_ref(suspected.run, state.run)
+    current = state.results.get(PartitionId(suspected.stage, suspected.subtask, suspected.layout, run))
+    return current is not None and current.attempt != suspected.attempt and _has_same_rows(current, suspected)
 
 
-def _not_the_copy(rows: Iterable[QualityCheckRow], blamed: Sequence[Blamed]) -> str:
-    named = ", ".join(dict.fromkeys(f"{each.stage}[{each.subtask}] of {each.run}" for each in blamed))
+def _bad_data(rows: Iterable[QualityCheckRow], suspected: Sequence[SuspectedInput]) -> str:
+    named = ", ".join(dict.fromkeys(f"{each.stage}[{each.subtask}] of {each.run}" for each in suspected))
     return (
-        f"the data is bad, not the copy: {named} was made again and is equal, and what is made from it has failed "
+        f"the data is bad, not the copy: {named} was recomputed with equal rows, and results of it have failed "
         f"{_named(rows)}. Correct the data, the code or the suite, and clear the task. Nothing was computed"
     )
 

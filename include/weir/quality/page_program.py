@@ -1,4 +1,7 @@
-"""The program with Great Expectations that makes pages about checks. Invariant: this process never imports it."""
+"""Run the program with Great Expectations that renders pages about checks.
+
+Invariant: this process never imports Great Expectations.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +27,17 @@ _START_SECONDS = 120.0
 _PAGE_SECONDS = 1.0
 
 
-def rendered(
+def render_pages(
     checks: Sequence[CheckToDocument], *, start_seconds: float = _START_SECONDS
 ) -> Iterator[tuple[int, bytes | str]]:
-    """Have pages made: of each check its number, and the page, or why there is none. Raises Retryable."""
+    """Render pages; yield the number of each check with its page, or the error text. Raises Retryable."""
     with tempfile.TemporaryDirectory(prefix="weir-quality-") as folder:
         request = Path(folder) / "request.json"
         request.write_text(request_to_json(checks))
-        said = _run(
+        output = _run(
             [sys.executable, "-m", "weir_spark.checks.documents", str(request), folder], len(checks), start_seconds
         )
-        for line in said.splitlines():
+        for line in output.splitlines():
             answer = answer_from_json(line)
             if answer is not None:
                 yield answer.check, answer.error or (Path(folder) / answer.file).read_bytes()
@@ -53,7 +56,7 @@ def _run(command: list[str], pages: int, start_seconds: float) -> str:
             timeout=limit,
         )
     except subprocess.TimeoutExpired as error:
-        raise Retryable(f"pages about {pages} check(s) took longer than {limit:.0f} s, and were given up") from error
+        raise Retryable(f"pages about {pages} check(s) took longer than {limit:.0f} s, and were stopped") from error
     if done.returncode:
         raise Retryable(f"pages about checks could not be made: {' '.join(done.stderr.split())[-500:]}")
     return done.stdout

@@ -1,7 +1,7 @@
-"""Inputs that a restore has put there, and at which nobody has looked since.
+"""Checks of restored inputs: compare their rows with the snapshot before anything is computed from them.
 
-Invariant: nothing is computed from a restored result before its rows have been compared with what the checkpoint or
-savepoint says of them, once; what does not come out as recorded is read by nobody.
+Invariant: the first reader of a restored result compares its rows with the record in the checkpoint or savepoint, once;
+a result that differs from its record is not read.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from weir.ledger.checkpoints import what_is_kept
 from weir.ledger.database.tables import RestoreRow
 from weir.ledger.restores import last_restore, restore_of
 from weir.ledger.runs import dataflow_of, epoch_of_run
-from weir.quality.ledger import was_checked
-from weir.quality.rules import told
+from weir.quality.check_queries import was_checked
+from weir.quality.rules import described
 from weir.quality.stored_checks import recorded_by, recorded_in, to_check
 from weir.snapshots.restored_results import is_restored
 from weir.snapshots.source import Folder, read_checkpoint, read_savepoint
@@ -33,7 +33,7 @@ from weir.state.file_rules import overlap
 from weir.topology.regions import PartitionId, Topology
 
 ChecksOf = Callable[[Topology, PartitionId], tuple[CheckToRun, ...]]
-"""The suites for a restored partition, besides what is built in."""
+"""Gives the suites for a restored partition, besides the built-in check."""
 
 
 def with_restored_checks(
@@ -44,7 +44,7 @@ def with_restored_checks(
     job: RegionJob,
     checks_of: ChecksOf,
 ) -> RegionJob:
-    """Have the job check what was restored before it computes. Raises Retryable where the store does not answer."""
+    """Return a job that checks restored inputs before it computes. Raises Retryable."""
     restored = {part: manifest for part, manifest in manifests.items() if is_restored(manifest)}
     if not restored:
         return job
@@ -69,7 +69,7 @@ def with_restored_checks(
 
 
 def _is_read(stored: RestoredToCheck, key_groups: tuple[int, int] | None) -> bool:
-    """Whether a reader of these key groups has a share of it: others look at what they read themselves."""
+    """Report whether a reader of these key groups reads the partition; each reader checks its own inputs."""
     return stored.key_groups is None or key_groups is None or overlap(stored.key_groups, key_groups)
 
 
@@ -96,14 +96,14 @@ def _source(session: Session, manifest: Manifest) -> RestoreRow | None:
 
 
 def _checkpoint(services: Services, source: RestoreRow | None) -> Checkpoint | None:
-    """What was restored, as far as its manifest is still in the store."""
+    """Return the restored snapshot if its manifest is still in the store."""
     if source is None or source.number < 1:
         return None
     own = f"{services.store.url}/"
     try:
         if source.source.startswith(own):
             found = read_savepoint(Folder(services.store, source.source.removeprefix(own))).checkpoint
-            # Its folder may be that of another one since.
+            # Another savepoint may have been written to its folder since.
             return found if (found.dataflow, found.number) == (source.origin, source.number) else None
         if ":" not in source.source:
             return read_checkpoint(services, source.origin, source.number).checkpoint
@@ -112,20 +112,20 @@ def _checkpoint(services: Services, source: RestoreRow | None) -> Checkpoint | N
     return None
 
 
-def distrusted(session: Session, report: CheckReport) -> Loss:
-    """Why nobody may read a restored partition, by the check that it has failed, and what to restore instead."""
+def restored_loss(session: Session, report: CheckReport) -> Loss:
+    """Return the loss for a restored partition that has failed a check; it says what to restore instead."""
     run = report.run
     row = last_restore(session, dataflow_of(run), epoch_of_run(run))
     detail = (
-        f"it was restored from {_told(row)}, and {told(report, report.violated)}. Nothing was computed from it: "
-        "restore another one"
+        f"it was restored from {_snapshot_name(row)}, and {described(report, report.violated)}. Nothing was computed "
+        "from it: restore another one"
     )
     if row is not None and row.origin != row.dataflow:
         detail += f", as another fork. {what_is_kept(session, row.origin)}"
     return Loss(run, report.stage, report.subtask, report.layout, report.attempt, Fault.SUSPECTED, detail)
 
 
-def _told(row: RestoreRow | None) -> str:
+def _snapshot_name(row: RestoreRow | None) -> str:
     if row is None or row.number < 1:
         return "a checkpoint"
     kind = "checkpoint" if checkpoint_number(row.source) is not None else f"the savepoint {row.source},"

@@ -1,10 +1,8 @@
-"""What follows from violated expectations, and how it is told.
+"""Rules of violated expectations: the policy that applies, the inputs that are suspected, and the message.
 
-Invariant: of several the strictest counts, and an expectation that blames nobody cannot be mended by anybody's re-run.
-
-Which inputs an expectation blames: by the name of an argument, or of the stage that it reads.
-
-Invariant: what is blamed is what was read from the store. An input in the same Spark plan stands for all that it reads.
+Invariant: of several policies the strictest applies, and a violation without a suspected input is not answered by
+recomputing inputs. Suspected inputs are those that were read from the store; an input in the same Spark plan stands for
+all that it reads. An expectation names inputs (`blames`) by argument, or by the stage that the argument reads.
 """
 
 from __future__ import annotations
@@ -17,11 +15,11 @@ from weir.dataflow.stage import Stage, StageKind
 from weir.formats.checks import CheckOutcome, CheckReport, ExpectationResult, GateResult
 
 SHOWN = 5
-"""How many violated expectations a message names, and how many of the values that violate one."""
+"""How many violated expectations a message names, and how many violating values of each."""
 
 
 def policy_of(reports: Iterable[CheckReport]) -> Policy | None:
-    """What follows from the checks together; None where nothing is violated."""
+    """Return the policy that applies to the checks together; None if nothing is violated."""
     found = {_policy(report, each) for report in reports for each in report.violated}
     return next((each for each in (Policy.FAIL, Policy.BACKTRACK, Policy.RETRY) if each in found), None)
 
@@ -30,13 +28,13 @@ def _policy(report: CheckReport, violated: ExpectationResult) -> Policy:
     return Policy.FAIL if report.policy is Policy.BACKTRACK and not violated.blames else report.policy
 
 
-def names_blamed(report: CheckReport) -> frozenset[str]:
-    """The inputs that the violated expectations of a check blame."""
+def suspected_names(report: CheckReport) -> frozenset[str]:
+    """Return the inputs that the violated expectations of a check blame."""
     return frozenset(name for each in report.violated for name in each.blames)
 
 
 def gate_results(reports: Iterable[CheckReport], stage: str) -> tuple[GateResult, ...]:
-    """What a manifest of a stage says: the checks of its own rows, and what has failed elsewhere in its region."""
+    """Return the checks for a stage's manifest: those of its own rows, and failed ones elsewhere in its region."""
     own = [each for each in reports if not each.attempt and each.stage == stage]
     others = [each for each in reports if each not in own and each.outcome is CheckOutcome.FAILED]
     found: dict[str, GateResult] = {}
@@ -47,32 +45,32 @@ def gate_results(reports: Iterable[CheckReport], stage: str) -> tuple[GateResult
     return tuple(found.values())
 
 
-def told(report: CheckReport, results: Sequence[ExpectationResult]) -> str:
-    """What is violated of a suite, in a sentence."""
-    shown = "; ".join(_told(each) for each in results[:SHOWN])
+def described(report: CheckReport, results: Sequence[ExpectationResult]) -> str:
+    """Describe in a sentence what is violated of a suite."""
+    shown = "; ".join(_with_examples(each) for each in results[:SHOWN])
     more = f"; and {len(results) - SHOWN} more" if len(results) > SHOWN else ""
     return f"the rows of {report.stage}[{report.subtask}] violate {report.suite}: {shown}{more}"
 
 
 def warnings_of(report: CheckReport) -> tuple[ExpectationResult, ...]:
-    """What is violated and only warns."""
+    """Return the violated expectations that only warn."""
     violated = report.violated
     return tuple(each for each in report.results if not each.success and each not in violated)
 
 
-def _told(result: ExpectationResult) -> str:
+def _with_examples(result: ExpectationResult) -> str:
     examples = ", ".join(repr(each) for each in result.examples[:SHOWN])
     return f"{result}, such as {examples}" if examples else str(result)
 
 
-def blamable(dataflow: Dataflow, stage: str) -> tuple[str, ...]:
-    """The names that an expectation of a stage may blame; those of a state blame what its keeper reads."""
+def input_names(dataflow: Dataflow, stage: str) -> tuple[str, ...]:
+    """Return the names that an expectation of a stage may blame; for a state, the inputs of the stage that keeps it."""
     exchanges = _reader(dataflow, stage).exchanges
     return tuple(dict.fromkeys((*exchanges, *(each.stage for each in exchanges.values()))))
 
 
-def blamed_arguments(dataflow: Dataflow, stage: str, names: Collection[str]) -> frozenset[str]:
-    """The arguments, each as STAGE.ARGUMENT, over which blamed inputs of `stage` are read from the store."""
+def suspected_arguments(dataflow: Dataflow, stage: str, names: Collection[str]) -> frozenset[str]:
+    """Return the arguments (STAGE.ARGUMENT) by which suspected inputs of `stage` are read from the store."""
     return frozenset(_read(dataflow, _reader(dataflow, stage), names))
 
 

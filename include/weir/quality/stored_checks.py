@@ -1,7 +1,7 @@
-"""What a stored result must be, for whoever looks at its rows again: as restored, in a drill, or because somebody asks.
+"""Describe stored results for checking jobs: of a restore, a restore test, or a request.
 
-Invariant: the files are those that a reader of the result is given, whole; what they must come to is what was recorded
-when the rows were made, wherever that is known.
+Invariant: the files are those that a reader of the result receives, complete; the expected digest is the one that was
+recorded when the rows were written, if it is known.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from weir.dataflow.state import State, StateKind
 from weir.formats.checkpoint import Checkpoint
 from weir.formats.checks import CheckReason, CheckToRun
 from weir.formats.manifest import Manifest, StateTally, parsed_digest
-from weir.formats.region_job import RegionJob, RestoredToCheck, StateToRead
+from weir.formats.region_job import CheckJob, RestoredToCheck, StateToRead
 from weir.ledger.database.tables import RunRow
 from weir.ledger.runs import topology_of
 from weir.quality.suites import read_suite
@@ -32,7 +32,7 @@ from weir.topology.partitions import Layout
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What was recorded of a partition's rows; `tallies` are those of keyed state."""
+    """The recorded digest, row count and schema of a partition; `tallies` are the per-update digests of keyed state."""
 
     digest: Digest
     rows: int
@@ -41,7 +41,7 @@ class Recorded:
 
 
 def recorded_by(checkpoint: Checkpoint, manifest: Manifest) -> Recorded:
-    """What a checkpoint or savepoint says of the partition of a manifest; where it does not, what the manifest says."""
+    """Return the record of a partition in a checkpoint or savepoint; if it has none, that in the manifest."""
     for state in checkpoint.states:
         for part in state.partitions:
             if (state.state.name, part.subtask, state.layout.id) == _named(manifest):
@@ -57,7 +57,7 @@ def _named(manifest: Manifest) -> tuple[str, int, str]:
 
 
 def recorded_in(manifest: Manifest) -> Recorded:
-    """What a manifest itself says of its rows."""
+    """Return the record of its rows in a manifest."""
     tallies = () if manifest.state is None else manifest.state.tallies
     return Recorded(Digest(str(manifest.digest)), manifest.rows, manifest.spark_schema, tallies)
 
@@ -70,7 +70,7 @@ def to_check(
     recorded: Recorded,
     checks: Sequence[CheckToRun] = (),
 ) -> RestoredToCheck:
-    """How a partition is looked at; `dataflow` is as its run is pinned to it."""
+    """Return the description of a partition for a checking job; `dataflow` is the one its run is pinned to."""
     state = keyed_state_of(dataflow, manifest)
     return RestoredToCheck(
         run=manifest.run,
@@ -91,14 +91,14 @@ def to_check(
 
 
 def keyed_state_of(dataflow: Dataflow, manifest: Manifest) -> State | None:
-    """The keyed state that a manifest is of, if it is of one."""
+    """Return the keyed state that a manifest belongs to, if any."""
     states = (state for stage in dataflow.stages for state in stage.states)
     found = (each for each in states if each.name == manifest.stage and each.kind is StateKind.KEYED)
     return None if manifest.state is None else next(found, None)
 
 
 def _state(store: Store, dataflow: Dataflow, state: State, manifest: Manifest, recorded: Recorded) -> StateToRead:
-    """All of the partition, as the epoch that made it saw it: a later one may see less of it."""
+    """Return the complete partition as its own epoch saw it: later epochs may see less of it (ttl)."""
     assert manifest.state is not None  # noqa: S101  # of keyed state
     until = expired_until(state, manifest.epoch)
     files = share_of(manifest.state.files, _key_groups(dataflow, manifest), until)
@@ -120,9 +120,9 @@ def _key_groups(dataflow: Dataflow, manifest: Manifest) -> tuple[int, int]:
 def checks_now(
     services: Services, dataflow: str, pinned: Dataflow, stage: str, why: CheckReason
 ) -> tuple[CheckToRun, ...]:
-    """The suites of a stage as the newest run declares them, else as the run did; all of them are to be run.
+    """Return all suites of a stage, as the newest run declares it, or else as the run itself does.
 
-    Raises Misconfigured for a suite that is missing or bad.
+    Raises Misconfigured for a suite that is missing or invalid.
     """
     with services.ledger.transaction() as session:
         query = select(RunRow.pinned).where(RunRow.dataflow == dataflow, RunRow.pinned.is_not(None), RunRow.has_dag_run)
@@ -140,10 +140,10 @@ def checking_job(
     wanted: Sequence[RestoredToCheck],
     why: CheckReason,
     report: str = "",
-) -> RegionJob:
-    """What Spark is asked that only looks at rows; `report` is where it answers, if not to its caller."""
+) -> CheckJob:
+    """Return the job that checks the rows of stored results; `report` is where its report goes, if into the store."""
     at = datetime.fromtimestamp(epoch_seconds(epoch), UTC).isoformat()
-    return RegionJob(
+    return CheckJob(
         attempt=attempt,
         dataflow=dataflow,
         epoch=epoch,
@@ -152,8 +152,6 @@ def checking_job(
         subtask=0,
         store=store.url,
         report=report,
-        stages=(),
-        parameters={},
         to_check=tuple(wanted),
         why=why,
     )

@@ -1,1 +1,1 @@
-"""What may be deleted, and deleting it; free space."""
+"""Retention: rules and queries for what may be deleted, sweeps that delete it, and free space."""

@@ -1,13 +1,11 @@
-"""What follows when checkpoints are complete: older ones are subsumed, and what nobody uses any more is deleted.
+"""Maintain checkpoints: subsume old ones, complete outdated ones again, and delete unused files and compactions.
 
-Invariant 7: whoever comes by goes on where another was killed, in this order: numbers that nobody will complete are
-given up; runs whose state was made again are checkpointed again; what is too many is subsumed, in the ledger; results
-are released; manifests are deleted, and files behind them.
+Invariant 7: any later process continues where one was killed, in this order: pending checkpoints that will not be
+completed are abandoned; runs whose state was recomputed are checkpointed again; checkpoints beyond the retained number
+are subsumed in the ledger; results are released; manifests are deleted, and then their files.
 
-What is known of compactions, which goes when nobody can need it any more.
-
-Invariant: a compaction is known as long as the result that was compacted counts, and as long as a file that was written
-for it is in use: by what is known, its bytes are counted (`weir.retention.sizes`).
+A compaction stays in the ledger while the compacted result is current, and while a file that was written for it is in
+use: its bytes are counted by its row (`weir.retention.sizes`).
 """
 
 from __future__ import annotations
@@ -54,41 +52,41 @@ from weir.store.worker_threads import in_parallel
 
 
 @dataclass(frozen=True, slots=True)
-class KeptCheckpoints:
-    """What was done: numbers that were given up, completed anew and subsumed, and files that were deleted."""
+class CheckpointMaintenance:
+    """Checkpoints that were abandoned, completed again and subsumed (numbers), and files that were deleted."""
 
-    given_up: tuple[int, ...] = ()
+    abandoned: tuple[int, ...] = ()
     completed: tuple[int, ...] = ()
     subsumed: tuple[int, ...] = ()
     deleted: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """As a part of a sentence; empty if nothing was done."""
-        done = {"given up": self.given_up, "completed once more": self.completed, "subsumed": self.subsumed}
-        said = [f"checkpoint(s) {', '.join(map(str, numbers))} {what}" for what, numbers in done.items() if numbers]
+        """Describe it as a part of a sentence; empty if nothing was done."""
+        done = {"abandoned": self.abandoned, "completed once more": self.completed, "subsumed": self.subsumed}
+        parts = [f"checkpoint(s) {', '.join(map(str, numbers))} {what}" for what, numbers in done.items() if numbers]
         if self.deleted:
-            said.append(f"{len(self.deleted)} file(s) of state deleted that no checkpoint names any more")
-        return "; ".join(said)
+            parts.append(f"{len(self.deleted)} file(s) of state deleted that no checkpoint names any more")
+        return "; ".join(parts)
 
 
-def keep_checkpoints(services: Services, dataflow: str, *, is_thorough: bool = False) -> KeptCheckpoints:
-    """Do what is left to do for the checkpoints of a dataflow; if that is thorough, their manifests are looked at.
+def maintain_checkpoints(services: Services, dataflow: str, *, is_thorough: bool = False) -> CheckpointMaintenance:
+    """Complete, subsume and delete checkpoints of a dataflow as needed; if `is_thorough`, verify their manifests, too.
 
     Raises Retryable.
     """
     with services.ledger.transaction() as session:
         if session.scalar(select(CheckpointRow.id).where(CheckpointRow.dataflow == dataflow).limit(1)) is None:
-            return KeptCheckpoints()
+            return CheckpointMaintenance()
         is_pending = bool(pending_checkpoints(session, dataflow))
-    given_up = _give_up(services, dataflow) if is_pending else ()
-    given_up += _give_up_lost(services, dataflow) if is_thorough else ()
+    abandoned = _abandon_pending(services, dataflow) if is_pending else ()
+    abandoned += _abandon_lost(services, dataflow) if is_thorough else ()
     completed = _complete_again(services, dataflow)
     subsumed = _subsume(services, dataflow)
-    return KeptCheckpoints(given_up, completed, subsumed, _delete(services, dataflow))
+    return CheckpointMaintenance(abandoned, completed, subsumed, _delete(services, dataflow))
 
 
-def _give_up(services: Services, dataflow: str) -> tuple[int, ...]:
-    """Those whose attempt will not complete them: the next one of that run takes a number of its own."""
+def _abandon_pending(services: Services, dataflow: str) -> tuple[int, ...]:
+    """Abandon pending checkpoints that will not be completed: the next one of the run takes a new number."""
     with services.ledger.transaction(dataflow) as session:
         rows = [
             row for row in pending_checkpoints(session, dataflow) if not _may_complete(session, row, services.now())
@@ -98,8 +96,8 @@ def _give_up(services: Services, dataflow: str) -> tuple[int, ...]:
         return tuple(row.number for row in rows)
 
 
-def _give_up_lost(services: Services, dataflow: str) -> tuple[int, ...]:
-    """Retained checkpoints whose manifest is definitely gone, or not as it was written."""
+def _abandon_lost(services: Services, dataflow: str) -> tuple[int, ...]:
+    """Abandon retained checkpoints whose manifest is definitely missing, or not as it was written."""
     with services.ledger.transaction() as session:
         rows = [row for row in retained_checkpoints(session, dataflow) if not row.is_savepoint]
 
@@ -117,7 +115,7 @@ def _give_up_lost(services: Services, dataflow: str) -> tuple[int, ...]:
 
 
 def _may_complete(session: Session, row: CheckpointRow, now: datetime) -> bool:
-    """Whether somebody is at work on it, or will be: a try of the closing task goes on with an equal number."""
+    """Report whether an attempt completes it, or will: the next try of the closing task continues this number."""
     return row.triggered_at + LEASE > now or _is_closing(session, row.run)
 
 
@@ -129,9 +127,9 @@ def _is_closing(session: Session, run: str) -> bool:
 
 
 def _complete_again(services: Services, dataflow: str) -> tuple[int, ...]:
-    """Checkpoint runs once more whose state was made again, oldest epoch first: their checkpoints name other files.
+    """Checkpoint runs again whose state was recomputed, oldest epoch first: their checkpoints name other files.
 
-    And those whose checkpoint was lost: who gave it up may have been killed, or have met somebody at work on the run.
+    Also runs whose checkpoint was lost: the process that abandoned it may have been killed, or the run was busy.
     """
     with services.ledger.transaction() as session:
         most = newest_dataflow_settings(session, dataflow, services.retention).retained_checkpoints
@@ -140,13 +138,13 @@ def _complete_again(services: Services, dataflow: str) -> tuple[int, ...]:
         runs |= {run for run in lost if _may_be_checkpointed(session, run)}
     found = []
     for run in sorted(runs):
-        with suppress(Conflict):  # somebody is at work on it: who comes by then tries again
+        with suppress(Conflict):  # an attempt is running in it: a later process tries again
             found.append(_checkpoint_again(services, run))
     return tuple(number for number in found if number is not None)
 
 
 def _is_outdated(session: Session, run: str) -> bool:
-    """Whether a closed run has current state that was made since its checkpoint, and nobody is about to complete it."""
+    """Report whether a closed run has newer state than its checkpoint, and no closing task is running."""
     made = retained_of_run(session, run)
     if made is None or not _may_be_checkpointed(session, run):
         return False
@@ -160,7 +158,7 @@ def _is_outdated(session: Session, run: str) -> bool:
 
 
 def _may_be_checkpointed(session: Session, run: str) -> bool:
-    """Whether a run is closed, nobody closes it again just now, and the one before it has its checkpoint."""
+    """Report whether a run is closed, no closing task is running, and its predecessor has a checkpoint."""
     row = session.get(RunRow, run)
     if row is None or row.closed_at is None or row.pinned is None or _is_closing(session, run):
         return False
@@ -168,7 +166,7 @@ def _may_be_checkpointed(session: Session, run: str) -> bool:
 
 
 def _checkpoint_again(services: Services, run: str) -> int | None:
-    """Complete another checkpoint of a closed run; None where it is not whole."""
+    """Complete another checkpoint of a closed run; return None if its state is not whole."""
     with services.ledger.transaction() as session:
         of_run = run_by_id(session, run)
         closing = committed_attempt(session, run, CLOSE)
@@ -201,7 +199,7 @@ def _subsume(services: Services, dataflow: str) -> tuple[int, ...]:
 
 
 def _delete(services: Services, dataflow: str) -> tuple[str, ...]:
-    """Delete what belongs to checkpoints that are no longer retained: manifests first, then files that nobody uses."""
+    """Delete checkpoints that are not retained: manifests first, then files that are not in use."""
     with services.ledger.transaction() as session:
         rows = undeleted_checkpoints(session, dataflow)
         kept = [row.number for row in retained_checkpoints(session, dataflow) if not row.is_savepoint]
@@ -210,7 +208,7 @@ def _delete(services: Services, dataflow: str) -> tuple[str, ...]:
     release(services, dataflow, sorted({row.run for row in rows}))
     gone = _read(services, dataflow, (row.number for row in rows))
     unused = unused_files([*gone.values()], [*_read(services, dataflow, kept).values()])
-    services.store_id()  # an unmounted disk looks as if all were deleted already
+    services.store_id()  # on an unmounted disk everything seems deleted already
     for row in rows:
         services.store.delete(checkpoint_path(dataflow, row.number))
     delete_released(services, dataflow)
@@ -234,10 +232,10 @@ def _read(services: Services, dataflow: str, numbers: Iterable[int]) -> Mapping[
 
 
 def unused_files(gone: Iterable[Checkpoint], kept: Iterable[Checkpoint]) -> tuple[str, ...]:
-    """The files of keyed state that no kept checkpoint names any more, by Flink's registry, built from manifests.
+    """Return the files of keyed state that no kept checkpoint names, by Flink's shared state registry.
 
-    It counts by ids that ascend; an old epoch may have been completed again under a high number, so those that are gone
-    come first here.
+    The registry counts by ascending ids; an old epoch may have been completed again under a high number, so the deleted
+    checkpoints are registered first here.
     """
     registry: SharedFiles[DataFile] = SharedFiles()
     first = sorted(gone, key=_age)
@@ -252,7 +250,7 @@ def _age(checkpoint: Checkpoint) -> tuple[str, int]:
 
 
 def forget_compactions(services: Services, dataflow: str) -> int:
-    """Forget what nobody can need any more of the compactions of a dataflow; answers how many. Raises Retryable."""
+    """Delete the rows of compactions that are not needed any more; return how many. Raises Retryable."""
     with services.ledger.transaction() as session:
         if not _of_released(session, dataflow):
             return 0
@@ -262,7 +260,7 @@ def forget_compactions(services: Services, dataflow: str) -> int:
 
 
 def forget_unused(session: Session, dataflow: str, in_use: Container[str]) -> int:
-    """The same, of files that were `in_use` a moment ago: what was not by then never will be."""
+    """Delete the rows of unneeded compactions; `in_use` was read before: a file not in it is never used again."""
     gone = [row for row in _of_released(session, dataflow) if not any(path in in_use for path in _written(row))]
     for row in gone:
         session.delete(row)
@@ -270,7 +268,7 @@ def forget_unused(session: Session, dataflow: str, in_use: Container[str]) -> in
 
 
 def _of_released(session: Session, dataflow: str) -> list[CompactionRow]:
-    """Compactions of results that do not count any more: nobody begins to read them, and none of these counts again."""
+    """Return compactions of results that are not current any more, and never become current again."""
     result = (
         (ResultRow.attempt == CompactionRow.of_attempt)
         & (ResultRow.stage == CompactionRow.state)
@@ -284,5 +282,5 @@ def _of_released(session: Session, dataflow: str) -> list[CompactionRow]:
 
 
 def _written(row: CompactionRow) -> list[str]:
-    """Those of its files that were written for it."""
+    """Return the files that were written for the compaction."""
     return [path for path in paths_of(row) if (found := parse_attempt_path(path)) and found.attempt == row.attempt]

@@ -1,18 +1,13 @@
-"""Expiring runs: manifests, records and history of old runs go, and of those that were deleted in Airflow.
+"""Expire runs: delete manifests, records and history of runs that are old, or were deleted in Airflow.
 
-Invariant: what is published stays, with all that it is made of; the run itself and its current results stay in the
-ledger, released. Who clears such a run in Airflow has all of it made again. Invariant 7: the ledger says first that the
-run is expired; its folder is swept behind that, as often as it takes.
+Invariant: published versions stay, with the results they consist of. The run and its current results stay in the
+ledger, released; clearing such a run in Airflow recomputes all of it. Of each partition the current result stays, with
+the attempt that wrote it and its reads, so that validity and predecessors hold; of each region the newest attempt
+stays, so that no older one can commit. Invariant 7: the ledger records first that the run is expired; its folder is
+swept afterwards, as often as needed.
 
-Expiring a run in the ledger: its history goes, and what later decisions rest on stays.
-
-Invariant: of each partition the current result stays, with the attempt that made it and what that had read, so that
-validity and predecessors hold; of each region the newest attempt, so that no older one can come back.
-
-Runs that were deleted in Airflow.
-
-Invariant: a run is taken for deleted only if Airflow says so and still knows its DAG; whoever begins in it, or an
-Airflow that knows it again, proves the contrary.
+A run counts as deleted only if Airflow has no such DagRun and still has its DAG; an attempt that begins in it, or an
+Airflow that has the DagRun again, undoes that.
 """
 
 from __future__ import annotations
@@ -44,24 +39,26 @@ from weir.ledger.database.tables import (
 )
 from weir.ledger.leases import leased
 from weir.ledger.results import move
-from weir.quality.ledger import forget_checks
-from weir.retention.ledger import stored_results
+from weir.quality.check_queries import forget_checks
 from weir.retention.release import delete_released, release
-from weir.retention.sweep_ledger import attempts_at_work, is_expired, runs_to_sweep
+from weir.retention.release_queries import stored_results
+from weir.retention.sweep_queries import is_expired, live_attempts, runs_to_sweep
 from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
 from weir.retention.unknown_folders import remove_pages
 from weir.topology.ids import RunId
 
+_GONE = (PartitionState.RELEASED.value, PartitionState.SUPERSEDED.value)
+
 
 def expire_runs(services: Services, dataflow: str, settings: RetentionSettings, report: SweepReport) -> None:
-    """Expire the runs of a dataflow that are old enough, or not in Airflow any more. Raises Retryable."""
+    """Expire the runs of a dataflow that are old enough, or deleted in Airflow. Raises Retryable."""
     with services.ledger.transaction() as session:
         due = runs_to_expire(session, dataflow, settings, services.now())
     for run, reason in due:
         if report.is_dry:
             report.expired.append(Kept(run, 0, reason))
             continue
-        release(services, dataflow, [run], is_pressed=True)
+        release(services, dataflow, [run], is_reclaiming=True)
         for each in delete_released(services, dataflow, [run]):
             report.deleted.append(Swept(Garbage.RELEASED, each.folder, each.bytes, each.reason))
         expired = _expire(services, dataflow, run, settings, reason)
@@ -75,7 +72,7 @@ def _expire(services: Services, dataflow: str, run: str, settings: RetentionSett
     with services.ledger.transaction(dataflow) as session:
         row = session.get_one(RunRow, run)
         is_due = any(run == each for each, _ in runs_to_expire(session, dataflow, settings, now))
-        if not is_due or is_expired(session, row) or attempts_at_work(session, row, settings, now):
+        if not is_due or is_expired(session, row) or live_attempts(session, row, settings, now):
             return []
         if why_not_yet(session, run, now) is not None:
             return []
@@ -83,13 +80,10 @@ def _expire(services: Services, dataflow: str, run: str, settings: RetentionSett
     return [Kept(run, 0, reason)]
 
 
-_GONE = (PartitionState.RELEASED.value, PartitionState.SUPERSEDED.value)
-
-
 def runs_to_expire(
     session: Session, dataflow: str, settings: RetentionSettings, now: datetime
 ) -> list[tuple[RunId, str]]:
-    """Runs whose manifests and records nobody needs any more, oldest epoch first, and why."""
+    """Return the runs whose manifests and records are due to expire, oldest epoch first, and why."""
     query = (
         select(RunRow, func.max(AttemptRow.began_at), func.max(AttemptRow.ended_at))
         .outerjoin(AttemptRow, AttemptRow.run == RunRow.id)
@@ -120,7 +114,7 @@ def _is_past(at: datetime, limit: timedelta | None, now: datetime) -> bool:
 
 
 def why_not_yet(session: Session, run: str, now: datetime) -> str | None:
-    """Why a run cannot expire now, although it is old: something of it is needed, or at work."""
+    """Return why a due run cannot expire yet: its results are needed, or not deleted."""
     published = _published(session, run)
     stored = [row for row in stored_results(session, run) if row.folder not in published]
     if session.get_one(RunRow, run).pinned is None:
@@ -137,11 +131,11 @@ def why_not_yet(session: Session, run: str, now: datetime) -> str | None:
 
 
 def expire(session: Session, run: str, reason: str, now: datetime) -> None:
-    """Write down that a run is expired, and forget its history."""
+    """Record that a run is expired, and delete its history from the ledger."""
     row = session.get_one(RunRow, run)
     published = _published(session, run)
     for result in stored_results(session, run):
-        if result.folder not in published:  # of a run that was freed of its record: nobody is to read these
+        if result.folder not in published:  # its run is not pinned any more: they are not to be read
             move(session, result, PartitionState.RELEASED, reason, now)
     session.flush()
     _forget_results(session, run, now)
@@ -185,7 +179,7 @@ def _forget_attempts(session: Session, run: str) -> None:
 
 
 def _forget_failovers(session: Session, run: str) -> None:
-    """Clears that are settled and that newer tries have followed, and failovers that no clear belongs to."""
+    """Delete delivered clears that newer tries have followed, and failovers without clears."""
     newest: dict[tuple[str, int], int] = {}
     query = select(AttemptRow.region, AttemptRow.subtask, AttemptRow.try_number).where(AttemptRow.run == run)
     for region, subtask, number in session.execute(query):
@@ -203,15 +197,15 @@ def _forget_failovers(session: Session, run: str) -> None:
 
 
 def note_deleted_runs(services: Services, clearer: Clearer, dataflow: str, since: datetime | None) -> list[str]:
-    """Write down which runs Airflow has no more, and say so; it is asked for each that is not expired.
+    """Record which unexpired runs were deleted in Airflow; return lines for the log.
 
-    With `since`, for those only in which something has happened since then.
+    With `since`, only runs with an event since then are looked up.
     """
     is_airflows = (RunRow.dataflow == dataflow) & RunRow.has_dag_run
     query = select(RunRow).where(is_airflows, RunRow.expired_at.is_(None)).order_by(RunRow.epoch)
     with services.ledger.transaction() as session:
-        asked = set(runs_to_sweep(session, dataflow, since))
-        runs = [row for row in session.scalars(query) if row.id in asked]
+        wanted = set(runs_to_sweep(session, dataflow, since))
+        runs = [row for row in session.scalars(query) if row.id in wanted]
     found: dict[str, bool] = {}
     try:
         for row in runs:
@@ -226,14 +220,14 @@ def note_deleted_runs(services: Services, clearer: Clearer, dataflow: str, since
 def _note(services: Services, dataflow: str, seen: dict[str, RunRow], found: dict[str, bool]) -> list[str]:
     if not found:
         return []
-    said = []
+    lines = []
     with services.ledger.transaction(dataflow) as session:
         for run, is_there in found.items():
             row = session.get_one(RunRow, run)
             if (row.dag_id, row.run_id) != (seen[run].dag_id, seen[run].run_id):
-                continue  # another DagRun has taken its epoch over meanwhile
+                continue  # another DagRun owns its epoch now
             row.deleted_at = None if is_there else services.now()
             row.released_at = None  # what was to stay may go
-            what = "is there again" if is_there else "was deleted: what is left of its results goes after orphan_age"
-            said.append(f"DagRun {row.run_id} of DAG {row.dag_id} ({run}) {what}")
-    return said
+            what = "exists again" if is_there else "was deleted: its results are deleted after orphan_age"
+            lines.append(f"DagRun {row.run_id} of DAG {row.dag_id} ({run}) {what}")
+    return lines

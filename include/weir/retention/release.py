@@ -1,10 +1,10 @@
-"""Releasing results that nobody needs any more, and deleting their bytes (DESIGN 7).
+"""Release results that are not needed any more, and delete their bytes (DESIGN 7).
 
-Invariant 4: a result is marked released in one transaction that sees its leases, publications and consumers; only then
-are its bytes deleted. Invariant 7: deleting may stop at any step, and whoever comes by goes on.
+Invariant 4: a result is marked released in one transaction that reads its leases, publications and consumers; only then
+are its bytes deleted. Invariant 7: deletion may stop at any step, and any later process continues it.
 
-What is deleted of a released result are its data files. Its manifest stays, and beside it a note says that it was
-released: so that a ledger that is built again does not take it for lost.
+Only the data files of a released result are deleted. Its manifest stays, with a note that it was released, so that a
+rebuilt ledger does not take it for lost.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from weir.formats.paths import MANIFEST
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.ledger.results import move
 from weir.ledger.runs import dataflow_of, newest_dataflow_settings, run_by_id
-from weir.retention.ledger import is_all_kept, run_life, runs_to_release, unpinned_verdicts
-from weir.retention.release_rules import Verdict, release_verdicts
+from weir.retention.release_queries import is_all_kept, run_retention, runs_to_release, unpinned_release_decisions
+from weir.retention.release_rules import ReleaseDecision, release_decisions
 from weir.state.files_in_use import has_kept_state, live_state_files, may_be_keyed_state
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.worker_threads import in_parallel
@@ -40,14 +40,14 @@ _RELEASED = select(ResultRow.id).where(
 )
 
 _RECENT = timedelta(days=1)
-"""For how long it is seen to that what was released, and is in use, is noted to be released."""
+"""How long after its release a result whose files are still in use gets its note, if it has none."""
 
 _KEPT_FILES = frozenset({MANIFEST, RELEASED_NOTE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResultLife:
-    """What has become of one stored result of a run, or would: released or kept, and why. `bytes` are its data."""
+class ResultRetention:
+    """Whether one stored result of a run was, or would be, released, and why. `bytes` are its data."""
 
     run: str
     stage: str
@@ -61,7 +61,7 @@ class ResultLife:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deleted:
-    """A result whose data files were deleted: how many bytes these had by the ledger, and why it was released."""
+    """A released result whose data files were deleted; `bytes` is their size by the ledger."""
 
     run: str
     stage: str
@@ -78,24 +78,28 @@ def release(
     dataflow: str,
     runs: Iterable[str] | None = None,
     *,
-    is_pressed: bool = False,
+    is_reclaiming: bool = False,
     is_dry: bool = False,
-) -> tuple[ResultLife, ...]:
-    """Mark released what nobody needs, in `runs` or in all that may have any; answers what became of each result.
+) -> tuple[ResultRetention, ...]:
+    """Release the results that are not needed, in `runs` or in all that may have any; return the decisions.
 
-    `is_pressed`: room is needed, so that policies keep nothing. A dry one marks nothing. Of `runs` that are named, as
-    behind each commit, nothing is answered where a policy keeps all. Raises Retryable.
+    With `is_reclaiming`, space is needed: retention policies keep nothing. A dry release marks nothing. Of named
+    `runs`, as after each commit, nothing is returned if a policy keeps all. Raises Retryable.
     """
     if runs is not None:
-        wanted, is_brief = list(runs), not (is_pressed or is_dry)
+        wanted, is_brief = list(runs), not (is_reclaiming or is_dry)
     else:
         with services.ledger.transaction() as session:
             wanted, is_brief = runs_to_release(session, dataflow), False
-    asked = (_release_run(services, run, is_pressed=is_pressed, is_dry=is_dry, is_brief=is_brief) for run in wanted)
-    return tuple(each for verdicts in asked for each in verdicts)
+    found = (
+        _release_run(services, run, is_reclaiming=is_reclaiming, is_dry=is_dry, is_brief=is_brief) for run in wanted
+    )
+    return tuple(each for decisions in found for each in decisions)
 
 
-def _release_run(services: Services, run: str, *, is_pressed: bool, is_dry: bool, is_brief: bool) -> list[ResultLife]:
+def _release_run(
+    services: Services, run: str, *, is_reclaiming: bool, is_dry: bool, is_brief: bool
+) -> list[ResultRetention]:
     now = services.now()
     with services.ledger.transaction(None if is_dry else dataflow_of(run)) as session:
         row = session.get(RunRow, run)
@@ -103,45 +107,45 @@ def _release_run(services: Services, run: str, *, is_pressed: bool, is_dry: bool
         if row is None or (is_brief and is_all_kept(session, row, settings, now)):
             return []
         if row.pinned is None:
-            verdicts = unpinned_verdicts(session, run, now)
+            decisions = unpinned_release_decisions(session, run, now)
         else:
-            life = run_life(session, run_by_id(session, run), settings, now)
-            verdicts = release_verdicts(life, settings, now, is_pressed=is_pressed)
+            facts = run_retention(session, run_by_id(session, run), settings, now)
+            decisions = release_decisions(facts, settings, now, is_reclaiming=is_reclaiming)
         if not is_dry:
-            _mark(session, services, row, verdicts)
-    return [_told(run, each) for each in verdicts]
+            _mark(session, services, row, decisions)
+    return [_retention(run, each) for each in decisions]
 
 
-def _mark(session: Session, services: Services, row: RunRow, verdicts: Iterable[Verdict]) -> None:
+def _mark(session: Session, services: Services, row: RunRow, decisions: Iterable[ReleaseDecision]) -> None:
     is_all = row.closed_at is not None
-    for verdict in verdicts:
-        if verdict.is_released:
-            result = session.get_one(ResultRow, verdict.stored.result)
-            move(session, result, PartitionState.RELEASED, verdict.reason, services.now())
+    for decision in decisions:
+        if decision.is_released:
+            result = session.get_one(ResultRow, decision.stored.result)
+            move(session, result, PartitionState.RELEASED, decision.reason, services.now())
         else:
-            is_all = is_all and verdict.is_lasting
+            is_all = is_all and decision.is_lasting
     if is_all:
         row.released_at = services.now()
 
 
-def _told(run: str, verdict: Verdict) -> ResultLife:
-    stored = verdict.stored
-    return ResultLife(
+def _retention(run: str, decision: ReleaseDecision) -> ResultRetention:
+    stored = decision.stored
+    return ResultRetention(
         run=run,
         stage=stored.partition.stage,
         subtask=stored.partition.subtask,
         layout=stored.partition.layout,
         attempt=stored.attempt,
         bytes=stored.bytes,
-        is_released=verdict.is_released,
-        reason=verdict.reason,
+        is_released=decision.is_released,
+        reason=decision.reason,
     )
 
 
 def delete_released(services: Services, dataflow: str, runs: Iterable[str] | None = None) -> tuple[Deleted, ...]:
     """Delete the data files of results that are marked released and not deleted yet. Raises Retryable.
 
-    Keyed state stays as long as anybody uses a file of it: later epochs name it, whatever became of its own.
+    Keyed state stays while any of its files is in use: manifests of later epochs name it.
     """
     services.store_id()  # an unmounted disk looks as if all were deleted already
     with services.ledger.transaction() as session:
@@ -150,7 +154,7 @@ def delete_released(services: Services, dataflow: str, runs: Iterable[str] | Non
         has_state = any(may_be_keyed_state(*each) for each in rows) and has_kept_state(session, dataflow)
         recent = _released_since(session, pending, services.now() - _RECENT) if has_state else frozenset()
     if has_state:
-        # Asked when they are released, not before: what is not in use by now never will be.
+        # Read after the release: a file that is not in use now is never used again.
         in_use = {path.rpartition("/")[0] for path in live_state_files(services, dataflow)}
         noted = [each for each in pending if each.folder in in_use & recent]
         in_parallel(lambda each: _is_noted(services, each), noted, services.store.workers)
@@ -165,7 +169,7 @@ def delete_released(services: Services, dataflow: str, runs: Iterable[str] | Non
 
 
 def _released_since(session: Session, pending: Iterable[Deleted], since: datetime) -> frozenset[str]:
-    """The folders of those that were released since then: a note may have to be written there."""
+    """Return the folders of results that were released since then: their notes may be missing."""
     folders = [each.folder for each in pending]
     query = select(ResultRow.folder).where(ResultRow.folder.in_(folders), ResultRow.state_at >= since)
     return frozenset(session.scalars(query))
@@ -174,7 +178,7 @@ def _released_since(session: Session, pending: Iterable[Deleted], since: datetim
 def _pending(
     session: Session, dataflow: str, runs: Iterable[str] | None
 ) -> list[tuple[ResultRow, Mapping[str, Any] | None]]:
-    """Results that are marked released and not deleted yet, each with the form that its run is pinned to."""
+    """Return released results that are not deleted yet, each with the topology that its run is pinned to."""
     query = (
         select(ResultRow, RunRow.pinned)
         .join(RunRow, RunRow.id == ResultRow.run)
@@ -204,13 +208,13 @@ def _deleted(row: ResultRow) -> Deleted:
 
 
 def _delete_data(services: Services, deleted: Deleted) -> None:
-    """Delete what is beside the manifest; the note goes first, and tells whoever comes by what was begun.
+    """Delete the files beside the manifest; the note is written first.
 
-    Where the disk has no room for the note it is made by deleting: that must work just then. Should it end before the
-    note is written, and the ledger be lost as well, then one that is built again calls the result lost, not released.
+    If the disk has no space for the note, it is written after the deletion, which frees space. If the process is killed
+    in between and the ledger is lost as well, the rebuilt ledger calls the result lost, not released.
     """
     if not _is_released(services, deleted):
-        return  # the ledger was built again meanwhile
+        return  # the ledger was rebuilt meanwhile
     is_noted = _is_noted(services, deleted)
     try:
         names = [name for name, _ in services.store.list(deleted.folder) if name not in _KEPT_FILES]

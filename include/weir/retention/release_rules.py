@@ -1,8 +1,9 @@
-"""Which results of a run nobody needs any more: Flink's region rule, counted per attempt, over scheduled runs.
+"""Rules of release: which results of a run are not needed any more (Flink's region rule per attempt and run).
 
-A result may go when every consumer region has committed a result made from its very attempt, or when its run is over.
-Policies only keep longer. Invariant 4: what a lease, a publication, or a consumer may need that is at work, has not run
-yet, has failed, has to run again or is of an epoch to come is never named.
+A result may be released once every consumer region has committed a result computed from its very attempt, or once its
+run is over. Retention policies only keep longer. Invariant 4: a result is never released while it is under lease or
+published, or while a consumer may need it: one that is running, has not run yet, has failed, has to run again, or is of
+a later epoch.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from weir.topology.regions import PartitionId, RegionId
 from weir.units import format_duration
 
 QUIET = timedelta(hours=1)
-"""A closed and valid run in which nothing has happened for so long is over, whatever was made again in it since."""
+"""A closed and valid run without events for so long is over, even if results were recomputed after its close."""
 
 _FINISHED = (AttemptState.COMMITTED, AttemptState.ADOPTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredResult:
-    """A finished result whose bytes are there: `result` is its number in the ledger, `attempt` who made it.
+    """A finished result whose bytes are stored: `result` is its number in the ledger, `attempt` the one that wrote it.
 
-    One in quarantine is never current: nobody reads it but a person.
+    A quarantined result is never current: only a person reads it.
     """
 
     result: int
@@ -35,27 +36,27 @@ class StoredResult:
     attempt: str
     is_current: bool
     bytes: int
-    is_chancy: bool = False
-    """Whether its attempt, made again, might make something else: it is declared so, or has done so."""
+    is_nondeterministic: bool = False
+    """Whether recomputing it may give other rows: its stage is declared so, or has done so."""
     is_quarantined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Why a result must stay; a lasting one stays until something else happens, whatever the time."""
+    """The reason why a result must stay; a lasting one does not end with time, only with another event."""
 
     reason: str
     is_lasting: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunLife:
-    """What the release of a run's results depends on, at one instant.
+class RunRetention:
+    """The facts that the release of a run's results depends on, at one instant.
 
     `pins` say why a result must stay, by its number. `needed_later` says of a stage which later epoch may read it over
-    `previous`. `closed_after` is how many runs of the dataflow have been closed after this one; None: it is not closed.
-    `is_last_word` says that the closing task has committed after all current results were made. `last_event` is when
-    something happened in it last.
+    `previous`. `closed_after` is how many runs of the dataflow were closed after this one; None: it is not closed.
+    `is_close_newest` says that the closing task has committed after all current results. `last_event` is the time of
+    the last event in the run.
     """
 
     state: RunState
@@ -64,19 +65,19 @@ class RunLife:
     needed_later: Mapping[str, str]
     closed_at: datetime | None
     closed_after: int | None
-    is_last_word: bool
+    is_close_newest: bool
     last_event: datetime
     is_deleted: bool = False
-    """Airflow has no such run any more."""
+    """The DagRun was deleted in Airflow."""
     states: Set[str] = frozenset()
-    """The stages that are states: of these no consumer decides, but checkpoints do."""
+    """The stages that are states: checkpoints decide about these, not consumers."""
     subsumed: str | None = None
-    """Why nobody goes on from its states any more: what was checkpointed of it is subsumed."""
+    """Why no run continues from its states any more: its checkpoint is subsumed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What becomes of a stored result, and why; a lasting one is the same until something else happens."""
+class ReleaseDecision:
+    """Whether a stored result is released, and why; a lasting decision changes only with another event."""
 
     stored: StoredResult
     is_released: bool
@@ -84,77 +85,77 @@ class Verdict:
     is_lasting: bool = False
 
 
-def release_verdicts(
-    life: RunLife, settings: RetentionSettings, now: datetime, *, is_pressed: bool = False
-) -> tuple[Verdict, ...]:
-    """Judge all stored results of a run. Where room is needed (`is_pressed`), policies do not keep any longer."""
-    judge = _Judge(life, settings, now, is_pressed)
-    return tuple(judge.verdict(each) for each in life.stored)
+def release_decisions(
+    run: RunRetention, settings: RetentionSettings, now: datetime, *, is_reclaiming: bool = False
+) -> tuple[ReleaseDecision, ...]:
+    """Decide about all stored results of a run. If space is reclaimed (`is_reclaiming`), policies keep nothing."""
+    evaluation = _Evaluation(run, settings, now, is_reclaiming)
+    return tuple(evaluation.decision(each) for each in run.stored)
 
 
-class _Judge:
-    def __init__(self, life: RunLife, settings: RetentionSettings, now: datetime, is_pressed: bool) -> None:  # noqa: FBT001
-        self._life, self._settings, self._now, self._is_pressed = life, settings, now, is_pressed
+class _Evaluation:
+    def __init__(self, run: RunRetention, settings: RetentionSettings, now: datetime, is_reclaiming: bool) -> None:  # noqa: FBT001
+        self._run, self._settings, self._now, self._is_reclaiming = run, settings, now, is_reclaiming
         self._made_from: dict[RegionId, frozenset[tuple[PartitionId, str]]] = {}
         self._over = self._why_over()
         self._kept = self._why_kept()
-        """What the policy says; where room is needed it is overruled, and told."""
+        """The policy's reason to keep; ignored, and named in the reason, if space is reclaimed."""
 
-    def verdict(self, stored: StoredResult) -> Verdict:
-        pin = self._life.pins.get(stored.result)
+    def decision(self, stored: StoredResult) -> ReleaseDecision:
+        pin = self._run.pins.get(stored.result)
         if pin is not None:
-            return Verdict(stored, is_released=False, reason=pin.reason, is_lasting=pin.is_lasting)
+            return ReleaseDecision(stored, is_released=False, reason=pin.reason, is_lasting=pin.is_lasting)
         if not stored.is_current:
             return self._of_old(stored)
-        needed = self._life.needed_later.get(stored.partition.stage)
+        needed = self._run.needed_later.get(stored.partition.stage)
         if needed is not None:
-            return Verdict(stored, is_released=False, reason=needed)
-        if stored.partition.stage in self._life.states:
+            return ReleaseDecision(stored, is_released=False, reason=needed)
+        if stored.partition.stage in self._run.states:
             return self._of_state(stored)
         given_up = self._why_given_up()
         if given_up is not None:
-            return Verdict(stored, is_released=True, reason=given_up)
+            return ReleaseDecision(stored, is_released=True, reason=given_up)
         return self._by_use(stored)
 
-    def _of_old(self, stored: StoredResult) -> Verdict:
-        """What is in quarantine is kept to be looked at, as long as the policy keeps what nobody needs."""
+    def _of_old(self, stored: StoredResult) -> ReleaseDecision:
+        """Release an old result; a quarantined one stays for inspection while the policy keeps unneeded results."""
         if not stored.is_quarantined:
-            return Verdict(stored, is_released=True, reason="it was made again, and nobody reads the old one")
+            return ReleaseDecision(stored, is_released=True, reason="it was recomputed, and the old result is not read")
         why = self._over or self._why_given_up()
-        if why is None or (self._over is not None and self._kept is not None and not self._is_pressed):
-            reason = f"it is in quarantine, to be looked at: {self._kept or 'the run is not over'}"
-            return Verdict(stored, is_released=False, reason=reason)
-        return Verdict(stored, is_released=True, reason=f"it was in quarantine long enough: {why}")
+        if why is None or (self._over is not None and self._kept is not None and not self._is_reclaiming):
+            reason = f"it is in quarantine, for inspection: {self._kept or 'the run is not over'}"
+            return ReleaseDecision(stored, is_released=False, reason=reason)
+        return ReleaseDecision(stored, is_released=True, reason=f"it was in quarantine long enough: {why}")
 
-    def _of_state(self, stored: StoredResult) -> Verdict:
-        why = self._life.subsumed
-        if why is None and self._life.closed_at is None:
-            why = "Airflow has no such run any more" if self._life.is_deleted else self._why_given_up()
+    def _of_state(self, stored: StoredResult) -> ReleaseDecision:
+        why = self._run.subsumed
+        if why is None and self._run.closed_at is None:
+            why = "Airflow has no such run any more" if self._run.is_deleted else self._why_given_up()
         if why is not None:
-            return Verdict(stored, is_released=True, reason=why)
-        return Verdict(stored, is_released=False, reason="state stays until its checkpoint is subsumed")
+            return ReleaseDecision(stored, is_released=True, reason=why)
+        return ReleaseDecision(stored, is_released=False, reason="state stays until its checkpoint is subsumed")
 
-    def _by_use(self, stored: StoredResult) -> Verdict:
-        consumers = self._life.state.consumers(stored.partition)
+    def _by_use(self, stored: StoredResult) -> ReleaseDecision:
+        consumers = self._run.state.consumers(stored.partition)
         unread = next(self._unread(stored), None)
         is_consumed = bool(consumers) and unread is None
         if not is_consumed and self._over is None:
-            return Verdict(stored, is_released=False, reason=self._why_needed(unread))
+            return ReleaseDecision(stored, is_released=False, reason=self._why_needed(unread))
         why = "every consumer has committed a result made from it" if is_consumed else str(self._over)
         if self._kept is None or (is_consumed and self._settings.keep.until is RetainUntil.CONSUMED):
-            return Verdict(stored, is_released=True, reason=why)
-        if self._is_pressed:
-            return Verdict(stored, is_released=True, reason=f"{why}, and room was needed")
-        return Verdict(stored, is_released=False, reason=self._kept)
+            return ReleaseDecision(stored, is_released=True, reason=why)
+        if self._is_reclaiming:
+            return ReleaseDecision(stored, is_released=True, reason=f"{why}, and space was needed")
+        return ReleaseDecision(stored, is_released=False, reason=self._kept)
 
     def _unread(self, stored: StoredResult) -> Iterator[RegionId]:
-        """The consumers that have not read it, or another result that would be made otherwise together with it.
+        """Yield the consumers that have not read it, or another result that its attempt would recompute differently.
 
-        Else two consumers could take turns for ever: what one has brought back changes what the other has read.
+        Otherwise two consumers could restart each other forever: recomputing for one changes the input of the other.
         """
-        same = [each for each in self._life.stored if each.is_current and each.attempt == stored.attempt]
-        for each in same if any(one.is_chancy for one in same) else (stored,):
-            for consumer in self._life.state.consumers(each.partition):
+        same = [each for each in self._run.stored if each.is_current and each.attempt == stored.attempt]
+        for each in same if any(one.is_nondeterministic for one in same) else (stored,):
+            for consumer in self._run.state.consumers(each.partition):
                 if not self._has_consumed(consumer, each):
                     yield consumer
 
@@ -162,17 +163,17 @@ class _Judge:
         return "the run is not over" if unread is None else f"{unread} has not committed a result made from it"
 
     def _has_consumed(self, consumer: RegionId, stored: StoredResult) -> bool:
-        """Whether a region has committed a result made from this very attempt, and is not to run again."""
+        """Report whether a region has committed a result computed from this very attempt, and need not run again."""
         if consumer not in self._made_from:
             self._made_from[consumer] = self._reads_of(consumer) if self._is_finished(consumer) else frozenset()
         return (stored.partition, stored.attempt) in self._made_from[consumer]
 
     def _is_finished(self, region: RegionId) -> bool:
-        """Whether nothing of a region has to be made again, as far as is known; released results count as made.
+        """Report whether a region is finished and all its results are finished or released.
 
-        One that a failed try has followed, or that has not begun in a DagRun that was made anew, is not.
+        It is not if its newest try has failed, or if it has not begun in a DagRun that was created again.
         """
-        state = self._life.state
+        state = self._run.state
         known = state.region(region)
         return (
             not known.at_work
@@ -181,51 +182,51 @@ class _Judge:
         )
 
     def _reads_of(self, consumer: RegionId) -> frozenset[tuple[PartitionId, str]]:
-        state = self._life.state
+        state = self._run.state
         output = next(iter(state.outputs(consumer)), None)
         result = None if output is None else state.results.get(output)
         reads = () if result is None else result.reads
         return frozenset((read.partition, read.attempt) for each in reads for read in each.members)
 
     def _why_over(self) -> str | None:
-        """Why the run is over: closed, nobody at work or failed, and all that was made since is as it was."""
-        life = self._life
-        if life.is_deleted:
+        """Return why the run is over: closed, no region running or failed, and all results since then valid."""
+        run = self._run
+        if run.is_deleted:
             return "Airflow has no such run any more"
-        if life.closed_at is None or any(self._is_open(each) for each in (*life.state.region_ids(), CLOSE)):
+        if run.closed_at is None or any(self._is_open(each) for each in (*run.state.region_ids(), CLOSE)):
             return None
-        is_quiet = life.last_event + QUIET <= self._now and self._is_whole()
-        return "its run is over" if life.is_last_word or is_quiet else None
+        is_quiet = run.last_event + QUIET <= self._now and self._is_whole()
+        return "its run is over" if run.is_close_newest or is_quiet else None
 
     def _is_open(self, region: RegionId) -> bool:
-        known = self._life.state.region(region)
+        known = self._run.state.region(region)
         return known.at_work or known.newest_state is AttemptState.FAILED
 
     def _is_whole(self) -> bool:
-        state = self._life.state
+        state = self._run.state
         return all(state.is_done(each) for region in state.region_ids() for each in state.outputs(region))
 
     def _why_given_up(self) -> str | None:
-        """Why a run that is not over is waited for no longer."""
+        """Return why a run that is not over is given up (`keep_failed`)."""
         limit = self._settings.keep_failed
-        if self._over is not None or limit is None or self._life.last_event + limit > self._now:
+        if self._over is not None or limit is None or self._run.last_event + limit > self._now:
             return None
-        if self._life.closed_at is not None and not self._is_pressed and self._by_policy() is not None:
+        if self._run.closed_at is not None and not self._is_reclaiming and self._by_policy() is not None:
             return None
-        what = "never closed" if self._life.closed_at is None else "is not whole"
+        what = "never closed" if self._run.closed_at is None else "is not whole"
         return f"its run {what}, and nothing has happened in it for {format_duration(limit)}"
 
     def _why_kept(self) -> str | None:
-        """Why the policy keeps what nobody needs."""
-        if self._life.is_deleted:
+        """Return why the policy keeps unneeded results."""
+        if self._run.is_deleted:
             return None
         return "the run is not over" if self._over is None else self._by_policy()
 
     def _by_policy(self) -> str | None:
-        """Why the policy keeps what a closed run has."""
-        life, keep = self._life, self._settings.keep
-        if keep.until is RetainUntil.RUNS and life.closed_after is not None and life.closed_after < keep.runs:
+        """Return why the policy keeps the results of a closed run."""
+        run, keep = self._run, self._settings.keep
+        if keep.until is RetainUntil.RUNS and run.closed_after is not None and run.closed_after < keep.runs:
             return f"it is kept until {keep} have been closed after its own"
-        if keep.until is RetainUntil.TIME and life.closed_at is not None and life.closed_at + keep.time > self._now:
+        if keep.until is RetainUntil.TIME and run.closed_at is not None and run.closed_at + keep.time > self._now:
             return f"it is kept for {keep} after its run was closed"
         return None

@@ -1,6 +1,6 @@
-"""What the ledger remembers of results: who made them, who read them, and what has become of them.
+"""The history of a run's results in the ledger: their attempts, consumers, readers and state transitions.
 
-Invariant: it changes nothing, and leaves out nothing that is recorded.
+Invariant: nothing is changed, and no recorded event is left out.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from weir.ledger.runs import run_by_id, topology_of
 from weir.ledger.snapshot import run_state
 from weir.state.compactions import compaction_rows
 
-_AT_WORK = (AttemptState.RUNNING.value, AttemptState.WAITING.value)
+_RUNNING = (AttemptState.RUNNING.value, AttemptState.WAITING.value)
 _WITHOUT_RESULTS = (AttemptState.RETRYING.value, AttemptState.FAILED.value, AttemptState.FENCED.value)
 
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """A committed attempt that was made from a result."""
+    """A committed attempt that has read a result."""
 
     run: str
     region: str
@@ -46,10 +46,10 @@ class Consumer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResultMemory:
-    """One result partition of one attempt: `is_valid` is asked only of the current one.
+class ResultHistory:
+    """One result partition of one attempt; `is_valid` is None unless it is current.
 
-    `readers` are those who read it now, under a lease; `published` the versions that it is a part of.
+    `readers` are the holders of leases on it; `published` are the versions that it is part of.
     """
 
     row: ResultRow
@@ -63,52 +63,52 @@ class ResultMemory:
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """What an attempt without results writes, or has left behind: writing, or abandoned."""
+    """An attempt without results: writing, or abandoned."""
 
     attempt: AttemptRow
     state: PartitionState
 
 
 @dataclass(frozen=True, slots=True)
-class StageMemory:
-    """The results of a stage in a run, by subtask, layout and attempt; and the attempts that have made none.
+class StageHistory:
+    """The results of a stage in a run, by subtask, layout and attempt; and the attempts without results.
 
-    `compacted` are the bytes that compactions of them have written, if it is a state.
+    `compacted` is the number of bytes that compactions have written, if the stage is a state.
     """
 
     stage: str
-    results: tuple[ResultMemory, ...]
+    results: tuple[ResultHistory, ...]
     unfinished: tuple[Unfinished, ...]
     compacted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class RunMemory:
-    """A run, and what it has made of each stage, producers first."""
+class RunHistory:
+    """A run and the history of its stages, producers first."""
 
     run: RunRow
-    stages: tuple[StageMemory, ...]
+    stages: tuple[StageHistory, ...]
 
 
-def run_memory(session: Session, run: RunRow, stage: str | None, now: datetime) -> RunMemory:
-    """All that is known of the results of a run, or of one stage of it; `now` is the machine's clock."""
+def run_history(session: Session, run: RunRow, stage: str | None, now: datetime) -> RunHistory:
+    """Return the history of a run's results, or of one stage of it; `now` is the clock of this machine."""
     query = select(ResultRow).where(ResultRow.run == run.id)
     rows = list(session.scalars(query if stage is None else query.where(ResultRow.stage == stage)))
     attempts = {row.id: row for row in session.scalars(select(AttemptRow).where(AttemptRow.run == run.id))}
     known = _Known(session, run, now)
-    results: dict[str, list[ResultMemory]] = defaultdict(list)
+    results: dict[str, list[ResultHistory]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: (row.subtask, row.layout, row.id)):
-        results[row.stage].append(known.memory(row, attempts[row.attempt]))
+        results[row.stage].append(known.history(row, attempts[row.attempt]))
     regions = _regions(run, attempts.values(), rows)
     unfinished = _unfinished(attempts.values(), {row.attempt for row in rows} if stage is None else _made(session, run))
     order = list(dict.fromkeys([*regions, *results]))
     compacted: dict[str, int] = defaultdict(int)
     for made in compaction_rows(session, run.id):
         compacted[made.state] += made.written_bytes
-    return RunMemory(
+    return RunHistory(
         run,
         tuple(
-            StageMemory(
+            StageHistory(
                 each,
                 tuple(results[each]),
                 tuple(one for one in unfinished if one.attempt.region == regions.get(each)),
@@ -125,7 +125,7 @@ def _made(session: Session, run: RunRow) -> set[str]:
 
 
 def _regions(run: RunRow, attempts: Iterable[AttemptRow], rows: Iterable[ResultRow]) -> dict[str, str]:
-    """The region that writes each stage, producers first; of one that is not pinned, as far as anybody has written."""
+    """Return the region that writes each stage, producers first; of a run that is not pinned, of written stages."""
     if run.pinned is not None:
         topology = topology_of(run.pinned)
         return {each.stage: region.name for region in topology.region_ids() for each in topology.outputs(region)}
@@ -134,12 +134,12 @@ def _regions(run: RunRow, attempts: Iterable[AttemptRow], rows: Iterable[ResultR
 
 
 def _unfinished(attempts: Iterable[AttemptRow], made: Collection[str]) -> list[Unfinished]:
-    """Attempts that have begun to write, as far as anybody knows, and have not committed."""
+    """Return attempts that may have begun to write and have not committed."""
     found = []
     for each in sorted(attempts, key=lambda row: (row.subtask, row.began_at)):
         if each.id in made or each.region == CLOSE.name:
             continue
-        if each.state in _AT_WORK:
+        if each.state in _RUNNING:
             found.append(Unfinished(each, PartitionState.WRITING))
         elif each.state in _WITHOUT_RESULTS:
             found.append(Unfinished(each, PartitionState.ABANDONED))
@@ -147,7 +147,7 @@ def _unfinished(attempts: Iterable[AttemptRow], made: Collection[str]) -> list[U
 
 
 class _Known:
-    """What is asked once of all results of a run."""
+    """The ledger's data about all results of a run, read once."""
 
     def __init__(self, session: Session, run: RunRow, now: datetime) -> None:
         state = None if run.pinned is None else run_state(session, run_by_id(session, run.id))
@@ -158,10 +158,10 @@ class _Known:
         self._versions = _versions(session, run.id)
         self._events = _events(session, run.id)
 
-    def memory(self, row: ResultRow, attempt: AttemptRow) -> ResultMemory:
+    def history(self, row: ResultRow, attempt: AttemptRow) -> ResultHistory:
         later = self._events[row.id]
         written = Chapter(PartitionState.WRITING, attempt.began_at, f"by try {attempt.try_number} of {attempt.region}")
-        return ResultMemory(
+        return ResultHistory(
             row=row,
             attempt=attempt,
             is_valid=self._valid.get(row.id) if row.is_current else None,
@@ -185,7 +185,7 @@ def _readers(session: Session, run: str, now: datetime) -> dict[int, list[str]]:
 
 
 def _consumers(session: Session, run: str) -> dict[tuple[str, str, int, str], list[Consumer]]:
-    """Who has read what of a run: by stage, layout, subtask and attempt. Also readers of other runs."""
+    """Return the consumers of a run's results, by stage, layout, subtask and attempt; those of other runs, too."""
     query = (
         select(ConsumptionRow, ReadSetRow, AttemptRow)
         .join(ReadSetRow, ReadSetRow.id == ConsumptionRow.read_set)
@@ -204,7 +204,7 @@ def _consumers(session: Session, run: str) -> dict[tuple[str, str, int, str], li
 
 
 def _versions(session: Session, run: str) -> dict[str, list[str]]:
-    """The published versions that each folder is a part of."""
+    """Return the published versions that each folder is part of."""
     query = select(PublicationRow).where(PublicationRow.run == run, PublicationRow.published_at.is_not(None))
     found: dict[str, list[str]] = defaultdict(list)
     for row in session.scalars(query.order_by(PublicationRow.id)):

@@ -1,9 +1,9 @@
-"""How many bytes results have, and how many those that are being written are likely to have.
+"""Sizes of results at rest, and size estimates for results that are being written.
 
-Invariant: it changes nothing. Counted are committed results whose bytes are there by the ledger, and what compactions
-have written. A file of keyed state counts once, with whoever wrote it, until all that was written with it has gone.
-What attempts at work have written, copies, records, manifests, what dead attempts have left, and what was compacted
-before the ledger was built again have no rows, and are not counted.
+Invariant: nothing is changed. Counted are committed results whose bytes are stored by the ledger, and files that
+compactions have written. A file of keyed state counts once, with the attempt that wrote it, until all files of that
+attempt are deleted. Partial files, cached stage output, records, manifests, files of dead attempts, and compactions
+from before a rebuild of the ledger have no rows, and are not counted.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from weir.ledger.runs import topology_of
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 LATEST = 3
-"""Of so many results of a partition the smallest and the largest are taken for what the next one will be."""
+"""How many of the latest results of a partition give the smallest and the largest estimate for the next one."""
 
 _RUNS = 20
-"""In how many of the newest runs these are looked for: more than are usually at work at once."""
+"""How many of the newest runs are searched for them: more than usually run at once."""
 
 _RELEASED = PartitionState.RELEASED.value
 
 
-# Built once: to build a statement costs more than to carry it out.
+# Built once: building a statement costs more than executing it.
 _AT_REST = or_(
     ResultRow.state.in_((PartitionState.FINISHED.value, PartitionState.QUARANTINED.value)),
     (ResultRow.state == _RELEASED) & ResultRow.deleted_at.is_(None),
@@ -69,33 +69,33 @@ _RUNNING = (
 
 
 @dataclass(frozen=True, slots=True)
-class Likely:
-    """How many bytes are likely to be written, by what was written lately; 0 where nothing ever was."""
+class SizeEstimate:
+    """How many bytes an attempt will write, by the sizes of recent results; 0 if there are none."""
 
     least: int = 0
     most: int = 0
 
-    def __add__(self, other: Likely) -> Likely:
-        return Likely(self.least + other.least, self.most + other.most)
+    def __add__(self, other: SizeEstimate) -> SizeEstimate:
+        return SizeEstimate(self.least + other.least, self.most + other.most)
 
 
 @dataclass(frozen=True, slots=True)
-class AtWork:
-    """An attempt that is running, what it is likely to write, and whether it had begun before the one that asks."""
+class RunningAttempt:
+    """A running attempt, the estimate of what it writes, and whether it began before the requesting attempt."""
 
     dataflow: str
     attempt: str
-    likely: Likely
+    estimate: SizeEstimate
     is_earlier: bool
 
 
 def dataflows(session: Session) -> list[str]:
-    """The names of all dataflows."""
+    """Return the names of all dataflows."""
     return list(session.scalars(select(DataflowRow.name).order_by(DataflowRow.name)))
 
 
 def bytes_at_rest(session: Session, dataflow: str | None = None) -> int:
-    """The bytes of the results and compactions of a dataflow, or of all, that are there by the ledger."""
+    """Return the bytes of stored results and compactions, of a dataflow or of all, by the ledger."""
     results = select(func.sum(ResultRow.bytes)).where(_AT_REST)
     compacted = select(func.sum(CompactionRow.written_bytes))
     if dataflow is not None:
@@ -104,8 +104,8 @@ def bytes_at_rest(session: Session, dataflow: str | None = None) -> int:
     return int(session.scalar(results) or 0) + int(session.scalar(compacted) or 0)
 
 
-def kept_for_good(session: Session, names: Collection[str]) -> dict[str, int]:
-    """The bytes, by dataflow, of runs in which nothing is left to release: all that is there is published."""
+def published_bytes(session: Session, names: Collection[str]) -> dict[str, int]:
+    """Return, by dataflow, the bytes of runs with nothing left to release: their stored results are published."""
     query = (
         select(RunRow.dataflow, func.sum(ResultRow.bytes))
         .join(RunRow, RunRow.id == ResultRow.run)
@@ -116,7 +116,7 @@ def kept_for_good(session: Session, names: Collection[str]) -> dict[str, int]:
 
 
 def shared_state(session: Session, names: Collection[str]) -> dict[str, int]:
-    """The bytes, by dataflow, of state that is there although its results are released, and of compactions."""
+    """Return, by dataflow, the bytes of compactions, and of state that is in use although released."""
     released = (
         select(RunRow.dataflow, func.sum(ResultRow.bytes))
         .join(RunRow, RunRow.id == ResultRow.run)
@@ -136,7 +136,7 @@ def shared_state(session: Session, names: Collection[str]) -> dict[str, int]:
 
 
 def runs_by_age(session: Session, names: Collection[str]) -> list[tuple[str, str]]:
-    """The runs in which something may have to be released, with their dataflows: closed ones first, oldest first."""
+    """Return the runs with results to release, and their dataflows: closed runs first, oldest first."""
     is_open = case((RunRow.closed_at.is_(None), 1), else_=0)
     query = (
         select(RunRow.dataflow, RunRow.id)
@@ -146,8 +146,10 @@ def runs_by_age(session: Session, names: Collection[str]) -> list[tuple[str, str
     return [(name, run) for name, run in session.execute(query).tuples()]
 
 
-def likely_sizes(session: Session, dataflow: str, partitions: Iterable[PartitionId]) -> dict[PartitionId, Likely]:
-    """What partitions are likely to have, by their latest results in any run of the dataflow."""
+def size_estimates(
+    session: Session, dataflow: str, partitions: Iterable[PartitionId]
+) -> dict[PartitionId, SizeEstimate]:
+    """Estimate the sizes of partitions by their latest results in any run of the dataflow."""
     wanted = set(partitions)
     if not wanted:
         return {}
@@ -164,20 +166,20 @@ def likely_sizes(session: Session, dataflow: str, partitions: Iterable[Partition
     for stage, subtask, layout, size in rows.tuples():
         found[PartitionId(stage, subtask, layout)].append(size)
     latest = {each: found[each][:LATEST] for each in wanted if each in found}
-    return {each: Likely(min(sizes), max(sizes)) for each, sizes in latest.items()}
+    return {each: SizeEstimate(min(sizes), max(sizes)) for each, sizes in latest.items()}
 
 
-def at_work(session: Session, asking: str) -> list[AtWork]:
-    """The attempts of all dataflows that are running in open runs, but not `asking`, an attempt's id, itself."""
+def running_attempts(session: Session, asking: str) -> list[RunningAttempt]:
+    """Return the running attempts in open runs of all dataflows, except `asking` (an attempt's id)."""
     own = session.get(AttemptRow, asking)
     rows = session.connection().execute(_RUNNING, {"asking": asking}).tuples().all()
     outputs = _outputs(session, {(row[5], RegionId(row[2], row[3])) for row in rows})
     wanted: dict[str, set[PartitionId]] = defaultdict(set)
     for _, _, region, subtask, dataflow, run in rows:
         wanted[dataflow].update(outputs[run, RegionId(region, subtask)])
-    sizes = {dataflow: likely_sizes(session, dataflow, partitions) for dataflow, partitions in wanted.items()}
+    sizes = {dataflow: size_estimates(session, dataflow, partitions) for dataflow, partitions in wanted.items()}
     return [
-        AtWork(
+        RunningAttempt(
             dataflow,
             attempt,
             total_of(sizes[dataflow], outputs[run, RegionId(region, subtask)]),
@@ -187,9 +189,9 @@ def at_work(session: Session, asking: str) -> list[AtWork]:
     ]
 
 
-def total_of(sizes: Mapping[PartitionId, Likely], partitions: Iterable[PartitionId]) -> Likely:
-    """The sum of what is known of partitions."""
-    return sum((sizes[each] for each in partitions if each in sizes), Likely())
+def total_of(sizes: Mapping[PartitionId, SizeEstimate], partitions: Iterable[PartitionId]) -> SizeEstimate:
+    """Return the sum of the known estimates of partitions."""
+    return sum((sizes[each] for each in partitions if each in sizes), SizeEstimate())
 
 
 def _outputs(
@@ -205,7 +207,7 @@ def _outputs(
 
 
 def _topology(session: Session, run: str) -> Topology | None:
-    """None where the run's record is that of a newer Weir: what its attempts write is not known then."""
+    """Return None for a run that a newer Weir has pinned: what its attempts write is not known."""
     pinned = session.get_one(RunRow, run).pinned
     try:
         return None if pinned is None else topology_of(pinned)

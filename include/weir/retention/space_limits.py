@@ -1,7 +1,7 @@
-"""What bounds the bytes that may lie about: the disk of the store, and the quota of a dataflow.
+"""Limits of the bytes at rest: the disk of the store, and the quota of a dataflow.
 
-Invariant: an attempt is refused only where not even the least fits that its partitions had lately; room is made for the
-most that they had. A wrong guess may cost results that were kept for convenience, never a run.
+Invariant: an attempt is refused only if not even the smallest estimate fits; space is reclaimed for the largest. A
+wrong estimate may cost results that only policies keep, never a run.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from typing import Protocol
 
 from weir.coordination.services import Services
 from weir.errors import DiskFull, QuotaExceeded
-from weir.retention.sizes import AtWork, Likely, bytes_at_rest, dataflows
+from weir.retention.sizes import RunningAttempt, SizeEstimate, bytes_at_rest, dataflows
 from weir.store.files import FreeSpace
 from weir.units import format_size
 
 _ONE_FILE = 1
-"""Bytes that are short where there is no room for another file: some at least."""
+"""Bytes that are short if no file can be added: at least some."""
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
-    """What an attempt, by its name, asks for: what it will write, copies among it, and what others at work will."""
+class SpaceRequest:
+    """The space that an attempt (`name`) will need: its results, its cached output, and other running attempts'."""
 
     name: str
     dataflow: str
-    own: Likely
+    own: SizeEstimate
     copies: int
-    others: tuple[AtWork, ...]
+    others: tuple[RunningAttempt, ...]
 
 
 class Limit(Protocol):
-    """A bound. `most` bytes are made room for, and with less than `least` an attempt is refused."""
+    """A limit of bytes. Space is reclaimed for `most` bytes; with less than `least` an attempt is refused."""
 
     @property
     def least(self) -> int:
-        """The bytes without which it is in vain to begin."""
+        """The bytes without which an attempt is refused."""
         ...
 
     @property
@@ -46,7 +46,7 @@ class Limit(Protocol):
 
     @property
     def counts_files(self) -> bool:
-        """Whether all files count, or only results that the ledger knows."""
+        """Whether all files count, or only results in the ledger."""
         ...
 
     def dataflows(self) -> list[str]:
@@ -54,55 +54,56 @@ class Limit(Protocol):
         ...
 
     def short_of(self, needed: int) -> int:
-        """How many bytes have to go before `needed` fit; 0 or less where they fit now."""
+        """Return how many bytes must be deleted until `needed` fit; 0 or less if they fit now."""
         ...
 
     def refusal(self, freed: str, held: str) -> DiskFull:
-        """The error to raise; `freed` says what has gone already, `held` who has what is left."""
+        """Return the error to raise; `freed` describes what was deleted, `held` what holds the rest."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class DiskLimit:
-    """The disk of the store, of which some is to stay free; all dataflows of the ledger share it."""
+    """The disk of the store, of which `least_free` stays free; all dataflows of the ledger share it."""
 
     services: Services
-    demand: Demand
+    request: SpaceRequest
 
     @property
     def counts_files(self) -> bool:
-        """All files take room."""
+        """All files take space."""
         return True
 
     @property
     def least(self) -> int:
-        """Of its own results: what others at work will write may be there already."""
-        return self.demand.own.least
+        """The attempt's own results: those of other running attempts may be written already."""
+        return self.request.own.least
 
     @property
     def most(self) -> int:
-        """Its own results and copies, and those of all others at work."""
-        return self.demand.own.most + self.demand.copies + sum(each.likely.most for each in self.demand.others)
+        """The attempt's own results and cached output, and the results of all other running attempts."""
+        return self.request.own.most + self.request.copies + sum(each.estimate.most for each in self.request.others)
 
     def dataflows(self) -> list[str]:
-        """All of them."""
+        """Return all dataflows."""
         with self.services.ledger.transaction() as session:
             return dataflows(session)
 
     def short_of(self, needed: int) -> int:
-        """Ask the disk."""
+        """Compare with the free space of the disk."""
         room = self._room()
         is_no_file_left = room.free_files == 0
         return max(needed + self.services.retention.least_free - room.free_bytes, _ONE_FILE if is_no_file_left else 0)
 
     def refusal(self, freed: str, held: str) -> DiskFull:
-        """Tell how full the disk is, and of what."""
-        room, demand, spare = self._room(), self.demand, self.services.retention.least_free
+        """Describe how full the disk is, and of what."""
+        room, request, spare = self._room(), self.request, self.services.retention.least_free
         return DiskFull(
-            f"the disk of the store {self.services.store.url} has too little room for {demand.name}: {_told(room)}, "
-            f"{_wanted(demand.own)}and {format_size(spare)} are to stay free (least_free); {freed}.\n"
+            f"the disk of the store {self.services.store.url} has too little free space for {request.name}: "
+            f"{_described(room)}, "
+            f"{_wanted(request.own)}and {format_size(spare)} are to stay free (least_free); {freed}.\n"
             f"{held}\n{self._others(room)}\n"
-            "Make room there, or enlarge the disk: the task tries again by itself, and nothing is marked lost"
+            "Free space there, or enlarge the disk: the task tries again by itself, and nothing is marked lost"
         )
 
     def _others(self, room: FreeSpace) -> str:
@@ -110,8 +111,8 @@ class DiskLimit:
             known = bytes_at_rest(session)
         other = max(0, room.total_bytes - room.free_bytes - known)
         return (
-            f"  {format_size(other)} of that disk are no results: files of other programs, what attempts at work are "
-            "writing, copies, and what dead attempts have left (`weir gc --dry-run` lists those of the store)"
+            f"  {format_size(other)} of that disk are no results: files of other programs, partial files of running "
+            "attempts, copies, and files of dead attempts (`weir gc --dry-run` lists those of the store)"
         )
 
     def _room(self) -> FreeSpace:
@@ -123,7 +124,7 @@ class QuotaLimit:
     """The bytes that the results of one dataflow may have at rest."""
 
     services: Services
-    demand: Demand
+    request: SpaceRequest
     quota: int
 
     @property
@@ -133,48 +134,48 @@ class QuotaLimit:
 
     @property
     def least(self) -> int:
-        """Its own results, and those of attempts that have begun before: they come first."""
-        return self.demand.own.least + sum(each.likely.least for each in self._others() if each.is_earlier)
+        """The attempt's own results, and those of attempts that began before: they come first."""
+        return self.request.own.least + sum(each.estimate.least for each in self._others() if each.is_earlier)
 
     @property
     def most(self) -> int:
-        """Its own results and those of all attempts at work."""
-        return self.demand.own.most + sum(each.likely.most for each in self._others())
+        """The attempt's own results and those of all running attempts."""
+        return self.request.own.most + sum(each.estimate.most for each in self._others())
 
     def dataflows(self) -> list[str]:
-        """The one."""
-        return [self.demand.dataflow]
+        """Return the dataflow of the quota."""
+        return [self.request.dataflow]
 
     def short_of(self, needed: int) -> int:
-        """Ask the ledger."""
+        """Compare with the bytes at rest by the ledger."""
         return self._at_rest() + needed - self.quota
 
     def refusal(self, freed: str, held: str) -> DiskFull:
-        """Tell what the dataflow keeps."""
-        demand, earlier = self.demand, self.least - self.demand.own.least
-        at_work = f"attempts at work that began before are to write {format_size(earlier)}, " if earlier else ""
+        """Describe what the dataflow keeps."""
+        request, earlier = self.request, self.least - self.request.own.least
+        others = f"running attempts that began before are to write {format_size(earlier)}, " if earlier else ""
         return QuotaExceeded(
-            f"{demand.dataflow} may keep {format_size(self.quota)}, its quota, which leaves too little for "
-            f"{demand.name}: {_wanted(demand.own)}{at_work}and {format_size(self._at_rest())} are at rest; "
+            f"{request.dataflow} may keep {format_size(self.quota)}, its quota, which leaves too little for "
+            f"{request.name}: {_wanted(request.own)}{others}and {format_size(self._at_rest())} are at rest; "
             f"{freed}.\n{held}\n"
             "Raise the quota (`Dataflow(quota=...)` in the DAG file, or quota in Airflow's section [weir]), or keep "
             "less (keep, keep_failed, keep_published): the task tries again by itself, and nothing is marked lost"
         )
 
-    def _others(self) -> Iterable[AtWork]:
-        return (each for each in self.demand.others if each.dataflow == self.demand.dataflow)
+    def _others(self) -> Iterable[RunningAttempt]:
+        return (each for each in self.request.others if each.dataflow == self.request.dataflow)
 
     def _at_rest(self) -> int:
         with self.services.ledger.transaction() as session:
-            return bytes_at_rest(session, self.demand.dataflow)
+            return bytes_at_rest(session, self.request.dataflow)
 
 
-def _told(room: FreeSpace) -> str:
+def _described(room: FreeSpace) -> str:
     files = ", and no file can be added" if room.free_files == 0 else ""
     return f"{format_size(room.free_bytes)} of {format_size(room.total_bytes)} are free{files}"
 
 
-def _wanted(own: Likely) -> str:
+def _wanted(own: SizeEstimate) -> str:
     if not own.most:
         return ""
     sizes = format_size(own.least) if own.least == own.most else f"{format_size(own.least)} to {format_size(own.most)}"

@@ -1,7 +1,7 @@
-"""Sweeping: the store is listed against the ledger, and what nobody needs is removed (`weir gc`, and upkeep).
+"""Sweep: compare the store with the ledger, and delete what is not needed (`weir gc`, and upkeep).
 
-Invariant 4: what is released or expired is decided by the ledger first, and only then are files looked at. What the
-ledger does not know is told, and never deleted: the ledger may be the one that is wrong. All that goes is told.
+Invariant 4: the ledger decides first what is released or expired, and only then are files listed. What the ledger does
+not know is reported, and never deleted: the ledger may be the one that is wrong. Every deletion is reported.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from weir.coordination.airflow import Clearer
 from weir.coordination.services import Services
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import DataflowRow
-from weir.retention.checkpoints import forget_compactions, keep_checkpoints
+from weir.retention.checkpoints import forget_compactions, maintain_checkpoints
 from weir.retention.expired_runs import expire_runs, note_deleted_runs
 from weir.retention.release import delete_released, release
-from weir.retention.sweep_ledger import runs_to_sweep, settings_of
+from weir.retention.sweep_queries import runs_to_sweep, settings_of
 from weir.retention.sweep_report import Garbage, SweepReport, Swept
 from weir.retention.sweep_run import RunSweep
-from weir.retention.unknown_folders import sweep_pages, sweep_strangers, tell_unknown_dataflows
+from weir.retention.unknown_folders import report_unknown_dataflows, sweep_pages, sweep_unknown_folders
 from weir.retention.versions import expire_versions
 
 RECENT = timedelta(days=2)
-"""A sweep that is not full looks at runs in which something has happened since the age floor and so much more."""
+"""A sweep that is not full covers runs with an event since the age limit plus this time."""
 
 
 def sweep(
@@ -33,25 +33,26 @@ def sweep(
     *,
     is_full: bool = False,
     is_dry: bool = False,
-    is_pressed: bool = False,
+    is_reclaiming: bool = False,
     older_than: timedelta | None = None,
     clearer: Clearer | None = None,
 ) -> SweepReport:
-    """Release what nobody needs and remove it, with all that dead attempts left, of one dataflow or of all.
+    """Release and delete results that are not needed, and files of dead attempts, of one dataflow or of all.
 
-    A full one looks at every folder, else only at runs of the last days. `is_pressed`: room is needed, so that policies
-    keep nothing. `older_than` is how old a file must be that nobody knows. A `clearer` is asked which runs Airflow has
-    no more. A dry one changes nothing. Raises Misconfigured for a dataflow that is not known, and Retryable.
+    A full sweep covers every folder, else only runs of the last days. With `is_reclaiming`, space is needed: retention
+    policies keep nothing. `older_than` is the age limit for files without a row in the ledger. With a `clearer`, runs
+    that were deleted in Airflow are recorded. A dry sweep changes nothing. Raises Retryable, and Misconfigured for an
+    unknown dataflow.
     """
-    services.store_id()  # an unmounted disk looks as if all were missing
+    services.store_id()  # on an unmounted disk everything seems missing
     report = SweepReport(is_dry=is_dry, is_full=is_full)
     names = _known(services)
     if dataflow is not None and dataflow not in names:
         raise Misconfigured(f"the ledger knows no dataflow {dataflow}; it knows {', '.join(names) or 'none'}")
     for name in names if dataflow is None else [dataflow]:
-        _sweep_dataflow(services, name, report, older_than, clearer, is_pressed=is_pressed)
+        _sweep_dataflow(services, name, report, older_than, clearer, is_reclaiming=is_reclaiming)
     if is_full and dataflow is None:
-        tell_unknown_dataflows(services, report, older_than or services.retention.orphan_age)
+        report_unknown_dataflows(services, report, older_than or services.retention.orphan_age)
     return report
 
 
@@ -67,12 +68,12 @@ def _sweep_dataflow(
     older_than: timedelta | None,
     clearer: Clearer | None,
     *,
-    is_pressed: bool,
+    is_reclaiming: bool,
 ) -> None:
     with services.ledger.transaction() as session:
         settings = settings_of(session, dataflow, services.retention)
-    floor = settings.orphan_age if older_than is None else older_than
-    since = None if report.is_full else services.now() - floor - RECENT
+    age_limit = settings.orphan_age if older_than is None else older_than
+    since = None if report.is_full else services.now() - age_limit - RECENT
     if clearer is not None and not report.is_dry:
         report.notes += note_deleted_runs(services, clearer, dataflow, since)
     report.deleted += expire_versions(services, dataflow, is_dry=report.is_dry)
@@ -80,25 +81,25 @@ def _sweep_dataflow(
         _keep_checkpoints(services, dataflow, report)
     if report.is_full and not report.is_dry:
         forget_compactions(services, dataflow)
-    _release(services, dataflow, report, is_pressed=is_pressed)
+    _release(services, dataflow, report, is_reclaiming=is_reclaiming)
     expire_runs(services, dataflow, settings, report)
-    of_runs = RunSweep(services, settings, report, floor, is_pressed=is_pressed)
+    of_runs = RunSweep(services, settings, report, age_limit, is_reclaiming=is_reclaiming)
     for run in _runs(services, dataflow, since):
         of_runs.sweep(run)
     if report.is_full:
-        sweep_strangers(services, dataflow, of_runs, report)
+        sweep_unknown_folders(services, dataflow, of_runs, report)
         sweep_pages(services, dataflow, of_runs, report)
 
 
 def _keep_checkpoints(services: Services, dataflow: str, report: SweepReport) -> None:
-    for path in keep_checkpoints(services, dataflow, is_thorough=report.is_full).deleted:
+    for path in maintain_checkpoints(services, dataflow, is_thorough=report.is_full).deleted:
         report.deleted.append(Swept(Garbage.CHECKPOINT, path, 0, "no retained checkpoint names it"))
 
 
-def _release(services: Services, dataflow: str, report: SweepReport, *, is_pressed: bool) -> None:
-    said = release(services, dataflow, is_pressed=is_pressed, is_dry=report.is_dry)
+def _release(services: Services, dataflow: str, report: SweepReport, *, is_reclaiming: bool) -> None:
+    found = release(services, dataflow, is_reclaiming=is_reclaiming, is_dry=report.is_dry)
     if report.is_dry:
-        report.to_release += [each for each in said if each.is_released]
+        report.to_release += [each for each in found if each.is_released]
         return
     for each in delete_released(services, dataflow):
         report.deleted.append(Swept(Garbage.RELEASED, each.folder, each.bytes, each.reason))

@@ -1,6 +1,6 @@
-"""What a sweep says it has done: what was deleted, what is kept and why, and where ledger and store disagree.
+"""The report of a sweep: what was deleted, what is kept and why, and where ledger and store differ.
 
-Invariant: every byte that was looked at is in one of these lists.
+Invariant: every listed byte is in one of the report's lists.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
-from weir.retention.release import ResultLife
+from weir.retention.release import ResultRetention
 from weir.units import format_size
 
 
 class Garbage(Enum):
-    """What it was that went."""
+    """The kind of a deleted folder or file."""
 
     RELEASED = "released result"
     ABANDONED = "left by an attempt"
@@ -52,8 +52,8 @@ class Kept:
 class SweepReport:
     """A sweep of one dataflow or of all.
 
-    `to_release` are results that a dry sweep would release; `expired` runs whose manifests and records go, too;
-    `missing` finished results whose files are not there; `unknown` what the ledger does not know, and nobody deletes.
+    `to_release` are results that a dry sweep would release; `expired` are runs whose manifests and records are deleted,
+    too; `missing` are finished results without their files; `unknown` is what the ledger does not know: it stays.
     """
 
     is_dry: bool = False
@@ -61,7 +61,7 @@ class SweepReport:
     runs: int = 0
     deleted: list[Swept] = field(default_factory=list)
     kept: list[Kept] = field(default_factory=list)
-    to_release: list[ResultLife] = field(default_factory=list)
+    to_release: list[ResultRetention] = field(default_factory=list)
     expired: list[Kept] = field(default_factory=list)
     missing: list[Kept] = field(default_factory=list)
     unknown: list[Kept] = field(default_factory=list)
@@ -69,23 +69,23 @@ class SweepReport:
 
     @property
     def deleted_bytes(self) -> int:
-        """How many bytes went, or would go; those of results that would be released, too."""
+        """The bytes that were deleted, or would be, including results that would be released."""
         return sum(each.bytes for each in self.deleted) + sum(each.bytes for each in self.to_release)
 
     def kept_by_reason(self) -> list[tuple[str, int, int]]:
-        """What is kept: reason, how many folders or files, and their bytes; the most bytes first."""
+        """Return what is kept: reason, number of folders or files, and bytes; the most bytes first."""
         return _by_reason((each.reason, each.bytes) for each in self.kept)
 
     def to_release_by_reason(self) -> list[tuple[str, int, int]]:
-        """The results that would be released: why, how many, and their bytes; the most bytes first."""
+        """Return the results that would be released: reason, number, and bytes; the most bytes first."""
         return _by_reason((each.reason, each.bytes) for each in self.to_release)
 
     def deleted_by_kind(self) -> list[tuple[str, int, int]]:
-        """What went: its kind, how many, and their bytes; the most bytes first."""
+        """Return what was deleted: kind, number, and bytes; the most bytes first."""
         return _by_reason((each.kind.value, each.bytes) for each in self.deleted)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, for programs."""
+        """Return the report as JSON values."""
         return {
             "is_dry": self.is_dry,
             "is_full": self.is_full,
@@ -101,12 +101,12 @@ class SweepReport:
         }
 
     def __str__(self) -> str:
-        """One line."""
-        said = "would be deleted" if self.is_dry else "deleted"
+        """Return the report as one line."""
+        verb = "would be deleted" if self.is_dry else "deleted"
         to_release = sum(each.bytes for each in self.to_release)
         parts = [f"{len(self.to_release)} x result to release, {format_size(to_release)}"] if self.to_release else []
         parts += [f"{count} x {kind}, {format_size(size)}" for kind, count, size in self.deleted_by_kind()]
-        what = f"{self.runs} run(s) swept; {said}: {'; '.join(parts) or 'nothing'}"
+        what = f"{self.runs} run(s) swept; {verb}: {'; '.join(parts) or 'nothing'}"
         kept = sum(each.bytes for each in self.kept)
         more = [f"{len(self.expired)} run(s) {'would expire' if self.is_dry else 'expired'}"] if self.expired else []
         more += [f"{len(self.missing)} finished result(s) miss files"] if self.missing else []

@@ -1,13 +1,9 @@
-"""Sweeping the folder of one run: what nobody needs of it goes.
+"""Sweep the folder of one run, and the manifests of a dataflow's checkpoints: delete what is not needed.
 
-Invariant 4: the store is listed first and the ledger read then, so that no file of an attempt at work is ever taken for
-nobody's. Invariant 7: each step may be the last, and the next sweep goes on: pointers go before the manifests that they
-name, and these before their data.
-
-Sweeping what keyed state has beside the folders of its own results: shared files, and checkpoints.
-
-Invariant 4: a file that anybody uses stays, whatever became of the attempt that wrote it. The store is listed before it
-is asked who uses what.
+Invariant 4: the store is listed before the ledger is read, so that a file of a running attempt never counts as unknown.
+A file of keyed state that is in use stays, whatever became of the attempt that wrote it; files in use are read after
+the listing. Invariant 7: a sweep may stop at any step, and the next sweep continues: pointers are deleted before the
+manifests that they name, and these before their data.
 """
 
 from __future__ import annotations
@@ -40,20 +36,20 @@ from weir.ledger.database.tables import CheckpointRow, RunRow
 from weir.ledger.runs import dataflow_of
 from weir.retention.orphan_rules import (
     TEMPORARY,
-    Fate,
-    Judgement,
+    FolderAction,
+    FolderDecision,
     Place,
     RunFolder,
     RunKnowledge,
+    folder_decisions,
     is_record_kept,
     is_short,
-    judge,
     known_gone,
     may_have_strays,
     run_folder,
     strays,
 )
-from weir.retention.sweep_ledger import is_expired, knowledge_of, note_deleted, silent_attempts, still_finished
+from weir.retention.sweep_queries import is_expired, knowledge_of, note_deleted, silent_attempts, still_finished
 from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
 from weir.state.files_in_use import live_state_files
 from weir.store.errors import NotFound
@@ -62,7 +58,7 @@ from weir.store.worker_threads import in_parallel
 from weir.topology.partitions import PLAIN
 
 _POINTERS = (MANIFEST, COPY_NAME)
-"""What makes files a result or a copy: it goes before them."""
+"""The files that make a folder a result or a copy: they are deleted before its data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,48 +82,48 @@ class _Listed:
 
 
 class RunSweep:
-    """Sweeps runs of one dataflow into one report. Files that nobody knows go when they are older than `floor`."""
+    """Sweeps runs of one dataflow into one report; files without a row go once they are older than `age_limit`."""
 
     def __init__(
         self,
         services: Services,
         settings: RetentionSettings,
         report: SweepReport,
-        floor: timedelta,
+        age_limit: timedelta,
         *,
-        is_pressed: bool = False,
+        is_reclaiming: bool = False,
     ) -> None:
-        self._services, self._settings, self._report, self._floor = services, settings, report, floor
-        self._is_pressed = is_pressed
+        self._services, self._settings, self._report, self._age_limit = services, settings, report, age_limit
+        self._is_reclaiming = is_reclaiming
 
     def sweep(self, run: str) -> None:
-        """Remove what nobody needs of a run. Raises Retryable."""
+        """Delete what is not needed of a run. Raises Retryable."""
         if not self._report.is_dry:
             self._fence_silent(run)
         listed = self._list(run)
-        known = self._know(listed)
+        known = self._knowledge(listed)
         self._sweep_pointers(listed, known)
         self._compare(listed, known)
-        judged = without_state_in_use(self._services, dataflow_of(run), judge(listed.folder, known))
-        gone = {each.folder.path for each in judged if self._carry_out(each, known)}
-        self._note_gone(listed.run, known, {each.folder.path for each in judged} - gone)
+        decisions = without_state_in_use(self._services, dataflow_of(run), folder_decisions(listed.folder, known))
+        gone = {each.folder.path for each in decisions if self._apply(each, known)}
+        self._note_gone(listed.run, known, {each.folder.path for each in decisions} - gone)
         self.remove_temporary([*listed.folder.temporary, *((each.path, each.bytes) for each in listed.temporary)])
         self._report.unknown += [Kept(path, size, "not a file of Weir's") for path, size in listed.folder.strange]
         self._tidy(listed, known)
         self._report.runs += 1
 
     def _fence_silent(self, run: str) -> None:
-        """Whoever is given up may not commit any more, should it wake up: what it has written is about to go."""
+        """Fence attempts that are given up, so that they cannot commit: their files are about to be deleted."""
         services, now = self._services, self._services.now()
         with services.ledger.transaction() as session:
             if not silent_attempts(session, run, self._settings, now):
                 return
         with services.ledger.transaction(dataflow_of(run)) as session:
             for row in silent_attempts(session, run, self._settings, now):
-                end(row, AttemptState.FENCED, now, error="it was given up: nobody has heard of it for so long")
+                end(row, AttemptState.FENCED, now, error="it was given up: it has sent no heartbeat for too long")
 
     def _tidy(self, listed: _Listed, known: RunKnowledge) -> None:
-        """Of an expired run of which nothing is published, the record goes last; and then the folders."""
+        """Delete the record of an expired, unpublished run last, and then its empty folders."""
         record = f"{listed.root}/{RUN_RECORD}"
         if listed.folder.has_record and not is_record_kept(known) and not listed.folder.strange:
             # A begin writes it again in a transaction of its own.
@@ -138,11 +134,11 @@ class RunSweep:
             self._services.store.prune(listed.root)
 
     def remove_temporary(self, files: Iterable[tuple[str, int]]) -> None:
-        """Remove what creators left who were killed, once it is old."""
+        """Delete unfinished writes of killed processes, once they are old."""
         for path, size in files:
             self.remove_file(path, size, "a write that was never finished")
 
-    # What is there, and what is known
+    # Store and ledger
 
     def _list(self, run: str) -> _Listed:
         dataflow, _, epoch = run.partition("@")
@@ -157,14 +153,14 @@ class RunSweep:
 
     def _pointer(self, found: FoundFile) -> _Pointer:
         try:
-            said = pointer_from_json(self._services.store.read(found.path))
-            return _Pointer(found.path, found.bytes, tuple(each.folder for each in said.partitions))
+            pointer = pointer_from_json(self._services.store.read(found.path))
+            return _Pointer(found.path, found.bytes, tuple(each.folder for each in pointer.partitions))
         except NotFound:
             return _Pointer(found.path, 0, ())
         except (ValueError, TypeError, KeyError, Misconfigured):
             return _Pointer(found.path, found.bytes, None)
 
-    def _know(self, listed: _Listed) -> RunKnowledge:
+    def _knowledge(self, listed: _Listed) -> RunKnowledge:
         copies = {(each.name, each.subtask) for each in listed.folder.folders if each.place is Place.COPY}
         with self._services.ledger.transaction() as session:
             return knowledge_of(
@@ -174,7 +170,7 @@ class RunSweep:
                 self._services.now(),
                 copies,
                 {each.path: each.folders or () for each in listed.pointers},
-                is_pressed=self._is_pressed,
+                is_reclaiming=self._is_reclaiming,
             )
 
     def _sweep_pointers(self, listed: _Listed, known: RunKnowledge) -> None:
@@ -189,7 +185,7 @@ class RunSweep:
                 self.remove_file(each.path, each.bytes, "its version is expired", Garbage.POINTER, is_aged=False)
 
     def _compare(self, listed: _Listed, known: RunKnowledge) -> None:
-        """Name finished results whose files are not there; what was committed since the listing is looked at again."""
+        """Report finished results without their files; those committed since the listing are listed again."""
         found = {each.path: each for each in listed.folder.folders}
         finished = {path: each for path, each in known.results.items() if each.state is PartitionState.FINISHED}
         short = [path for path, each in finished.items() if path not in found or is_short(found[path], each.bytes)]
@@ -209,40 +205,40 @@ class RunSweep:
                 gone = f"{there} of {expected} bytes are there" + ("" if MANIFEST in names else ", and no manifest")
                 self._report.missing.append(Kept(path, expected - there, gone))
 
-    # What becomes of a folder
+    # Folders
 
     def _note_gone(self, run: str, known: RunKnowledge, there: set[str]) -> None:
         gone = known_gone(known, there)
         if self._report.is_dry or not gone:
             return
-        self._services.store_id()  # of a disk that is not mounted all is gone
+        self._services.store_id()  # on an unmounted disk everything seems deleted
         with self._services.ledger.transaction(run.partition("@")[0]) as session:
             note_deleted(session, run, gone, self._services.now())
 
-    def _carry_out(self, judgement: Judgement, known: RunKnowledge) -> bool:
-        """Do what was judged; answers whether all of the folder went."""
-        folder, reason = judgement.folder, judgement.reason
-        is_young = judgement.is_aged and not self._is_old(judgement)
-        if judgement.fate is Fate.KEPT or is_young:
+    def _apply(self, decision: FolderDecision, known: RunKnowledge) -> bool:
+        """Apply a decision; return whether the whole folder was deleted."""
+        folder, reason = decision.folder, decision.reason
+        is_young = decision.is_aged and not self._is_old(decision)
+        if decision.action is FolderAction.KEPT or is_young:
             why = f"{reason}; it is not old enough yet" if is_young else reason
             self._report.kept.append(Kept(folder.path, folder.bytes, why))
             result = known.results.get(folder.path)
             if result is not None and result.state is PartitionState.FINISHED:
-                self._remove_strays(judgement, result.bytes)
+                self._remove_strays(decision, result.bytes)
             return False
-        is_emptied = judgement.fate is Fate.EMPTIED
+        is_emptied = decision.action is FolderAction.EMPTIED
         if not self._report.is_dry:
-            self._empty(judgement) if is_emptied else self._remove(folder.path, folder.names)
+            self._empty(decision) if is_emptied else self._remove(folder.path, folder.names)
         size = folder.data_bytes if is_emptied else folder.bytes
-        self._report.deleted.append(Swept(_kind(judgement, known), folder.path, size, reason))
+        self._report.deleted.append(Swept(_kind(decision, known), folder.path, size, reason))
         return not is_emptied
 
-    def _is_old(self, judgement: Judgement) -> bool:
-        """Whether nothing has happened to a folder for as long as the age floor says."""
-        before = self._services.now() - self._floor
-        if judgement.since is not None and judgement.since > before:
+    def _is_old(self, decision: FolderDecision) -> bool:
+        """Report whether a folder has not changed within the age limit."""
+        before = self._services.now() - self._age_limit
+        if decision.since is not None and decision.since > before:
             return False
-        paths = [f"{judgement.folder.path}/{name}" for name, _ in judgement.folder.files]
+        paths = [f"{decision.folder.path}/{name}" for name, _ in decision.folder.files]
         times = in_parallel(self._modified, paths, self._services.store.workers)
         return all(at is None or at <= before for at in times)
 
@@ -258,20 +254,20 @@ class RunSweep:
                 self._services.store.delete(f"{folder}/{name}")
         self._services.store.delete_folder(folder)
 
-    def _empty(self, judgement: Judgement) -> None:
-        for name, _ in judgement.folder.files:
+    def _empty(self, decision: FolderDecision) -> None:
+        for name, _ in decision.folder.files:
             if name not in (MANIFEST, RELEASED_NOTE):
-                self._services.store.delete(f"{judgement.folder.path}/{name}")
+                self._services.store.delete(f"{decision.folder.path}/{name}")
 
-    def _remove_strays(self, judgement: Judgement, expected: int) -> None:
-        """Remove files in the folder of a finished result that no manifest names."""
-        folder = judgement.folder
+    def _remove_strays(self, decision: FolderDecision, expected: int) -> None:
+        """Delete files in the folder of a finished result that its manifest does not name."""
+        folder = decision.folder
         if not may_have_strays(folder, expected):
             return
         try:
             manifest = manifest_from_json(self._services.store.read(f"{folder.path}/{MANIFEST}"))
         except (NotFound, Misconfigured):
-            return  # whoever verifies tells of it
+            return  # `weir verify` reports it
         named = frozenset(file.name for file in manifest.files)
         for name, size in strays(folder, named):
             self.remove_file(f"{folder.path}/{name}", size, "no manifest names it")
@@ -279,11 +275,11 @@ class RunSweep:
     def remove_file(
         self, path: str, size: int, reason: str, kind: Garbage = Garbage.STRAY, *, is_aged: bool = True
     ) -> None:
-        """Remove one file; one that is aged only once it is old."""
+        """Delete one file; if `is_aged`, only once it is older than the age limit."""
         at = self._modified(path)
         if at is None:
             return
-        if is_aged and at > self._services.now() - self._floor:
+        if is_aged and at > self._services.now() - self._age_limit:
             self._report.kept.append(Kept(path, size, f"{reason}; it is not old enough yet"))
             return
         if not self._report.is_dry:
@@ -296,40 +292,42 @@ def _is_pointer(found: FoundFile) -> bool:
     return name.endswith(".json") and not name.startswith(".")
 
 
-def _kind(judgement: Judgement, known: RunKnowledge) -> Garbage:
+def _kind(decision: FolderDecision, known: RunKnowledge) -> Garbage:
     if known.is_expired:
         return Garbage.EXPIRED
-    if judgement.fate is Fate.EMPTIED:
+    if decision.action is FolderAction.EMPTIED:
         return Garbage.RELEASED
-    if judgement.folder.place is Place.COPY:
+    if decision.folder.place is Place.COPY:
         return Garbage.COPY
-    return Garbage.SUPERSEDED if judgement.folder.path in known.results else Garbage.ABANDONED
+    return Garbage.SUPERSEDED if decision.folder.path in known.results else Garbage.ABANDONED
 
 
-def without_state_in_use(services: Services, dataflow: str, judged: Iterable[Judgement]) -> tuple[Judgement, ...]:
-    """What was judged, but for folders that hold files of keyed state that are in use: these stay. Raises Retryable."""
-    all_judged = tuple(judged)
-    if not any(_may_hold_state(each) for each in all_judged):
-        return all_judged
+def without_state_in_use(
+    services: Services, dataflow: str, decided: Iterable[FolderDecision]
+) -> tuple[FolderDecision, ...]:
+    """Return the decisions, but keep folders with files of keyed state that are in use. Raises Retryable."""
+    decisions = tuple(decided)
+    if not any(_may_hold_state(each) for each in decisions):
+        return decisions
     in_use = live_state_files(services, dataflow)
-    return tuple(_kept(each) if _may_hold_state(each) and _holds(each, in_use) else each for each in all_judged)
+    return tuple(_kept(each) if _may_hold_state(each) and _holds(each, in_use) else each for each in decisions)
 
 
-def _may_hold_state(judged: Judgement) -> bool:
-    folder = judged.folder
-    return judged.fate is not Fate.KEPT and folder.place is Place.RESULT and folder.layout != PLAIN.id
+def _may_hold_state(decisions: FolderDecision) -> bool:
+    folder = decisions.folder
+    return decisions.action is not FolderAction.KEPT and folder.place is Place.RESULT and folder.layout != PLAIN.id
 
 
-def _holds(judged: Judgement, in_use: frozenset[str]) -> bool:
-    return any(f"{judged.folder.path}/{name}" in in_use for name in judged.folder.names)
+def _holds(decisions: FolderDecision, in_use: frozenset[str]) -> bool:
+    return any(f"{decisions.folder.path}/{name}" in in_use for name in decisions.folder.names)
 
 
-def _kept(judged: Judgement) -> Judgement:
-    return replace(judged, fate=Fate.KEPT, reason="keyed state that is in use", is_aged=False)
+def _kept(decisions: FolderDecision) -> FolderDecision:
+    return replace(decisions, action=FolderAction.KEPT, reason="keyed state that is in use", is_aged=False)
 
 
 def sweep_checkpoints(services: Services, dataflow: str, of_runs: RunSweep, report: SweepReport) -> None:
-    """Look at the manifests of checkpoints: those of subsumed and failed ones go. Raises Retryable."""
+    """Delete the manifests of subsumed and failed checkpoints; report missing ones. Raises Retryable."""
     folder = checkpoints_folder(dataflow)
     try:
         found = {f"{folder}/{name}": size for name, size in services.store.list(folder)}

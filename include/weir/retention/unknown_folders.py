@@ -1,11 +1,8 @@
-"""Folders of the store that the ledger does not know.
+"""Sweep folders that the ledger does not know, and pages about checks of expired runs.
 
-Invariant: whatever has a run's record, a manifest or a pointer is told and never deleted: perhaps it is the ledger that
-was lost. Only what nobody could read any more goes, once it is old.
-
-Pages about checks leave the store with the records of their run.
-
-Invariant: the ledger has forgotten the checks first; what it never knew is told, and never deleted.
+Invariant: a folder with a run's record, a manifest or a pointer is reported and never deleted: the ledger may have been
+lost. Only files that cannot be read as a result are deleted, once they are old. Pages are deleted after the ledger has
+deleted the checks of their run; pages of unknown runs are reported, never deleted.
 """
 
 from __future__ import annotations
@@ -24,10 +21,10 @@ from weir.ledger.database.tables import DataflowRow, RunRow
 from weir.ledger.runs import dataflow_of, epoch_of_run, run_key
 from weir.quality.pages import list_pages
 from weir.retention.orphan_rules import TEMPORARY
-from weir.retention.sweep_ledger import is_expired
+from weir.retention.sweep_queries import is_expired
 from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
 from weir.retention.sweep_run import RunSweep, sweep_checkpoints
-from weir.snapshots.scratch import DRILLS, dead_places
+from weir.snapshots.scratch import RESTORE_TESTS, abandoned_places
 from weir.store.errors import NotFound
 from weir.store.store import MARKER
 from weir.store.walk import FoundFile, files_below, folders_in
@@ -36,8 +33,8 @@ _READABLE: Final = frozenset({MANIFEST, RUN_RECORD, COPY_NAME})
 _DOCTOR: Final = re.compile(r"\.weir-doctor-[0-9a-f]{32}")
 
 
-def sweep_strangers(services: Services, dataflow: str, of_runs: RunSweep, report: SweepReport) -> None:
-    """Look at the epochs of a dataflow that no run of the ledger has. Raises Retryable."""
+def sweep_unknown_folders(services: Services, dataflow: str, of_runs: RunSweep, report: SweepReport) -> None:
+    """Sweep the epochs of a dataflow without a run in the ledger, and its checkpoints. Raises Retryable."""
     store = services.store
     epochs = [each for each in folders_in(services.store, dataflow) if not each.startswith("_")]  # those are not epochs
     sinks = folders_in(services.store, sinks_folder(dataflow))
@@ -64,11 +61,11 @@ def _sweep_epoch(of_runs: RunSweep, report: SweepReport, path: str, files: tuple
         report.unknown.append(Kept(path, _bytes(files), reason))
         return
     for each in files:
-        of_runs.remove_file(each.path, each.bytes, "it is of a run that nobody knows, and no result")
+        of_runs.remove_file(each.path, each.bytes, "it is of an unknown run, and no result")
 
 
-def tell_unknown_dataflows(services: Services, report: SweepReport, floor: timedelta) -> None:
-    """Tell which folders of the store are of no dataflow of the ledger. Raises Retryable."""
+def report_unknown_dataflows(services: Services, report: SweepReport, age_limit: timedelta) -> None:
+    """Report the folders of the store that belong to no dataflow of the ledger. Raises Retryable."""
     found = folders_in(services.store, "")
     with services.ledger.transaction() as session:
         known = set(session.scalars(select(DataflowRow.name)))
@@ -77,14 +74,14 @@ def tell_unknown_dataflows(services: Services, report: SweepReport, floor: timed
             continue
         files = files_below(services.store, [name])
         if _DOCTOR.fullmatch(name):
-            _remove(services, report, floor, files, "left by a `weir doctor` that was killed")
-        elif name == DRILLS:
-            left = files_below(services.store, dead_places(services))
-            _remove(services, report, floor, left, "left by a drill that was killed")
+            _remove(services, report, age_limit, files, "left by a `weir doctor` that was killed")
+        elif name == RESTORE_TESTS:
+            left = files_below(services.store, abandoned_places(services))
+            _remove(services, report, age_limit, left, "left by a restore test that was killed")
         elif name == SINKS:
-            _tell_unknown_sinks(services, report, known)
+            _report_unknown_sinks(services, report, known)
         elif name == PAGES:
-            tell_unknown_pages(services, report, known)
+            report_unknown_pages(services, report, known)
         else:
             why = f"the ledger knows no dataflow {name}: `weir ledger rebuild {name}` takes in what is whole"
             report.unknown.append(Kept(name, _bytes(files), why))
@@ -93,7 +90,7 @@ def tell_unknown_dataflows(services: Services, report: SweepReport, floor: timed
     ]
 
 
-def _tell_unknown_sinks(services: Services, report: SweepReport, known: Iterable[str]) -> None:
+def _report_unknown_sinks(services: Services, report: SweepReport, known: Iterable[str]) -> None:
     for name in sorted(set(folders_in(services.store, SINKS)) - set(known)):
         path = sinks_folder(name)
         why = f"published by a dataflow that the ledger does not know: `weir ledger rebuild {name}`"
@@ -101,11 +98,48 @@ def _tell_unknown_sinks(services: Services, report: SweepReport, known: Iterable
 
 
 def _remove(
-    services: Services, report: SweepReport, floor: timedelta, files: tuple[FoundFile, ...], reason: str
+    services: Services, report: SweepReport, age_limit: timedelta, files: tuple[FoundFile, ...], reason: str
 ) -> None:
-    of_nobody = RunSweep(services, services.retention, report, floor)
+    unknown = RunSweep(services, services.retention, report, age_limit)
     for each in files:
-        of_nobody.remove_file(each.path, each.bytes, reason)
+        unknown.remove_file(each.path, each.bytes, reason)
+
+
+def sweep_pages(services: Services, dataflow: str, of_runs: RunSweep, report: SweepReport) -> None:
+    """Sweep all pages of a dataflow: a process may have died between ledger and store. Raises Retryable."""
+    for epoch in folders_in(services.store, f"{PAGES}/{dataflow}"):
+        run, folder = run_key(dataflow, epoch), run_pages(dataflow, epoch)
+        with services.ledger.transaction() as session:
+            row = session.get(RunRow, run)
+            is_gone = row is not None and is_expired(session, row)
+        found = files_below(services.store, [folder])
+        if is_gone:
+            remove_pages(services, run, report)
+        elif row is None:
+            report.unknown.append(Kept(folder, _bytes(found), "pages about a run that the ledger does not know"))
+        else:
+            report.kept.append(Kept(folder, _bytes(found), "pages about checks of a run"))
+            of_runs.remove_temporary((each.path, each.bytes) for each in found if _is_temporary(each.path))
+
+
+def remove_pages(services: Services, run: str, report: SweepReport) -> None:
+    """Delete the pages about an expired run. Raises Retryable."""
+    folder = run_pages(dataflow_of(run), epoch_of_run(run))
+    found = files_below(services.store, [folder])
+    if not found:
+        return
+    if not report.is_dry:
+        services.store.delete_folder(folder)
+        list_pages(services, dataflow_of(run))
+    report.deleted.append(Swept(Garbage.PAGE, folder, _bytes(found), "its run is expired"))
+
+
+def report_unknown_pages(services: Services, report: SweepReport, known: Collection[str]) -> None:
+    """Report pages of dataflows that the ledger does not know. Raises Retryable."""
+    for name in sorted(set(folders_in(services.store, PAGES)) - set(known)):
+        found = files_below(services.store, [f"{PAGES}/{name}"])
+        why = "pages about checks of a dataflow that the ledger does not know"
+        report.unknown.append(Kept(f"{PAGES}/{name}", _bytes(found), why))
 
 
 def _files(services: Services, path: str) -> list[tuple[str, int]]:
@@ -121,51 +155,4 @@ def _is_temporary(path: str) -> bool:
 
 
 def _bytes(files: Iterable[FoundFile]) -> int:
-    return sum(each.bytes for each in files)
-
-
-def remove_pages(services: Services, run: str, report: SweepReport) -> None:
-    """Remove the pages about a run that is expired. Raises Retryable."""
-    folder = run_pages(dataflow_of(run), epoch_of_run(run))
-    found = files_below(services.store, [folder])
-    if not found:
-        return
-    if not report.is_dry:
-        services.store.delete_folder(folder)
-        list_pages(services, dataflow_of(run))
-    report.deleted.append(Swept(Garbage.PAGE, folder, _bytes_of_pages(found), "its run is expired"))
-
-
-def sweep_pages(services: Services, dataflow: str, of_runs: RunSweep, report: SweepReport) -> None:
-    """Look at all pages of a dataflow: a process may have died between ledger and store. Raises Retryable."""
-    for epoch in folders_in(services.store, f"{PAGES}/{dataflow}"):
-        run, folder = run_key(dataflow, epoch), run_pages(dataflow, epoch)
-        with services.ledger.transaction() as session:
-            row = session.get(RunRow, run)
-            is_gone = row is not None and is_expired(session, row)
-        found = files_below(services.store, [folder])
-        if is_gone:
-            remove_pages(services, run, report)
-        elif row is None:
-            report.unknown.append(
-                Kept(folder, _bytes_of_pages(found), "pages about a run that the ledger does not know")
-            )
-        else:
-            report.kept.append(Kept(folder, _bytes_of_pages(found), "pages about checks of a run"))
-            of_runs.remove_temporary((each.path, each.bytes) for each in found if _is_temporary_page(each))
-
-
-def tell_unknown_pages(services: Services, report: SweepReport, known: Collection[str]) -> None:
-    """Tell of pages of dataflows that the ledger does not know. Raises Retryable."""
-    for name in sorted(set(folders_in(services.store, PAGES)) - set(known)):
-        found = files_below(services.store, [f"{PAGES}/{name}"])
-        why = "pages about checks of a dataflow that the ledger does not know"
-        report.unknown.append(Kept(f"{PAGES}/{name}", _bytes_of_pages(found), why))
-
-
-def _is_temporary_page(found: FoundFile) -> bool:
-    return TEMPORARY.fullmatch(found.path.rpartition("/")[2]) is not None
-
-
-def _bytes_of_pages(files: Collection[FoundFile]) -> int:
     return sum(each.bytes for each in files)

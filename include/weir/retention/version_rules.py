@@ -1,7 +1,7 @@
-"""Which versions of what was published are not needed any more.
+"""Rules of expiry for published versions.
 
-Invariant: the version that readers take stays, unless the deployment says that it may go; one that may still become
-visible is judged only when nobody can be about to publish it.
+Invariant: the version that readers see stays, unless `keep_published` has passed; a version that may still become
+visible expires only when no closing task can be about to publish it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 LEAVE = timedelta(hours=1)
-"""Readers of a version that was replaced have so long to come to their end."""
+"""How long readers of a replaced version may continue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A version of one sink and epoch that has not been expired; `published_at` is None where it may be incomplete."""
+    """An unexpired version of one sink and epoch; `published_at` is None if it may be incomplete."""
 
     number: int
     published_at: datetime | None
@@ -31,14 +31,14 @@ def expired(
     keep_failed: timedelta | None,
     is_deleted: bool = False,
 ) -> dict[int, str]:
-    """The versions that may go, by number, and why. `keep` is how long published data stay; None is forever.
+    """Return the versions to expire, by number, and why. `keep` is the retention of published data; None is forever.
 
-    `last_event` is when something happened in the run last: a closing task that is at work is seen there. `is_deleted`
-    says that Airflow has no such run any more.
+    `last_event` is the time of the last event in the run, which a running closing task renews. `is_deleted` says that
+    the DagRun was deleted in Airflow.
     """
     newest_first = sorted(versions, key=lambda version: version.number, reverse=True)
     newest = next((each for each in newest_first if each.published_at is not None), None)
-    found: dict[int, str] = {}  # with the newest all go: a reader would take the one below it
+    found: dict[int, str] = {}  # with the newest all expire: a reader would see the version before it
     for each in newest_first:
         why = _why(each, newest, last_event, now, keep, is_silent=_is_silent(last_event, now, keep_failed, is_deleted))
         if why is not None:
@@ -56,10 +56,10 @@ def _why(
     is_silent: bool,
 ) -> str | None:
     if newest is None or version.number > newest.number:
-        return "nobody has completed it, and nobody will" if is_silent else None
+        return "it is incomplete, and will not be completed" if is_silent else None
     assert newest.published_at is not None  # noqa: S101  # that is what it was chosen for
     if keep is not None and max(newest.published_at, last_event) + keep <= now:
-        return "it is older than what is published is kept"
+        return "it is older than keep_published"
     if version.number < newest.number and newest.published_at + LEAVE <= now:
         return f"version {newest.number} has replaced it"
     return None

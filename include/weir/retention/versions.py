@@ -1,6 +1,7 @@
-"""Expiring versions of what was published: replaced ones, and those that are older than they are kept.
+"""Expire published versions: those that were replaced, and those older than `keep_published`.
 
-Invariant 6: the pointer goes first, then the ledger says so, and only then may the results go that it named.
+Invariant 6: the pointer is deleted first, then the ledger records it, and only then may the results be released that
+it named.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from weir.coordination.services import Services
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.ledger.database.tables import PublicationRow, RunRow
 from weir.ledger.runs import newest_dataflow_settings
-from weir.retention.ledger import last_event
+from weir.retention.release_queries import last_event
 from weir.retention.sweep_report import Garbage, Swept
 from weir.retention.version_rules import Version, expired
 from weir.store.errors import NotFound
@@ -35,12 +36,12 @@ class _Expired:
 def expire_versions(
     services: Services, dataflow: str, runs: Iterable[str] | None = None, *, is_dry: bool = False
 ) -> list[Swept]:
-    """Delete the pointers to versions that nobody needs, of `runs` or of all; answers which. Raises Retryable."""
+    """Delete the pointers to expired versions, of `runs` or of all; return them. Raises Retryable."""
     wanted = None if runs is None else set(runs)
     with services.ledger.transaction() as session:
         found = _expired(session, services, dataflow, wanted)
     if is_dry or not found:
-        return _told([each for each in found if each.is_complete], _sizes(services, found))
+        return _swept([each for each in found if each.is_complete], _sizes(services, found))
     gone: list[Swept] = []
     for run in sorted({each.run for each in found}):
         gone += _expire_of(services, dataflow, run)
@@ -48,26 +49,26 @@ def expire_versions(
 
 
 def _expire_of(services: Services, dataflow: str, run: str) -> list[Swept]:
-    """Delete the pointers of a run in the very transaction that says so: no closing task relies on them meanwhile."""
+    """Delete the pointers of a run in the transaction that records it: no closing task can use them meanwhile."""
     services.store_id()
     with services.ledger.transaction(dataflow) as session:
         found = _expired(session, services, dataflow, {run})
         sizes = _sizes(services, found)
-        # A pointer that is there although nobody has said so is what readers see: that it was published is now known.
+        # Readers see a pointer that exists without a record: its publication is recorded now.
         published = [each for each in found if not each.is_complete and sizes[each.publication] is not None]
         going = [each for each in found if each not in published]
         for each in going:
             services.store.delete(each.pointer)
-        services.store_id()  # of a disk that is not mounted all are gone
+        services.store_id()  # on an unmounted disk all pointers seem deleted
         _note(session, services.now(), going, published)
-    return _told(going, sizes)
+    return _swept(going, sizes)
 
 
 def _sizes(services: Services, found: Iterable[_Expired]) -> dict[int, int | None]:
     return {each.publication: _size(services, each) for each in found}
 
 
-def _told(going: Iterable[_Expired], sizes: Mapping[int, int | None]) -> list[Swept]:
+def _swept(going: Iterable[_Expired], sizes: Mapping[int, int | None]) -> list[Swept]:
     return [
         Swept(Garbage.POINTER, each.pointer, size, each.reason)
         for each in going
@@ -77,7 +78,7 @@ def _told(going: Iterable[_Expired], sizes: Mapping[int, int | None]) -> list[Sw
 
 def _expired(session: Session, services: Services, dataflow: str, runs: set[str] | None) -> list[_Expired]:
     settings = newest_dataflow_settings(session, dataflow, services.retention)
-    rows = [row for row in _in_question(session, services, dataflow, settings) if runs is None or row.run in runs]
+    rows = [row for row in _candidates(session, services, dataflow, settings) if runs is None or row.run in runs]
     return [
         each
         for (run, _), group in groupby(rows, key=lambda row: (row.run, row.sink))
@@ -85,10 +86,10 @@ def _expired(session: Session, services: Services, dataflow: str, runs: set[str]
     ]
 
 
-def _in_question(
+def _candidates(
     session: Session, services: Services, dataflow: str, settings: RetentionSettings
 ) -> list[PublicationRow]:
-    """All versions of those runs of which one may go: most runs have one version of each sink, for good."""
+    """Return all versions of the runs with a version that may expire: most runs have a single lasting version."""
     live = (RunRow.dataflow == dataflow) & PublicationRow.expired_at.is_(None)
     runs = select(PublicationRow.run).join(RunRow, RunRow.id == PublicationRow.run).where(live)
     several = runs.group_by(PublicationRow.run, PublicationRow.sink).having(func.count() > 1)

@@ -31,10 +31,10 @@ from weir.store.store import WORKERS, Store
 from weir.store.walk import folders_in
 from weir.topology.ids import AttemptId, AttemptKind, new_attempt_id
 
-DRILLS = "_drills"
+RESTORE_TESTS = "_drills"
 """The folder of the store in which drills are: the name of no dataflow."""
 
-SIGN = "sign_of_life.txt"
+HEARTBEAT = "sign_of_life.txt"
 """In the folder of a drill: when its process was last known to be there, and who it is."""
 
 _LOCAL = "weir-drill-"
@@ -44,7 +44,7 @@ _TIME = "%Y%m%dT%H%M%SZ"
 
 
 @dataclass(frozen=True, slots=True)
-class DrillPlace:
+class RestoreTestPlace:
     """`services` are those of a world of its own, in which `dataflow` can be made; `folder` is relative to the store.
 
     `id` is an attempt's, for what is computed there.
@@ -57,12 +57,12 @@ class DrillPlace:
 
 
 @contextmanager
-def drill_place(services: Services) -> Iterator[DrillPlace]:
+def restore_test_place(services: Services) -> Iterator[RestoreTestPlace]:
     """Give a place that goes when it is left; those of drills that were killed go first. Raises Retryable."""
-    remove_dead(services)
+    remove_abandoned(services)
     own = services.new_uuid().hex[:12]
-    folder, dataflow = f"{DRILLS}/{services.now():{_TIME}}-{own}", f"drill_{own}"
-    services.store.create(f"{folder}/{SIGN}", _sign(services))
+    folder, dataflow = f"{RESTORE_TESTS}/{services.now():{_TIME}}-{own}", f"drill_{own}"
+    services.store.create(f"{folder}/{HEARTBEAT}", _sign(services))
     ended = threading.Event()
     renewing = threading.Thread(target=_renew, args=(services, folder, ended), name=f"weir: {folder}", daemon=True)
     renewing.start()
@@ -72,7 +72,7 @@ def drill_place(services: Services) -> Iterator[DrillPlace]:
         try:
             store = ScratchStore(services.store, dataflow, folder)
             attempt = new_attempt_id(AttemptKind.SYNTHETIC, own)
-            yield DrillPlace(
+            yield RestoreTestPlace(
                 replace(services, ledger=ledger, store=store),
                 dataflow,
                 folder,
@@ -87,9 +87,9 @@ def drill_place(services: Services) -> Iterator[DrillPlace]:
         services.store.delete_folder(folder)
 
 
-def remove_dead(services: Services) -> tuple[str, ...]:
+def remove_abandoned(services: Services) -> tuple[str, ...]:
     """Remove what drills have left that give no sign of life any more; answers their folders. Raises Retryable."""
-    dead = dead_places(services)
+    dead = abandoned_places(services)
     for each in dead:
         services.store.delete_folder(each)
         for local in Path(tempfile.gettempdir()).glob(f"{_LOCAL}{each.rpartition('-')[2]}-*"):
@@ -97,16 +97,16 @@ def remove_dead(services: Services) -> tuple[str, ...]:
     return dead
 
 
-def dead_places(services: Services) -> tuple[str, ...]:
+def abandoned_places(services: Services) -> tuple[str, ...]:
     """The folders of drills that have given no sign of life for an hour. Raises Retryable."""
-    places = [f"{DRILLS}/{name}" for name in folders_in(services.store, DRILLS)]
+    places = [f"{RESTORE_TESTS}/{name}" for name in folders_in(services.store, RESTORE_TESTS)]
     return tuple(each for each in places if _last_sign(services, each) + LEASE <= services.now())
 
 
 def _last_sign(services: Services, folder: str) -> datetime:
     """When a drill was last known to be at work; one that was killed while it was removed has no sign any more."""
     try:
-        said = services.store.read(f"{folder}/{SIGN}").decode().partition(" ")[0]
+        said = services.store.read(f"{folder}/{HEARTBEAT}").decode().partition(" ")[0]
         return datetime.fromisoformat(said)
     except (NotFound, ValueError):
         began = folder.rpartition("/")[2].partition("-")[0]
@@ -122,7 +122,7 @@ def _sign(services: Services) -> bytes:
 def _renew(services: Services, folder: str, ended: threading.Event) -> None:
     while not ended.wait(RENEWAL):
         with suppress(WeirError):  # the next sign comes in time
-            services.store.replace(f"{folder}/{SIGN}", _sign(services))
+            services.store.replace(f"{folder}/{HEARTBEAT}", _sign(services))
 
 
 class ScratchStore(Store):

@@ -21,7 +21,14 @@ from weir.execution.partition_state import PartitionState
 from weir.formats.codec import manifest_from_json
 from weir.formats.manifest import DataFile, Manifest, StateFile
 from weir.formats.paths import MANIFEST
-from weir.formats.region_job import MergeToWrite, OutputReport, RegionJob, RegionReport, StateFileToRead, StateToRead
+from weir.formats.region_job import (
+    CompactionJob,
+    MergeToWrite,
+    OutputReport,
+    RegionReport,
+    StateFileToRead,
+    StateToRead,
+)
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.ledger.runs import Run, run_by_id, run_key
 from weir.state.compaction_rules import Limits, Merge, after, bytes_of, merges_of
@@ -65,13 +72,13 @@ class PartToCompact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToCompact:
-    """Run `job`, then enter what it reports. Without merges there is no job to run."""
+    """Run `job`, if there is one, then enter what it reports. Without merges there is nothing to run."""
 
     run: RunId
     dataflow: str
     attempt: AttemptId
     session_id: str
-    job: RegionJob
+    job: CompactionJob | None
     parts: tuple[PartToCompact, ...]
 
 
@@ -96,7 +103,7 @@ def plan_compaction(services: Services, request: CompactionRequest) -> ToCompact
             merges += [_merge_to_write(services, run, attempt, part, state, layout, each) for each in part.merges]
     if not parts:
         return None
-    job = _job(services, run, request.region, attempt, merges)
+    job = _job(services, run, request.region, attempt, merges) if merges else None
     return ToCompact(
         run=run.id,
         dataflow=run.dataflow.name,
@@ -113,8 +120,9 @@ def enter_compacted(services: Services, begun: ToCompact, report: RegionReport |
     Raises Retryable.
     """
     outputs = () if report is None else report.outputs
-    if len(outputs) != len(begun.job.merges):
-        raise Internal(f"{begun.attempt} was to write {len(begun.job.merges)} runs but reports {len(outputs)}")
+    merges = () if begun.job is None else begun.job.merges
+    if len(outputs) != len(merges):
+        raise Internal(f"{begun.attempt} was to write {len(merges)} runs but reports {len(outputs)}")
     new = [_new(begun, part, outputs) for part in begun.parts]
 
     def enter(session: Session) -> list[bool]:
@@ -250,9 +258,11 @@ def _merge_to_write(
     )
 
 
-def _job(services: Services, run: Run, region: str, attempt: AttemptId, merges: Sequence[MergeToWrite]) -> RegionJob:
+def _job(
+    services: Services, run: Run, region: str, attempt: AttemptId, merges: Sequence[MergeToWrite]
+) -> CompactionJob:
     start, end = (each.astimezone(UTC).isoformat() for each in run.interval)
-    return RegionJob(
+    return CompactionJob(
         attempt=attempt,
         dataflow=run.dataflow.name,
         epoch=run.epoch,
@@ -261,8 +271,6 @@ def _job(services: Services, run: Run, region: str, attempt: AttemptId, merges: 
         subtask=0,
         store=services.store.url,
         report=region_folder(run, region, 0, attempt) + "/report.json",
-        stages=(),
-        parameters={},
         spark_conf=spark_conf(run.topology.stages_of(region)),
         merges=tuple(merges),
     )

@@ -1,1 +1,1 @@
-"""Where results live: files on any file system, whether they are there, and whether they are right."""
+"""The store of results on any file system: reading, writing, listing and verifying its files."""

@@ -1,6 +1,6 @@
-"""What lies in a store, found by listing it.
+"""The catalogue of a store: runs, results and published versions, found by listing its folders.
 
-Invariant: a folder without a manifest is not a result; a manifest that cannot be read is told of and left out, but a
+Invariant: a folder without a manifest is not a result; a manifest that cannot be read is left out with a note, but a
 store that does not answer is an error, never an empty store.
 """
 
@@ -37,7 +37,7 @@ _WORKERS = 16
 
 @dataclass(frozen=True, slots=True)
 class EpochCatalogue:
-    """What a store holds of one epoch: its run's record, results, published versions, and what cannot be read."""
+    """The content of an epoch: its run's record, results, published versions, and notes on unreadable files."""
 
     epoch: Epoch
     record: RunRecord | None
@@ -47,17 +47,17 @@ class EpochCatalogue:
 
 
 def stored_dataflows(store: Store) -> tuple[str, ...]:
-    """The dataflows that have anything in the store."""
+    """Return the dataflows that have a folder in the store."""
     return tuple(_folders(store, ""))
 
 
 def catalogue(store: Store, dataflow: str) -> tuple[EpochCatalogue, ...]:
-    """All epochs of a dataflow, oldest first. Raises Retryable, and Misconfigured for files of a newer Weir."""
+    """Return all epochs of a dataflow, oldest first. Raises Retryable, and Misconfigured for files of a newer Weir."""
     return tuple(_epoch(store, dataflow, epoch) for epoch in _folders(store, dataflow))
 
 
 def restored(store: Store, dataflow: str, epoch: str | None = None) -> tuple[Stored, ...]:
-    """What was restored into a dataflow, in one epoch or in all, as far as it can be read. Raises as `catalogue`."""
+    """Return the readable results restored into a dataflow, in an epoch or in all. Raises as `catalogue`."""
     epochs = _folders(store, dataflow) if epoch is None else [epoch]
     folders = [folder for each in epochs for folder in _attempt_folders(store, epoch_folder(dataflow, each))]
     synthetic = [each for each in folders if is_synthetic(attempt_of_folder(each))]
@@ -78,7 +78,7 @@ def _epoch(store: Store, dataflow: str, epoch: str) -> EpochCatalogue:
 
 
 def _attempt_folders(store: Store, epoch_folder: str) -> list[str]:
-    """The folders below stage, layout and subtask."""
+    """Return the attempts' folders, below stage, layout and subtask."""
     level = [epoch_folder]
     for _ in range(4):
         below = in_parallel(partial(_folders, store), level, _WORKERS)
@@ -87,7 +87,7 @@ def _attempt_folders(store: Store, epoch_folder: str) -> list[str]:
 
 
 def _folders(store: Store, path: str) -> list[str]:
-    """The folders in a folder; those of Weir's own begin with an underscore."""
+    """Return the folders in a folder, without those that begin with an underscore, which are Weir's own."""
     names = folders_in(store, path)
     return [name for name in names if not name.startswith(("_", ".")) and name != "lost+found"]
 
@@ -119,7 +119,7 @@ def _released(store: Store, folder: str) -> str | None:
 
 
 def _refuse_newer(path: str, data: bytes) -> None:
-    """Tell a newer format, which must stop everything, from damage."""
+    """Raise Misconfigured for a newer format, which is not damage: it must not be left out."""
     try:
         version = json.loads(data)["version"]
     except (ValueError, KeyError, TypeError):

@@ -1,6 +1,6 @@
-"""What a store answers when it does not do what it was asked.
+"""The definite errors of a store.
 
-Invariant: `NotFound` means that the store itself said so. Whatever else went wrong is `Retryable`.
+Invariant: `NotFound` means that the store itself reported it. Every other failure is `Retryable`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from weir.errors import WeirError
 
 
 class NotFound(WeirError):
-    """The store answered, definitely, that there is no such file or folder."""
+    """There is definitely no such file or folder: the store itself has answered so."""
 
 
 class AlreadyExists(WeirError):
-    """An exclusive create found the name taken; nothing was written."""
+    """The name of an exclusive create exists already; nothing was written."""

@@ -1,6 +1,6 @@
-"""The seam between the store and a file system.
+"""The interface between the store and a file system.
 
-Invariant: adapters answer failures with `OSError` only; the store alone gives them a meaning.
+Invariant: adapters raise failures as `OSError` only; the store alone translates them into errors of Weir.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class FreeSpace:
-    """How much a file system still takes; `free_files` is None where files are not counted."""
+    """The free space of a file system; `free_files` is None where files are not limited."""
 
     free_bytes: int
     total_bytes: int
     free_files: int | None = None
 
     def __str__(self) -> str:
-        """As a part of a sentence."""
-        files = ", and room for no further file" if self.free_files == 0 else ""
+        """Describe it as part of a sentence."""
+        files = ", and no free inode for another file" if self.free_files == 0 else ""
         return f"{self.free_bytes} of {self.total_bytes} bytes free{files}"
 
 
 class Files(Protocol):
-    """One root folder of one file system; paths are relative, "/"-separated, and "" is the root itself.
+    """The root folder of a store on a file system; paths are relative, "/"-separated, and "" is the root itself.
 
-    `FileNotFoundError` must be a definite answer. Everything else that goes wrong is another `OSError`.
+    `FileNotFoundError` must be a definite answer. Every other failure is another `OSError`.
     """
 
     @property
@@ -40,7 +40,7 @@ class Files(Protocol):
         ...
 
     def create(self, path: str, data: bytes) -> None:
-        """Write a new file, whole or not at all; exactly one of many writers wins, others get `FileExistsError`."""
+        """Write a new file, whole or not at all; of many writers exactly one wins, others get `FileExistsError`."""
         ...
 
     def replace(self, path: str, data: bytes) -> None:
@@ -76,5 +76,5 @@ class Files(Protocol):
         ...
 
     def free_space(self) -> FreeSpace | None:
-        """Ask how much can still be written; None where there is no such limit, or nobody tells."""
+        """Return how much can still be written; None where there is no limit or it is unknown."""
         ...

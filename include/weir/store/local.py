@@ -1,7 +1,7 @@
-"""Local disks.
+"""Files on local disks.
 
-Invariant: a file appears whole under its name or not at all, exactly one creator wins, and answered is durable.
-fsspec's `mode="create"` checks and then writes, and let 4 of 20 racing writers win; `os.link` is atomic.
+Invariant: a file appears whole under its name or not at all, exactly one creator wins, and a write that has returned
+is durable. fsspec's `mode="create"` checks and then writes, and let 4 of 20 racing writers win; `os.link` is atomic.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 def is_local(url: str) -> bool:
-    """Tell whether a URL names a local folder: a plain path, or one with the scheme `file`."""
+    """Report whether a URL names a local folder: a plain path, or one with the scheme `file`."""
     scheme, separator, _ = url.partition(":")
     return not separator or scheme in _SCHEMES or "/" in scheme
 
@@ -89,7 +89,7 @@ class LocalFiles:
             if stat.S_ISDIR(found.st_mode):
                 raise IsADirectoryError(errno.EISDIR, "is a folder, not a file", str(target))
             if not stat.S_ISREG(found.st_mode):
-                raise OSError(errno.EIO, "is a pipe or a device, not a file (who has put it there?)", str(target))
+                raise OSError(errno.EIO, "is a pipe or a device, expected a file", str(target))
             return found.st_size
 
     def modified(self, path: str) -> datetime:
@@ -111,7 +111,7 @@ class LocalFiles:
         shutil.rmtree(self.root / path, onerror=_unless_gone)
 
     def prune(self, path: str) -> None:
-        """Remove empty folders below a folder, and the folder itself; one that somebody fills meanwhile stays."""
+        """Remove empty folders below a folder, and the folder itself; a folder that is filled meanwhile stays."""
         for folder, _, _ in os.walk(self.root / path, topdown=False):
             with suppress(OSError):
                 Path(folder).rmdir()
@@ -128,7 +128,7 @@ class LocalFiles:
                 return
 
     def free_space(self) -> FreeSpace:
-        """Ask the file system how much this user may still write."""
+        """Return how much this user may still write, by the file system."""
         found = os.statvfs(self.root)
         free, total = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
         return FreeSpace(free, total, found.f_favail if found.f_files else None)
@@ -172,7 +172,7 @@ def _path_of(url: str) -> str:
 
 @contextmanager
 def _temporary(target: Path, data: bytes) -> Iterator[Path]:
-    """A durable, uniquely named file beside the target; gone afterwards, with the folder made durable."""
+    """Write a durable, uniquely named file beside the target; remove it afterwards, and make the folder durable."""
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     try:
         with temporary.open("xb") as file:
@@ -180,7 +180,7 @@ def _temporary(target: Path, data: bytes) -> Iterator[Path]:
             file.flush()
             os.fsync(file.fileno())
         if is_abandoned():
-            raise OSError(errno.ECANCELED, "nobody waits for this write any more", str(target))
+            raise OSError(errno.ECANCELED, "this write was abandoned after its time limit", str(target))
         yield temporary
     except FileNotFoundError as error:
         raise OSError(errno.EIO, "the folder is gone (is the store mounted?)", str(target.parent)) from error
@@ -195,7 +195,7 @@ def _link(temporary: Path, target: Path) -> None:
     except FileExistsError:
         # NFS: the answer to a link that was made may be lost, and the repeated request finds it.
         if temporary.stat().st_nlink != 2:
-            _fsync_folder(target.parent)  # who is told "it exists" may rely on it
+            _fsync_folder(target.parent)  # the caller may rely on "it exists"
             raise
     except OSError as error:
         if error.errno not in _NO_LINKS:
@@ -207,7 +207,7 @@ def _link(temporary: Path, target: Path) -> None:
 
 
 def _sizes(entry: os.DirEntry[str]) -> list[int | None]:
-    """One size, or none if the entry vanished between listing and asking."""
+    """Return the entry's size in a list, which is empty if the entry has vanished since the listing."""
     try:
         return [None if entry.is_dir() else entry.stat().st_size]
     except FileNotFoundError:

@@ -1,8 +1,7 @@
-"""Whether result partitions are there, and whether their bytes are right.
+"""Probes whether the files of result partitions exist and whether their bytes match their digests.
 
-Invariant: a loss is reported only if the store said so twice, and the store's own marker could be read by this process
-before and after. Whatever is less definite raises `Retryable` and nothing is lost: an unmounted disk must not make
-everything be computed again.
+Invariant: a loss is reported only if the store answered so twice and its marker could be read before and after. Any
+less definite answer raises `Retryable` and nothing is lost: an unmounted disk must not cause a recomputation.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRef:
-    """One committed result partition as the ledger knows it; `manifest_sha256` is in hex."""
+    """A committed result partition as the ledger has it; `manifest_sha256` is in hex."""
 
     run: str
     stage: str
@@ -44,19 +43,19 @@ class PartitionRef:
 
 @dataclass(frozen=True, slots=True)
 class StoreFinding:
-    """What is wrong with a partition or a copy."""
+    """A fault of a partition or a stage copy."""
 
     fault: Fault
     detail: str
 
 
 def probe(store: Store, expected_store_id: str, refs: Sequence[PartitionRef]) -> dict[PartitionRef, Manifest | Loss]:
-    """Ask of each partition whether its manifest and all its files are there, with their sizes, indexes and footers.
+    """Check of each partition that its manifest and all files exist, with their sizes, indexes and footers.
 
-    Reads one manifest a partition and one tail a file. Raises Retryable if anything cannot be answered definitely.
+    Reads a manifest per partition and a tail per file. Raises Retryable if an answer is not definite.
     """
     unique = list(dict.fromkeys(refs))
-    answers = probe_twice(store, expected_store_id, unique, partial(_look_at_all, store), _is_finding)
+    answers = probe_twice(store, expected_store_id, unique, partial(_probe_all, store), _is_finding)
     return {
         ref: loss_of(ref, answer) if isinstance(answer, StoreFinding) else answer
         for ref, answer in zip(unique, answers, strict=True)
@@ -66,10 +65,10 @@ def probe(store: Store, expected_store_id: str, refs: Sequence[PartitionRef]) ->
 def verify_segments(
     store: Store, expected_store_id: str, manifests: Sequence[tuple[Manifest, str, KeyGroups]]
 ) -> tuple[Loss, ...]:
-    """Compare the SHA-256 of all segments that a reader of the key groups reads; at most one loss a partition.
+    """Compare the SHA-256 of all segments that a reader of the key groups reads; at most one loss per partition.
 
-    `manifests` are (manifest, folder, key groups); the bytes read are those of the row groups that overlap the key
-    groups, and of every tail. Raises Retryable if anything cannot be answered definitely.
+    `manifests` are (manifest, folder, key groups); it reads the row groups that overlap the key groups, and every tail.
+    Raises Retryable if an answer is not definite.
     """
     found = _broken(store, expected_store_id, [_parts_of(*each) for each in manifests])
     return tuple(loss_of(manifests[number][0], finding) for number, finding in found.items())
@@ -78,9 +77,9 @@ def verify_segments(
 def verify_files(
     store: Store, expected_store_id: str, folders: Mapping[str, Sequence[DataFile]]
 ) -> dict[str, StoreFinding]:
-    """Compare all files of folders that no manifest tells of; what is wrong with those that are not whole, by folder.
+    """Compare the files of folders without a manifest, and return the fault of each folder that has one.
 
-    Raises Retryable if anything cannot be answered definitely.
+    Raises Retryable if an answer is not definite.
     """
     found = _broken(
         store,
@@ -92,11 +91,11 @@ def verify_files(
 
 
 _Parts = Sequence[tuple[str, DataFile, KeyGroups]]
-"""Files by their paths, and which key groups of each are meant."""
+"""Files by path, with the key groups that are read of each."""
 
 
 def _parts_of(manifest: Manifest, folder: str, key_groups: KeyGroups) -> _Parts:
-    """The files that a reader of these key groups reads; of keyed state those that earlier attempts wrote, too."""
+    """Return the files that a reader of the key groups reads, with shared files of keyed state."""
     if manifest.state is None:
         return [(f"{folder}/{file.name}", file, key_groups) for file in manifest.files]
     return [
@@ -107,7 +106,7 @@ def _parts_of(manifest: Manifest, folder: str, key_groups: KeyGroups) -> _Parts:
 
 
 def files_of(manifest: Manifest, folder: str) -> list[tuple[str, DataFile]]:
-    """All files that a result consists of, each once, with their paths: of keyed state also those that it shares."""
+    """Return all files of a result by path, each once, with shared files of keyed state."""
     return list({path: file for path, file, _ in _parts_of(manifest, folder, None)}.items())
 
 
@@ -116,7 +115,7 @@ def _both(some: tuple[int, int], others: KeyGroups) -> tuple[int, int]:
 
 
 def _broken(store: Store, store_id: str, results: Sequence[_Parts]) -> dict[int, StoreFinding]:
-    """The worst of each result whose segments of these key groups are not as recorded, by its place in the list."""
+    """Return the worst fault of each result with a segment that does not match, by its place in the list."""
     parts = [
         (number, path, file, segment)
         for number, files in enumerate(results)
@@ -134,9 +133,9 @@ def _broken(store: Store, store_id: str, results: Sequence[_Parts]) -> dict[int,
 def probe_twice(
     store: Store, store_id: str, questions: list[A], ask_all: Callable[[list[A]], list[R]], is_loss: Callable[[R], bool]
 ) -> list[R]:
-    """Ask all questions, and ask those again whose answer is a loss, between two looks at the marker.
+    """Ask all questions, and those with a loss as the answer a second time, between two reads of the marker.
 
-    Raises Retryable if anything cannot be answered definitely.
+    Raises Retryable if an answer is not definite.
     """
     store.check_marker(store_id)
     answers = ask_all(questions)
@@ -154,23 +153,23 @@ def _is_finding(answer: Manifest | StoreFinding) -> bool:
     return isinstance(answer, StoreFinding)
 
 
-def _look_at_all(store: Store, refs: list[PartitionRef]) -> list[Manifest | StoreFinding]:
-    """Look at all manifests at once, then at the files of all of them at once: a request may take a while."""
-    answers = in_parallel(partial(_look_at_manifest, store), refs, store.workers)
+def _probe_all(store: Store, refs: list[PartitionRef]) -> list[Manifest | StoreFinding]:
+    """Probe all manifests in parallel, then all files in parallel, since a request may take long."""
+    answers = in_parallel(partial(_probe_manifest, store), refs, store.workers)
     files = [
         (number, path, file)
         for number, (ref, manifest) in enumerate(zip(refs, answers, strict=True))
         if isinstance(manifest, Manifest)
         for path, file, _ in _parts_of(manifest, ref.folder, None)
     ]
-    findings = in_parallel(lambda each: _look_at_file(store, *each[1:]), files, store.workers)
+    findings = in_parallel(lambda each: _probe_file(store, *each[1:]), files, store.workers)
     for (number, *_), finding in zip(files, findings, strict=True):
         if finding and isinstance(answers[number], Manifest):
             answers[number] = finding
     return answers
 
 
-def _look_at_manifest(store: Store, ref: PartitionRef) -> Manifest | StoreFinding:
+def _probe_manifest(store: Store, ref: PartitionRef) -> Manifest | StoreFinding:
     path = f"{ref.folder}/{MANIFEST}"
     try:
         data = store.read(path)
@@ -186,11 +185,11 @@ def _look_at_manifest(store: Store, ref: PartitionRef) -> Manifest | StoreFindin
 
 @lru_cache(maxsize=128)
 def _manifest_of(data: bytes) -> Manifest:
-    """A manifest is asked for several times an attempt, and what it says follows from its bytes."""
+    """Decode a manifest; cached, since an attempt probes the same manifests several times."""
     return manifest_from_json(data)
 
 
-def _look_at_file(store: Store, path: str, file: DataFile) -> StoreFinding | None:
+def _probe_file(store: Store, path: str, file: DataFile) -> StoreFinding | None:
     for tail in (segment for segment in file.segments if segment.is_tail):
         return _compare(store, path, file, tail)
     return size_differs(store, path, file)
@@ -201,9 +200,9 @@ def _compare_all(store: Store, parts: list[_Part]) -> list[StoreFinding | None]:
 
 
 def _compare(store: Store, path: str, file: DataFile, segment: Segment) -> StoreFinding | None:
-    """Read a segment; where it differs, a size that does is told, as the better reason.
+    """Compare a segment; if the size of the file differs too, report that, which says more.
 
-    The tail stands for the whole file: a byte more is asked for, so that one request tells that the file ends there.
+    Of a tail one byte more is read, so that a single request shows that the file ends there.
     """
     try:
         found = sha256_of(store, path, segment.offset, segment.length + segment.is_tail)
@@ -213,7 +212,7 @@ def _compare(store: Store, path: str, file: DataFile, segment: Segment) -> Store
 
 
 def difference(store: Store, path: str, file: DataFile, segment: Segment, found: str) -> StoreFinding:
-    """Say what is wrong with a file, a segment of which has another SHA-256 than was recorded."""
+    """Return the fault of a file with a segment whose SHA-256 is not the recorded one."""
     differs = size_differs(store, path, file)
     if differs:
         return differs
@@ -226,7 +225,7 @@ def difference(store: Store, path: str, file: DataFile, segment: Segment, found:
 
 
 def size_differs(store: Store, path: str, file: DataFile) -> StoreFinding | None:
-    """Say whether a file is not there, or has another size than was recorded."""
+    """Return the fault of a file that is missing or does not have the recorded size; None for any other."""
     try:
         found = store.size(path)
     except NotFound:
@@ -237,7 +236,7 @@ def size_differs(store: Store, path: str, file: DataFile) -> StoreFinding | None
 
 
 def missing(path: str, file: DataFile) -> StoreFinding:
-    """Say that a file is not there."""
+    """Return the fault of a missing file."""
     return StoreFinding(Fault.MISSING, f"{path}: expected {file.bytes} bytes, found no such file")
 
 
@@ -252,7 +251,7 @@ def _overlap(some: KeyGroups, others: KeyGroups) -> bool:
 
 
 def worst_of(findings: Sequence[StoreFinding]) -> StoreFinding:
-    """What stands for all that is wrong with one partition."""
+    """Return the fault to report of all faults of a partition."""
     first = min(findings, key=lambda finding: finding.fault is not Fault.MISSING)
     distinct = len({finding.detail for finding in findings})
     more = f" (and {distinct - 1} more)" if distinct > 1 else ""
@@ -260,5 +259,5 @@ def worst_of(findings: Sequence[StoreFinding]) -> StoreFinding:
 
 
 def loss_of(whose: PartitionRef | Manifest, finding: StoreFinding) -> Loss:
-    """What was found, as the loss of a partition."""
+    """Return a fault as the loss of a partition."""
     return Loss(whose.run, whose.stage, whose.subtask, whose.layout, whose.attempt, finding.fault, finding.detail)

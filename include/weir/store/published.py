@@ -1,4 +1,4 @@
-"""Reading what was published. Invariant: a reader sees one whole version, the highest, or nothing."""
+"""Readers of published versions. Invariant: a reader sees the highest version, whole, or none."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from weir.store.store import Store
 
 
 def highest_version(store: Store, dataflow: str, sink: str, epoch: str) -> int:
-    """The highest version whose pointer is there, whoever wrote it; 0 if there is none. Raises Retryable."""
+    """Return the highest version with a pointer, of any attempt; 0 if there is none. Raises Retryable."""
     name = _newest(store, pointer_folder(dataflow, sink, epoch))
     return 0 if name is None else int(name.removesuffix(".json"))
 
 
 def published(store: Store, dataflow: str, sink: str, epoch: str) -> Pointer | None:
-    """The version of `sink` that is visible for `epoch`; None if none is. Raises Retryable."""
+    """Return the version of `sink` that is visible for `epoch`; None if none is. Raises Retryable."""
     folder = pointer_folder(dataflow, sink, epoch)
     name = _newest(store, folder)
     return None if name is None else pointer_from_json(store.read(f"{folder}/{name}"))

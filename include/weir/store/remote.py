@@ -1,6 +1,7 @@
-"""Object stores that fsspec knows. Invariant: no answer comes from a cache, and every failure is an `OSError`.
+"""Files in object stores that fsspec supports, and a base of seekable Python files.
 
-Files that are read at places of the reader's choice, as Python's own. Invariant: only a read asks the store.
+Invariants: no answer comes from a cache, and every failure is an `OSError`. Of a seekable file only a read sends a
+request.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from fsspec.core import url_to_fs
 from weir.errors import Misconfigured, WeirError
 
 _MEMORY = threading.RLock()
-"""fsspec's memory file system hands one buffer with one position to all readers."""
+"""fsspec's memory file system gives one buffer with one position to all readers."""
 
 _PACKAGES = {"gs": "gcsfs", "abfss": "adlfs"}
 
@@ -118,7 +119,7 @@ class RemoteFiles:
         """Do nothing: what such a store has acknowledged is durable."""
 
     def free_space(self) -> None:
-        """Answer nothing: such a store does not tell."""
+        """Return None: such a store does not report it."""
 
     def _full(self, path: str) -> str:
         return f"{self._root}/{path}" if path else self._root
@@ -137,7 +138,7 @@ class RemoteFiles:
 
 @contextmanager
 def _no_bucket(path: str) -> Iterator[None]:
-    """A write finds nothing missing but the bucket, and that is no answer about the file."""
+    """Translate "not found" of a write: the bucket is missing, which is no answer about the file."""
     try:
         yield
     except FileNotFoundError as error:
@@ -145,25 +146,25 @@ def _no_bucket(path: str) -> Iterator[None]:
 
 
 class Seekable(io.RawIOBase):
-    """A file of a known size; who inherits from it reads on at `_at`."""
+    """A read-only file of a known size; subclasses read from `_at`."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self._size, self._at = size, 0
 
     def readable(self) -> bool:
-        """It can be read."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """It can be read from anywhere."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
-        """Where the next read begins."""
+        """Return the position of the next read."""
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Let the next read begin elsewhere; answers where."""
+        """Set the position of the next read, and return it."""
         self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         return self._at

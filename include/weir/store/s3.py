@@ -1,12 +1,9 @@
-"""Amazon S3, and stores that speak its API.
+"""Files in Amazon S3 and stores with its API, over single requests with retries.
 
-Invariant: a file is "not found" only where S3 says so of the key itself; a create whose answer was lost knows its own
-object again, and no other writer takes it for its own.
-
-Single requests to S3, patiently repeated.
-
-Invariant: a request ends, one way or the other, within the time limit. `S3Refused` is the store's own, definite answer;
-whatever may pass (load, errors of the server, lost connections, silence) becomes `TimeoutError` when it does not.
+Invariants: a file is "not found" only if S3 answers so about the key itself. A create whose response was lost
+recognises its own object, and no other writer takes the object for its own. A request ends within the time limit:
+`S3Refused` is a definite answer of the store; transient failures (load, server errors, lost connections, no response)
+are retried and become `TimeoutError` at the limit.
 """
 
 from __future__ import annotations
@@ -39,7 +36,7 @@ from weir.errors import Misconfigured, WeirError
 from weir.store.time_limit import OPTION
 
 _WRITER: Final = "weir-writer"
-"""The metadata that tells by whose call an object was created."""
+"""The metadata key with the nonce of the call that created an object."""
 
 
 class S3Files:
@@ -86,7 +83,7 @@ class S3Files:
                 ) from error
             if error.status != 412:
                 raise
-            # An earlier try of this very call may have been carried out, and its answer lost.
+            # An earlier try of this call may have been executed, and its response lost.
             if self._writer_of(path) != writer:
                 raise FileExistsError(errno.EEXIST, "exists already", path) from error
 
@@ -149,7 +146,7 @@ class S3Files:
         """Do nothing: what S3 has acknowledged is durable."""
 
     def free_space(self) -> None:
-        """Answer nothing: S3 has no end."""
+        """Return None: S3 has no limit."""
 
     def _writer_of(self, path: str) -> str | None:
         try:
@@ -214,7 +211,7 @@ _CONNECTIONS: Final = 32
 _CONNECT_SECONDS: Final = 5.0
 
 _SILENCES: Final = 3
-"""A connection that is silent for this part of the limit is given up for another one."""
+"""A connection without a response for the limit divided by this is replaced."""
 
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
@@ -236,7 +233,7 @@ _CONFUSED: Final = (InvalidRegionError, ParamValidationError, ProfileNotFound)
 
 
 class S3Refused(OSError):
-    """What S3 answered instead of doing what it was asked: its error code and the HTTP status."""
+    """S3 has refused a request, with an error code and an HTTP status."""
 
     def __init__(self, code: str, status: int, message: str) -> None:
         super().__init__(errno.EACCES if status == 403 else errno.EIO, f"{code} ({status}): {message}")
@@ -245,7 +242,7 @@ class S3Refused(OSError):
 
     @property
     def may_pass(self) -> bool:
-        """Whether the same request may succeed later: load, an error inside S3, a write at the same moment."""
+        """Report whether a retry may succeed: load, an error inside S3, a concurrent write."""
         return self.status in _PASSING_STATUS or self.code in _PASSING_CODES
 
 
@@ -260,24 +257,24 @@ class S3Requests:
         self._opened: tuple[int, S3FileSystem] | None = None
 
     def call(self, method: str, **arguments: Any) -> dict[str, Any]:
-        """Carry out a request of botocore's S3 client."""
-        answer: dict[str, Any] = self._patiently(
+        """Send a request of botocore's S3 client."""
+        answer: dict[str, Any] = self._with_retries(
             method, lambda fs, left: fs.call_s3(method, timeout=left(), **arguments)
         )
         return answer
 
     def get(self, **arguments: Any) -> bytes:
-        """Carry out a `get_object`, and read what it answers to the end."""
+        """Send a `get_object`, and read the whole response."""
 
         def ask(fs: S3FileSystem, left: _Seconds) -> bytes:
             answer = fs.call_s3("get_object", timeout=left(), **arguments)
             return sync(fs.loop, _whole, answer["Body"], timeout=left())  # type: ignore[no-any-return]
 
-        return self._patiently("get_object", ask)
+        return self._with_retries("get_object", ask)
 
-    def _patiently(self, method: str, ask: Callable[[S3FileSystem, _Seconds], R]) -> R:
+    def _with_retries(self, method: str, ask: Callable[[S3FileSystem, _Seconds], R]) -> R:
         end = time.monotonic() + self._seconds
-        heard: OSError | None = None
+        last: OSError | None = None
 
         def left() -> float:
             return max(end - time.monotonic(), _FIRST_PAUSE)
@@ -291,19 +288,19 @@ class S3Requests:
                 failure = _failure(error)
                 if not _may_pass(failure):
                     raise failure from error
-                if heard is None or not isinstance(error, FSTimeoutError):
-                    heard = failure  # more telling than that the time was over
+                if last is None or not isinstance(error, FSTimeoutError):
+                    last = failure  # more telling than that the time was over
                 if time.monotonic() + pause >= end:
                     raise TimeoutError(
                         errno.ETIMEDOUT,
-                        f"S3 did not carry out {method} within {self._seconds:g} s, in {tries} tries; heard last: "
-                        f'{heard.strerror}. Nothing is marked lost. The store option "{OPTION}" sets the limit',
+                        f"S3 did not complete {method} within {self._seconds:g} s, in {tries} tries; last error: "
+                        f'{last.strerror}. Nothing is marked lost. The store option "{OPTION}" sets the limit',
                     ) from error
             time.sleep(pause)
         raise AssertionError  # the pauses never end
 
     def _file_system(self, seconds: float) -> S3FileSystem:
-        """The s3fs of this process: its event loop and its connections do not survive a fork."""
+        """Return the s3fs of this process, since its event loop and connections do not survive a fork."""
         if self._opened is None or self._opened[0] != os.getpid():
             self._opened = (os.getpid(), _connected(self._options, seconds))
         return self._opened[1]
@@ -347,16 +344,16 @@ def _with_limits(options: Mapping[str, Any], seconds: float) -> dict[str, Any]:
 
 
 def _failure(error: Exception) -> OSError:
-    """What an error of s3fs, botocore or aiohttp means."""
+    """Translate an error of s3fs, botocore or aiohttp."""
     answered = error if isinstance(error, ClientError) else error.__cause__
     if isinstance(answered, ClientError):
-        said = answered.response.get("Error", {})
+        found = answered.response.get("Error", {})
         status = int(answered.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-        return S3Refused(str(said.get("Code", "")), status, str(said.get("Message", "")))
+        return S3Refused(str(found.get("Code", "")), status, str(found.get("Message", "")))
     if isinstance(error, (NoCredentialsError, PartialCredentialsError)):
         return PermissionError(errno.EACCES, f"no credentials for S3 ({error}): see the Airflow connection weir_store")
     if isinstance(error, FSTimeoutError):
-        return ConnectionError(errno.ETIMEDOUT, "nothing")
+        return ConnectionError(errno.ETIMEDOUT, "no response")
     if isinstance(error, _BROKEN):
         return ConnectionError(errno.EIO, f"{type(error).__name__}: {error}")
     return OSError(errno.EIO, f"{type(error).__name__}: {error}")

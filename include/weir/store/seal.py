@@ -1,4 +1,4 @@
-"""From what Spark has left in an attempt's folder to the files of a manifest.
+"""Seals an attempt's folder: describes the files that Spark has written for the manifest.
 
 Invariant: the segments of a file cover it without a gap or an overlap, each has its SHA-256, and the files are durable
 before a manifest can name them.
@@ -45,14 +45,14 @@ def seal(store: Store, folder: str) -> tuple[DataFile, ...]:
     try:
         sizes, folders = dict(store.list(folder)), store.folders(folder)
     except NotFound:
-        return ()  # object stores have no folder without files; the rows counted while writing tell on a wrong place
+        return ()  # object stores have no empty folders; the row count of the job reveals a wrong folder
     _delete_side_files(store, folder, sizes, folders)
     names = [name for name in sizes if not _is_side_file(name)]
-    strangers = [name for name in names if not name.endswith(".parquet")]
-    if strangers:
+    unexpected = [name for name in names if not name.endswith(".parquet")]
+    if unexpected:
         raise Internal(
-            f"{store.url}/{folder} holds {', '.join(strangers[:3])}, expected only Parquet files: was the folder of an "
-            "attempt used twice?"
+            f"{store.url}/{folder} holds {', '.join(unexpected[:3])}, expected only Parquet files: was the folder of "
+            "an attempt used twice?"
         )
     files = in_parallel(lambda name: _sealed(store, folder, name, sizes[name]), names, _WORKERS)
     store.flush(folder)
@@ -110,7 +110,7 @@ def _unreadable(store: Store, path: str, found: str) -> Retryable:
 
 
 def _spans(footer: Any, size: int) -> list[_Span]:
-    """Cut a file behind each row group that holds bytes; what lies between two belongs to the later one."""
+    """Cut a file after each row group with bytes; bytes between two row groups belong to the later one."""
     spans = []
     for number in range(footer.num_row_groups):
         group = footer.row_group(number)

@@ -1,6 +1,6 @@
-"""The file that tells the driver of an attempt to end, from any process and any machine.
+"""The file that requests the driver of an attempt to stop, from any process and any machine.
 
-Invariant: it stays, so that a driver that begins late is told as well.
+Invariant: it is never deleted, so that a driver that starts late finds it, too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from weir.store.store import Store
 
 
 def request_stop(store: Store, folder: str) -> None:
-    """Tell the driver of the attempt with this folder to end, whether it has begun, runs, or has long ended."""
+    """Request the driver of the attempt with this folder to stop, whether it has not started, runs, or has ended."""
     try:
         store.create(f"{folder}/{STOP_NAME}", b"")
     except AlreadyExists:
@@ -19,7 +19,7 @@ def request_stop(store: Store, folder: str) -> None:
 
 
 def is_stop_requested(store: Store, folder: str) -> bool:
-    """Ask the store. Raises Retryable if it does not answer."""
+    """Report whether the stop of an attempt's driver was requested. Raises Retryable."""
     try:
         store.size(f"{folder}/{STOP_NAME}")
     except NotFound:

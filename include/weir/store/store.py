@@ -1,7 +1,7 @@
-"""A folder where results live, on any file system.
+"""The store: a folder on any file system that holds all results.
 
 Invariant: only a definite "not found" of the file system becomes `NotFound`; permissions, timeouts, broken mounts and
-every other failure become `Retryable`, so that a store that does not answer is never taken for one that lost something.
+every other failure become `Retryable`, so that a store that does not answer is never taken for one that lost data.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from weir.store.time_limit import OPTION, TimeLimitedFiles, time_limit
 from weir.store.urls import canonical, spark_root
 
 StoreId = NewType("StoreId", str)
-"""What the marker of a store says; no two stores have the same."""
+"""The unique id of a store, in its marker."""
 
 MARKER = "weir-store.json"
 _MARKER_VERSION = 1
 _NOT_DATA = ("lost+found",)
 
 S3_SECONDS = 60.0
-"""How long a request to S3 is repeated; a server that is started again or is overloaded answers sooner than that."""
+"""How long a request to S3 is retried: longer than the restart or overload of a server takes."""
 
 LEAST_FREE_SPACE = 16 * 2**20
-"""Bytes. With less than that a disk is full, whatever it is that has failed there."""
+"""In bytes. With less free space a disk counts as full."""
 
 WORKERS = 16
-"""How many requests are made at once of files that do not say."""
+"""The number of parallel requests, unless the adapter sets its own."""
 
-_MAKE_ROOM = "Make room there, and the task goes on by itself; nothing is marked lost"
+_FREE_SPACE = "Make room there, and the task goes on by itself; nothing is marked lost"
 
 
 class Store:
@@ -64,11 +64,11 @@ class Store:
 
     @property
     def workers(self) -> int:
-        """How many requests at once are worth while."""
+        """The number of parallel requests that are useful."""
         return getattr(self.files, "workers", WORKERS)
 
     def spark_url(self, path: str) -> str:
-        """Spell the path as Spark and Hadoop do."""
+        """Return the path as a URL for Spark and Hadoop."""
         return f"{spark_root(self.url)}/{_checked(path)}".rstrip("/")
 
     def create(self, path: str, data: bytes) -> None:
@@ -76,7 +76,7 @@ class Store:
 
         Raises AlreadyExists if the name is taken.
         """
-        with self._meaning("create", path):
+        with self._translated_errors("create", path):
             try:
                 self.files.create(_checked(path), data)
             except FileExistsError as error:
@@ -84,7 +84,7 @@ class Store:
 
     def replace(self, path: str, data: bytes) -> None:
         """Write a file in the place of any earlier one; a reader sees the old or the new one, whole."""
-        with self._meaning("replace", path):
+        with self._translated_errors("replace", path):
             self.files.replace(_checked(path), data)
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
@@ -92,17 +92,17 @@ class Store:
 
         Raises NotFound if there is definitely no such file.
         """
-        with self._meaning("read", path):
+        with self._translated_errors("read", path):
             return self.files.read(_checked(path), offset, length)
 
     def size(self, path: str) -> int:
         """Ask for the size of a file in bytes. Raises NotFound if there is definitely no such file."""
-        with self._meaning("ask the size of", path):
+        with self._translated_errors("ask the size of", path):
             return self.files.size(_checked(path))
 
     def modified(self, path: str) -> datetime:
         """Ask when a file was last written, by the clock of the store itself. Raises NotFound."""
-        with self._meaning("ask the time of", path):
+        with self._translated_errors("ask the time of", path):
             return self.files.modified(_checked(path))
 
     def list(self, path: str) -> list[tuple[str, int]]:
@@ -110,7 +110,7 @@ class Store:
 
         Raises NotFound if there is definitely no such folder.
         """
-        with self._meaning("list", path):
+        with self._translated_errors("list", path):
             entries = self.files.entries(_checked(path))
         return sorted((name, size) for name, size in entries if size is not None)
 
@@ -119,19 +119,19 @@ class Store:
 
         Raises NotFound if there is definitely no such folder.
         """
-        with self._meaning("list", path):
+        with self._translated_errors("list", path):
             return tuple(sorted(self.files.entries(_checked(path)), key=lambda entry: entry[0]))
 
     def folders(self, path: str) -> list[str]:  # type: ignore[valid-type]  # `list` is the method above here
         """List the names of the folders directly in a folder. Raises NotFound if there is definitely no such folder."""
-        with self._meaning("list", path):
+        with self._translated_errors("list", path):
             entries = self.files.entries(_checked(path))
         return sorted(name for name, size in entries if size is None)
 
     def delete(self, path: str) -> None:
         """Delete one file; that it is gone already is fine."""
         try:
-            with self._meaning("delete", path):
+            with self._translated_errors("delete", path):
                 self.files.delete(_checked(path))
         except NotFound:
             return
@@ -139,40 +139,40 @@ class Store:
     def delete_folder(self, path: str) -> None:
         """Delete a folder and all that is in it; that it is gone already is fine. The root is refused."""
         if not path:
-            raise Internal(f"the whole store {self.url} was to be deleted")
+            raise Internal(f"the root of the store {self.url} cannot be deleted: expected the path of a folder in it")
         try:
-            with self._meaning("delete", path):
+            with self._translated_errors("delete", path):
                 self.files.delete_folder(_checked(path))
         except NotFound:
             return
 
     def prune(self, path: str) -> None:
-        """Remove empty folders below a folder, and itself, where the file system has such. Nobody may write there."""
+        """Remove empty folders below a folder, and itself, where the file system has folders; no writer may use it."""
         prune = getattr(self.files, "prune", None)
         if prune is not None:
-            with self._meaning("tidy", path):
+            with self._translated_errors("tidy", path):
                 prune(_checked(path))
 
     def flush(self, path: str) -> None:
-        """Make files that somebody else wrote into a folder survive a power cut."""
-        with self._meaning("flush", path):
+        """Make the files that other processes wrote into a folder durable."""
+        with self._translated_errors("flush", path):
             self.files.flush(_checked(path))
 
     def free_space(self) -> FreeSpace | None:
-        """Ask how much can still be written; None where the store does not tell. Raises Retryable."""
-        with self._meaning("ask the room of", ""):
+        """Return how much can still be written; None where that is unknown. Raises Retryable."""
+        with self._translated_errors("ask the free space of", ""):
             return self.files.free_space()
 
     def require_free_space(self) -> None:
-        """Make sure that a write need not have failed for want of room. Raises StoreFull, and Retryable."""
-        room = self.free_space()
-        if room is not None and (room.free_bytes < LEAST_FREE_SPACE or room.free_files == 0):
-            raise StoreFull(f"the disk of the store {self.url} is full: {room}. {_MAKE_ROOM}")
+        """Raise StoreFull if the disk is full, so that a failed write may be due to that. Raises Retryable."""
+        free = self.free_space()
+        if free is not None and (free.free_bytes < LEAST_FREE_SPACE or free.free_files == 0):
+            raise StoreFull(f"the disk of the store {self.url} is full: {free}. {_FREE_SPACE}")
 
     def initialise(self) -> StoreId:
-        """Write the marker if the store holds nothing yet, and answer its id.
+        """Write the marker if the store is empty, and return its id.
 
-        Record the id and hand it to `check_marker` from then on: an empty folder may be a disk that is not mounted.
+        Record the id and pass it to `check_marker` from then on: an empty folder may be a disk that is not mounted.
         Raises Misconfigured if the folder cannot be made or written, or holds other things but no marker.
         """
         try:
@@ -180,14 +180,14 @@ class Store:
             return self._initialised()
         except OSError as error:
             if is_disk_full(error) or isinstance(error, TimeoutError):
-                raise self._trouble("initialise", MARKER, error) from error
+                raise self._error_of("initialise", MARKER, error) from error
             raise Misconfigured(
                 f"the store {self.url} cannot be used: expected a folder that can be read and written, found: {error}. "
                 "Make the folder and give this user the right to write there, or name another one as the store"
             ) from error
 
     def check_marker(self, expected_id: str) -> None:
-        """Make sure that this is the store it should be, and that it answers. Raises Retryable if not."""
+        """Check that the store answers and has the expected id. Raises Retryable if not."""
         try:
             found = marker_id(self.read(MARKER), self.url)
         except NotFound as error:
@@ -205,12 +205,12 @@ class Store:
 
     def _initialised(self) -> StoreId:
         names = [name for name, _ in self.files.entries("")]
-        strangers = sorted(name for name in names if not name.startswith(".") and name not in _NOT_DATA)
+        unexpected = sorted(name for name in names if not name.startswith(".") and name not in _NOT_DATA)
         if MARKER not in names:
-            if strangers:
+            if unexpected:
                 raise Misconfigured(
-                    f"the folder {self.url} is not empty and has no marker {MARKER}: found {', '.join(strangers[:5])}. "
-                    "Name an empty folder as the store, or bring its marker back from a backup"
+                    f"the folder {self.url} is not empty and has no marker {MARKER}: found {', '.join(unexpected[:5])}."
+                    " Name an empty folder as the store, or bring its marker back from a backup"
                 )
             self._write_marker()
         return marker_id(self.files.read(MARKER, 0, None), self.url)
@@ -233,24 +233,24 @@ class Store:
         )
 
     @contextmanager
-    def _meaning(self, action: str, path: str) -> Iterator[None]:
+    def _translated_errors(self, action: str, path: str) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError as error:
             raise NotFound(f"{self.url}/{path} was not found") from error
         except OSError as error:
-            raise self._trouble(action, path, error) from error
+            raise self._error_of(action, path, error) from error
 
-    def _trouble(self, action: str, path: str, error: OSError) -> Retryable:
+    def _error_of(self, action: str, path: str, error: OSError) -> Retryable:
         failed = f"could not {action} {self.url}/{path}"
         if not is_disk_full(error):
             return Retryable(f"{failed}: {type(error).__name__}: {error}")
         try:
-            room = self.files.free_space()
+            free = self.files.free_space()
         except OSError:
-            room = None
-        found = "" if room is None else f", {room}"
-        return StoreFull(f"{failed}: the store's disk is full ({error.strerror}{found}). {_MAKE_ROOM}")
+            free = None
+        found = "" if free is None else f", {free}"
+        return StoreFull(f"{failed}: the store's disk is full ({error.strerror}{found}). {_FREE_SPACE}")
 
 
 def _files_at(url: str, storage_options: Mapping[str, Any]) -> Files:

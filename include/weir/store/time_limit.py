@@ -1,6 +1,6 @@
-"""Files that answer in time or fail.
+"""Files whose operations have a time limit.
 
-Invariant: an operation that was given up takes no effect later, as far as the file system lets that be known.
+Invariant: an operation that was abandoned takes no effect later, as far as the file system can be observed.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from weir.store.worker_threads import in_time
 R = TypeVar("R")
 
 OPTION: Final = "timeout"
-"""The store option, in seconds."""
+"""The name of the store option, in seconds."""
 
 SECONDS: Final = 300.0
-"""A server that is started again, or a disk that wakes up, answers sooner than that."""
+"""The default: longer than the restart of a file server or the spin-up of a disk takes."""
 
 _DAY: Final = 86_400
 
 _MANY_FILES: Final = 12
-"""How much longer an operation may take that visits all files of a folder."""
+"""The factor of the limit for operations that visit all files of a folder."""
 
 
 def time_limit(storage_options: Mapping[str, Any], default: float = SECONDS) -> float:
-    """How many seconds an operation may take. Raises Misconfigured for what is no number between 0 and a day."""
+    """Return the time limit of an operation in seconds. Raises Misconfigured unless it is in (0, a day]."""
     given = storage_options.get(OPTION, default)
     if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 < given <= _DAY:
         raise Misconfigured(f'the store option "{OPTION}" is {given!r}, expected seconds: above 0, at most {_DAY}')
@@ -94,11 +94,11 @@ class TimeLimitedFiles:
             self._limited(path, partial(prune, path), _MANY_FILES)
 
     def flush(self, path: str) -> None:
-        """Make the files of a folder survive a power cut."""
+        """Make the files of a folder durable."""
         self._limited(path, partial(self._files.flush, path), _MANY_FILES)
 
     def free_space(self) -> FreeSpace | None:
-        """Ask how much can be written."""
+        """Return how much can be written."""
         return self._limited("", self._files.free_space)
 
     def _limited(self, path: str, operation: Callable[[], R], times: int = 1) -> R:
@@ -111,6 +111,6 @@ class TimeLimitedFiles:
             raise TimeoutError(
                 errno.ETIMEDOUT,
                 f"no answer within {seconds:g} s: it hangs (a network mount whose server is gone?). Nothing is marked "
-                f'lost; see to the mount. The store option "{OPTION}" sets the limit',
+                f'lost; check the mount. The store option "{OPTION}" sets the limit',
                 path,
             ) from error

@@ -1,6 +1,6 @@
-"""How the place of a store is spelt: by people, by fsspec, and by Spark.
+"""URLs of stores: as configured, for fsspec, and for Spark.
 
-Invariant: each place has one spelling inside Weir, whichever was given, and only `spark_root` knows Spark's.
+Invariant: each location has one canonical URL inside Weir, and only `spark_root` knows Spark's spelling.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _GLOB: Final = set("{}[]*?\\")
 
 
 def canonical(url: str, storage_options: Mapping[str, Any]) -> str:
-    """The one spelling of a URL, without a slash at the end; `az://container/path` needs the option `account_name`.
+    """Return the canonical URL, without a slash at the end; `az://container/path` needs the option `account_name`.
 
     Raises Misconfigured for a scheme that Weir cannot use, and for a URL that Spark could not read or that holds a
     password.
@@ -58,13 +58,13 @@ def canonical(url: str, storage_options: Mapping[str, Any]) -> str:
 
 
 def spark_root(url: str) -> str:
-    """Spell a canonical URL as Spark and Hadoop do."""
+    """Return a canonical URL as Spark and Hadoop spell it."""
     scheme, _, rest = url.partition("://")
     return f"{_SPARK.get(scheme, scheme)}://{rest}"
 
 
 def _azure_place(url: str, place: str, storage_options: Mapping[str, Any]) -> str:
-    """`container@account.dfs.core.windows.net`, which both Hadoop and adlfs understand."""
+    """Return `container@account.dfs.core.windows.net`, which both Hadoop and adlfs understand."""
     container, _, host = place.partition("@")
     account = host.partition(".")[0] or storage_options.get("account_name")
     if not account:
@@ -79,7 +79,7 @@ def _unknown(url: str, scheme: str) -> Misconfigured:
     more = " HDFS has one, but its fsspec adapter does not use it." if scheme in {"hdfs", "webhdfs"} else ""
     return Misconfigured(
         f"the store {url} cannot be used: Weir needs a file system on which of many writers exactly one creates a "
-        f"file, and knows none behind {scheme!r}.{more} Use a folder (file:///folder), S3 and its like "
+        f"file, and does not know one for {scheme!r}.{more} Use a folder (file:///folder), S3 and its like "
         "(s3://bucket/folder), Google Cloud Storage (gs://bucket/folder) or Azure "
         f"(abfss://container@account{_AZURE_HOST}/folder)"
     )

@@ -1,13 +1,9 @@
-"""Reading results again, every byte of them, to see whether they are as they were written.
+"""Verifies stored results: compares every byte with the recorded digests, and Parquet pages with their checksums.
 
-Invariant: as in `probe`: what is not found twice, of a store whose marker can be read, is not lost. However large a
-file is, only a few chunks of it are in memory.
-
-Whether the pages of Parquet files are as Spark meant to write them.
-
-A manifest's digests are made of the files as they were found when they were sealed; the pages' own checksums tell of
-what happened to them before that. Invariant: only a checksum that does not match is damage; what cannot be decoded here
-may still be decoded elsewhere.
+Invariants: as in `probe`, a loss is reported only if it was found twice, of a store whose marker can be read. Only a
+few chunks of a file are in memory. A manifest's digests cover the files as they were sealed; the pages' own checksums
+cover them as Spark wrote them. Of pages only a checksum that does not match is damage: a page that cannot be decoded
+here may still be decoded elsewhere.
 """
 
 from __future__ import annotations
@@ -41,18 +37,19 @@ from weir.store.store import Store
 from weir.store.worker_threads import in_parallel
 
 Watch = Callable[[int], None]
-"""Is told, from any thread, how many bytes more have been read."""
+"""Called, from any thread, with the number of bytes that have been read since the last call."""
 
 _File = tuple[PartitionRef, str, DataFile]
-"""The result that it is of, its path, and what is recorded of it."""
+"""A file's result, its path, and its recorded description."""
 
 
 def compare_results(
     store: Store, store_id: str, refs: Sequence[PartitionRef], watch: Watch, paged: Set[PartitionRef] = frozenset()
 ) -> dict[PartitionRef, Manifest | Loss]:
-    """Compare manifests, sizes, all segments and whole files with what was recorded; the manifest of what is right.
+    """Compare manifests, sizes, all segments and whole files with their recorded digests.
 
-    Of `paged` the checksums of all pages, too. Raises Retryable if anything cannot be answered definitely.
+    Returns the manifest of each result that matches and the loss of each other result. Of `paged` it also compares the
+    checksums of all pages. Raises Retryable if an answer is not definite.
     """
     answers = probe(store, store_id, refs)
     named: dict[str, list[PartitionRef]] = {}
@@ -82,7 +79,7 @@ def _read_all(store: Store, watch: Watch, paged: Set[PartitionRef], files: list[
 
 
 def _read(store: Store, watch: Watch, path: str, file: DataFile) -> StoreFinding | None:
-    """Read a file once, from its first byte to its last and one more."""
+    """Read a file once, and one byte beyond its recorded end."""
     whole = hashlib.sha256()
     try:
         for segment in file.segments:
@@ -104,11 +101,11 @@ _ROWS = 16_384
 _BUFFER_BYTES = 2**20
 
 _MISMATCH = "CRC checksum verification failed"
-"""What Arrow says, whatever the page."""
+"""Part of Arrow's message, for every page."""
 
 
 def broken_page(store: Store, path: str, file: DataFile) -> StoreFinding | None:
-    """Decode all pages of a file and compare their checksums; those without one are passed over.
+    """Decode all pages of a file and compare their checksums; pages without a checksum are ignored.
 
     Raises Retryable if the store does not answer.
     """
@@ -138,7 +135,7 @@ def _of_store(error: Exception, path: str, file: DataFile) -> StoreFinding:
 
 
 class _StoreFile(Seekable):
-    """A file of the store as Python's; `error` is what the store said when it did not answer."""
+    """A file of the store as a Python file; `error` is the store's error that a read has met."""
 
     def __init__(self, store: Store, path: str, size: int) -> None:
         super().__init__(size)

@@ -1,7 +1,7 @@
-"""All that is below a folder.
+"""Recursive listings.
 
-Invariant: what vanishes while it is listed is left out, and a store that does not answer is an error, never a shorter
-list.
+Invariant: a file that vanishes during the listing is left out, and a store that does not answer is an error, never a
+shorter list.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def files_below(store: Store, folders: Iterable[str]) -> tuple[FoundFile, ...]:
 
 
 def folders_in(store: Store, path: str) -> list[str]:
-    """The names of the folders directly in a folder, sorted; none if there is no such folder. Raises Retryable."""
+    """Return the names of the folders directly in a folder, sorted; none if it does not exist. Raises Retryable."""
     try:
         return store.folders(path)
     except NotFound:

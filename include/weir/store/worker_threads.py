@@ -1,7 +1,7 @@
-"""Hands that reach into a file system for others, in threads of their own.
+"""Daemon worker threads that call a file system on behalf of their callers, with time limits.
 
-Invariant: nobody waits for a hand that the file system does not let go: not the caller, whose signals are handled all
-the while, and not the end of the process. The kernel may hold a read of a dead server's file for as long as it likes.
+Invariant: a call that hangs blocks neither its caller, whose signals are handled meanwhile, nor the end of the
+process. The kernel may block a read from a dead file server without limit.
 """
 
 from __future__ import annotations
@@ -18,54 +18,55 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 
-class _Hand(threading.Thread):
-    """Carries out one order after the other, until it is let go; each is answered with a result or an error."""
+class _Worker(threading.Thread):
+    """Executes one call after the other until it is abandoned; each call returns a result or an error."""
 
     def __init__(self) -> None:
-        super().__init__(name="weir-hand", daemon=True)
-        self.orders: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
+        super().__init__(name="weir-worker", daemon=True)
+        self.calls: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
         self.answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
         self.is_abandoned = False
 
     def run(self) -> None:
-        while (order := self.orders.get()) is not None:
-            self.answers.put(_carried_out(order))
-            del order  # or an idle hand keeps what its last order has read
+        while (call := self.calls.get()) is not None:
+            self.answers.put(_outcome_of(call))
+            del call  # or an idle worker keeps the data of its last call in memory
 
-    def let_go(self) -> None:
-        """Never give it another order: it ends, once the file system lets it."""
+    def abandon(self) -> None:
+        """Give the worker no further call: it ends when the file system returns."""
         self.is_abandoned = True
-        self.orders.put(None)
+        self.calls.put(None)
 
 
-_idle: deque[_Hand] = deque()
+_idle: deque[_Worker] = deque()
 
 
-os.register_at_fork(after_in_child=_idle.clear)  # threads stay behind
+os.register_at_fork(after_in_child=_idle.clear)  # threads do not survive a fork
 
 
-def in_time(order: Callable[[], R], seconds: float) -> R:
-    """Carry out an order; TimeoutError if it is not done in time. It may be done later, by a hand that was let go."""
-    hand = _free_hand()
-    hand.orders.put(order)
+def in_time(call: Callable[[], R], seconds: float) -> R:
+    """Execute a call; raise TimeoutError if it takes longer. An abandoned worker may still complete it later."""
+    worker = _idle_worker()
+    worker.calls.put(call)
     try:
-        result, error = hand.answers.get(timeout=seconds)
+        result, error = worker.answers.get(timeout=seconds)
     except Empty:
-        hand.let_go()
+        worker.abandon()
         raise TimeoutError(f"no answer for {seconds:g} s") from None
     except BaseException:  # a signal's
-        hand.let_go()
+        worker.abandon()
         raise
-    _idle.append(hand)
+    _idle.append(worker)
     if error is not None:
         raise error
-    return result  # type: ignore[no-any-return]  # the order's own
+    return result  # type: ignore[no-any-return]  # the call's own
 
 
 def in_parallel(ask: Callable[[A], R], questions: Iterable[A], workers: int) -> list[R]:
-    """Ask all questions, and answer in their order; the first error is raised at once, and leaves the rest unasked.
+    """Ask all questions in parallel, and return the answers in their order.
 
-    With one worker that is the caller: for what answers at once, or sees to its time limits itself.
+    The first error is raised at once, and the remaining questions are not asked. With one worker the caller's own
+    thread asks: for calls that return at once or have their own time limits.
     """
     asked = list(questions)
     if workers == 1:
@@ -82,13 +83,13 @@ def in_parallel(ask: Callable[[A], R], questions: Iterable[A], workers: int) -> 
                 number = numbers.get_nowait()
             except Empty:
                 return
-            result, error = _carried_out(partial(ask, asked[number]))
+            result, error = _outcome_of(partial(ask, asked[number]))
             if error is not None:
                 is_over.set()
             answers.put((number, result, error))
 
     for _ in range(min(workers, len(asked))):
-        threading.Thread(target=work, name="weir-asks", daemon=True).start()
+        threading.Thread(target=work, name="weir-request", daemon=True).start()
     found: dict[int, Any] = {}
     try:
         while len(found) < len(asked):
@@ -102,22 +103,22 @@ def in_parallel(ask: Callable[[A], R], questions: Iterable[A], workers: int) -> 
 
 
 def is_abandoned() -> bool:
-    """Whether the order that this thread is carrying out has been given up, so that it must not take effect."""
+    """Report whether the call of this thread has been abandoned, so that it must not take effect."""
     thread = threading.current_thread()
-    return isinstance(thread, _Hand) and thread.is_abandoned
+    return isinstance(thread, _Worker) and thread.is_abandoned
 
 
-def _free_hand() -> _Hand:
+def _idle_worker() -> _Worker:
     try:
         return _idle.pop()
     except IndexError:
-        hand = _Hand()
-        hand.start()
-        return hand
+        worker = _Worker()
+        worker.start()
+        return worker
 
 
-def _carried_out(order: Callable[[], R]) -> tuple[R | None, BaseException | None]:
+def _outcome_of(call: Callable[[], R]) -> tuple[R | None, BaseException | None]:
     try:
-        return order(), None
-    except BaseException as error:  # noqa: BLE001  # raised where it is waited for
+        return call(), None
+    except BaseException as error:  # noqa: BLE001  # raised in the caller's thread
         return None, error

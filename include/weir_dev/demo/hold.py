@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from weir.coordination.read_leases import leased_reading, reader
 from weir.errors import Misconfigured
 from weir.execution.partition_state import PartitionState
-from weir.integrity.ledger import results_by_number
-from weir.integrity.verify import Outcome, verify_results
+from weir.integrity.verification_queries import results_by_number
+from weir.integrity.verify import VerifyOutcome, verify_results
 from weir.ledger.snapshot import run_state
 from weir_dev.demo.evidence import epoch_key, run_of
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from weir.coordination.services import Services
     from weir.execution.run_state import CurrentResult, RunState
-    from weir.integrity.verify import Verified
+    from weir.integrity.verify import VerifiedResult
 
 
 READER = "weir demo"
@@ -68,14 +68,14 @@ def held_day(services: Services, dataflow: str, day: date) -> Iterator[HeldDay]:
         yield HeldDay(day, state, lease.results)
 
 
-def verified_day(services: Services, held: HeldDay) -> list[Verified]:
+def verified_day(services: Services, held: HeldDay) -> list[VerifiedResult]:
     """Compare every byte of the held results with what was recorded, as `weir verify` does. Raises Retryable."""
     with services.ledger.transaction() as session:
         rows = [row for _, row in sorted(results_by_number(session, held.held).items())]
     return list(verify_results(services, rows, READER))
 
 
-def partition_to_lose(held: HeldDay, verified: Sequence[Verified], name: str, key: str) -> LostPartition:
+def partition_to_lose(held: HeldDay, verified: Sequence[VerifiedResult], name: str, key: str) -> LostPartition:
     """Choose the result of the subtask `name`, "join[0]" say, in the layout that is keyed by `key`.
 
     Raises Misconfigured, naming the results, unless it and all other results of the day are as the invariant says.
@@ -84,7 +84,7 @@ def partition_to_lose(held: HeldDay, verified: Sequence[Verified], name: str, ke
     problems += sorted(
         f"{each.stage}[{each.subtask}] ({each.layout}) is {each.outcome.value}: {each.detail}"
         for each in verified
-        if each.outcome is not Outcome.WHOLE
+        if each.outcome is not VerifyOutcome.WHOLE
     )
     unread = held.held - {each.result for each in verified}
     if unread:

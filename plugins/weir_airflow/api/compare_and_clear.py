@@ -1,7 +1,7 @@
 """Compare and clear, in one transaction of Airflow's own database.
 
 Invariant: a task instance is cleared only while its run is locked, it has finished, and its try is the expected one;
-so of several that ask at once, one clears and the others are told what they found.
+so of several concurrent requests one clears, and the others answer what they found.
 Imported where Airflow's database may be used: in the api-server, and in process under `dag.test()`.
 """
 
@@ -44,7 +44,7 @@ def compare_and_clear(
 ) -> list[ClearAnswer]:
     """Clear what has finished and has the expected try; answer for each item, in order.
 
-    A finished run is set running, not queued: queued it would wait behind `max_active_runs` for runs that wait for it.
+    A finished run is set running, not queued: queued, `max_active_runs` may hold it back for runs that wait for it.
     An active run keeps its state. With `dry_run` nothing is locked or changed and `cleared` says what would be.
     """
     if not dry_run:
@@ -62,11 +62,11 @@ def compare_and_clear(
 
 
 def start_queued(session: Session, dag_id: str, run_id: str, *, user_name: str = "weir") -> str:
-    """Set a queued run running, whatever `max_active_runs` says; answer the state found, or `missing`.
+    """Set a queued run running, whatever `max_active_runs` allows; return the state found, or `missing`.
 
-    A run that waits for this one would hold its place among the active runs for ever. It would wait for ever, too, for
-    one that is finished although something of it has been cleared: without row locks (SQLite), a scheduler that had
-    just looked at that run calls it finished over the clear.
+    A run that waits for this one would hold its place among the active runs for ever. It would also wait for ever for a
+    finished run of which a task instance has been cleared: without row locks (SQLite), a scheduler that had read that
+    run before the clear sets it finished after the clear.
     """
     _lock_runs(session, dag_id, {run_id})
     query = select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
@@ -83,7 +83,7 @@ def start_queued(session: Session, dag_id: str, run_id: str, *, user_name: str =
 
 
 def has_run(session: Session, dag_id: str, run_id: str) -> bool | None:
-    """Whether there is such a run; None where the DAG is not known, either."""
+    """Report whether there is such a run; None where Airflow does not know the DAG, either."""
     if session.scalar(select(DagRun.id).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)) is not None:
         return True
     return None if session.get(DagModel, dag_id) is None else False
@@ -104,10 +104,10 @@ def annotate(session: Session, item: ClearItem, note: str) -> None:
 
 
 def _lock_runs(session: Session, dag_id: str, run_ids: Iterable[str]) -> None:
-    """Take each run's row by an update that changes nothing, in one order for everybody.
+    """Lock each run's row by an update that changes nothing, always in the same order.
 
-    SQLite knows no `FOR UPDATE`: only a write makes it lock before it reads, and a transaction that read first could
-    not write any more once another one has committed.
+    SQLite has no `FOR UPDATE`: only a write makes it lock before it reads, and a transaction that read first could
+    not write any more once another has committed.
     """
     for run_id in sorted(run_ids):
         session.execute(

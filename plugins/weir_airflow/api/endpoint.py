@@ -1,4 +1,4 @@
-"""The endpoint at /weir: it compares and clears, and serves what checks have found (weir_airflow.api.quality).
+"""The endpoint at /weir: it compares and clears, and serves pages about checks (weir_airflow.api.quality).
 
 Invariant: every verb that clears is guarded like Airflow's own clear: by the permission to edit task instances of the
 DAG in its path. It knows nothing of the ledger.
@@ -32,7 +32,7 @@ class _Body(BaseModel):
 
 
 class Item(_Body):
-    """A task instance; `expected_try` None means whatever its try."""
+    """A task instance; with `expected_try` None, whatever its try is."""
 
     task_id: str
     map_index: int = -1
@@ -41,7 +41,7 @@ class Item(_Body):
 
 
 class ClearBody(_Body):
-    """`run_id` holds for the items that name none; `dry_run` answers and changes nothing."""
+    """Task instances to clear; `run_id` holds for items that name none; `dry_run` answers and changes nothing."""
 
     items: list[Item]
     run_id: str | None = None
@@ -50,7 +50,7 @@ class ClearBody(_Body):
 
 
 class Answer(BaseModel):
-    """What was found; `state` is null for a task instance without a state, "missing" for an unknown one."""
+    """A task instance as it was found; `state` is null for one without a state, "missing" for an unknown one."""
 
     run_id: str
     task_id: str
@@ -61,13 +61,13 @@ class Answer(BaseModel):
 
 
 class ClearAnswers(BaseModel):
-    """One answer for each item, in order."""
+    """The answers, in the order of the items."""
 
     items: list[Answer]
 
 
 class StartBody(_Body):
-    """The run that is queued behind `max_active_runs`."""
+    """The run that `max_active_runs` keeps queued."""
 
     run_id: str
 

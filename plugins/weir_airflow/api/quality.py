@@ -1,7 +1,7 @@
-"""Pages about checks, served to whoever may read the task instances of the DAG.
+"""Pages about checks, served to users who may read the task instances of the DAG.
 
 Invariant: an address names a check by its number, never a file: the ledger says which page belongs to it, and whether
-its run is of the DAG in the address. What comes out of the store may do nothing in a browser but be read.
+its run is of the DAG in the address. A page from the store can run nothing in a browser.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fastapi.responses import HTMLResponse
 from weir.errors import Misconfigured, WeirError
 from weir.formats.paths import PAGES
 from weir.ledger.ledger import Ledger
-from weir.quality.ledger import check_of_dag, checks_of_task, may_have_page, newest_checks_of_dag
+from weir.quality.check_queries import check_of_dag, checks_of_task, may_have_page, newest_checks_of_dag
 from weir.quality.pages import checks_table, html_page
 from weir.store.errors import NotFound
 from weir.store.store import Store
@@ -48,7 +48,7 @@ _FROM_STORE: Final = {
 }
 
 LISTED = 200
-"""How many checks of a DAG are listed."""
+"""The largest number of checks of a DAG that are listed."""
 
 _LATER = (
     "<p>Without a link there is no page yet. The DAG weir_upkeep makes it within minutes (is it unpaused?), and "
@@ -64,7 +64,7 @@ def checks(
     task_id: Annotated[str | None, Query()] = None,
     map_index: Annotated[int, Query()] = -1,
 ) -> HTMLResponse:
-    """List what was checked: by the tries of one task instance, or lately in all runs of the DAG."""
+    """List checks: those of one task instance's tries, or the newest of all runs of the DAG."""
     try:
         with _ledger() as (_, ledger), ledger.transaction() as session:
             if run_id is None or task_id is None:
@@ -84,7 +84,7 @@ def page(dag_id: str, check: int) -> HTMLResponse:
             with ledger.transaction() as session:
                 row = check_of_dag(session, dag_id, check)
             if row is None:
-                return _said(f"The ledger knows no check {check} of this DAG", status.HTTP_404_NOT_FOUND)
+                return _message(f"The ledger knows no check {check} of this DAG", status.HTTP_404_NOT_FOUND)
             if row.page is None:
                 return _listed("There is no page yet", [row])
             return _stored(Store.open(found.store, found.store_options), row.page)
@@ -95,34 +95,34 @@ def page(dag_id: str, check: int) -> HTMLResponse:
 def _stored(store: Store, path: str) -> HTMLResponse:
     parts = path.split("/")
     if parts[0] != PAGES or ".." in parts or not path.endswith(".html"):
-        return _said("The ledger names something that is no page", status.HTTP_404_NOT_FOUND)
+        return _message("The ledger names a file that is no page", status.HTTP_404_NOT_FOUND)
     try:
         return HTMLResponse(store.read(path), headers=_FROM_STORE)
     except NotFound:
-        return _said("The page is gone: its run has expired, or somebody deleted it", status.HTTP_404_NOT_FOUND)
+        return _message("The page is gone: its run has expired, or it was deleted", status.HTTP_404_NOT_FOUND)
 
 
 def _listed(title: str, rows: Sequence[QualityCheckRow]) -> HTMLResponse:
     if not rows:
         return HTMLResponse(html_page(title, "<p>Nothing was checked here, or not yet.</p>"), headers=_HARMLESS)
     links = {row.id: f"quality/{row.id}" for row in rows if row.page is not None}
-    is_owed = any(row.page is None and may_have_page(row) for row in rows)
-    body = checks_table(rows, links) + (_LATER if is_owed else "")
+    is_missing = any(row.page is None and may_have_page(row) for row in rows)
+    body = checks_table(rows, links) + (_LATER if is_missing else "")
     return HTMLResponse(html_page(title, body), headers=_HARMLESS)
 
 
-def _said(title: str, code: int) -> HTMLResponse:
+def _message(title: str, code: int) -> HTMLResponse:
     return HTMLResponse(html_page(title, ""), status_code=code, headers=_HARMLESS)
 
 
 def _unknown(error: WeirError) -> HTMLResponse:
-    """The API server may not know where ledger and store are. Where they are is not for every reader."""
+    """Answer 503 where the API server cannot reach ledger or store; the page does not show where they are."""
     log.warning("Checks of data quality cannot be shown: %s", error)
     title = "The API server of Airflow cannot read Weir's ledger and store"
     body = (
         f"<p>{type(error).__name__}. It needs the same settings as the workers (WEIR_LEDGER and WEIR_STORE, or the "
-        "connections weir_ledger and weir_store); its log says more. <code>weir quality</code> tells the same where "
-        "they are known.</p>"
+        "connections weir_ledger and weir_store); its log says more. <code>weir quality</code> shows the same where "
+        "these are set.</p>"
     )
     return HTMLResponse(html_page(title, body), status_code=status.HTTP_503_SERVICE_UNAVAILABLE, headers=_HARMLESS)
 
@@ -132,7 +132,7 @@ def _ledger() -> Iterator[tuple[Settings, Any]]:
     found = settings()
     path = found.ledger.removeprefix("sqlite:///")
     if path != found.ledger and not Path(path).exists():
-        raise Misconfigured(f"there is no ledger {path}: to look makes none")
+        raise Misconfigured(f"there is no ledger {path}, and a reader creates none")
     ledger = Ledger.open(found.ledger)
     try:
         yield found, ledger

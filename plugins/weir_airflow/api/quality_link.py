@@ -1,6 +1,6 @@
 """The button "Data quality" of a task whose rows are checked.
 
-Invariant: it is made without ledger and store, by whoever ends the task: where it leads is known before.
+Invariant: it needs neither ledger nor store, since DAG files import it and any process of Airflow may build it.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 
 
 URL_PREFIX: Final = "/weir"
-"""Where Airflow's API serves the plugin."""
+"""The path below which Airflow's API serves the plugin."""
 
 
 class QualityLink(BaseOperatorLink):  # type: ignore[misc]  # Airflow's classes are not followed
-    """Leads to what the checks of a task instance have found, and to the pages about them."""
+    """Leads to the checks of a task instance, and to the pages about them."""
 
     @property
     def name(self) -> str:
-        """What the button says."""
+        """The button's text."""
         return "Data quality"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002  # Airflow's
-        """The address for one task instance."""
+        """Return the address for one task instance."""
         return quality_address(ti_key.dag_id, ti_key.run_id, ti_key.task_id, ti_key.map_index)
 
 
 def quality_address(dag_id: str, run_id: str, task_id: str, map_index: int | None) -> str:
-    """Where the API server says what was found."""
+    """Return the address at which the API server lists a task instance's checks."""
     from airflow.sdk.configuration import conf  # noqa: PLC0415  configuration is read when it is used
 
     base = str(conf.get("api", "base_url", fallback="") or "").rstrip("/")
@@ -49,7 +49,7 @@ def quality_address(dag_id: str, run_id: str, task_id: str, map_index: int | Non
 
 
 def links_of(stages: Iterable[Stage]) -> tuple[QualityLink, ...]:
-    """The buttons of a task: one, where rows or a state of its region are checked."""
+    """Return the buttons of a task: one where rows or a state of its region are checked, else none."""
     return (QualityLink(),) if any(_has_checks(stage) for stage in stages) else ()
 
 

@@ -1,6 +1,6 @@
 """Weir's settings and Airflow connections, as a task finds them.
 
-Invariant: a missing one is named, with how to set it; one that Airflow could not look up is never taken for missing.
+Invariant: a missing one is named, with how to set it; one that Airflow could not look up is never treated as missing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class AirflowConnections:
 
 
 def settings(environ: Mapping[str, str] | None = None) -> Settings:
-    """Weir's settings: the environment, the section [weir] of Airflow's configuration, then Airflow's connections.
+    """Read Weir's settings: the environment, the section [weir] of Airflow's configuration, then Airflow's connections.
 
     The store's options are hidden in Airflow's logs from here on.
     """
@@ -59,9 +59,9 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
 
 
 def section(conf: Any, environ: Mapping[str, str]) -> dict[str, str]:
-    """All that Airflow's configuration `conf` says in the section [weir].
+    """Return all options that Airflow's configuration `conf` has in the section [weir].
 
-    Not by its `getsection`, which answers nothing where only environment variables speak of the section.
+    Not by its `getsection`, which returns nothing where only environment variables set options of the section.
     """
     keys = set(conf.options("weir")) if conf.has_section("weir") else set()
     keys |= {name.removeprefix(_VARIABLE).lower() for name in environ if name.startswith(_VARIABLE)}
@@ -70,7 +70,7 @@ def section(conf: Any, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def api_connection(found: Settings) -> Connection:
-    """The connection by which a task asks Airflow to clear task instances."""
+    """Return the connection by which a task asks Airflow to clear task instances."""
     return _connection(
         found.api_conn_id,
         "Weir needs it to clear the producers of lost results. Use an account that may edit task instances of Weir's "
@@ -79,7 +79,7 @@ def api_connection(found: Settings) -> Connection:
 
 
 def spark_connection(found: Settings, conn_id: str | None = None) -> Connection:
-    """The connection to the engine that computes the regions: the one of this id, or that of the settings."""
+    """Return the connection to the engine that computes the regions: that of this id, or of the settings."""
     wanted = conn_id or found.spark_conn_id
     return _connection(
         wanted,
@@ -96,7 +96,7 @@ def _connection(conn_id: str, advice: str) -> Connection:
 
 
 def _look_up(conn_id: str) -> Connection | None:
-    """A connection, or None if it is definitely not defined."""
+    """Return a connection, or None if it is definitely not defined."""
     try:
         connection: Connection = Connection.get(conn_id)
     except AirflowNotFoundException:
@@ -105,7 +105,7 @@ def _look_up(conn_id: str) -> Connection | None:
     except AirflowSecretsBackendAccessDenied as error:
         raise Misconfigured(
             f"Airflow does not let this task use the connection {conn_id!r} ({error}): give its team the right to, or "
-            "set what it says in the environment of every worker"
+            "set it in the environment of every worker"
         ) from error
     except AirflowRuntimeError as error:
         raise _no_answer(conn_id, error) from error
@@ -113,7 +113,7 @@ def _look_up(conn_id: str) -> Connection | None:
 
 
 def _make_sure_that_airflow_answered(conn_id: str) -> None:
-    """Ask again, directly: Airflow's chain of secrets backends (3.3.2) takes an error of its API for "not defined"."""
+    """Ask again, directly: Airflow's chain of secrets backends (3.3.2) treats an error of its API as "not defined"."""
     from airflow.sdk.execution_time import task_runner  # noqa: PLC0415  only a task has it loaded
     from airflow.sdk.execution_time.comms import ErrorResponse, GetConnection  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""From an Airflow connection to the ledger's URL. Invariant: no error shows the password."""
+"""The ledger's URL, from an Airflow connection. Invariant: no error shows the password."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EXAMPLE = '\'{"conn_type": "postgres", "host": "db", "login": "weir", "password
 
 
 def ledger_url(connection: Connection) -> str:
-    """The SQLAlchemy URL of a connection of type `postgres`; its extra, such as `sslmode`, goes to libpq.
+    """Return the SQLAlchemy URL of a connection of type `postgres`; its extra, such as `sslmode`, goes to libpq.
 
     Raises Misconfigured for another type, or one without a host or a database.
     """

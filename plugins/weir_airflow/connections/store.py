@@ -1,6 +1,6 @@
-"""From an Airflow connection to the store's URL and options.
+"""The store's URL and options, from an Airflow connection.
 
-Invariant: what the connection says is either used or refused by name, never ignored; its secrets are in no message.
+Invariant: every part of the connection is either used or refused by name, never ignored; no message has its secrets.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _AWS_CLIENT = ("region_name", "verify")
 _OPEN = frozenset(
     {"account_name", "anon", "endpoint_url", "profile", "project", "region_name", "requester_pays", "use_ssl", "verify"}
 )
-"""Options that are no secret: hiding a region's name in all logs would make them unreadable."""
+"""Options that are no secret: with a region's name hidden, logs would be unreadable."""
 
 
 def store_connection(connection: Connection) -> StoreConnection:
@@ -68,16 +68,16 @@ def hide(options: Mapping[str, Any]) -> None:
 
 
 def _aws_options(connection: Connection, extra: dict[str, Any]) -> dict[str, Any]:
-    strange = sorted(extra.keys() - {*_COMMON, *_AWS, *_AWS_CLIENT, "service_config"})
-    if strange:
+    unknown = sorted(extra.keys() - {*_COMMON, *_AWS, *_AWS_CLIENT, "service_config"})
+    if unknown:
         known = ", ".join((*_COMMON, *_AWS, *_AWS_CLIENT))
         raise _refused(
             connection,
-            f"its extra has {', '.join(strange)}, which Weir does not use; known are {known}. To assume a role, give "
+            f"its extra has {', '.join(unknown)}, which Weir does not use; known are {known}. To assume a role, give "
             "it to the workers, or name a profile of their AWS configuration that does",
         )
     if connection.host:
-        raise _refused(connection, "it has a host: say `endpoint_url` in its extra for a store that is not Amazon's")
+        raise _refused(connection, "it has a host: set `endpoint_url` in its extra for a store that is not Amazon's")
     if bool(connection.login) is not bool(connection.password):
         raise _refused(connection, "it has only one of login (the key's id) and password (the secret key)")
     found = {name: extra[key] for key, name in _AWS.items() if extra.get(key)}
@@ -98,12 +98,12 @@ def _other_options(connection: Connection, extra: dict[str, Any], given: dict[st
             "the options of the store's fsspec file system as `storage_options` in the extra",
         )
     used = connection.login or connection.password or connection.host
-    strange = sorted(extra.keys() - set(_COMMON))
-    if used or strange:
+    unknown = sorted(extra.keys() - set(_COMMON))
+    if used or unknown:
         raise _refused(
             connection,
-            f"it has {', '.join(strange) or 'a login, password or host'}, which Weir does not use with the type "
-            f"{connection.conn_type!r}: say it in `storage_options` in the extra",
+            f"it has {', '.join(unknown) or 'a login, password or host'}, which Weir does not use with the type "
+            f"{connection.conn_type!r}: set it in `storage_options` in the extra",
         )
     return given
 

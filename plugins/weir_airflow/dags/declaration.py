@@ -1,10 +1,7 @@
-"""What a DAG says about the recovery of a dataflow's tasks.
+"""The declaration that all tasks of one dataflow share: dataflow, topology, and how its tasks recover.
 
-Invariant: it is checked where the DAG is parsed, and put together with what the deployment says where it is used.
-
-What the tasks of one dataflow share.
-
-Invariant: in Airflow's serialized DAG it is a short text that changes with the content, and only with it.
+Invariant: in Airflow's serialized DAG a declaration is a short text that changes with its content, and only with it.
+Recovery is checked when the DAG is parsed, and merged with the deployment's settings when it is used.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ if TYPE_CHECKING:
 
 
 DEFAULT_RETRY_DELAY: Final = timedelta(minutes=5)
-"""What Airflow takes for `retries` without a `retry_delay`."""
+"""Airflow's default of `retry_delay`."""
 
 _TAKEN: Final = {
     "retry_exponential_backoff": "use restart={'restart-strategy.type': 'exponential-delay'}",
@@ -41,7 +38,7 @@ _TAKEN: Final = {
 
 @dataclass(frozen=True, slots=True)
 class TaskRecovery:
-    """How tasks restart, a policy of the user's own to be asked too, and functions ("module:function") for labels."""
+    """The restart strategy of tasks, the user's retry policy, and failure enrichers ("module:function")."""
 
     restart: RestartChoice = field(default_factory=RestartChoice)
     retry_policy: RetryPolicy | None = None
@@ -57,7 +54,7 @@ class TaskRecovery:
         retry_policy: RetryPolicy | None,
         failure_enrichers: Sequence[str],
     ) -> TaskRecovery:
-        """Put together what is said of a dataflow and what its tasks would inherit. Raises Misconfigured."""
+        """Merge the arguments of a dataflow with what its tasks would inherit. Raises Misconfigured."""
         for name, advice in _TAKEN.items():
             if default_args.get(name) is not None:
                 raise Misconfigured(f"`{name}` in default_args has no effect on the tasks of a dataflow: {advice}")
@@ -95,7 +92,7 @@ _TASK_SETTINGS: Final = ("pool", "queue", "priority_weight", "execution_timeout"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Declaration:
-    """A dataflow, what the DAG says of its tasks' recovery, and what precedes their task ids (`group.`).
+    """A dataflow, the recovery of its tasks, and the prefix of their task ids (`group.`).
 
     `spark_conn_id` names the connection to Spark (None: that of Weir's settings); a stage may name another.
     """
@@ -107,24 +104,24 @@ class Declaration:
     spark_conn_id: str | None = None
 
     def __repr__(self) -> str:
-        """Name and fingerprint: Airflow stores this text per mapped task and makes a DAG version of any change."""
+        """Return name and fingerprint: Airflow stores this text per mapped task, and any change makes a DAG version."""
         content = json.dumps([self.flow.to_json(), self.spark_conn_id], sort_keys=True, default=str)
         return f"Declaration({self.flow.name}, {hashlib.sha256(content.encode()).hexdigest()[:12]})"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Declaration:
-        """Itself: it never changes, and Airflow copies a task's arguments for each subset of a DAG."""
+        """Return itself: it never changes, and Airflow copies a task's arguments for each subset of a DAG."""
         return self
 
     def restart_strategy(self, deployed: RestartChoice) -> RestartStrategy:
-        """What was declared, else what the deployment says, else Weir's default."""
+        """Return the declared strategy, else the deployment's, else Weir's default."""
         return self.recovery.restart.resolved(deployed)
 
     def spark_conn_id_of(self, region: str) -> str | None:
-        """The connection to the Spark that computes a region; None is that of Weir's settings."""
+        """Return the id of the connection to the Spark that computes a region; None is that of Weir's settings."""
         return task_settings(self.topology.stages_of(region)).spark_conn_id or self.spark_conn_id
 
     def task_arguments(self, region: LogicalRegion) -> dict[str, Any]:
-        """Airflow's settings of the region's task, merged over its stages."""
+        """Return Airflow's settings of the region's task, merged over its stages."""
         merged = task_settings(self.topology.stages_of(region.name))
         single = {name: value for name in _TASK_SETTINGS if (value := getattr(merged, name)) is not None}
         return single | ({"executor_config": dict(merged.executor_config)} if merged.executor_config else {})

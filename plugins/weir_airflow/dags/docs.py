@@ -1,4 +1,4 @@
-"""What Airflow's UI says about a dataflow and its tasks. Invariant: it is made of the declaration alone."""
+"""The texts of Airflow's UI about a dataflow and its tasks. Invariant: they depend on the declaration alone."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ _HEALING: Final = {
     FailoverStrategy.FULL: "After any failure that restarts something, all regions that have begun run again.",
     FailoverStrategy.INDIVIDUAL: (
         "A failed task is retried by itself and nothing else runs again by itself: where an input is lost, the task "
-        "fails and names what to clear; `weir plan RUN --apply` carries it out."
+        "fails and names what to clear; `weir plan RUN --apply` clears it."
     ),
 }
 
 _AGAIN: Final = {
     Consumers.IF_CHANGED: "only if the content has changed",
-    Consumers.ALWAYS: "whenever what they read is made again",
+    Consumers.ALWAYS: "whenever what they read is recomputed",
 }
 
-_BY_HAND: Final = "Clear a single task to compute it anew; its downstream tasks need not be cleared with it."
+_CLEARING: Final = "Clear a single task to compute it anew; its downstream tasks need not be cleared with it."
 _IN_ORDER: Final = (
-    "Each run goes on from the state of the one before it: runs are computed in the order of their intervals, and none "
-    "is put in between later. When a run is made again and its state comes out otherwise, {later}"
+    "Each run goes on from the state of the previous run: runs are computed in the order of their intervals, and none "
+    "is inserted later. When a run is computed again and its state changes, {later}"
 )
 
 _LATER: Final = {
     OnReprocess.CASCADE: "later ones run again, in order, as far as their state changes.",
-    OnReprocess.MARK: "later ones are stale until somebody needs them: `weir plan RUN --apply` makes one again.",
+    OnReprocess.MARK: "later ones become stale: `weir plan RUN --apply` recomputes one.",
 }
 
 _STATE_KINDS: Final = {
     StateKind.SPLIT: "a list whose elements are divided among its subtasks",
-    StateKind.UNION: "a list that each subtask is given whole",
+    StateKind.UNION: "a list of which each subtask gets all elements",
     StateKind.BROADCAST: "the same rows in every subtask",
 }
 
@@ -53,17 +53,17 @@ _KINDS: Final = {
 
 _INDEX_BY_INDEX: Final = (
     "These regions read each other index by index: subtask i of each goes on and recovers by itself, whatever becomes "
-    "of the others. What is outside of the group waits for all of them."
+    "of the others. Tasks outside of the group wait for all of them."
 )
 
 
 def exchange_label(exchanges: Iterable[Exchange]) -> str:
-    """The text at an edge of the graph: how the rows cross it."""
+    """Return the text at an edge of the graph: how the rows cross it."""
     return "; ".join(dict.fromkeys(describe_exchange(exchange) for exchange in exchanges))
 
 
 def describe_exchange(exchange: Exchange) -> str:
-    """`blocking by origin, hour`, `blocking, index by index`, `cached within an attempt`, `previous epoch by id`..."""
+    """Describe an exchange: `blocking by origin, hour`, `cached within an attempt`, `previous epoch by id`..."""
     kind = _KINDS[exchange.kind]
     if exchange.keys:
         return f"{kind} by {', '.join(exchange.keys)}"
@@ -75,12 +75,12 @@ def describe_exchange(exchange: Exchange) -> str:
 
 
 def pipeline_tooltip(pipeline: Iterable[LogicalRegion]) -> str:
-    """What Airflow shows of an independent pipeline: its regions, and what it means to be in one."""
+    """Return the tooltip of an independent pipeline: its regions, and how they recover."""
     return f"{', '.join(region.name for region in pipeline)}. {_INDEX_BY_INDEX}"
 
 
 def region_doc(topology: Topology, flow: Dataflow, region: LogicalRegion) -> str:
-    """Markdown: the region's stages in order, the function of each, what it reads and how it is written."""
+    """Return Markdown: the region's stages in order, the function of each, what it reads and how it is written."""
     subtasks = "one task instance" if region.parallelism == 1 else f"{region.parallelism} subtasks"
     rows = [_stage_row(topology, region, flow.stage(name)) for name in region.stages]
     return "\n".join(
@@ -97,7 +97,7 @@ def region_doc(topology: Topology, flow: Dataflow, region: LogicalRegion) -> str
 
 
 def dataflow_doc(topology: Topology, flow: Dataflow) -> str:
-    """Markdown: the regions and sinks of the dataflow, and what to do by hand when something goes wrong."""
+    """Return Markdown: the regions, sinks and states of the dataflow, and what to clear when a task fails."""
     regions = [f"- `{region.name}`: {', '.join(region.stages)}" for region in topology.regions]
     regions += [
         f"- index by index: {', '.join(f'`{region.name}`' for region in pipeline)}" for pipeline in topology.pipelines
@@ -118,22 +118,22 @@ def dataflow_doc(topology: Topology, flow: Dataflow) -> str:
 
 
 def _states(flow: Dataflow) -> list[str]:
-    """What the dataflow keeps from run to run, and what that means for whoever clears or backfills."""
+    """Describe the state that goes from run to run, and what that means for clears and backfills."""
     kept = [f"- `{stage.name}` keeps {describe_state(state)}" for stage in flow.stages for state in stage.states]
     return ["", *kept, "", _IN_ORDER.format(later=_LATER[flow.on_reprocess])] if kept else []
 
 
 def describe_state(state: State) -> str:
-    """`history` by tailnum, `rates` in every subtask..."""
+    """Describe a state: `history` by tailnum, `rates` in every subtask..."""
     if state.kind is not StateKind.KEYED:
         return f"`{state.name}`, {_STATE_KINDS[state.kind]}"
-    lives = f", each row for {state.ttl} since its last update" if state.ttl else ""
-    return f"`{state.name}` by {', '.join(state.keys)}{lives}"
+    retention = f", each row for {state.ttl} since its last update" if state.ttl else ""
+    return f"`{state.name}` by {', '.join(state.keys)}{retention}"
 
 
 def _healing(flow: Dataflow) -> str:
     by_itself = _HEALING[flow.failover].format(again=_AGAIN[flow.consumers])
-    return by_itself if flow.failover is FailoverStrategy.INDIVIDUAL else f"{by_itself} {_BY_HAND}"
+    return by_itself if flow.failover is FailoverStrategy.INDIVIDUAL else f"{by_itself} {_CLEARING}"
 
 
 def _stage_row(topology: Topology, region: LogicalRegion, stage: Stage) -> str:

@@ -1,4 +1,4 @@
-"""When a dataflow runs. Invariant: every scheduled run has a data interval, since that is the dataflow's epoch."""
+"""The timetable of a dataflow. Invariant: every scheduled run has a data interval, which is the dataflow's epoch."""
 
 from __future__ import annotations
 

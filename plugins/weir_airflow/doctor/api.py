@@ -28,8 +28,8 @@ from weir.doctor.api import (
 )
 from weir.doctor.examination import Check, Enough, Finding, ok, problem
 from weir.errors import Misconfigured
+from weir_airflow.api.clearing import NO_ROUTE, clearer_for
 from weir_airflow.api.client import base_url_of, client_of
-from weir_airflow.recovery.clearing import NO_ROUTE, clearer_for
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection

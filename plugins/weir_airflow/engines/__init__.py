@@ -1,1 +1,1 @@
-"""Where regions are computed: Spark Connect or spark-submit."""
+"""The engines that compute regions: Spark Connect and spark-submit."""

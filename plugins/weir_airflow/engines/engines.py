@@ -1,6 +1,6 @@
-"""Where regions are computed, by the type of the Airflow connection.
+"""The engine that computes regions, chosen by the type of the Airflow connection.
 
-Invariant: this is the one seam for other engines, and the one place that knows the Spark side.
+Invariant: other engines are added here, and no other module of the plugin imports the Spark side.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from weir.coordination.values import SparkWork
     from weir.doctor.examination import Check
-    from weir.formats.region_job import RegionJob
+    from weir.formats.region_job import SparkJob
     from weir.store.store import Store
     from weir_spark.transport.connect import ConnectEngine
 
@@ -31,7 +31,7 @@ _CONNECT_SCHEME: Final = "sc://"
 class Engine(Protocol):
     """Runs region jobs. The job's report is in the store when `run` returns."""
 
-    def run(self, job: RegionJob, session_id: str, on_progress: Callable[[str], None]) -> None:
+    def run(self, job: SparkJob, session_id: str, on_progress: Callable[[str], None]) -> None:
         """Compute the job in the session of that id. Raises Retryable, Misconfigured, Fenced, or the user's error."""
         ...
 
@@ -45,16 +45,16 @@ class Engine(Protocol):
 
 
 def engine_for(connection: Connection, store: Store, options: Mapping[str, Any]) -> Engine:
-    """The engine of a connection; `options` are those of the store's file system."""
+    """Return the engine of a connection; `options` are those of the store's file system."""
     return engine_at(engine_address(connection), connection, store, options)
 
 
 def engine_at(address: str, connection: Connection, store: Store, options: Mapping[str, Any]) -> Engine:
-    """The engine at an address that the ledger recorded, with the account of the connection where it has one.
+    """Return the engine at an address that the ledger recorded, with the account of the connection where it has one.
 
     An earlier attempt may have used another type of connection than the present one.
     """
-    from weir_spark.transport.archive import write_bundle  # noqa: PLC0415  imports pyspark: not in DAG files
+    from weir_spark.transport.bundle import write_bundle  # noqa: PLC0415  imports pyspark: not in DAG files
     from weir_spark.transport.connect import ConnectEngine  # noqa: PLC0415
 
     if address.startswith(_CONNECT_SCHEME):
@@ -71,15 +71,15 @@ def connect_checks(area: str, connection: Connection, store: Store) -> list[Chec
 
 
 def is_of_kind(connection: Connection, address: str) -> bool:
-    """Whether a connection is of the kind that leads to such an address."""
+    """Report whether a connection leads to an address of this kind."""
     leads_to_server: bool = connection.conn_type == SPARK_CONNECT
     return address.startswith(_CONNECT_SCHEME) is leads_to_server
 
 
 def prepare_imports() -> None:
-    """Before a user's module is imported, by a source's resolver say: its UDFs are to be those of Spark Connect.
+    """Make Spark Connect's UDFs the ones that users' modules create when this process imports them (resolvers do).
 
-    Also where regions are submitted: this process has no Spark of its own to make others with.
+    Also where regions are submitted: this process has no Spark with which to create others.
     """
     from weir_spark.region.context import prepare_for_connect  # noqa: PLC0415  not in DAG files
 
@@ -87,7 +87,7 @@ def prepare_imports() -> None:
 
 
 def engine_address(connection: Connection) -> str:
-    """Where the connection leads, without its account: this goes into the ledger. Raises Misconfigured."""
+    """Return the address of the connection, without its account, for the ledger. Raises Misconfigured."""
     if connection.conn_type in SUBMITTED:
         return f"spark-submit:{master_of(connection)}"
     if connection.conn_type != SPARK_CONNECT:
@@ -105,13 +105,13 @@ def engine_address(connection: Connection) -> str:
 
 
 class _ConnectServer:
-    """Regions on a Spark Connect server, where a session of its own per attempt is what there is to interrupt."""
+    """Runs regions on a Spark Connect server, each attempt in a session of its own, which `interrupt` ends."""
 
     def __init__(self, engine: ConnectEngine) -> None:
         self._engine = engine
         self.url = engine.url
 
-    def run(self, job: RegionJob, session_id: str, on_progress: Callable[[str], None]) -> None:
+    def run(self, job: SparkJob, session_id: str, on_progress: Callable[[str], None]) -> None:
         self._engine.run(job, session_id, on_progress)
 
     def interrupt(self, work: SparkWork) -> None:
@@ -122,7 +122,7 @@ class _ConnectServer:
 
 
 def _url(connection: Connection, address: str) -> str:
-    """The address with the parameters that the Spark provider's own hook reads: login, password, extra `use_ssl`."""
+    """Add to the address the parameters that the Spark provider's hook reads: login, password, extra `use_ssl`."""
     is_for_connect = connection.conn_type == SPARK_CONNECT
     use_ssl = connection.extra_dejson.get("use_ssl") if is_for_connect else None
     parameters = {

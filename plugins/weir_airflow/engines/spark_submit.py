@@ -1,4 +1,4 @@
-"""Regions as applications of their own, started by the Spark provider's hook.
+"""The engine that submits each region as a Spark application, by the Spark provider's hook.
 
 Invariant: a region counts as computed when its report is in the store, whatever spark-submit says.
 """
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from weir.coordination.values import SparkWork
-    from weir.formats.region_job import RegionJob
+    from weir.formats.region_job import SparkJob
     from weir.store.store import Store
     from weir_airflow.engines.submission import Submission
 
-    WriteBundle = Callable[[Path, RegionJob], tuple[str, str]]
+    WriteBundle = Callable[[Path, SparkJob], tuple[str, str]]
     """Writes program and modules of a job into an empty folder; answers their paths."""
 
 
@@ -52,7 +52,7 @@ _ONE_DRIVER: Final = {
 }
 
 _ANSWER_SECONDS: Final = 30.0
-"""How long an answer may take to show, on a file system that remembers for a while what it has not found."""
+"""How long to wait for an answer on a file system that caches for a while that a file was missing."""
 
 
 class SubmitEngine:
@@ -72,11 +72,11 @@ class SubmitEngine:
         self._running: tuple[Submission, str] | None = None
         self._is_stopped = threading.Event()
 
-    def run(self, job: RegionJob, session_id: str, on_progress: Callable[[str], None]) -> None:
+    def run(self, job: SparkJob, session_id: str, on_progress: Callable[[str], None]) -> None:
         """Submit the job, wait for its end, and return if its report is there.
 
-        Raises what the job says of its failure; if it says nothing, Retryable where its driver was killed or its
-        cluster could not be reached, else SubmissionFailed with the end of what spark-submit said.
+        Raises the failure that the job has written; if there is none, Retryable where its driver was killed or its
+        cluster could not be reached, else SubmissionFailed with the last lines of spark-submit's output.
         """
         del session_id  # the application has an id of its own
         with tempfile.TemporaryDirectory(prefix="weir-submit-", ignore_cleanup_errors=True) as scratch:
@@ -93,25 +93,25 @@ class SubmitEngine:
         self._take_answer(job, submission)
 
     def interrupt(self, work: SparkWork) -> None:
-        """Tell the driver of an earlier attempt to end, wherever it is; it looks every two seconds."""
+        """Write the stop file of an earlier attempt; its driver reads it every two seconds, wherever it is."""
         request_stop(self._store, work.folder)
 
     def stop(self) -> None:
-        """End the submission and tell its driver to end; `run` then raises Fenced."""
+        """End the submission, and its driver by the stop file; `run` then raises Fenced."""
         self._is_stopped.set()
         running = self._running
         if running is None:
             return
         submission, folder = running
-        # Each may take its time, or hang: neither waits for the other.
-        telling = threading.Thread(target=request_stop, args=(self._store, folder), daemon=True)
-        telling.start()
+        # Both may take long, or hang: neither waits for the other.
+        stopping = threading.Thread(target=request_stop, args=(self._store, folder), daemon=True)
+        stopping.start()
         try:
             submission.kill()
         finally:
-            telling.join()
+            stopping.join()
 
-    def _submission(self, job: RegionJob, modules: str) -> Submission:
+    def _submission(self, job: SparkJob, modules: str) -> Submission:
         from weir_airflow.engines.submission import Submission  # noqa: PLC0415  the provider's hook is slow to import
 
         is_in_cluster = deploy_mode_of(self._connection) == CLUSTER
@@ -125,8 +125,8 @@ class SubmitEngine:
         )
 
     def _environment(self) -> dict[str, str]:
-        """That of this process, with what spark-submit and a driver in client mode need."""
-        # What has to do with Spark Connect in this process would have the driver look for a server.
+        """Return the environment of this process, with what spark-submit and a driver in client mode need."""
+        # With this variable the driver would look for a Spark Connect server.
         environment = {key: value for key, value in os.environ.items() if key != "SPARK_CONNECT_MODE_ENABLED"}
         environment = _with_spark(environment)
         if deploy_mode_of(self._connection) == CLUSTER:
@@ -139,7 +139,7 @@ class SubmitEngine:
             environment[STORE_OPTIONS_VARIABLE] = json.dumps(dict(self._options))
         return environment
 
-    def _take_answer(self, job: RegionJob, submission: Submission) -> None:
+    def _take_answer(self, job: SparkJob, submission: Submission) -> None:
         # Where the driver runs elsewhere, the end of spark-submit may be seen before the driver's last file.
         patience = _ANSWER_SECONDS if submission.is_in_cluster and submission.exit_code == 0 else 0.0
         deadline = time.monotonic() + patience
@@ -152,7 +152,7 @@ class SubmitEngine:
                 break
             self._is_stopped.wait(1.0)
             self._raise_if_stopped(job)
-        # Should the driver live after all, it must not go on beside the next attempt's.
+        # If the driver still runs, it must not go on at the same time as that of the next attempt.
         request_stop(self._store, job.folder)
         raise submission.failure_without_answer(job.region)
 
@@ -163,13 +163,13 @@ class SubmitEngine:
             return False
         return True
 
-    def _raise_if_stopped(self, job: RegionJob) -> None:
+    def _raise_if_stopped(self, job: SparkJob) -> None:
         if self._is_stopped.is_set():
             raise Fenced(f"region {job.region}: attempt {job.attempt} was stopped in its own process")
 
 
 def master_of(connection: Connection) -> str:
-    """The master as spark-submit is given it, spelled as the Spark provider's hook does.
+    """Return the master for spark-submit, spelled as the Spark provider's hook does.
 
     Raises Misconfigured if there is none, or if it cannot run Python in the connection's deploy mode.
     """
@@ -192,7 +192,7 @@ def master_of(connection: Connection) -> str:
 
 
 def deploy_mode_of(connection: Connection) -> str:
-    """`client`, unless the connection's extra `deploy-mode` says `cluster`. Raises Misconfigured for anything else."""
+    """Return the connection's extra `deploy-mode`, by default `client`. Raises Misconfigured for an unknown one."""
     found = connection.extra_dejson.get("deploy-mode") or CLIENT
     if found not in {CLIENT, CLUSTER}:
         raise Misconfigured(
@@ -203,7 +203,7 @@ def deploy_mode_of(connection: Connection) -> str:
 
 
 def _with_spark(environment: dict[str, str]) -> dict[str, str]:
-    """An environment in which there is a spark-submit: that on PATH, or else pyspark's own behind all others."""
+    """Return an environment with a spark-submit: that on PATH, or else pyspark's own as the last one of PATH."""
     found = find_spec("pyspark")
     path = environment.get("PATH", os.defpath)
     program = shutil.which("spark-submit", path=path)
@@ -213,6 +213,6 @@ def _with_spark(environment: dict[str, str]) -> dict[str, str]:
     if program is None:
         return {"SPARK_HOME": str(home), **environment, "PATH": f"{path}{os.pathsep}{home / 'bin'}"}
     if Path(program).parent == Path(sys.executable).parent:
-        # The script that pip has put there asks whatever Python is first on PATH where Spark is.
+        # The script that pip installed there finds Spark by the first Python on PATH.
         return {"SPARK_HOME": str(home), **environment}
     return environment

@@ -1,6 +1,6 @@
-"""One call of spark-submit, through the Spark provider's hook. Invariant: its connection is the one that was looked up.
+"""One call of spark-submit, through the Spark provider's hook. Invariant: it uses the connection that was looked up.
 
-The hook itself would take a connection that Airflow could not look up for one to YARN.
+The hook itself would treat a connection that Airflow could not look up as one to YARN.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _KILLED: Final = frozenset({-15, -9, 137, 143})
 """Exit codes of a JVM or a Python driver that got SIGTERM or SIGKILL."""
 
 _BY_EXIT_CODE: Final = {75: Retryable, 77: Fenced, 78: Misconfigured}
-"""What a driver that could not write its failure says in client mode."""
+"""The error by the exit code of a driver in client mode that could not write its failure."""
 
 _UNREACHABLE: Final = (
     "All masters are unresponsive",
@@ -46,7 +46,7 @@ _UNREACHABLE: Final = (
 
 
 class SubmissionFailed(Exception):
-    """A job ended without a word of its own, and nobody can tell whether the environment was to blame."""
+    """A job ended without report and failure, and its cause is unknown: the environment or the application."""
 
 
 class Submission:
@@ -84,45 +84,45 @@ class Submission:
 
     @property
     def tail(self) -> str:
-        """The end of what spark-submit said."""
+        """The last lines of spark-submit's output."""
         return "\n".join(self._hook.kept)
 
     def failure_without_answer(self, region: str) -> Exception:
-        """What to raise for a job that left neither report nor failure."""
+        """Return the error to raise for a job that left neither report nor failure."""
         code, tail = self.exit_code, self.tail
-        said = f"It said at last:\n{tail}"
+        output = f"Its last output:\n{tail}"
         kind = None if self.is_in_cluster else _BY_EXIT_CODE.get(code or 0)
         if kind is not None:
-            return kind(f"region {region}: its driver could not write what had failed. {said}")
+            return kind(f"region {region}: its driver could not write what had failed. {output}")
         if code in _KILLED:
             return EngineLost(
-                f"region {region}: its driver was killed (exit code {code}) and has reported nothing. {said}"
+                f"region {region}: its driver was killed (exit code {code}) and has reported nothing. {output}"
             )
         found = next((text for text in _UNREACHABLE if text in tail), None)
         if found is not None:
-            return EngineLost(f"region {region}: spark-submit lost its cluster or never reached it ({found}). {said}")
+            return EngineLost(f"region {region}: spark-submit lost its cluster or never reached it ({found}). {output}")
         if "ModuleNotFoundError" in tail:
             return Misconfigured(
                 f"region {region}: its driver lacks a package. Modules of Weir and of the pipeline travel with a job; "
-                f"all others have to be installed where drivers and executors run. {said}"
+                f"all others have to be installed where drivers and executors run. {output}"
             )
         return SubmissionFailed(
             f"region {region}: spark-submit ended with exit code {code}, and the driver has written neither "
-            f"report.json nor failure.json into the attempt's folder. {said}"
+            f"report.json nor failure.json into the attempt's folder. {output}"
         )
 
 
 class _Hook(SparkSubmitHook):  # type: ignore[misc]  # Airflow's classes are not followed
-    """The provider's hook for a connection that is at hand; `kept` are the last lines of spark-submit's output."""
+    """The provider's hook with a given connection; `kept` are the last lines of spark-submit's output."""
 
     def __init__(self, connection: Connection, **arguments: Any) -> None:
-        self._at_hand = connection
+        self._connection_given = connection
         self.kept: deque[str] = deque(maxlen=_KEPT_LINES)
         super().__init__(conn_id=connection.conn_id, **arguments)
 
     def get_connection(self, conn_id: str) -> Connection:
         del conn_id
-        return self._at_hand
+        return self._connection_given
 
     @property
     def exit_code(self) -> int | None:

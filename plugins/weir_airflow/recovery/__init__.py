@@ -1,1 +1,1 @@
-"""What follows a failed try in Airflow: the retry policy, and clearing task instances."""
+"""The retry policy of Weir's tasks, and what it does after a failed try."""

@@ -1,6 +1,6 @@
-"""Everything a task of Weir works with, opened where it is used.
+"""The coordinator, store, settings and connections of a task, opened where they are used.
 
-Invariant: opening it touches neither Airflow nor Spark.
+Invariant: opening it touches neither Airflow's API nor Spark.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from weir.attempts.coordinator import Coordinator
 from weir.coordination.services import Services
 from weir.ledger.ledger import Ledger
 from weir.store.store import Store
+from weir_airflow.api.clearing import clearer_for
 from weir_airflow.connections.connections import api_connection, settings, spark_connection
-from weir_airflow.recovery.clearing import clearer_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from weir.settings import Settings
 
 
-class Office:
-    """Coordinator, store, settings, and the connections to Airflow and Spark, each asked for when it is needed."""
+class TaskContext:
+    """Coordinator, store and settings, and the connections to Airflow and Spark, which are looked up at first use."""
 
     def __init__(self, found: Settings, ledger: Ledger) -> None:
         self._settings = found
@@ -44,8 +44,8 @@ class Office:
 
     @classmethod
     @contextmanager
-    def open(cls) -> Iterator[Office]:
-        """Open the ledger and give it back at the end. Raises Misconfigured or Retryable."""
+    def open(cls) -> Iterator[TaskContext]:
+        """Open the ledger, and close it at the end. Raises Misconfigured or Retryable."""
         found = settings()
         ledger = Ledger.open(found.ledger)
         try:
@@ -54,10 +54,10 @@ class Office:
             ledger.close()
 
     @cached_property
-    def clearer(self) -> Airflow:
-        """Weir's hand in Airflow."""
+    def airflow(self) -> Airflow:
+        """Airflow's API, by the connection that the settings name. Raises Misconfigured or Retryable."""
         return clearer_for(api_connection(self._settings))
 
     def spark(self, conn_id: str | None = None) -> Connection:
-        """The connection of this id to the engine; None is the one of the settings."""
+        """Look up the connection of this id to Spark; None is that of the settings."""
         return spark_connection(self._settings, conn_id)

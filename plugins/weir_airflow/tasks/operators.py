@@ -1,6 +1,6 @@
-"""The operators that run a region and close a run.
+"""The operators of a dataflow's tasks: they run a region, compact its state, and close the run.
 
-Invariant: importing them is cheap; what does the work is imported in `execute`.
+Invariant: DAG files import them at every parse, so what they run is imported in `execute`.
 """
 
 from __future__ import annotations
@@ -25,31 +25,17 @@ STOP_SECONDS: Final = 4.0
 """How long `on_kill` waits for Spark: Airflow's supervisor kills the process 5 s after its signal."""
 
 
-class WeirRegionOperator(BaseOperator):  # type: ignore[misc]  # Airflow's classes are not followed
-    """Runs one subtask of a region: begin, compute, commit (DESIGN 5)."""
+class _SparkOperator(BaseOperator):  # type: ignore[misc]  # Airflow's classes are not followed
+    """An operator that computes for a region; a kill of its task stops the Spark work."""
 
     template_fields: ClassVar[Sequence[str]] = ()
-    ui_color: ClassVar[str] = "#dff3f5"
-    # Airflow asks the class of a mapped task, whatever its instances have.
-    operator_extra_links: ClassVar[Sequence[QualityLink]] = (QualityLink(),)
 
-    def __init__(self, *, declared: Declaration, region: str, subtask: int = 0, **kwargs: Any) -> None:
+    def __init__(self, *, declared: Declaration, region: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.declared = declared
         # Not `region`: Airflow 3.4 takes that name in a task's scope.
         self.weir_region = region
-        self.subtask = subtask
-        self.operator_extra_links = links_of(declared.topology.stages_of(region))  # type: ignore[misc]  # as Airflow's
         self._engine: Engine | None = None
-
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Compute the region and commit its results; the summary that is returned shows as XCom.
-
-        Raises AirflowRescheduleException while inputs are awaited, else what `weir.errors` says.
-        """
-        from weir_airflow.tasks.region_run import run_region  # noqa: PLC0415  spares each parse of a DAG file its imports
-
-        return run_region(self.declared, self.weir_region, context, self.log.info, self._remember)
 
     def on_kill(self) -> None:
         """Stop the Spark work. Airflow calls this in a signal handler, where the main thread may hold any lock."""
@@ -62,12 +48,47 @@ class WeirRegionOperator(BaseOperator):  # type: ignore[misc]  # Airflow's class
         stopping.start()
         stopping.join(STOP_SECONDS)
 
-    def _remember(self, engine: Engine) -> None:
+    def on_engine(self, engine: Engine) -> None:
+        """Take the engine that `on_kill` has to stop."""
         self._engine = engine
 
 
+class WeirRegionOperator(_SparkOperator):
+    """Runs one subtask of a region: begin, compute, commit (DESIGN 5)."""
+
+    ui_color: ClassVar[str] = "#dff3f5"
+    # Airflow asks the class of a mapped task, whatever its instances have.
+    operator_extra_links: ClassVar[Sequence[QualityLink]] = (QualityLink(),)
+
+    def __init__(self, *, declared: Declaration, region: str, subtask: int = 0, **kwargs: Any) -> None:
+        super().__init__(declared=declared, region=region, **kwargs)
+        self.subtask = subtask
+        self.operator_extra_links = links_of(declared.topology.stages_of(region))  # type: ignore[misc]  # as Airflow's
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Compute the region and commit its results; the summary that is returned shows as XCom.
+
+        Raises AirflowRescheduleException while inputs are awaited, else what `weir.errors` says.
+        """
+        from weir_airflow.tasks.running import run_region  # noqa: PLC0415  spares each parse of a DAG file its imports
+
+        return run_region(self.declared, self.weir_region, context, self.log.info, self.on_engine)
+
+
+class WeirCompactOperator(_SparkOperator):
+    """Merges sorted runs of the state that a region keeps, of all its subtasks, once they have been committed."""
+
+    ui_color: ClassVar[str] = "#e8eef0"
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Merge what compaction selects; the summary that is returned shows as XCom."""
+        from weir_airflow.tasks.running import run_compaction  # noqa: PLC0415  spares each parse its imports
+
+        return run_compaction(self.declared, self.weir_region, context, self.log.info, self.on_engine)
+
+
 class WeirCloseOperator(BaseOperator):  # type: ignore[misc]  # Airflow's classes are not followed
-    """Closes the run: everything valid and available, nothing owed, then publishes the sinks."""
+    """Closes the run when all results are valid and available and no clear is pending, then publishes the sinks."""
 
     template_fields: ClassVar[Sequence[str]] = ()
     ui_color: ClassVar[str] = "#c9e8d2"
@@ -81,6 +102,6 @@ class WeirCloseOperator(BaseOperator):  # type: ignore[misc]  # Airflow's classe
 
         Raises ResultUnavailable for all that is missing, AirflowRescheduleException while a repair is under way.
         """
-        from weir_airflow.tasks.region_run import run_close  # noqa: PLC0415  spares each parse of a DAG file its imports
+        from weir_airflow.tasks.running import run_close  # noqa: PLC0415  spares each parse of a DAG file its imports
 
         return run_close(self.declared, context, self.log.info)

@@ -1,9 +1,9 @@
-"""What a task of Airflow supplies to the drivers of `weir.attempts`: its process, and its engine.
+"""The ports that a task of Airflow supplies to the drivers of `weir.attempts`: its process, and its engine.
 
-Invariant: a task instance is rescheduled only so late that Airflow cannot confuse its two processes.
+Invariant: a task instance is rescheduled so late that Airflow cannot confuse its two processes.
 
-A process that was rescheduled keeps its slot for one heartbeat interval after its end, and only then reports it. If the
-same try is queued again by then, the scheduler takes the report for that of the second process and calls it failed.
+A process that was rescheduled keeps its slot for one heartbeat interval after its end, and reports its end only then.
+If the same try is queued again before, the scheduler mistakes the report for that of the second process, and fails it.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ if TYPE_CHECKING:
     from weir.attempts.coordinator import Coordinator
     from weir.attempts.ports import Airflow, Log
     from weir.coordination.values import Awaiting, SparkWork
-    from weir.formats.region_job import RegionJob
+    from weir.formats.region_job import SparkJob
     from weir_airflow.engines.engines import Engine
-    from weir_airflow.tasks.context import Office
+    from weir_airflow.tasks.context import TaskContext
 
 
 _REPORT_SECONDS: Final = 3.0
-"""For the scheduler to read what was reported, on top of the heartbeat interval."""
+"""Time for the scheduler to read a report, on top of the heartbeat interval."""
 
 
 class AirflowTask:
     """A task's process: short waits are spent in it, longer ones by AirflowRescheduleException."""
 
-    def __init__(self, office: Office, log: Log) -> None:
-        self._office, self._log = office, log
+    def __init__(self, context: TaskContext, log: Log) -> None:
+        self._context, self._log = context, log
 
     @property
     def coordinator(self) -> Coordinator:
         """The coordinator of the ledger and store that the settings name."""
-        return self._office.coordinator
+        return self._context.coordinator
 
     @property
     def airflow(self) -> Airflow:
         """Airflow's API, by the connection that the settings name. Raises Misconfigured or Retryable."""
-        return self._office.clearer
+        return self._context.airflow
 
     def wait(self, awaiting: Awaiting) -> None:
         """Sleep, or raise AirflowRescheduleException."""
         if awaiting.seconds >= shortest_reschedule():
-            self.log(f"{awaiting.reason}; looking again in {awaiting.seconds:.0f} s. This costs no try")
+            self.log(f"{awaiting.reason}; the task runs again in {awaiting.seconds:.0f} s. This costs no try")
             raise AirflowRescheduleException(datetime.now(UTC) + timedelta(seconds=awaiting.seconds))
-        self.log(f"{awaiting.reason}; going on in {awaiting.seconds:.1f} s")
+        self.log(f"{awaiting.reason}; the task goes on in {awaiting.seconds:.1f} s")
         time.sleep(awaiting.seconds)
 
     def fail(self, reason: str) -> NoReturn:
@@ -69,15 +69,15 @@ class AirflowTask:
 
 
 class SparkEngine:
-    """The engine of an Airflow connection; `remember` gets it, so that `on_kill` can stop it."""
+    """The engine of an Airflow connection; `on_engine` gets it, so that `on_kill` can stop it."""
 
-    def __init__(self, office: Office, conn_id: str | None, remember: Callable[[Engine], None]) -> None:
-        self._office, self._conn_id, self._remember = office, conn_id, remember
+    def __init__(self, context: TaskContext, conn_id: str | None, on_engine: Callable[[Engine], None]) -> None:
+        self._context, self._conn_id, self._on_engine = context, conn_id, on_engine
         self._engine: Engine | None = None
 
     @property
     def address(self) -> str:
-        """Where the connection leads, without its account. Raises Misconfigured or Retryable."""
+        """The address that the connection leads to, without its account. Raises Misconfigured or Retryable."""
         return engine_address(self._connection)
 
     def prepare(self) -> None:
@@ -86,39 +86,38 @@ class SparkEngine:
 
     def interrupt(self, work: SparkWork) -> None:
         """Stop an earlier attempt's work at the engine that the ledger names. Raises Retryable."""
-        office = self._office
         account = self._account(work.session_url)
-        engine_at(work.session_url, account, office.store, office.store_options).interrupt(work)
+        engine_at(work.session_url, account, self._context.store, self._context.store_options).interrupt(work)
 
     def connect(self) -> None:
-        """Make the engine of the connection, and have it remembered. Raises Misconfigured."""
-        self._engine = engine_for(self._connection, self._office.store, self._office.store_options)
-        self._remember(self._engine)
+        """Make the engine of the connection, and pass it to `on_engine`. Raises Misconfigured."""
+        self._engine = engine_for(self._connection, self._context.store, self._context.store_options)
+        self._on_engine(self._engine)
 
-    def run(self, job: RegionJob, session_id: str, log: Log) -> None:
+    def run(self, job: SparkJob, session_id: str, log: Log) -> None:
         """Compute the job. Raises as the engine does."""
         if self._engine is None:
-            raise Internal(f"{job.attempt} is to be computed before its engine was connected")
+            raise Internal(f"{job.attempt} cannot be computed before its engine is connected")
         self._engine.run(job, session_id, log)
 
     @cached_property
     def _connection(self) -> Connection:
-        return self._office.spark(self._conn_id)
+        return self._context.spark(self._conn_id)
 
     def _account(self, address: str) -> Connection:
-        """The connection to an earlier attempt's engine: the present one, or that of the settings if it fits."""
+        """Return the connection to an earlier attempt's engine: the present one, or that of the settings if it fits."""
         spark = self._connection
         if is_of_kind(spark, address):
             return spark
         try:
-            usual = self._office.spark()
+            usual = self._context.spark()
         except Misconfigured:
-            return spark  # there may be no other, and a server without accounts needs none
+            return spark  # there may be no other connection, and a server without accounts needs none
         return usual if is_of_kind(usual, address) else spark
 
 
 def shortest_reschedule() -> float:
-    """Seconds after which a rescheduled process has surely been accounted for."""
+    """Return the seconds after which Airflow has surely seen the end of a rescheduled process."""
     from airflow.sdk.configuration import conf  # noqa: PLC0415  configuration is read when it is used
 
     return float(conf.get("workers", "min_heartbeat_interval", fallback="5")) + _REPORT_SECONDS

@@ -1,6 +1,7 @@
-"""The fire drill as a task does it: checkpoints are restored to a scratch place, and looked at.
+"""The restore test as a task: a checkpoint is restored to a scratch folder, and the restored state is checked.
 
-Invariant: a task that succeeds has restored what it names; where a check fails, its error is the whole report.
+Invariant: a task that succeeds has restored the checkpoint that it names; where a check fails, its error is the whole
+report.
 """
 
 from __future__ import annotations
@@ -12,59 +13,66 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from weir.attempts.steps import read_report, write_job
 from weir.errors import Misconfigured
-from weir.integrity.restore_test import dataflows_with_checkpoints, drill
+from weir.integrity.restore_test import dataflows_with_checkpoints, run_restore_test
 from weir.store.store import Store
 from weir_airflow.engines.engines import engine_for
-from weir_airflow.tasks.context import Office
+from weir_airflow.tasks.context import TaskContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from weir.formats.region_job import RegionJob, RegionReport
+    from weir.attempts.ports import Log
+    from weir.formats.region_job import CheckJob, RegionReport
 
 
-def dataflows_to_check(params: Mapping[str, Any], tell: Callable[[str], None]) -> list[str]:
-    """The dataflows that keep checkpoints, or the one that was asked for."""
+def dataflows_to_check(params: Mapping[str, Any], log: Log) -> list[str]:
+    """Return the dataflows that have checkpoints, or only the one that the run's configuration names."""
     name = params.get("dataflow") or None
     if params.get("checkpoint") and name is None:
-        raise Misconfigured(f"whose is {params['checkpoint']}? Name its `dataflow`, too")
-    with Office.open() as office:
-        found = list(dataflows_with_checkpoints(office.services, name))
-    tell(f"Checkpoints are kept by {', '.join(found)}" if found else "No dataflow keeps a checkpoint: nothing is to do")
+        raise Misconfigured(f"the checkpoint {params['checkpoint']} is of which dataflow? Give `dataflow`, too")
+    with TaskContext.open() as task_context:
+        found = list(dataflows_with_checkpoints(task_context.services, name))
+    log(
+        f"To restore: checkpoints of {', '.join(found)}"
+        if found
+        else "No dataflow has a checkpoint: nothing to restore"
+    )
     return found
 
 
-def check_restore(dataflow: str, params: Mapping[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
-    """Restore the newest checkpoint of a dataflow, or the one that was asked for, and check what comes out.
+def check_restore(dataflow: str, params: Mapping[str, Any], log: Log) -> dict[str, Any]:
+    """Restore a dataflow's newest checkpoint, or the one that the run's configuration names, and check its state.
 
     Raises AirflowFailException with the report if a check fails: another try would find the same.
     """
     wanted = params.get("checkpoint") or None
-    with Office.open() as office:
-        engine = engine_for(office.spark(params.get("spark_conn_id") or None), office.store, office.store_options)
+    with TaskContext.open() as task_context:
+        spark = task_context.spark(params.get("spark_conn_id") or None)
+        engine = engine_for(spark, task_context.store, task_context.store_options)
+        name = None if wanted is None else str(wanted)
 
-        def check(job: RegionJob) -> RegionReport:
-            write_job(office.store, job)
+        def check(job: CheckJob) -> RegionReport:
+            write_job(task_context.store, job)
             try:
-                engine.run(job, str(uuid.uuid4()), tell)
+                engine.run(job, str(uuid.uuid4()), log)
             except BaseException:
                 engine.stop()  # the task was killed, perhaps
                 raise
-            return read_report(office.store, job)
+            return read_report(task_context.store, job)
 
-        drilled = drill(office.services, dataflow, None if wanted is None else str(wanted), _opener(office), check)
-    for line in drilled.lines():
-        tell(line)
-    if not drilled.is_right:
-        raise AirflowFailException("\n".join(drilled.lines()))
-    return {"restored": drilled.source, "checks": len(drilled.checks), "copied_bytes": drilled.copied_bytes}
+        tested = run_restore_test(task_context.services, dataflow, name, _opener(task_context), check)
+    for line in tested.lines():
+        log(line)
+    if not tested.is_right:
+        raise AirflowFailException("\n".join(tested.lines()))
+    return {"restored": tested.source, "checks": len(tested.checks), "copied_bytes": tested.copied_bytes}
 
 
-def _opener(office: Office) -> Callable[[str], Store]:
-    """Opens another store; of the kind of the usual one it is given the same options."""
-    own = office.store.url.partition("://")[0]
+def _opener(task_context: TaskContext) -> Callable[[str], Store]:
+    """Return what opens another store, with the options of this one where both are of the same kind."""
+    own = task_context.store.url.partition("://")[0]
 
     def open_store(url: str) -> Store:
-        return Store.open(url, office.store_options if url.partition("://")[0] == own else None)
+        return Store.open(url, task_context.store_options if url.partition("://")[0] == own else None)
 
     return open_store

@@ -1,53 +1,58 @@
-"""Weir's own housekeeping. Invariant: what it finds undone it does or names; a failure of one step hides no other."""
+"""The tasks of Weir's housekeeping DAGs. Invariant: a step that fails is reported, and keeps no other from running."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from weir.attempts.steps import deliver_clears
+from weir.quality.page_program import render_pages
+from weir.quality.pages import make_pages_everywhere
 from weir.upkeep import Upkept, release_everywhere, scrub_everywhere, sweep_everywhere
-from weir_airflow.tasks.context import Office
-from weir_airflow.tasks.quality_pages import make_all_pages
+from weir_airflow.tasks.context import TaskContext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from weir.attempts.ports import Log
+
+_PAGES: Final = "pages"
 
 
-def settle_owed_clears(tell: Callable[[str], None]) -> dict[str, Any]:
-    """Carry out the clears that are still owed, of every dataflow in the ledger."""
-    with Office.open() as office:
-        remaining = deliver_clears(office.coordinator, office.clearer, None, tell)
-    tell(f"{remaining} clear(s) remain owed" if remaining else "Nothing is owed")
+def deliver_pending_clears(log: Log) -> dict[str, Any]:
+    """Deliver the pending clears of every dataflow in the ledger."""
+    with TaskContext.open() as task_context:
+        remaining = deliver_clears(task_context.coordinator, task_context.airflow, None, log)
+    log(f"{remaining} clear(s) remain pending" if remaining else "No clear is pending")
     return {"owed": remaining}
 
 
-def release_results(tell: Callable[[str], None]) -> dict[str, Any]:
-    """Release and delete the results that nobody needs any more, of every dataflow in the ledger."""
-    with Office.open() as office:
-        return _told(release_everywhere(office.services), tell)
+def release_results(log: Log) -> dict[str, Any]:
+    """Release and delete the results that no run needs any more, of every dataflow in the ledger."""
+    with TaskContext.open() as task_context:
+        return _report(release_everywhere(task_context.services), log)
 
 
-def make_pages(tell: Callable[[str], None]) -> dict[str, Any]:
-    """Make pages about checks that have none yet, of every dataflow in the ledger."""
-    with Office.open() as office:
-        return _told(make_all_pages(office), tell)
+def make_pages(log: Log) -> dict[str, Any]:
+    """Make the next batch of pages about checks that have none yet, of every dataflow in the ledger."""
+    kept = Upkept()
+    with TaskContext.open() as task_context, kept.trying(_PAGES):
+        kept.done[_PAGES] = make_pages_everywhere(task_context.services, render_pages)
+    return _report(kept, log)
 
 
-def sweep_store(tell: Callable[[str], None]) -> dict[str, Any]:
+def sweep_store(log: Log) -> dict[str, Any]:
     """Remove what dead attempts, deleted DagRuns and expired runs have left in the store."""
-    with Office.open() as office:
-        return _told(sweep_everywhere(office.services, office.clearer), tell)
+    with TaskContext.open() as task_context:
+        return _report(sweep_everywhere(task_context.services, task_context.airflow), log)
 
 
-def scrub_results(tell: Callable[[str], None]) -> dict[str, Any]:
-    """Read a share of all stored results again, and have those made again that are bad and needed."""
-    with Office.open() as office:
-        return _told(scrub_everywhere(office.services, office.clearer), tell)
+def scrub_results(log: Log) -> dict[str, Any]:
+    """Read a share of all stored results again, and have those recomputed that are damaged and needed."""
+    with TaskContext.open() as task_context:
+        return _report(scrub_everywhere(task_context.services, task_context.airflow), log)
 
 
-def _told(kept: Upkept, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Say what was done, then raise what has failed."""
+def _report(kept: Upkept, log: Log) -> dict[str, Any]:
+    """Log what was done, then raise what has failed."""
     for line in kept.lines():
-        tell(line)
+        log(line)
     kept.require_whole()
     return dict(kept.done)

@@ -1,1 +1,1 @@
-"""Checks of rows: suites, restored partitions, and pages about them."""
+"""Checks of rows: suites, restored partitions, digests of stored results, and pages about checks."""

@@ -1,4 +1,4 @@
-"""Looks at the rows of stored results: of those that a drill has restored, or that somebody asks about.
+"""Checks the rows of stored results: for a restore test, or for `weir verify --expectations`.
 
 Invariant: it only reads. A result that cannot be read is a finding; a Spark that does not answer is an error.
 """
@@ -9,45 +9,45 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from weir.errors import WeirError
+from weir.errors import Misconfigured, WeirError
 from weir.formats.checks import CheckReason, CheckReport, ExpectationResult
 from weir.formats.codec import region_job_from_json, region_report_to_json
-from weir.formats.region_job import RegionJob, RegionReport, RestoredToCheck
+from weir.formats.region_job import CheckJob, RegionReport, RestoredToCheck
 from weir.formats.suite import Severity
 from weir_spark.checks.integrity import check_restored
-from weir_spark.region.session import active, configure, measured, session_of_program
+from weir_spark.session import Log, active, configure, measured, session_of_program
 
 READABLE = "weir_readable"
-"""The built-in check that only a failure is told of: Spark can read all rows."""
+"""The built-in check that Spark can read all rows; only its failure is reported."""
 
 _UNREADABLE = re.compile(r"\[(FAILED_READ_FILE|PATH_NOT_FOUND|CANNOT_READ_FILE_FOOTER|PARQUET_)[^\]]*\]")
 
 
-def check_all(job: RegionJob, session: SparkSession, say: Callable[[str], None] = print) -> RegionReport:
-    """Look at all that a job names; the report is returned, not written."""
+def check_all(job: CheckJob, session: SparkSession, log: Log = print) -> RegionReport:
+    """Check all partitions of a job, and return the report."""
     seconds: dict[str, float] = {}
     checks: list[CheckReport] = []
     with active(session), measured(seconds, "check"):
         settings = configure(session, job.spark_conf)
         for each in job.to_check:
-            checks += looked_at(session, each, job.why, say)
+            checks += check_partition(session, each, job.why, log)
     return RegionReport(
         attempt=job.attempt, outputs=(), code="", session=settings, metrics=seconds, checks=tuple(checks)
     )
 
 
-def looked_at(
-    session: SparkSession, stored: RestoredToCheck, why: CheckReason, say: Callable[[str], None]
+def check_partition(
+    session: SparkSession, stored: RestoredToCheck, why: CheckReason, log: Log
 ) -> tuple[CheckReport, ...]:
-    """What is found in the rows of one partition, in an active session."""
+    """Check the rows of one partition, in an active session."""
     try:
-        return check_restored(session, stored, why=why, say=say)
+        return check_restored(session, stored, why=why, log=log)
     except PySparkException as error:
         if not _UNREADABLE.search(str(error)):
             raise
@@ -70,16 +70,16 @@ def _unreadable(stored: RestoredToCheck, why: CheckReason, error: str) -> CheckR
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Answer the job that the command line names; returns the exit code."""
+    """Check what the job names, and print a report for each partition; return the exit code."""
     given = _parser().parse_args(arguments)
     try:
-        job = region_job_from_json(Path(given.job).read_bytes())
+        job = _read_job(Path(given.job))
         session = session_of_program("weir verify", given.remote, {"spark.ui.enabled": "false"})
         try:
             settings = configure(session, {})
             with active(session):
                 for each in job.to_check:
-                    checks = looked_at(session, each, job.why, _say)
+                    checks = check_partition(session, each, job.why, _log)
                     _print(
                         RegionReport(
                             attempt=job.attempt, outputs=(), code="", session=settings, metrics={}, checks=checks
@@ -93,16 +93,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _read_job(path: Path) -> CheckJob:
+    job = region_job_from_json(path.read_bytes())
+    if not isinstance(job, CheckJob):
+        raise Misconfigured(f"{path} has a {type(job).__name__}, expected a CheckJob")
+    return job
+
+
 def _print(report: RegionReport) -> None:
     print(json.dumps(json.loads(region_report_to_json(report))), flush=True)
 
 
-def _say(line: str) -> None:
+def _log(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Look at the rows of stored results.")
+    parser = argparse.ArgumentParser(description="Check the rows of stored results.")
     parser.add_argument("job", help="path of the job")
     parser.add_argument("--remote", help="a Spark Connect server, sc://host:port; without it, a session of its own")
     return parser

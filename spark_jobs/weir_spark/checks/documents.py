@@ -1,11 +1,9 @@
-"""Pages about checks, by Great Expectations' own renderers of its Data Docs.
+"""Renders pages about checks, by Great Expectations' own renderers of its Data Docs.
 
-Invariant: nothing calls out, neither this process nor who reads a page: a page has no script and names no other host.
-What comes from data is escaped here: GX (1.24) leaves examples, observed values and names of columns as they are.
-
-The page around what Great Expectations renders. Invariant: it has no script, and loads nothing from anywhere.
-
-GX's own page takes its look from half a dozen hosts, and shows almost nothing without them.
+Invariant: neither this process nor a browser with a page opens a connection: a page has no script and names no other
+host. So the template of the page is Weir's: that of GX loads style and scripts from half a dozen hosts, and shows
+almost nothing without them. Values of data are escaped here: GX (1.24) leaves examples, observed values and names of
+columns as they are.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from weir.errors import Misconfigured
 from weir.formats.checks import ExpectationResult
 from weir.formats.quality_page import CheckToDocument, PageAnswer, request_from_json
 
-_SAID = {
+_DESCRIPTIONS = {
     "weir_digest_as_recorded": "The digest of the rows is the one that their manifest says.",
     "weir_rows_as_recorded": "There are as many rows as their manifest says.",
     "weir_files_as_recorded": "All files are there, byte for byte as they were recorded.",
@@ -33,11 +31,11 @@ _SAID = {
     "weir_rows_never_fewer": "There are no fewer rows than before.",
     "weir_schema_as_recorded": "The columns are those that the manifest says.",
 }
-"""What Weir's own checks expect: GX does not know them."""
+"""Descriptions of Weir's own checks, which GX does not know."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make the pages that the command line asks for; returns the exit code."""
+    """Make the pages that the command line names; return the exit code."""
     parser = argparse.ArgumentParser(description="Makes pages about checks.")
     parser.add_argument("request", help="what to make, as weir.formats.quality_page writes it")
     parser.add_argument("folder", help="where the pages go")
@@ -54,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def page_of(check: CheckToDocument) -> str:
-    """The page about a check, as HTML."""
+    """Return the page about a check, as HTML."""
     from great_expectations.render.renderer import ValidationResultsPageRenderer  # noqa: PLC0415  it takes seconds
 
     document = ValidationResultsPageRenderer().render(_validation(check))
@@ -129,7 +127,7 @@ def _validated(result: ExpectationResult) -> Any:
 
 
 def _configuration(result: ExpectationResult) -> Any:
-    """GX's own if it knows the type and takes the arguments, else one that says the same in words."""
+    """Return GX's own if it knows the type and takes the arguments, else one with a description."""
     from great_expectations.expectations.expectation_configuration import (  # noqa: PLC0415  it takes seconds
         ExpectationConfiguration,
     )
@@ -138,8 +136,8 @@ def _configuration(result: ExpectationResult) -> Any:
     try:
         configuration.to_domain_obj()
     except Exception:  # noqa: BLE001  GX has many reasons not to
-        said = _SAID.get(result.type) or f"{result.type} {json.dumps(result.kwargs, default=str)}"
-        return ExpectationConfiguration(type=_registered(result.type), kwargs={}, description=_escaped(said))
+        described = _DESCRIPTIONS.get(result.type) or f"{result.type} {json.dumps(result.kwargs, default=str)}"
+        return ExpectationConfiguration(type=_registered(result.type), kwargs={}, description=_escaped(described))
     return configuration
 
 
@@ -153,7 +151,7 @@ def _registered(type_: str) -> str:
 
 
 def _validate(*_: Any, **__: Any) -> None:
-    """Nobody validates again: without this, GX would take the class for an abstract one."""
+    """Do nothing: results are not validated again, but without this method GX takes the class for an abstract one."""
 
 
 def _found(result: ExpectationResult) -> dict[str, Any]:
@@ -235,7 +233,7 @@ PAGE = (
 </html>
 """
 )
-"""A template of Jinja's; GX's `section.j2` shows what its renderers have made."""
+"""A template of Jinja's; GX's `section.j2` shows the output of its renderers."""
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The arguments of an expectation, as Great Expectations reads them.
 
-Invariant: what GX would read otherwise, or would refuse, is NotPlain, so that GX itself is asked.
+Invariant: arguments that GX would read otherwise, or would refuse, are NotPlain, so that GX itself is run.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Kwargs:
 
     @classmethod
     def of(cls, expectation: Expectation, schema: StructType) -> Kwargs:
-        """Those of an expectation; None stands for what GX takes None for."""
+        """Return those of an expectation; None has the meaning that GX gives it."""
         given = {
             key: value for key, value in expectation.kwargs.items() if value is not None or key not in _MAY_BE_NONE
         }
@@ -157,7 +157,7 @@ def literal(bound: Bound) -> Column:
 
 
 def compared(value: Column, kwargs: Kwargs, low: Column | None, high: Column | None) -> Column:
-    """Whether a value is between bounds, each of which may be excluded."""
+    """Return the condition that a value is between bounds, each of which may be excluded."""
     conditions = []
     if low is not None:
         conditions.append(value > low if kwargs.flag("strict_min") else value >= low)
@@ -205,5 +205,5 @@ def _is_number(given: Any) -> bool:
 
 
 def is_text(field: StructField) -> bool:
-    """Whether a column holds texts."""
+    """Report whether a column holds texts."""
     return isinstance(field.dataType, StringType)

@@ -1,9 +1,8 @@
-"""Checks rows by suites, and reports what was found. Invariant: a violation is never an error here; others decide."""
+"""Checks rows by a suite, and reports the results. Invariant: a violation is no error here; the coordinator decides."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -14,13 +13,12 @@ from weir_spark.checks import gx
 from weir_spark.checks.expectation_kwargs import NoColumn, NotPlain
 from weir_spark.checks.one_aggregation import Plain, answers, result_of
 from weir_spark.checks.plain_expectations import plain
-
-Say = Callable[[str], None]
+from weir_spark.session import Log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What rows are: fields of a CheckReport, which says what they mean."""
+    """Identity of checked rows: fields of a CheckReport, where they are described."""
 
     stage: str
     subtask: int
@@ -35,21 +33,21 @@ class Checked:
         return f"{self.stage}[{self.subtask}]" + (f" of {self.run}" if self.run else "")
 
 
-def check(rows: DataFrame, to_run: CheckToRun, about: Checked, say: Say = print) -> CheckReport:
+def check(rows: DataFrame, to_run: CheckToRun, about: Checked, log: Log = print) -> CheckReport:
     """Check rows by a suite; not at all if rows of the same digest have passed it."""
     start = time.monotonic()
     is_same = bool(about.digest) and about.digest in to_run.passed
     if is_same:
-        say(f"{about}: rows with this digest have passed {to_run.suite.name}, they are not checked again")
+        log(f"{about}: rows with this digest have passed {to_run.suite.name}, they are not checked again")
     results = () if is_same else _results(rows, to_run.suite)
     made = report(to_run, about, results, time.monotonic() - start, is_same=is_same)
     if not is_same:
-        say(said(made, about))
+        log(line_of(made, about))
     return made
 
 
-def said(made: CheckReport, about: Checked) -> str:
-    """What a check has found, for the log."""
+def line_of(made: CheckReport, about: Checked) -> str:
+    """Return the results of a check as a line of the log."""
     violated = "; ".join(str(each) for each in made.results if not each.success) or "nothing is violated"
     return f"{about}: checked by {made.suite}, {len(made.results)} expectations in {made.seconds} s: {violated}"
 
@@ -62,7 +60,7 @@ def report(
     *,
     is_same: bool = False,
 ) -> CheckReport:
-    """What a check has found."""
+    """Return the report of a check."""
     return CheckReport(
         about.stage,
         about.subtask,
@@ -83,7 +81,7 @@ def report(
 
 
 def _results(rows: DataFrame, suite: Suite) -> tuple[ExpectationResult, ...]:
-    """What has become of the expectations, in the suite's order."""
+    """Return the results of the expectations, in the suite's order."""
     plains: dict[int, Plain] = {}
     others: dict[int, Expectation] = {}
     found: dict[int, ExpectationResult] = {}

@@ -1,18 +1,18 @@
-"""Asks Great Expectations what is no plain aggregate. Invariant: nothing calls out, and nothing of it outlives the ask.
+"""Runs Great Expectations for what is no plain aggregate. Invariant: it opens no connection and leaves no state.
 
-It is imported here, when it is needed, since that takes as long as computing many a region.
+It is imported here, when it is needed, since the import takes seconds, as long as many a region.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
-import grpc
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
@@ -28,7 +28,7 @@ _RUNTIME = {"result_format": _FORMAT, "catch_exceptions": False}
 
 
 def validate(rows: DataFrame, expectations: Sequence[Expectation]) -> list[ExpectationResult]:
-    """What has become of each expectation.
+    """Return the result of each expectation.
 
     Raises Misconfigured where Great Expectations is not installed, and errors that are no fault of an expectation.
     """
@@ -47,7 +47,7 @@ def validate(rows: DataFrame, expectations: Sequence[Expectation]) -> list[Expec
 
 @dataclass(frozen=True, slots=True)
 class _NoBars:
-    """All that a validator asks of the context that it is in."""
+    """The part of a data context that a validator uses."""
 
     progress_bars: dict[str, bool] = field(default_factory=lambda: {"globally": False, "metric_calculations": False})
 
@@ -57,9 +57,9 @@ def _import(expectations: Sequence[Expectation]) -> None:
     try:
         import great_expectations  # noqa: F401, PLC0415  # it takes seconds
     except ImportError as error:
-        asked = ", ".join(sorted({each.type for each in expectations}))
+        types = ", ".join(sorted({each.type for each in expectations}))
         raise Misconfigured(
-            f"the Python that runs this Spark job has no Great Expectations, which is asked for {asked} (plain "
+            f"the Python that runs this Spark job has no Great Expectations, which is needed for {types} (plain "
             "aggregates need none): install great-expectations>=1.24,<2 there, for the driver of a submitted "
             f"region, or for the worker of Airflow where it talks to a Spark Connect server: {error}"
         ) from error
@@ -77,8 +77,8 @@ def _answers(rows: DataFrame, expectations: Sequence[Expectation]) -> list[Any]:
     engine = SparkDFExecutionEngine(persist=False, spark=rows.sparkSession)
     engine.load_batch_data(_BATCH, rows)
     validator = Validator(execution_engine=engine, data_context=_NoBars())
-    asked = [ExpectationConfiguration(type=each.type, kwargs=dict(each.kwargs)) for each in expectations]
-    answers: list[Any] = validator.graph_validate(configurations=asked, runtime_configuration=_RUNTIME)
+    configurations = [ExpectationConfiguration(type=each.type, kwargs=dict(each.kwargs)) for each in expectations]
+    answers: list[Any] = validator.graph_validate(configurations=configurations, runtime_configuration=_RUNTIME)
     return answers
 
 
@@ -107,15 +107,15 @@ def _found(answer: Any) -> Found:
     return Found(success, None, rows, int(result["unexpected_count"] or 0))
 
 
-def _raised(told: dict[str, Any]) -> Iterator[str]:
-    """What went wrong with metrics; GX tells it once, or by metric."""
-    for each in (told, *told.values()):
+def _raised(exceptions: dict[str, Any]) -> Iterator[str]:
+    """Yield the messages of failed metrics; GX has one for all, or one by metric."""
+    for each in (exceptions, *exceptions.values()):
         if isinstance(each, dict) and each.get("raised_exception"):
             yield str(each.get("exception_message"))
 
 
 def _observed(result: dict[str, Any]) -> Any:
-    """What GX has observed; of distinct values it names those that should not be there, and those that are missing."""
+    """Return the value that GX has observed; of distinct values the unexpected and the missing ones."""
     if result.get("observed_value") is not None:
         return _plain(result["observed_value"])
     lists = {name: _plain(result.get(f"partial_{name}_list") or []) for name in ("unexpected", "missing")}
@@ -139,8 +139,14 @@ def _require_fault_of_expectation(error: BaseException) -> None:
     for cause in _causes(error):
         if isinstance(cause, PySparkException):
             require_fault_of_expectation(cause)
-        elif isinstance(cause, grpc.RpcError):
+        elif _is_of_grpc(cause):
             raise cause
+
+
+def _is_of_grpc(error: BaseException) -> bool:
+    """Report whether an error is of grpc, without importing it: a driver on a cluster often has none."""
+    grpc = sys.modules.get("grpc")
+    return grpc is not None and isinstance(error, grpc.RpcError)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

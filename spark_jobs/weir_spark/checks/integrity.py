@@ -1,13 +1,12 @@
-"""Checks of a restored partition that need no suite. Invariant: what is looked at is all of it, as its files are.
+"""Checks a stored partition against its record, without a suite. Invariant: all rows of all its files are checked.
 
-A file that cannot be read is no violation: the read fails, as any other does.
+A file that cannot be read is no violation: the read fails, as in a stage.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,17 +23,17 @@ from weir.formats.manifest import ContentDigest, digest_rule, digest_version
 from weir.formats.region_job import RestoredToCheck
 from weir.formats.suite import Expectation, Suite
 from weir.topology.partitions import KEY_GROUP_COLUMN
-from weir_spark.checks.gate import Checked, check, report, said
+from weir_spark.checks.gate import Checked, check, line_of, report
 from weir_spark.checks.one_aggregation import answers, first_line, result_of
 from weir_spark.checks.plain_aggregates import Found
 from weir_spark.checks.plain_expectations import Rows
 from weir_spark.results.digest import VERSION, digest_of, quoted, type_signature
 from weir_spark.results.reader import READ_OPTIONS
 from weir_spark.results.writer import key_group
+from weir_spark.session import Log
 from weir_spark.state.reader import RANK, StoredState
 from weir_spark.state.writer import state_digest
 
-Say = Callable[[str], None]
 SUITE = Suite(BUILT_IN, "built-in 1")
 
 
@@ -43,15 +42,15 @@ def check_restored(
     restored: RestoredToCheck,
     argument: str = "",
     why: CheckReason = CheckReason.RESTORED,
-    say: Say = print,
+    log: Log = print,
 ) -> tuple[CheckReport, ...]:
-    """What the built-in checks have found in a restored partition, and then each suite that it is to be checked by.
+    """Run the built-in checks of a restored partition, then its suites.
 
-    Where the schema is not the recorded one, nothing else is looked at, since nothing else could be read.
+    Where the schema is not the recorded one, nothing else is checked, since no row could be read.
     """
-    looked = _Restored(session, restored)
+    partition = _Restored(session, restored)
     start = time.monotonic()
-    results, digest = looked.results()
+    results, digest = partition.results()
     about = Checked(
         stage=restored.stage,
         subtask=restored.subtask,
@@ -64,9 +63,9 @@ def check_restored(
     )
     built_in = CheckToRun(SUITE, Policy.FAIL, why)
     found = [report(built_in, about, results, time.monotonic() - start)]
-    say(said(found[0], about))
+    log(line_of(found[0], about))
     if digest is not None:
-        found += [check(looked.rows(), each, about, say) for each in restored.checks]
+        found += [check(partition.rows(), each, about, log) for each in restored.checks]
     return tuple(found)
 
 
@@ -86,12 +85,12 @@ class _Restored:
             self.stored = StoredState(self.session, self.restored.state, self.restored.key_groups)
 
     def rows(self) -> DataFrame:
-        """The rows that a consumer is given."""
+        """Return the rows that a consumer reads."""
         rows = self._read() if self.stored is None else self.stored.rows()
         return rows.select(*map(quoted, self.schema.fieldNames()))
 
     def results(self) -> tuple[tuple[ExpectationResult, ...], ContentDigest | None]:
-        """The built-in checks, and the digest of the rows that there are."""
+        """Run the built-in checks; return their results, and the digest of the rows."""
         schema = self._schema_as_recorded()
         if not schema.success:
             return (schema,), None
@@ -110,7 +109,7 @@ class _Restored:
         return result_of(expectation, Found(wrong is None, None if wrong is None else _shown(wrong)))
 
     def _other_schema(self) -> StructType | None:
-        """The schema of files that are not what was recorded; None if all are.
+        """Return the schema of files where it is not the recorded one; None if all are right.
 
         Files of a state may be of older declarations: a column may be narrower there, or absent.
         """
@@ -141,13 +140,13 @@ class _Restored:
         return found
 
     def _digest_as_recorded(self, digest: ContentDigest) -> list[ExpectationResult]:
-        """Of a digest that was made by another definition, or under another rule, nothing can be said."""
+        """Compare the digests; those of another version or another rule cannot be compared."""
         recorded = self.restored.digest
         if digest_version(recorded) != VERSION or digest_rule(recorded) != digest.rule:
             return []
         expectation = Expectation("weir_digest_as_recorded", {"digest": recorded})
         if str(digest) != recorded and str(self._digest()) != str(digest):
-            return [result_of(expectation, "it comes out otherwise each time")]
+            return [result_of(expectation, "it is another one each time that it is computed")]
         return [result_of(expectation, Found(str(digest) == recorded, str(digest)))]
 
     def _keys(self) -> list[ExpectationResult]:
@@ -160,10 +159,10 @@ class _Restored:
         group, own = F.col(KEY_GROUP_COLUMN), key_group(self.schema, self.restored.stage, layout)
         is_foreign = ~(group.eqNullSafe(own) & F.coalesce(group.between(*groups), F.lit(False)))  # noqa: FBT003
         in_groups = Expectation("weir_keys_in_key_groups", {**kwargs, "key_groups": list(groups)})
-        asked = [Rows(expectation=in_groups, counts=None, violates=is_foreign, mostly=1.0, shown=layout.keys)]
+        expectations = [Rows(expectation=in_groups, counts=None, violates=is_foreign, mostly=1.0, shown=layout.keys)]
         if self.stored is not None:
             unique = Expectation("weir_keys_unique", kwargs)
-            asked.append(
+            expectations.append(
                 Rows(
                     expectation=unique,
                     counts=None,
@@ -173,7 +172,7 @@ class _Restored:
                     unique=(RANK, *layout.keys),
                 )
             )
-        return answers(rows, asked)
+        return answers(rows, expectations)
 
     def _digest(self) -> ContentDigest:
         if self.stored is not None:

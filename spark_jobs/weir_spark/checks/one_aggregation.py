@@ -1,7 +1,7 @@
-"""Answers expectations that are plain by one aggregation. Invariant: rows are read once, whatever is expected of them.
+"""Computes plain expectations by one aggregation. Invariant: rows are read once, however many expectations there are.
 
-But for what has to be grouped: of which values there are two is a query of its own. So are examples of what violates an
-expectation, and that is made only where there is any.
+Except for uniqueness, which needs a query of its own for the values that occur twice. So do examples of violating
+rows, where there are any.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ LONGEST = 200
 """So many characters of a text are kept."""
 
 SUSPECTS = 1000
-"""Up to how many values that might be there twice are looked for by their hashes; all are grouped if there are more."""
+"""The most values that are looked up by their hashes because they may occur twice; above it all are grouped."""
 
 _ROWS_A_PART = 400_000
 
 _MOST_PARTS = 2_000
-"""How hashes are divided, so that those of a part are counted in memory."""
+"""The most parts of hashes; those of a part are counted in memory."""
 
 Plain = Rows | Aggregate
 
 _ABOUT_VALUES = ("22", "42")
-"""SQL states of what an expression says, and of the values that it meets; others are faults of the machinery."""
+"""SQL states of faulty expressions and of values that they cannot take; others are no fault of an expectation."""
 
 _SQL_STATE = re.compile(r"SQLSTATE: (\w{5})")
 _COUNT, _WHICH, _VALUE, _HASH = "_weir_count", "_weir_which", "_weir_value", "_weir_hash"
@@ -55,17 +55,17 @@ _HASHED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What an expectation has come to, or why it could not be computed; of a uniqueness also what is there twice."""
+    """The result of an expectation, or why it could not be computed; of uniqueness also the repeated values."""
 
     found: Found | str
     repeated: DataFrame | None = None
 
 
 def answers(rows: DataFrame, plains: Sequence[Plain]) -> list[ExpectationResult]:
-    """What has become of each expectation.
+    """Return the result of each expectation.
 
-    One that Spark cannot compute takes the others into their own queries, and its result says why. What is no fault of
-    an expectation, such as a file that cannot be read, is raised.
+    Where Spark cannot compute one, each gets a query of its own, and the result of the faulty one has the reason. An
+    error that is no fault of an expectation, such as a file that cannot be read, is raised.
     """
     try:
         found = _measured(rows, plains)
@@ -85,7 +85,7 @@ def answers(rows: DataFrame, plains: Sequence[Plain]) -> list[ExpectationResult]
 
 
 def result_of(expectation: Expectation, found: Found | str, examples: tuple[Any, ...] = ()) -> ExpectationResult:
-    """The result of an expectation that has come to something, or that could not be computed: then a text says why."""
+    """Return the result of an expectation; `found` is a text with the reason where it could not be computed."""
     about = (expectation.type, expectation.kwargs, expectation.severity)
     if isinstance(found, str):
         return ExpectationResult(*about, success=False, blames=expectation.blames, error=found)
@@ -107,17 +107,17 @@ def _to_keep(value: Any) -> Any:
 
 
 def require_fault_of_expectation(error: PySparkException) -> None:
-    """Raise the error unless it is about what an expression says or the values that it meets."""
+    """Raise the error unless its cause is an expression or the values that it was given."""
     if "PatternSyntaxException" in str(error):
         return
-    told = _SQL_STATE.search(str(error))  # where an executor has failed the error has none itself
-    state = error.getSqlState() or (told[1] if told else "")
+    stated = _SQL_STATE.search(str(error))  # where an executor has failed the error has none itself
+    state = error.getSqlState() or (stated[1] if stated else "")
     if not state.startswith(_ABOUT_VALUES):
         raise error
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, shortly."""
+    """Return the first line of an error, shortened."""
     text = str(error).strip()
     if "PatternSyntaxException" in text:
         text = text[text.index("PatternSyntaxException") :]
@@ -144,7 +144,7 @@ def _measured(rows: DataFrame, plains: Sequence[Plain]) -> list[_Answer]:
         if isinstance(plain, Rows) and plain.unique:
             repeated = _repeated(rows, plain, int(own[0]))
             own[1] = 0 if repeated is None else repeated.agg(F.sum(_COUNT)).collect()[0][0]
-        found.append(_Answer(plain.judge(int(count), own), repeated))
+        found.append(_Answer(plain.result(int(count), own), repeated))
     return found
 
 

@@ -1,6 +1,6 @@
 """Expectations of a column as a whole, of the number of rows, and of the columns themselves.
 
-Invariant: what one comes to is what Great Expectations would have answered; so an aggregate of nothing fails.
+Invariant: their results are those of Great Expectations; so an aggregate of no rows fails.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _INTEGRAL = (ByteType, ShortType, IntegerType, LongType)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What an expectation has come to; the fields are those of ExpectationResult."""
+    """The result of an expectation; the fields are those of ExpectationResult."""
 
     success: bool
     observed: Any = None
@@ -52,15 +52,15 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """An expectation of what is aggregated of all rows: `judge` is told their number, and what was `measures`."""
+    """An expectation of all rows: `result` takes their number and the values of `measures`."""
 
     expectation: Expectation
     measures: tuple[Column, ...]
-    judge: Callable[[int, Sequence[Any]], Found]
+    result: Callable[[int, Sequence[Any]], Found]
 
 
 def aggregate(kwargs: Kwargs) -> Aggregate:
-    """An expectation as an aggregate. Raises NotPlain, and NoColumn."""
+    """Return an expectation as an aggregate. Raises NotPlain, and NoColumn."""
     kind = kwargs.expectation.type
     if kind in _OF_A_COLUMN:
         return _of_a_column(kwargs, _OF_A_COLUMN[kind])
@@ -167,10 +167,10 @@ _OF_A_COLUMN: dict[str, Callable[[StructField], Column]] = {
     "expect_column_median_to_be_between": _median,
 }
 
-Judge = Callable[[int, Sequence[Any]], Found]
+ResultOf = Callable[[int, Sequence[Any]], Found]
 
 
-def _row_count_between(kwargs: Kwargs) -> Judge:
+def _row_count_between(kwargs: Kwargs) -> ResultOf:
     kwargs.require((), _BOUNDS)
     low, high = kwargs.whole("min_value"), kwargs.whole("max_value")
     if (low is None and high is None) or (low is not None and high is not None and low > high):
@@ -179,26 +179,26 @@ def _row_count_between(kwargs: Kwargs) -> Judge:
     return lambda rows, _: Found(_is_between(kwargs, rows, low, high), rows)
 
 
-def _row_count_equal(kwargs: Kwargs) -> Judge:
+def _row_count_equal(kwargs: Kwargs) -> ResultOf:
     kwargs.require(("value",))
     value = kwargs.whole("value")
     return lambda rows, _: Found(rows == value, rows)
 
 
-def _column_count_between(kwargs: Kwargs) -> Judge:
+def _column_count_between(kwargs: Kwargs) -> ResultOf:
     kwargs.require((), ("min_value", "max_value"))
     low, high = kwargs.whole("min_value"), kwargs.whole("max_value")
     found = len(list(column_names(kwargs.schema)))
     return _known(Found(_is_between(kwargs, found, low, high), found))
 
 
-def _column_count_equal(kwargs: Kwargs) -> Judge:
+def _column_count_equal(kwargs: Kwargs) -> ResultOf:
     kwargs.require(("value",))
     found = len(list(column_names(kwargs.schema)))
     return _known(Found(found == kwargs.whole("value"), found))
 
 
-def _column_exists(kwargs: Kwargs) -> Judge:
+def _column_exists(kwargs: Kwargs) -> ResultOf:
     kwargs.require(("column",), ("column_index",))
     names, name, index = (
         [each for each, _ in column_names(kwargs.schema)],
@@ -210,30 +210,30 @@ def _column_exists(kwargs: Kwargs) -> Judge:
     return _known(Found(-len(names) <= index < len(names) and names[index] == name))
 
 
-def _columns_in_order(kwargs: Kwargs) -> Judge:
+def _columns_in_order(kwargs: Kwargs) -> ResultOf:
     kwargs.require(("column_list",))
     names = [each for each, _ in column_names(kwargs.schema)]
     return _known(Found(names == kwargs.texts("column_list"), names))
 
 
-def _columns_as_set(kwargs: Kwargs) -> Judge:
+def _columns_as_set(kwargs: Kwargs) -> ResultOf:
     kwargs.require(("column_set",), ("exact_match",))
     expected, names = set(kwargs.texts("column_set")), {each for each, _ in column_names(kwargs.schema)}
     is_exact = kwargs.flag("exact_match", default=True)
     return _known(Found(expected == names if is_exact else expected <= names, sorted(names)))
 
 
-def _of_type(kwargs: Kwargs) -> Judge:
+def _of_type(kwargs: Kwargs) -> ResultOf:
     kwargs.require(("column", "type_"))
     return _typed(kwargs, [kwargs.text("type_")])
 
 
-def _of_types(kwargs: Kwargs) -> Judge:
+def _of_types(kwargs: Kwargs) -> ResultOf:
     kwargs.require(("column", "type_list"))
     return _typed(kwargs, kwargs.texts("type_list"))
 
 
-def _typed(kwargs: Kwargs, expected: Sequence[str]) -> Judge:
+def _typed(kwargs: Kwargs, expected: Sequence[str]) -> ResultOf:
     known = [getattr(pyspark.sql.types, each, None) for each in expected]
     types = tuple(each for each in known if isinstance(each, type) and issubclass(each, DataType))
     if len(types) != len(known) or not types:
@@ -245,12 +245,12 @@ def _typed(kwargs: Kwargs, expected: Sequence[str]) -> Judge:
     return _known(Found(isinstance(found[0], types), type(found[0]).__name__))
 
 
-def _known(found: Found) -> Judge:
-    """What the schema alone decides."""
+def _known(found: Found) -> ResultOf:
+    """Return a result that follows from the schema alone."""
     return lambda *_: found
 
 
-_OF_THE_TABLE: dict[str, Callable[[Kwargs], Judge]] = {
+_OF_THE_TABLE: dict[str, Callable[[Kwargs], ResultOf]] = {
     "expect_table_row_count_to_be_between": _row_count_between,
     "expect_table_row_count_to_equal": _row_count_equal,
     "expect_table_column_count_to_be_between": _column_count_between,

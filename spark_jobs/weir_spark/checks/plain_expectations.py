@@ -1,7 +1,7 @@
-"""Expectations that are plain aggregates. Invariant: what one comes to is what Great Expectations would have answered.
+"""Expectations that are plain aggregates. Invariant: their results are those of Great Expectations.
 
 All of a suite's are computed together, by one pass over the rows. The conditions are those of GX 1.24's own metrics for
-Spark, with its handling of nulls: test_quality_conformance.py has both answer the same questions.
+Spark, with its handling of nulls: test_quality_conformance.py compares both.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _FILTERS: dict[str, Callable[[Column, Column], Column]] = {
 class Rows:
     """An expectation of each row: of those that `counts`, `mostly` are to be such as `violates` does not hold for.
 
-    `shown` are the columns whose values tell what is wrong. Where `unique` names columns, rows violate it whose values
-    in these another row has, too.
+    `shown` are the columns whose values are kept as examples. Where `unique` names columns, rows violate it that have
+    the same values in them as another row.
     """
 
     expectation: Expectation
@@ -49,18 +49,18 @@ class Rows:
 
     @property
     def measures(self) -> tuple[Column, ...]:
-        """What is to be aggregated: the rows that count, and those that violate it."""
+        """The aggregates: the number of rows that count, and of those that violate it."""
         return _number(self.counts), F.lit(0) if self.violates is None else _number(self.violates)
 
-    def judge(self, _: int, measured: Sequence[Any]) -> Found:
-        """What it comes to."""
+    def result(self, _: int, measured: Sequence[Any]) -> Found:
+        """Return the result, given the values of `measures`."""
         counted, unexpected = (int(each or 0) for each in measured)
         is_success = counted == 0 or (float(counted) - float(unexpected)) / float(counted) >= self.mostly
         return Found(is_success, None, counted, unexpected)
 
 
 def plain(expectation: Expectation, schema: StructType) -> Rows | Aggregate:
-    """An expectation of rows of this schema as an aggregate. Raises NotPlain, and NoColumn."""
+    """Return an expectation of rows of this schema as an aggregate. Raises NotPlain, and NoColumn."""
     kwargs = Kwargs.of(expectation, schema)
     of_column = _OF_A_COLUMN.get(expectation.type)
     if of_column is not None:
@@ -68,13 +68,13 @@ def plain(expectation: Expectation, schema: StructType) -> Rows | Aggregate:
     if expectation.type in _OF_COLUMNS:
         return _OF_COLUMNS[expectation.type](kwargs)
     if "column" in kwargs.given and expectation.type.startswith("expect_column_values_"):
-        kwargs.column()  # GX would say "list index out of range" of one that is not there
+        kwargs.column()  # GX would fail with "list index out of range" for a missing one
     return plain_aggregates.aggregate(kwargs)
 
 
 @dataclass(frozen=True, slots=True)
 class _OfAColumn:
-    """How an expectation of the values of one column is read; nulls do not count unless they are what it is about."""
+    """A kind of expectation of the values of one column; nulls do not count unless it is about nulls."""
 
     needed: tuple[str, ...]
     others: tuple[str, ...]
@@ -247,7 +247,7 @@ def _pair_equal(kwargs: Kwargs) -> Rows:
 
 
 def _counting(kwargs: Kwargs, fields: Sequence[StructField], default: str) -> Column | None:
-    """Which rows count, None for all of them; a pair of columns has words of its own for it."""
+    """Return the condition of rows that count, None for all rows; a pair of columns has other keywords for it."""
     ignored = kwargs.text("ignore_row_if", default)
     is_pair = default == "both_values_are_missing"
     known = {"both_values_are_missing", "either_value_is_missing"} if is_pair else {default, "any_value_is_missing"}

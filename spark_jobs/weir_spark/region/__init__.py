@@ -1,1 +1,1 @@
-"""One region as one Spark plan."""
+"""A region as one Spark plan: its stages, their code, their cached output, their checks."""

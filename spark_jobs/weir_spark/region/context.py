@@ -1,6 +1,6 @@
-"""What a stage's function may know besides its inputs. Invariant: all of it is fixed for the run, whatever the try.
+"""The context of a stage's function, and importing that function by its name "module:function".
 
-From "module:function" to the function. Invariant: what is wrong with a name is said before anything is computed.
+Invariant: the context is the same in all tries of a run. A wrong name is an error before any stage is computed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class StageContext:
 
 
 def load(reference: str, owner: str) -> Callable[..., Any]:
-    """Import the function that `owner` (say, "stage clean") names as "module:function".
+    """Import the function that `owner` ("stage clean", for example) names as "module:function".
 
     Raises Misconfigured if there is no such module or function; errors of the module's own code pass through.
     """
@@ -74,7 +74,7 @@ def prepare_for_connect() -> None:
     """Make `pyspark.sql.functions` build Spark Connect's columns from now on in this process.
 
     pyspark decides at each call by this variable, which it sets when a remote session is created. A module with
-    `@udf` at its top level that is imported before, by a source's resolver say, would get UDFs that fail later.
+    `@udf` at its top level that is imported before, by a source's resolver for example, would get UDFs that fail later.
     """
     os.environ.setdefault("SPARK_CONNECT_MODE_ENABLED", "1")
 

@@ -1,12 +1,12 @@
-"""The durable copies of a region's cached stages: written on the way, and read by whoever comes behind.
+"""Stored copies of a region's cached stages: written while the region is computed, read by later stages and tries.
 
-Invariant: a copy is described only when all its bytes are in the store, and its description names everything that its
-rows were read from, through other copies too.
+Invariant: a copy is described only when all its bytes are in the store, and its description names all results and
+copies that its rows were read from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
@@ -21,13 +21,12 @@ from weir.store.store import Store
 from weir.topology.partitions import PLAIN
 from weir_spark.results import writer
 from weir_spark.results.reader import read_input
-
-Say = Callable[[str], None]
+from weir_spark.session import Log
 
 
 @dataclass(frozen=True, slots=True)
 class ReadFrom:
-    """What rows were read from: attempts of results, and folders of copies."""
+    """The sources of rows: attempts of results, and folders of copies."""
 
     attempts: frozenset[str] = frozenset()
     copies: frozenset[str] = frozenset()
@@ -36,8 +35,8 @@ class ReadFrom:
         return ReadFrom(self.attempts | other.attempts, self.copies | other.copies)
 
 
-def usable(job: RegionJob, code: str, settings: Mapping[str, str], say: Say) -> dict[str, CopyToRead]:
-    """The copies of earlier attempts that stand for stages: those that this code has made, in such a session."""
+def usable(job: RegionJob, code: str, settings: Mapping[str, str], log: Log) -> dict[str, CopyToRead]:
+    """Return the copies that replace stages: those of earlier attempts with the same code and session settings."""
     found = {}
     for stage in job.stages:
         copy = stage.resume
@@ -47,14 +46,14 @@ def usable(job: RegionJob, code: str, settings: Mapping[str, str], say: Say) -> 
         if (copy.code, copy.session) == (code, dict(settings)):
             found[stage.name] = copy
         else:
-            say(f"the copy of {stage.name} by attempt {copy.attempt} was made {other}: it is not used")
+            log(f"the copy of {stage.name} by attempt {copy.attempt} was made {other}: it is not used")
     return found
 
 
 def needed(job: RegionJob, resumed: Collection[str]) -> frozenset[str]:
-    """The stages that results come from, or that are checked, up to the newest copies.
+    """Return the stages to compute or to read: those that are written or checked, and all stages before them.
 
-    Nothing else behind one of `resumed` is computed.
+    Of a stage in `resumed` the copy is read, so that no stage before it is needed for it.
     """
     by_name = {stage.name: stage for stage in job.stages}
     waiting = [stage.name for stage in job.stages if stage.outputs or stage.checks]
@@ -69,7 +68,7 @@ def needed(job: RegionJob, resumed: Collection[str]) -> frozenset[str]:
 
 @dataclass(slots=True, kw_only=True)
 class Copies:
-    """The copies of one attempt, its own and those it resumes from; told of each stage in order.
+    """The copies of one attempt: those that it writes and those that it resumes from. Call it for each stage in order.
 
     `code` and `settings` are what the job computes with, and what it may resume from.
     """
@@ -79,13 +78,13 @@ class Copies:
     store: Store
     code: str
     settings: Mapping[str, str]
-    say: Say
+    log: Log
     resumed: Mapping[str, CopyToRead] = field(init=False)
     needed: frozenset[str] = field(init=False)
     _read_from: dict[str, ReadFrom] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.resumed = usable(self.job, self.code, self.settings, self.say)
+        self.resumed = usable(self.job, self.code, self.settings, self.log)
         self.needed = needed(self.job, self.resumed)
 
     @property
@@ -99,23 +98,23 @@ class Copies:
         return tuple(each.name for each in self.job.stages if each.name in self.needed and each.name in self.resumed)
 
     def resume(self, stage: StageToRun) -> DataFrame:
-        """The rows of a stage that an earlier attempt has copied."""
+        """Read the rows of a stage from the copy of an earlier attempt."""
         copy = self.resumed[stage.name]
-        self.say(f"resuming behind {stage.name}: its rows are those that attempt {copy.attempt} has copied")
+        self.log(f"resuming after {stage.name}: its rows are read from the copy of attempt {copy.attempt}")
         return self._read(stage, copy)
 
     def computes(self, stage: StageToRun) -> None:
-        """Take note of what a stage is read from that is computed."""
+        """Record the sources of a stage that is computed."""
         own = frozenset(part.attempt for read in stage.inputs for part in read.partitions)
         before = (self._read_from[producer] for producer in stage.pipelined.values())
         self._read_from[stage.name] = reduce(or_, before, ReadFrom(own))
 
     def write(self, stage: StageToRun, rows: DataFrame) -> DataFrame:
-        """Copy a stage; its rows as they are read from the copy, so that it is computed once."""
+        """Copy a stage, and return its rows as the copy has them, so that it is computed once."""
         copy = stage.copy
         if copy is None:
-            raise Internal(f"stage {stage.name} is to be copied, but nobody has said where to")
-        self.say(f"copying {stage.name}")
+            raise Internal(f"stage {stage.name} is to be copied, but the job names no folder for it; report this")
+        self.log(f"copying {stage.name}")
         output = OutputToWrite(PLAIN, copy.folder, copy.spark_folder)
         written = writer.report(writer.write(rows, stage.name, output), stage.name, output, self.store)
         read_from = self._read_from[stage.name]
@@ -136,7 +135,7 @@ class Copies:
             copies=tuple(sorted(read_from.copies)),
         )
         self.store.create(f"{copy.folder}/{COPY_NAME}", stage_copy_to_json(described))
-        self.say(f"copied {stage.name}: {written.digest.rows} rows, {described.bytes} bytes; a retry resumes behind it")
+        self.log(f"copied {stage.name}: {written.digest.rows} rows, {described.bytes} bytes; a retry resumes after it")
         files = tuple(f"{copy.spark_folder}/{file.name}" for file in written.files)
         return self._read(
             stage,

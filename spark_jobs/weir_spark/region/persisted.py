@@ -1,24 +1,25 @@
-"""Rows that Spark keeps while one attempt is at work. Invariant: nothing is kept longer than the attempt."""
+"""Rows that Spark persists during one attempt. Invariant: they are unpersisted when the attempt ends."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
+from weir_spark.session import Log
+
 
 @dataclass(slots=True)
 class Persisted:
-    """The DataFrames that Spark keeps for one attempt; as a context it lets them all go in the end, also on failure."""
+    """The DataFrames that Spark persists for one attempt; as a context manager it unpersists them, also on failure."""
 
     attempt: str
-    say: Callable[[str], None]
+    log: Log
     kept: dict[str, DataFrame] = field(default_factory=dict)
 
     def keep(self, stage: str, rows: DataFrame) -> DataFrame:
-        """Let Spark keep the rows from when they are first computed.
+        """Have Spark persist the rows once they are first computed.
 
         All sessions of a server share what they persist, plan by plan, also with those of killed attempts and edited
         functions: a condition that is always true, and that names the attempt, makes the plan this attempt's own. And
@@ -42,4 +43,4 @@ class Persisted:
                 rows.unpersist(blocking=True)
                 rows.sparkSession.catalog.dropTempView(self._view(stage))
             except Exception as error:  # noqa: BLE001  # the server may be gone, and what failed before counts more
-                self.say(f"Spark may still keep rows of {stage}: {type(error).__name__}: {str(error)[:200]}")
+                self.log(f"Spark may still keep rows of {stage}: {type(error).__name__}: {str(error)[:200]}")

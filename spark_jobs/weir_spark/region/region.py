@@ -1,9 +1,9 @@
-"""Runs the stages of one region as one Spark plan. Invariant: each stage is computed once, however often it is used."""
+"""Runs a Spark job; the stages of a region as one plan. Invariant: a stage is computed once, however often used."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -13,58 +13,61 @@ from pyspark.sql import DataFrame, SparkSession
 from weir.dataflow.state import StateKind
 from weir.errors import Internal, Misconfigured
 from weir.formats.region_job import (
+    CheckJob,
+    CompactionJob,
     InputToRead,
     OutputReport,
     OutputToWrite,
     RegionJob,
     RegionReport,
+    SparkJob,
     StageToRun,
     StateToRead,
 )
 from weir.store.store import Store
 from weir_spark.checks.checking import check_all
+from weir_spark.region.archive import Archive, modules_of, pack, ship
 from weir_spark.region.context import StageContext, check_call, load
 from weir_spark.region.copies import Copies
 from weir_spark.region.persisted import Persisted
 from weir_spark.region.region_checks import RegionChecks, computed_for_checks
-from weir_spark.region.session import active, configure, measured
 from weir_spark.results import writer
 from weir_spark.results.reader import read_input
+from weir_spark.session import Log, active, configure, measured
 from weir_spark.state.compaction import compact
 from weir_spark.state.keyed_state import KeyedState
 from weir_spark.state.operator_state import BroadcastState, ListState, write_operator_state
 from weir_spark.state.reader import StoredState
 from weir_spark.state.writer import write_state
-from weir_spark.transport.archive import Archive, pack, ship, top_level
-
-Say = Callable[[str], None]
-"""Takes one line about what is being done."""
 
 Handle = KeyedState | ListState | BroadcastState
 
 
-def run(job: RegionJob, session: SparkSession, store: Store, say: Say = print) -> RegionReport:
-    """Compute a region and write its outputs; the report is returned, not written.
+def run(job: SparkJob, session: SparkSession, store: Store, log: Log = print) -> RegionReport:
+    """Run a job of any kind: compute a region, merge its state, or check stored results.
 
-    Works on Spark Connect and on a session of its own. Raises Misconfigured if a stage is not what it should be;
-    errors of the stages' own code and of Spark pass through as they are.
+    The outputs are written, the report is returned. Works on Spark Connect and on a session of its own. Raises
+    Misconfigured if a stage is not what it should be; errors of the stages' own code and of Spark pass through.
     """
-    if job.merges:
-        return compact(job, session, store, say)
-    if job.to_check:
-        return check_all(job, session, say)
-    with active(session):
-        return _Execution(job=job, session=session, store=store, say=say).run()
+    match job:
+        case CompactionJob():
+            return compact(job, session, store, log)
+        case CheckJob():
+            return check_all(job, session, log)
+        case RegionJob():
+            with active(session):
+                return _Execution(job=job, session=session, store=store, log=log).run()
+    raise Internal(f"Spark cannot run a {type(job).__name__}; report this")
 
 
 @dataclass(slots=True, kw_only=True)
 class _Execution:
-    """One run of one job; `seconds` says how long each step took."""
+    """One run of one job; `seconds` has the duration of each step."""
 
     job: RegionJob
     session: SparkSession
     store: Store
-    say: Say
+    log: Log
     seconds: dict[str, float] = field(default_factory=dict)
     states: dict[str, Handle] = field(default_factory=dict)
     """The handles of states, by name."""
@@ -75,17 +78,17 @@ class _Execution:
             settings = configure(self.session, self.job.spark_conf)
             code = f"sha256:{self._ship().fingerprint}"
             for note in self.job.notes:
-                self.say(note)
-        checks = RegionChecks(self.job, self.session, self.store, self.say, self.seconds)
+                self.log(note)
+        checks = RegionChecks(self.job, self.session, self.store, self.log, self.seconds)
         found = checks.restored()
         if any(each.violated for each in found):
             return RegionReport(
                 attempt=self.job.attempt, outputs=(), code=code, session=settings, metrics=self.seconds, checks=found
             )
         copies = Copies(
-            job=self.job, session=self.session, store=self.store, code=code, settings=settings, say=self.say
+            job=self.job, session=self.session, store=self.store, code=code, settings=settings, log=self.log
         )
-        with Persisted(self.job.attempt, self.say) as persisted:
+        with Persisted(self.job.attempt, self.log) as persisted:
             results = self._results(copies, persisted)
             outputs = tuple(
                 self._write(results[stage.name], stage, output) for stage in self.job.stages for output in stage.outputs
@@ -102,8 +105,7 @@ class _Execution:
         )
 
     def _ship(self) -> Archive:
-        modules = top_level(self.job.modules, [stage.function for stage in self.job.stages])
-        archive = pack(modules)
+        archive = pack(modules_of(self.job))
         ship(self.session, archive)
         return archive
 
@@ -136,7 +138,7 @@ class _Execution:
     def _kept(
         self, stage: StageToRun, rows: DataFrame, copies: Copies, persisted: Persisted, shared: Set[str]
     ) -> DataFrame:
-        """The rows as all that follows reads them."""
+        """Return the rows as later stages and outputs read them."""
         if stage.copy is not None:
             with measured(self.seconds, f"copy {stage.name}"):
                 return copies.write(stage, rows)
@@ -146,7 +148,7 @@ class _Execution:
         return self._computed(rows, stage) if stage.name in shared else rows
 
     def _computed(self, result: DataFrame, stage: StageToRun) -> DataFrame:
-        self.say(f"computing {stage.name}, which is used more than once")
+        self.log(f"computing {stage.name}, which is used more than once")
         with measured(self.seconds, f"compute {stage.name}"):
             return result.localCheckpoint(eager=True)
 
@@ -188,7 +190,7 @@ class _Execution:
 
     def _write(self, result: DataFrame, stage: StageToRun, output: OutputToWrite) -> OutputReport:
         name = f"{stage.name} ({output.layout.id})"
-        self.say(f"writing {name}")
+        self.log(f"writing {name}")
         if stage.keeps_state_of:
             return self._write_state(stage, output)
         with measured(self.seconds, f"write {name}"):
@@ -196,7 +198,7 @@ class _Execution:
         with measured(self.seconds, f"seal {name}"):
             report = writer.report(written, stage.name, output, self.store)
         size = sum(file.bytes for file in report.files)
-        self.say(f"wrote {name}: {report.digest.rows} rows, {size} bytes, {len(report.files)} file(s)")
+        self.log(f"wrote {name}: {report.digest.rows} rows, {size} bytes, {len(report.files)} file(s)")
         return report
 
     def _write_state(self, stage: StageToRun, output: OutputToWrite) -> OutputReport:
@@ -206,12 +208,12 @@ class _Execution:
                 return write_operator_state(handle, stage.name, output, self.store)
             report = write_state(handle, stage.name, output, self.store)
         changed = 0 if report.state is None else report.state.changed
-        self.say(f"wrote state {stage.name}: {changed} rows changed, {report.digest.rows} in all")
+        self.log(f"wrote state {stage.name}: {changed} rows changed, {report.digest.rows} in all")
         return report
 
 
 def _check_functions(job: RegionJob) -> None:
-    """Find what can be found wrong without computing anything."""
+    """Find the errors that can be found before a stage is computed: names and parameters of functions."""
     for stage in job.stages:
         if stage.function:
             function = load(stage.function, _owner(stage))

@@ -1,11 +1,11 @@
-"""The checks of a region. Invariant: what is checked is what has been written, as it is read back from its files.
+"""Runs the checks of a region. Invariant: written rows are checked as they are read back from their files.
 
-Restored inputs are looked at before anything is computed.
+Restored inputs are checked before any stage is computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
@@ -16,27 +16,25 @@ from weir.formats.region_job import InputToRead, OutputReport, PartitionToRead, 
 from weir.store.store import Store
 from weir_spark.checks.gate import Checked, check
 from weir_spark.checks.integrity import check_restored
-from weir_spark.region.session import measured
 from weir_spark.results.digest import digest_of, quoted
 from weir_spark.results.reader import read_input
+from weir_spark.session import Log, measured
 from weir_spark.state.keyed_state import KeyedState
 from weir_spark.state.reader import StoredState
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class RegionChecks:
-    """What a job asks for to be checked; `seconds` is told how long each stage's checks took."""
+    """The checks of a job; `seconds` gets the duration of each stage's checks."""
 
     job: RegionJob
     session: SparkSession
     store: Store
-    say: Say
+    log: Log
     seconds: dict[str, float]
 
     def restored(self) -> tuple[CheckReport, ...]:
-        """The checks of restored inputs."""
+        """Run the checks of restored inputs."""
         found: list[CheckReport] = []
         for stage in self.job.stages:
             for read in stage.inputs:
@@ -44,7 +42,7 @@ class RegionChecks:
                     continue
                 with measured(self.seconds, f"check {read.argument} of {stage.name}"):
                     for each in read.restored:
-                        found += check_restored(self.session, each, read.argument, say=self.say)
+                        found += check_restored(self.session, each, read.argument, log=self.log)
         return tuple(found)
 
     def written(
@@ -53,14 +51,14 @@ class RegionChecks:
         outputs: Sequence[OutputReport],
         handles: Mapping[str, object],
     ) -> tuple[CheckReport, ...]:
-        """The checks of what was written, and of stages that write nothing."""
+        """Run the checks of written outputs, and of stages that write nothing."""
         found: list[CheckReport] = []
         for stage in self.job.stages:
             if not stage.checks:
                 continue
             with measured(self.seconds, f"check {stage.name}"):
                 rows, about = self._rows(stage, results, outputs, handles)
-                found += [check(rows, each, about, self.say) for each in stage.checks]
+                found += [check(rows, each, about, self.log) for each in stage.checks]
         return tuple(found)
 
     def _rows(
@@ -87,7 +85,7 @@ class RegionChecks:
         )
 
     def _state(self, output: OutputReport, handle: KeyedState) -> DataFrame:
-        """All visible rows of a keyed state: those of the files that it goes on from, and what was written now."""
+        """Return all visible rows of a keyed state: of the files before this epoch and of those just written."""
         if output.state is None:
             raise Internal(f"the output {output.stage} is of keyed state, but has no tallies; report this")
         stored = handle.stored
@@ -106,12 +104,12 @@ class RegionChecks:
 
 
 def computed_for_checks(stages: Sequence[StageToRun]) -> set[str]:
-    """The stages that are checked and write nothing: their rows are computed once, and looked at as often as needed."""
+    """Return the stages that are checked and write nothing: their rows are computed once and read by all checks."""
     return {stage.name for stage in stages if stage.checks and not stage.outputs}
 
 
 def _of_rows(rows: DataFrame, stage: StageToRun) -> Checked:
-    """What the rows of a stage are that writes nothing; a digest that they cannot have is empty."""
+    """Describe the rows of a stage that writes nothing; the digest is empty where their types have none."""
     try:
         digest = digest_of(rows, stage.digest)
     except Misconfigured:

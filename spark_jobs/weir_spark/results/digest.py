@@ -1,13 +1,13 @@
-"""The digest of a result: what the rows are, whatever their order, files and partitions.
+"""The digest of a result: it depends on the rows, not on their order, files and partitions.
 
 Invariant: rows that differ in any value, null, length or nesting are hashed from different sequences, and equal rows
 (-0.0 and 0.0, all NaNs, maps in any order) from the same one. Vectors: tests/golden/digest.json.
 
-Spark's `xxhash64` skips nulls, at every depth, and refuses maps. So the values of a row or struct are hashed behind a
-number whose bits say which of them are null, arrays behind their size, and maps as their entries sorted by key.
+Spark's `xxhash64` skips nulls, at every depth, and refuses maps. So the values of a row or struct are hashed after a
+number whose bits mark those that are null, arrays after their size, and maps as their entries sorted by key.
 
-A stage's rule says what counts: top-level columns that are left out of the hash, and such that are rounded before it,
-half up. The schema's fingerprint is of all columns, and the rule's own fingerprint is part of the digest.
+A stage's rule names top-level columns that are left out of the hash, and others that are rounded before it, half up.
+The schema's fingerprint is of all columns, and the rule's own fingerprint is part of the digest.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _PLAIN = (
 )
 
 VERSION = 1
-"""Of the definition; another one needs another number, and vectors of its own in tests/golden/digest.json."""
+"""The version of the definition; a new one needs a new number, and vectors of its own in tests/golden/digest.json."""
 
 _ROWS = "_weir_rows"
 """The rows' name in the hash's SQL. Without one, `a.b` might be a column of a DataFrame that its stage has named a."""
@@ -72,7 +72,7 @@ _MASK = 2**64 - 1
 
 
 def observe(df: DataFrame, observation: Observation, rule: DigestRule = PLAIN_RULE) -> DataFrame:
-    """The rows of `df`, whose measures `observation` holds once they are computed; `to_digest` takes them.
+    """Return the rows of `df`, whose measures `observation` has once they are computed, for `to_digest`.
 
     Raises Misconfigured for a column whose type has no canonical value, or that the rule names and cannot mean.
     """
@@ -86,12 +86,12 @@ def digest_of(df: DataFrame, rule: DigestRule = PLAIN_RULE) -> ContentDigest:
 
 
 def hashed(df: DataFrame, counted: StructType, name: str) -> DataFrame:
-    """The rows of `df` with a column `name`: the hash of the columns `counted`, of which `sums` make measures."""
+    """Return the rows of `df` with a column `name`, the hash of the columns `counted`; `sums` aggregates hashes."""
     return df.alias(_ROWS).select("*", F.expr(row_hash(counted)).alias(name))
 
 
 def sums(hashes: Column) -> tuple[Column, Column, Column, Column]:
-    """The number of rows, their hashes' xor, and the sums of their low and high halves; nulls are no rows.
+    """Return the aggregates of hashes: rows, xor, sums of low and high halves; nulls are no rows.
 
     The sums overflow, which is an error, beyond 2**31 rows a partition.
     """
@@ -104,7 +104,7 @@ def sums(hashes: Column) -> tuple[Column, Column, Column, Column]:
 
 
 def measures(values: Sequence[Any]) -> tuple[int, int, int, int]:
-    """What Spark has computed of `sums`, as numbers."""
+    """Return the values that Spark has computed for `sums`, as numbers."""
     rows, xor, low_sum, high_sum = (int(value or 0) for value in values)
     return rows, xor & _MASK, low_sum, high_sum
 
@@ -125,7 +125,7 @@ def to_digest(schema: StructType, measured: Mapping[str, Any], rule: DigestRule 
 
 
 def row_hash(schema: StructType, rule: DigestRule = PLAIN_RULE) -> str:
-    """The 64-bit hash of a row of `schema` as SQL, over null flags and canonical values, in the columns' order.
+    """Return the 64-bit hash of a row of `schema` as SQL, over null flags and canonical values, in the columns' order.
 
     As text, since Spark Connect refuses a tree of calls as deep as nested types make it.
     """
@@ -144,7 +144,7 @@ def schema_fingerprint(schema: StructType) -> str:
 
 
 def is_same(one: str, other: str, data_type: DataType) -> Column:
-    """Whether two values, as SQL, count as the same for a digest; nulls do, too."""
+    """Return the condition that two values, as SQL, are the same for a digest; two nulls are."""
     return F.expr(f"{_canonical(one, data_type, one, 0)} <=> {_canonical(other, data_type, other, 0)}")
 
 
@@ -154,7 +154,7 @@ def quoted(name: str) -> str:
 
 
 def type_signature(data_type: DataType) -> Any:
-    """A type as JSON values, without nullability and metadata at any depth."""
+    """Return a type as JSON values, without nullability and metadata at any depth."""
     if isinstance(data_type, StructType):
         return ["struct", [[field.name, type_signature(field.dataType)] for field in data_type.fields]]
     if isinstance(data_type, ArrayType):
@@ -183,7 +183,7 @@ def _check_rule(schema: StructType, rule: DigestRule) -> None:
 
 
 def _counted(value: str, field: StructField, rule: DigestRule) -> str:
-    """What of a column's value counts; whole numbers have no places to round.
+    """Return the part of a column's value that is hashed; whole numbers have no places to round.
 
     Rounding a double takes a decimal, so that it is called once, and never gives a negative zero.
     """

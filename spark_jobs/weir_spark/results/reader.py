@@ -1,11 +1,7 @@
 """Reads an input from the store. Invariant: exactly the files that its manifests name, or an error; no more, no fewer.
 
-An input with a declared schema has these columns in every epoch, in the first one without rows.
-
-Which input it was that Spark could not read. Invariant: only a file that the job was told to read is blamed.
-
-Spark names a file; people and the coordinator think in result partitions and attempts. Whether a file is lost is not
-decided here: it was not to be read for a moment, and the store is asked.
+An input with a declared schema has these columns in every epoch, in the first one without rows. Where Spark cannot read
+a file, the error names the result partition and the attempt; the store decides later whether the file is lost.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import IntegerType, StructType
 
 from weir.errors import InputUnreadable, Misconfigured
-from weir.formats.region_job import InputToRead, RegionJob, StageToRun
+from weir.formats.region_job import InputToRead, RegionJob, SparkJob, StageToRun
 from weir.topology.partitions import KEY_GROUP_COLUMN
 from weir_spark.results.digest import quoted, type_signature
 
@@ -32,10 +28,19 @@ READ_OPTIONS = {
 }
 
 
+_UNREADABLE = re.compile(r"\[(FAILED_READ_FILE\.(?:FILE_NOT_EXIST|NO_HINT|CANNOT_READ_FILE_FOOTER)|PATH_NOT_FOUND)\]")
+"""Spark's conditions; others of FAILED_READ_FILE are of types and file systems, and come again with each try."""
+
+_FILE = re.compile(r"(?:[^/\s]+/){4}[^/\s]+\.parquet")
+"""The end of a result file's path: stage, layout, subtask, attempt, file. Spark spells these as Weir does."""
+
+_PARTS = 5
+
+
 def read_input(session: SparkSession, read: InputToRead) -> DataFrame:
     """Read the recorded files by their recorded schema, of the wanted key groups only; without the key-group column.
 
-    No directory is listed, so that no schema and no partition column is ever guessed from what lies beside the files.
+    No directory is listed, so that no schema and no partition column is guessed from other files in it.
     Raises Misconfigured if names or types are not those of the declared schema.
     """
     declared = _declared(session, read) if read.declared_schema else None
@@ -72,7 +77,7 @@ def _declared(session: SparkSession, read: InputToRead) -> StructType:
 
 
 def _require_equal(found: StructType, declared: StructType, read: InputToRead) -> None:
-    """Whatever their order and nullability: a stage takes its columns by name."""
+    """Compare names and types, not order and nullability: a stage takes its columns by name."""
     types = [{field.name: type_signature(field.dataType) for field in each.fields} for each in (found, declared)]
     if types[0] == types[1]:
         return
@@ -88,26 +93,17 @@ def _shown(schema: StructType) -> str:
     return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema.fields)
 
 
-_UNREADABLE = re.compile(r"\[(FAILED_READ_FILE\.(?:FILE_NOT_EXIST|NO_HINT|CANNOT_READ_FILE_FOOTER)|PATH_NOT_FOUND)\]")
-"""Spark's conditions; others of FAILED_READ_FILE are about types and file systems, which no other try changes."""
-
-_FILE = re.compile(r"(?:[^/\s]+/){4}[^/\s]+\.parquet")
-"""The end of a result file's path: stage, layout, subtask, attempt, file. None of them is ever spelled in two ways."""
-
-_PARTS = 5
-
-
-def unreadable_input(error: Exception, job: RegionJob) -> InputUnreadable | None:
-    """The error to raise in the place of `error` if Spark could not read an input or a copy, else None.
+def unreadable_input(error: Exception, job: SparkJob) -> InputUnreadable | None:
+    """Return the error to raise in the place of `error` if Spark could not read an input or a copy, else None.
 
     Spark Connect gives the condition and the path their own fields, a classic session only the text of Java's trace.
     """
-    said = str(error)
-    condition = _UNREADABLE.search(said)
-    if condition is None:
+    message = str(error)
+    condition = _UNREADABLE.search(message)
+    if condition is None or not isinstance(job, RegionJob):
         return None
     read = {"/".join(file.split("/")[-_PARTS:]): what for file, what in _files(job)}
-    for found in _FILE.finditer(said, condition.start()):
+    for found in _FILE.finditer(message, condition.start()):
         what = read.get(found.group()) or _own_copy(job, found.group())
         if what is not None:
             return InputUnreadable(f"region {job.region}: Spark could not read {what}: {condition[1]}, {found.group()}")
@@ -115,7 +111,7 @@ def unreadable_input(error: Exception, job: RegionJob) -> InputUnreadable | None
 
 
 def _files(job: RegionJob) -> Iterator[tuple[str, str]]:
-    """All files that the job was told to read, each with what it belongs to."""
+    """Yield the files that the job reads, each with a description of the input or copy that it is of."""
     for stage in job.stages:
         for read in stage.inputs:
             for part in read.partitions:

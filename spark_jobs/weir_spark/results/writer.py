@@ -1,4 +1,4 @@
-"""Writes one result partition. Invariant: what is reported is what is in the files: digest, rows and bytes agree.
+"""Writes one result partition. Invariant: the reported digest, rows and bytes are those of the files.
 
 Files are Parquet with zstd, page checksums and page indexes. A keyed layout is redistributed by key group (adaptive
 execution merges what is small, so that a small result is one file, and splits what is skewed) and sorted by key group
@@ -49,7 +49,7 @@ OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What Spark saw of the rows that it wrote."""
+    """Schema and digest of the rows that Spark wrote."""
 
     spark_schema: str
     digest: ContentDigest
@@ -58,7 +58,7 @@ class Written:
 def check_rows(df: DataFrame, stage: str, layouts: Sequence[Layout], rule: DigestRule = PLAIN_RULE) -> None:
     """Make sure that `df` can be written in each layout, and digested by the rule.
 
-    Raises Misconfigured and names the stage and the column.
+    Raises Misconfigured with the stage and the column.
     """
     schema = df.schema
     names = schema.fieldNames()
@@ -96,7 +96,7 @@ def report(written: Written, stage: str, output: OutputToWrite, store: Store) ->
 
 
 def key_group(schema: StructType, stage: str, layout: Layout) -> Column:
-    """The key group of a row, 0 to max_parallelism - 1: pmod of Spark's Murmur3 of the keys as canonical types."""
+    """Return the key group of a row, 0 to max_parallelism - 1: pmod of Spark's Murmur3 of the canonical keys."""
     types = _key_types(schema, stage, layout)
     keys = [F.col(digest.quoted(key)).cast(kind) for key, kind in zip(layout.keys, types, strict=True)]
     return F.pmod(F.hash(*keys), F.lit(layout.max_parallelism))

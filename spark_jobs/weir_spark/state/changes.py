@@ -1,4 +1,4 @@
-"""What a stage's function has asked of a state, as rows. Invariant: they are computed once, whatever is asked of them.
+"""The changes that a stage's function makes to a keyed state, as rows. Invariant: the rows are computed once.
 
 Changes are numbered in the order in which they were made, and the later one of a key wins.
 """
@@ -25,12 +25,12 @@ CHANGE = "_weir_change"
 """The number of the change that a row belongs to."""
 
 IS_ALONE = "_weir_is_alone"
-"""Whether it is an error that a change has a second row of the key."""
+"""True where a second row of the key in the same change is an error."""
 
 ONLY_CHANGED = "_weir_only_changed"
 
 _MOST = 60
-"""Of changes in an epoch: which of them name a key is a number of 64 bits."""
+"""The most changes in an epoch: those that name a key are bits of a 64-bit number."""
 
 _SHOWN = 3
 
@@ -47,7 +47,7 @@ class Incoming:
 def incoming(state: KeyedState, name: str, layout: Layout) -> Incoming | None:
     """Compute the changes, once; None where there are none.
 
-    Raises Misconfigured for columns of other types than were declared, and for more changes than can be told apart.
+    Raises Misconfigured for columns of other types than were declared, and for more changes than are supported.
     """
     if len(state.changes) > _MOST:
         raise Misconfigured(
@@ -63,13 +63,13 @@ def incoming(state: KeyedState, name: str, layout: Layout) -> Incoming | None:
 
 
 def is_twice() -> Column:
-    """Of the rows of a key: whether a change that may have one row of it only has more."""
+    """Return the aggregate, over the rows of a key, that is true where a change has several that may have one."""
     places = F.when(F.col(IS_ALONE), F.expr(f"shiftleft(1L, {CHANGE})"))
     return F.count(places) > F.bit_count(F.bit_or(places))
 
 
 def error_of_several(changes: Incoming, keys: Sequence[str], name: str) -> Misconfigured:
-    """Say which keys have several rows in one change."""
+    """Return the error that names keys with several rows in one change."""
     found = (
         changes.rows.where(F.col(IS_ALONE))
         .groupBy(CHANGE, *map(quoted, keys))
@@ -81,20 +81,20 @@ def error_of_several(changes: Incoming, keys: Sequence[str], name: str) -> Misco
     )
     shown = "; ".join(f"{_shown(row, keys)} ({row['_weir_rows']} rows)" for row in found)
     return Misconfigured(
-        f"state {name!r}: an upsert has several rows of one key, as for {shown}: aggregate them first, or say which "
-        "one wins with upsert(..., order_by=[columns])"
+        f"state {name!r}: an upsert has several rows of one key, as for {shown}: aggregate them first, or choose the "
+        "row that wins with upsert(..., order_by=[columns])"
     )
 
 
 def is_foreign(key_groups: tuple[int, int] | None) -> Column:
-    """Whether a key is of key groups that another subtask keeps."""
+    """Return the condition that a key is of another subtask's key groups."""
     return F.expr("false") if key_groups is None else ~F.col(KEY_GROUP_COLUMN).between(*key_groups)
 
 
 def error_of_foreign(
     changes: Incoming, key_groups: tuple[int, int] | None, keys: Sequence[str], name: str
 ) -> Misconfigured:
-    """Say which keys another subtask keeps."""
+    """Return the error that names keys of another subtask."""
     found = changes.rows.where(~F.col(DELETED) & is_foreign(key_groups)).select(*map(quoted, keys)).distinct()
     shown = "; ".join(_shown(row, keys) for row in found.orderBy(*map(quoted, keys)).limit(_SHOWN).collect())
     return Misconfigured(
@@ -135,7 +135,7 @@ def _incoming(state: KeyedState, number: int, change: Change, name: str, layout:
 
 
 def _highest(rows: DataFrame, keys: Sequence[str], order: int) -> DataFrame:
-    """Of each key the row that is highest in its order; of equally high ones the same one each time, by its hash."""
+    """Return of each key the row that is highest in its order; of equals the one with the highest hash."""
     by = [f"_weir_by_{i}" for i in range(order)]
     kept = [quoted(each) for each in rows.columns if each not in by]
     highest = rows.groupBy(*[F.col(quoted(key)).alias(f"_weir_key_{i}") for i, key in enumerate(keys)]).agg(

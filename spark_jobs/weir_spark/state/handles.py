@@ -1,4 +1,4 @@
-"""What a function is given of the state of one key. Invariant: what it does to it is written once it has returned.
+"""The handle of one key's state for a function. Invariant: changes are written after the function has returned.
 
 This module runs in Spark's Python workers, where there need be no Weir: it travels with the function, by its value, and
 imports nothing but Python.
@@ -13,7 +13,7 @@ VALUE, LIST, MAP = "value", "list", "map"
 
 
 class KeyState:
-    """The row that a keyed state has of one key, and what becomes of it.
+    """The row that a keyed state has of one key, and how a function changes it.
 
     `columns` are those besides the key, by name: VALUE, LIST or MAP. A key without a row has `exists` False and None in
     all columns. What is updated in place is not seen: set it.
@@ -25,11 +25,11 @@ class KeyState:
         self._existed = row is not None
         self._is_changed = False
         self._is_whole = False
-        self._own: set[str] = set()  # columns whose list or map nobody else holds: only these are changed in place
+        self._own: set[str] = set()  # columns whose list or map was not handed out: only these are changed in place
 
     @property
     def exists(self) -> bool:
-        """Whether there is a row of this key, as it is now."""
+        """True if there is a row of this key now."""
         return self._row is not None
 
     def get(self) -> dict[str, Any] | None:
@@ -99,7 +99,7 @@ class KeyState:
         return self._row[column] if self._row is not None else empty
 
     def _change(self) -> tuple[bool, dict[str, Any] | None]:
-        """Whether anything is to be written, and the row: None where it is deleted.
+        """Return whether a row is to be written, and the row: None where it is deleted.
 
         A row all of whose columns were cleared is none, as a key in Flink has no state once its states are cleared.
         """
@@ -155,11 +155,11 @@ class ListOfKey:
         return list(self._state._read(self._column) or ())  # noqa: SLF001  # its own
 
     def append(self, element: Any) -> None:
-        """Add an element behind the last one."""
+        """Add an element after the last one."""
         self.extend((element,))
 
     def extend(self, elements: Iterable[Any]) -> None:
-        """Add elements behind the last one."""
+        """Add elements after the last one."""
         self._state._in_place(self._column, []).extend(elements)  # noqa: SLF001  # its own
 
     def update(self, elements: Iterable[Any]) -> None:
@@ -178,7 +178,7 @@ class MapState:
         self._state, self._column = state, column
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """What is under a key as it is now; `default` where there is nothing."""
+        """Return the value of a key as it is now; `default` where there is none."""
         return self._entries().get(key, default)
 
     def put(self, key: Any, value: Any) -> None:

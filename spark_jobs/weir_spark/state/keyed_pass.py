@@ -1,7 +1,7 @@
 """Calls a function once for each key of sorted rows. Invariant: all rows of a key, and its state, come to one call.
 
 This module runs in Spark's Python workers, where there need be no Weir: it travels with the function, by its value, and
-imports nothing but Python, Arrow and, for those who ask for it, pandas.
+imports nothing but Python, Arrow and, for functions of pandas, pandas.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class KeyedPass:
             yield key, row, parts
 
     def _rows(self, column: pa.StructArray) -> Any:
-        """Something that can be sliced: a list of dictionaries, or Arrow's rows."""
+        """Return the rows as a sequence that can be sliced: a list of dictionaries, or Arrow's rows."""
         if self.form == "rows":
             return column.to_pylist(maps_as_pydicts="strict")
         return pa.RecordBatch.from_arrays(column.flatten(), schema=pa.schema(list(column.type)))
@@ -104,7 +104,7 @@ class KeyedPass:
         return table.to_pandas() if self.form == "pandas" else table
 
     def _take(self, result: Any) -> None:
-        """Whatever a function answers: nothing, a DataFrame of pandas, a table of Arrow, a row, or several of these."""
+        """Take the result of a call: nothing, a DataFrame of pandas, a table of Arrow, a row, or several of these."""
         if result is None:
             return
         if isinstance(result, dict):

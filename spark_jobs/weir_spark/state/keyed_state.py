@@ -1,6 +1,6 @@
 """The handle of keyed state that a stage's function is given. Invariant: nothing is written before the stage returns.
 
-What the function does to it is a list of changes, the later ones winning; `state_writer` writes what they come to.
+The function's updates are a list of changes, of which a later one wins; `writer` writes their result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from weir_spark.state.reader import BROADCAST_ROWS, StoredState
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Rows to be set, or keys to be deleted; of two rows of a key the one wins that is highest in `order_by`."""
+    """Rows to be set, or keys to be deleted; of two rows of a key the row that is highest in `order_by` wins."""
 
     rows: DataFrame
     is_deletion: bool = False
@@ -29,7 +29,7 @@ class Change:
 
 @dataclass(slots=True)
 class KeyedState:
-    """Rows by key that are kept from epoch to epoch; what is read is what the epoch before has left."""
+    """Rows by key that are kept from epoch to epoch; reads return the rows of the epoch before."""
 
     stored: StoredState
     changes: list[Change] = field(default_factory=list)

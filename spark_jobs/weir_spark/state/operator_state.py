@@ -1,4 +1,4 @@
-"""The handles of lists and of broadcast state. Invariant: what a stage does not update is kept as it was given.
+"""The handles of list state and of broadcast state. Invariant: state that a stage does not update is kept as it was.
 
 Both are plain results of the state's own stage: a small file a subtask, written whole in each epoch.
 """
@@ -66,12 +66,12 @@ class ListState:
         return self._own
 
     def rows(self) -> DataFrame:
-        """What is written."""
+        """Return the rows to write."""
         rows = [(position, element) for position, element in enumerate(self.kept())]
         return self.session.createDataFrame(rows, LIST_SCHEMA)
 
     def _read(self) -> Sequence[Sequence[str]]:
-        """The lists that the subtasks of the epoch before have left, in one query."""
+        """Return the lists of all subtasks of the epoch before, read in one query."""
         if self._lists is None:
             numbers = _numbers(self.given_as)
             parts = [
@@ -120,7 +120,7 @@ class BroadcastState:
         self._rows = [rows.select(*[F.col(quoted(name)) for name in declared.fieldNames()])]
 
     def rows(self) -> DataFrame:
-        """What is written."""
+        """Return the rows to write."""
         return self._rows[0] if self._rows else self.read()
 
 
@@ -142,7 +142,7 @@ def _only(read: InputToRead, subtask: int) -> InputToRead:
 
 
 def _json(element: Any, name: str) -> str:
-    """The one JSON of a value. Raises Misconfigured for what JSON does not give back as it was."""
+    """Return the canonical JSON of a value. Raises Misconfigured for a value that JSON does not preserve."""
     try:
         text = json.dumps(element, sort_keys=True, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:

@@ -1,9 +1,9 @@
-"""Runs a function once for each key that occurs in rows, with what the state has of that key.
+"""Calls a function once for each key that occurs in rows, with the state of that key.
 
 Invariant: only keys that occur are loaded; results and changes come out of one pass, so that they belong together.
 
-Rows and states are brought together by a shuffle and sorted by key, and the workers call the function key by key. So a
-key costs a call, where `cogroup` with `applyInPandas` makes a stream of Arrow's for each.
+Rows and states are shuffled and sorted by key, and the workers call the function key by key. So a key costs a call,
+where `cogroup` with `applyInPandas` makes a stream of Arrow's for each.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FORMS = ("pandas", "arrow", "rows")
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """What has come of a pass, all of it computed: results, rows of the state to set, and keys to delete."""
+    """The computed result of a pass: results of the function, rows of the state to set, and keys to delete."""
 
     results: DataFrame
     set_rows: DataFrame
@@ -74,7 +74,7 @@ def _packed(rows: DataFrame) -> Any:
 
 
 def _pass(stored: StoredState, function: Callable[..., Any], form: str, results: StructType) -> tuple[Any, StructType]:
-    """What the workers do, and the columns that come out."""
+    """Return the function for `mapInArrow`, and the schema of its rows."""
     for module in (handles, keyed_pass):
         cloudpickle.register_pickle_by_value(module)
     names = stored.keys

@@ -1,4 +1,4 @@
-"""Answers a query about keyed states. Invariant: a state is what its files come to, as a stage would read it."""
+"""Answers a SQL query about keyed states. Invariant: a state has the rows that a stage would read."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from weir.errors import WeirError
 from weir.formats.state_query import PROBLEM, StateQuery, query_from_json
-from weir_spark.region.session import active, configure, session_of_program
 from weir_spark.results.digest import quoted
+from weir_spark.session import active, configure, session_of_program
 from weir_spark.state.reader import StoredState
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Answer the query that the command line names; returns the exit code."""
+    """Answer the query that the command line names; return the exit code."""
     given = _parser().parse_args(arguments)
     try:
         query = query_from_json(Path(given.query).read_text())
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def answer(session: SparkSession, query: StateQuery) -> DataFrame:
-    """The rows of a query; the states become temporary views of the session."""
+    """Return the rows of a query; the states become temporary views of the session."""
     for name, read in query.states.items():
         stored = StoredState(session, read)
         columns = stored.schema.fieldNames()

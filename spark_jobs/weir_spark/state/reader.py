@@ -1,8 +1,8 @@
 """Reads keyed state from its files. Invariant: of all rows of a key the one in the file of the latest epoch counts.
 
-Which plan: the small runs are merged among themselves, and what they do not name is taken from the oldest files as it
-is; so what is large is read once, and not shuffled. Where keys are given, only their rows are taken out of all files.
-Figures, and what was refused: docs/decisions/0033.
+The plan: small runs are merged with each other, and keys that are not in them are read from the oldest files; so large
+files are read once, and not shuffled. Where keys are given, only their rows are read from all files. Measurements and
+refused alternatives: docs/decisions/0033.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ RANK = "_weir_rank"
 _FILE, _WANTED = "_weir_file", "_weir_wanted"
 
 BROADCAST_ROWS = 2_000_000
-"""Of how many rows at most the keys are broadcast; above it all rows are shuffled."""
+"""The most rows whose keys are broadcast; above it all rows are shuffled."""
 
 
 @dataclass(frozen=True)
 class StoredState:
-    """A keyed state as its files have it, for a session."""
+    """A keyed state in its files, read in a session."""
 
     session: SparkSession
     read: StateToRead
@@ -51,7 +51,7 @@ class StoredState:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The columns that tell its rows apart."""
+        """The key columns."""
         return self.read.state.keys
 
     @property
@@ -62,7 +62,7 @@ class StoredState:
 
     @property
     def has_end(self) -> bool:
-        """Whether it has a time to live."""
+        """True if it has a time to live."""
         return self.read.expired_until is not None
 
     @cached_property
@@ -129,16 +129,16 @@ class StoredState:
 
 
 def _ranked(rows: DataFrame, files: Sequence[StateFileToRead], ranks: Mapping[str, int]) -> DataFrame:
-    """Rows with the ranks of their files, which Spark tells by the name.
+    """Return rows with the ranks of their files, which Spark looks up by name for each row.
 
-    It looks a name up for each row, so that this belongs behind what takes most of the rows away.
+    So call it after the filters that remove most rows.
     """
     epochs = {file.epoch for file in files}
     if len(epochs) == 1:
         return rows.withColumn(RANK, F.lit(ranks[epochs.pop()])).drop(_FILE)
     known = F.create_map(*[F.lit(each) for file in files for each in (_name(file), ranks[file.epoch])])
-    stranger = F.raise_error(F.lit("a file of the state goes by another name in Spark")).cast("int")
-    return rows.withColumn(RANK, F.coalesce(F.try_element_at(known, F.col(_FILE)), stranger)).drop(_FILE)
+    unknown = F.raise_error(F.lit("a file of the state goes by another name in Spark")).cast("int")
+    return rows.withColumn(RANK, F.coalesce(F.try_element_at(known, F.col(_FILE)), unknown)).drop(_FILE)
 
 
 def _name(file: StateFileToRead) -> str:
@@ -168,7 +168,7 @@ def _layers(files: Sequence[StateFileToRead]) -> tuple[list[StateFileToRead], li
 
 
 def _newest(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Of each key the row of the highest rank, without the rank."""
+    """Return of each key the row of the highest rank, without the rank."""
     named = [quoted(name) for name in rows.columns if name != RANK]
     newest = rows.groupBy(*[F.col(quoted(key)).alias(f"_weir_key_{i}") for i, key in enumerate(keys)]).agg(
         F.max_by(F.struct(*named), F.col(RANK)).alias("_weir_row")
@@ -185,7 +185,7 @@ def _only(rows: DataFrame, wanted: DataFrame | None, keys: Sequence[str], *, is_
 
 
 def _of_hashes(rows: DataFrame, wanted: DataFrame | None, keys: Sequence[str]) -> DataFrame:
-    """The rows whose keys have the hash of a wanted one: so that a number is looked up, which is half the work."""
+    """Return the rows whose keys have the hash of a wanted one: a join by one number is half the work."""
     if wanted is None:
         return rows
     key_hash = F.xxhash64(*[F.col(quoted(key)) for key in keys])

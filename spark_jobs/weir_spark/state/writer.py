@@ -1,7 +1,7 @@
-"""Writes what an epoch changes in keyed state. Invariant: one row a key, and the digest is that of the whole state.
+"""Writes the changes of an epoch to keyed state. Invariant: one row a key, and the digest is that of the whole state.
 
 The digest is known without reading the state: hashes of the rows that are set are added to those of the epoch before,
-and hashes of the rows that they replace are taken away. All of it is measured while the changes are written.
+and hashes of the rows that they replace are subtracted. All of it is measured while the changes are written.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from weir_spark.state.keyed_state import KeyedState
 from weir_spark.state.reader import BROADCAST_ROWS, DELETED, RANK, UPDATED, StoredState
 
 ROWS_A_FILE = 1_000_000
-"""What an epoch writes is one file a subtask; above so many rows it is several, each of its own key groups."""
+"""An epoch writes one file a subtask; above so many rows several, each of its own key groups."""
 
 OBSERVED_UPDATES = 40
-"""Of how many different times of last updates replaced rows are counted while the changes are written."""
+"""The most times of last updates by which replaced rows are counted while the changes are written."""
 
 _NEW, _OLD, _PART, _TWICE = "_weir_new", "_weir_old", "_weir_part", "_weir_twice"
 _IS_CHANGE, _WAS_THERE = "_weir_is_change", "_weir_was_there"
@@ -80,13 +80,13 @@ def write_state(state: KeyedState, name: str, output: OutputToWrite, store: Stor
 
 
 def state_digest(stored: StoredState) -> ContentDigest:
-    """The digest of a state as its files have it, by reading them."""
+    """Return the digest of a state, by reading its files."""
     return _digest(stored.schema, _counted(stored.rows(), stored))
 
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """How many rows have changed, and the tallies of what was added and what was taken away."""
+    """The number of changed rows, and the tallies of added and of removed rows."""
 
     changed: int = 0
     more: tuple[StateTally, ...] = ()
@@ -104,7 +104,7 @@ class _Writing:
     name: str
 
     def run(self) -> _Written:
-        """Write, and tell what has come of it."""
+        """Write, and return the tallies of the written rows."""
         merged = self._merged()
         if len(self.before) > OBSERVED_UPDATES:
             merged = merged.localCheckpoint(eager=True)
@@ -123,15 +123,15 @@ class _Writing:
             less = self._tallies(found, "old", [each.updated for each in self.before])
         if sum(each.rows for each in less) != found["replaced"]:
             raise Internal(
-                f"the state {self.name} has rows that were last updated at a time of which it should have none: it is "
-                f"told of {[each.updated for each in self.before]}; report this"
+                f"the state {self.name} has rows that were last updated at a time of which it should have none: its "
+                f"tallies are of {[each.updated for each in self.before]}; report this"
             )
         return _Written(int(found["changed"]), more, less)
 
     def _merged(self) -> DataFrame:
-        """A row a key: what is asked of it, what there was of it, and whether that is a change.
+        """Return a row a key: its change, its row in the files, and whether the change is one.
 
-        In the order of the files. Where changes are few, only their keys are looked for in the files.
+        In the order of the files. Where changes are few, only their keys are read from the files.
         """
         keys = self.stored.keys
         by = [F.col(_PART), F.col(KEY_GROUP_COLUMN), *[F.col(quoted(key)) for key in keys]]
@@ -159,7 +159,7 @@ class _Writing:
         return new if old is None else new.unionByName(old, allowMissingColumns=True)
 
     def _without_values(self, old: DataFrame) -> DataFrame:
-        """Its rows, without values where nobody asks what they were: their hashes will do."""
+        """Return the rows, without values where only their hashes are needed."""
         if self._keeps_values:
             return old
         values = [each for each in self.stored.schema.fields if each.name not in self.stored.keys]
@@ -177,7 +177,7 @@ class _Writing:
         return rows.withColumn(_PART, F.floor(place).cast("int")).repartitionById(parts, F.col(_PART))
 
     def _is_needless(self) -> Column:
-        """Whether what is asked of a key is so already."""
+        """Return the condition that a change leaves its key as it is."""
         is_deletion = F.col(f"{_NEW}.{DELETED}")
         needless = is_deletion & ~F.col(_WAS_THERE)
         if not self._keeps_values:
@@ -235,12 +235,12 @@ class _Writing:
 
     @property
     def _keeps_values(self) -> bool:
-        """Whether the values of the files are needed, not only their hashes."""
+        """True if the values of the files are needed, not only their hashes."""
         return self._is_full or (self.changes is not None and self.changes.has_only_changed)
 
     @property
     def _values(self) -> list[str]:
-        """The columns of a file but for those that say which row it is."""
+        """The columns of a file besides key group and keys."""
         placed = {KEY_GROUP_COLUMN, *self.stored.keys}
         return [each for each in self.stored.stored_schema.fieldNames() if each not in placed]
 
@@ -255,7 +255,7 @@ _OF_CHANGES = {CHANGE: "int", IS_ALONE: "boolean", ONLY_CHANGED: "boolean"}
 
 
 def _without_empty(files: Sequence[DataFile], output: OutputToWrite, store: Store) -> tuple[DataFile, ...]:
-    """Spark writes a file also where there are no rows; nobody needs to read that."""
+    """Delete the files without rows, which Spark writes where a partition is empty."""
     for each in files:
         if not each.rows:
             store.delete(f"{output.folder}/{each.name}")

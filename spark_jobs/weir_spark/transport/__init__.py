@@ -1,1 +1,1 @@
-"""How a region reaches Spark: Connect, spark-submit, archives, errors."""
+"""Running jobs on Spark: through Connect, by spark-submit, and translating their errors."""

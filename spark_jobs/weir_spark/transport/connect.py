@@ -1,6 +1,6 @@
 """Runs a region on a Spark Connect server. Invariant: a session belongs to one attempt and ends with it.
 
-Its id is recorded before it is made, so that whoever fences the attempt can stop its work from any process.
+Its id is recorded before it is made, so that any process can stop its work when it fences the attempt.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -23,11 +23,12 @@ from pyspark.sql.connect.client.retries import DefaultPolicy, RetryPolicy
 
 from weir.errors import Fenced, WeirError
 from weir.formats.codec import region_report_to_json
-from weir.formats.region_job import RegionJob, RegionReport
+from weir.formats.region_job import RegionReport, SparkJob
 from weir.store.store import Store
 from weir_spark.region import region
 from weir_spark.results.reader import unreadable_input
-from weir_spark.transport.failures import is_interruption, is_server_gone, is_still_closing, translate
+from weir_spark.session import Log
+from weir_spark.transport.connect_failures import is_interruption, is_server_gone, is_still_closing, translate
 from weir_spark.transport.progress import ProgressLog
 
 _USER = "weir"
@@ -37,13 +38,12 @@ _STOP_SECONDS = 10.0
 _SHUTDOWN_SECONDS = 2.0
 
 _RELEASE_PAUSES = (0.1, 0.5, 2.0)
-"""Seconds between tries to release a session whose interrupted work has not come to its end on the server."""
+"""Seconds between tries to release a session whose interrupted work has not ended on the server."""
 
 _SHORT = {"interrupt": 20.0, "release_session": 20.0, "config": 20.0}
 """Seconds that a call of an engine's side session may take."""
 
 _NOISY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-Say = Callable[[str], None]
 
 
 class ConnectEngine:
@@ -60,7 +60,7 @@ class ConnectEngine:
         self._running: str | None = None
         self._is_stopped = threading.Event()
 
-    def run(self, job: RegionJob, session_id: str, on_progress: Say) -> None:
+    def run(self, job: SparkJob, session_id: str, on_progress: Log) -> None:
         """Run the region in a new session with this id (a UUID) and write its report.
 
         Raises EngineLost if the server cannot be reached or goes away, Fenced if the work was interrupted,
@@ -109,13 +109,13 @@ class ConnectEngine:
         thread.start()
         thread.join(_STOP_SECONDS)
 
-    def _compute(self, job: RegionJob, session: SparkSession, store: Store, say: Say) -> RegionReport:
-        session.registerProgressHandler(ProgressLog(say))
+    def _compute(self, job: SparkJob, session: SparkSession, store: Store, log: Log) -> RegionReport:
+        session.registerProgressHandler(ProgressLog(log))
         self._check_not_stopped(job)
-        say(f"region {job.region}[{job.subtask}] runs on Spark {session.version} at {self.url}")
-        return region.run(job, session, store, say)
+        log(f"region {job.region}[{job.subtask}] runs on Spark {session.version} at {self.url}")
+        return region.run(job, session, store, log)
 
-    def _check_not_stopped(self, job: RegionJob) -> None:
+    def _check_not_stopped(self, job: SparkJob) -> None:
         if self._is_stopped.is_set():
             raise Fenced(f"region {job.region}: attempt {job.attempt} was stopped in its own process")
 
@@ -133,12 +133,12 @@ class ConnectEngine:
         try:
             yield session
         finally:
-            # Whatever there was to wait for has been waited for.
+            # A server that does not answer has been waited for already.
             session.client.set_retry_policies([_patience(1)])
             session.stop()
 
     @contextmanager
-    def _translated(self, job: RegionJob, server: _Server) -> Iterator[None]:
+    def _translated(self, job: SparkJob, server: _Server) -> Iterator[None]:
         try:
             yield
         except WeirError:
@@ -153,7 +153,7 @@ class ConnectEngine:
             raise translated from error
 
     def _is_alive(self, server: _Server, error: Exception) -> bool:
-        """Whether the server process is still there. One that is being stopped says at first that work is canceled."""
+        """Report whether the server process is still there; while it stops, it answers that work is canceled."""
         now = self._server_id()
         if not now or now != (server.id or now):
             return False
@@ -162,11 +162,11 @@ class ConnectEngine:
         return self._server_id() == now
 
     def _server_id(self) -> str:
-        """Spark's id of the server process, asked in a session that ends at once; empty if there is no answer."""
+        """Return Spark's id of the server process, by a session that ends at once; empty if there is no answer."""
         client = self._client(str(uuid.uuid4()), max_retries=1)
         try:
             return _app_id(client)
-        except Exception:  # noqa: BLE001  # whatever it is, it is no answer
+        except Exception:  # noqa: BLE001  # any error means that there is no answer
             return ""
         finally:
             _close(client)

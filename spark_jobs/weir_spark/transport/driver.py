@@ -1,11 +1,8 @@
 """The Spark application that runs one region: what `spark_jobs/run_region.py` starts. Invariant: JSON in, JSON out.
 
-A job that fails leaves `failure.json` where its report would be, so that its task can raise what happened also where
-it sees no more of the driver than that it ended.
-
-How a driver of its own is told to end: by a file in its attempt's folder, from any process and any machine.
-
-Invariant: a driver that was told to end never reports a result of an attempt that began after it was told.
+A job that fails leaves `failure.json` where its report would be, so that its task can raise the error also where it
+only sees that the driver ended. A file in the attempt's folder stops the driver, from any process and any machine: it
+never reports a result after that.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ import fsspec
 from weir.errors import Fenced, Misconfigured, Retryable, WeirError
 from weir.formats.codec import region_failure_to_json, region_job_from_json, region_report_to_json
 from weir.formats.region_failure import failure_of
-from weir.formats.region_job import FAILURE_NAME, STOP_NAME, RegionJob
+from weir.formats.region_job import FAILURE_NAME, STOP_NAME, SparkJob
 from weir.settings import store_options
 from weir.store.stop_file import is_stop_requested
 from weir.store.store import Store
@@ -34,10 +31,12 @@ from weir_spark.transport.failures import translate_of_own_session
 _EXIT_CODES: tuple[tuple[type[WeirError], int], ...] = ((Retryable, 75), (Fenced, 77), (Misconfigured, 78))
 _OTHER = 1
 _CANCEL_SECONDS = 5.0
+POLL_SECONDS = 2.0
+"""How often a driver looks for the file that stops it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job that the command line names; returns the exit code."""
+    """Run the job that the command line names; return the exit code."""
     given = _parser().parse_args(arguments)
     try:
         options = store_options(os.environ) or {}
@@ -45,20 +44,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.remote:
             _run_on_server(job, options, given)
         else:
-            _run_and_tell(job, Store.open(job.store, options))
+            _run_and_report(job, Store.open(job.store, options))
     except WeirError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return _exit_code(error)
     return 0
 
 
-def _run_on_server(job: RegionJob, options: dict[str, Any], given: argparse.Namespace) -> None:
+def _run_on_server(job: SparkJob, options: dict[str, Any], given: argparse.Namespace) -> None:
     from weir_spark.transport.connect import ConnectEngine  # noqa: PLC0415  # needs grpc, which spark-submit may not have
 
-    ConnectEngine(given.remote, options, retries=given.retries).run(job, given.session_id, _say)
+    ConnectEngine(given.remote, options, retries=given.retries).run(job, given.session_id, _log)
 
 
-def _run_and_tell(job: RegionJob, store: Store) -> None:
+def _run_and_report(job: SparkJob, store: Store) -> None:
     try:
         with stopped_by_file(store, job, lambda fenced: _end_at_once(job, store, fenced)):
             _run_in_own_session(job, store)
@@ -66,37 +65,65 @@ def _run_and_tell(job: RegionJob, store: Store) -> None:
         translated = translate_of_own_session(error, job.region)
         if translated is error:
             translated = unreadable_input(error, job) or error
-        _tell_failure(job, store, translated)
+        _report_failure(job, store, translated)
         if translated is error:
             raise
         raise translated from error
 
 
-def _run_in_own_session(job: RegionJob, store: Store) -> None:
+@contextmanager
+def stopped_by_file(
+    store: Store, job: SparkJob, end: Callable[[Fenced], None], poll_seconds: float = POLL_SECONDS
+) -> Iterator[None]:
+    """Call `end`, in a thread, once the attempt's folder has the stop file. Raises Fenced if it is there already."""
+    fenced = Fenced(f"region {job.region}: attempt {job.attempt} was stopped by the file {STOP_NAME} in its folder")
+    if is_stop_requested(store, job.folder):
+        raise fenced
+    is_over = threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(poll_seconds):
+            try:
+                is_stopped = is_stop_requested(store, job.folder)
+            except WeirError:
+                continue  # the store did not answer; the next poll asks again
+            if is_stopped and not is_over.is_set():
+                end(fenced)
+                return
+
+    thread = threading.Thread(target=watch, name="weir-stop-file", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+
+
+def _run_in_own_session(job: SparkJob, store: Store) -> None:
     from pyspark import SparkConf  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     from weir_spark.region import region  # noqa: PLC0415  # after the arguments are known to be right
 
-    # A parent process with a remote session hands this down, and pyspark would ask for a server's URL.
+    # A child process inherits this from one with a remote session, and pyspark would ask for a server's URL.
     os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
     builder = SparkSession.builder.appName(f"weir {job.dataflow} {job.region}[{job.subtask}]")
     quiet = {} if SparkConf().contains("spark.log.level") else {"spark.log.level": "WARN"}
     session = builder.config(map={**quiet, **job.spark_conf}).getOrCreate()
-    _say(f"region {job.region}[{job.subtask}] runs on Spark {session.version}, {session.sparkContext.master}")
+    _log(f"region {job.region}[{job.subtask}] runs on Spark {session.version}, {session.sparkContext.master}")
     try:
-        report = region.run(job, session, store, _say)
+        report = region.run(job, session, store, _log)
     finally:
         session.stop()
     store.create(job.report, region_report_to_json(report))
 
 
-def _end_at_once(job: RegionJob, store: Store, fenced: Fenced) -> NoReturn:
-    """Give up, from another thread, whatever the main one is doing: a stage's own code may never ask."""
+def _end_at_once(job: SparkJob, store: Store, fenced: Fenced) -> NoReturn:
+    """End the process from another thread, whatever the main one runs: the code of a stage never looks for the file."""
     cancelling = threading.Thread(target=_cancel_all_jobs, daemon=True)
     cancelling.start()
     print(f"Fenced: {fenced}", file=sys.stderr, flush=True)
-    _tell_failure(job, store, fenced)
+    _report_failure(job, store, fenced)
     cancelling.join(_CANCEL_SECONDS)
     sys.stdout.flush()
     os._exit(_exit_code(fenced))
@@ -105,21 +132,21 @@ def _end_at_once(job: RegionJob, store: Store, fenced: Fenced) -> NoReturn:
 def _cancel_all_jobs() -> None:
     from pyspark import SparkContext  # noqa: PLC0415
 
-    context = SparkContext._active_spark_context  # noqa: SLF001  # asking in the public way would make one
+    context = SparkContext._active_spark_context  # noqa: SLF001  # the public function would make one
     if context is not None:
         with suppress(Exception):  # the process ends in a moment, and its jobs with it
             context.cancelAllJobs()
 
 
-def _tell_failure(job: RegionJob, store: Store, error: Exception) -> None:
-    """Leave the failure in the attempt's folder; if even that fails, the exit code still says what kind it was."""
+def _report_failure(job: SparkJob, store: Store, error: Exception) -> None:
+    """Write the failure into the attempt's folder; if even that fails, the exit code still has its kind."""
     try:
         store.create(f"{job.folder}/{FAILURE_NAME}", region_failure_to_json(failure_of(error, job.attempt)))
-    except WeirError as untold:
-        print(f"{FAILURE_NAME} could not be written: {untold}", file=sys.stderr, flush=True)
+    except WeirError as unwritten:
+        print(f"{FAILURE_NAME} could not be written: {unwritten}", file=sys.stderr, flush=True)
 
 
-def _read_job(url: str, options: Mapping[str, Any]) -> RegionJob:
+def _read_job(url: str, options: Mapping[str, Any]) -> SparkJob:
     try:
         with fsspec.open(url, "rb", **options) as file:
             return region_job_from_json(file.read())
@@ -133,7 +160,7 @@ def _exit_code(error: WeirError) -> int:
     return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), _OTHER)
 
 
-def _say(line: str) -> None:
+def _log(line: str) -> None:
     print(line, flush=True)
 
 
@@ -144,34 +171,3 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--session-id", default=str(uuid.uuid4()), help="the session's id, a UUID")
     parser.add_argument("--retries", type=int, default=8, help="tries at a server that does not answer: 8 are 25 s")
     return parser
-
-
-POLL_SECONDS = 2.0
-
-
-@contextmanager
-def stopped_by_file(
-    store: Store, job: RegionJob, end: Callable[[Fenced], None], poll_seconds: float = POLL_SECONDS
-) -> Iterator[None]:
-    """Call `end`, in a thread, once somebody tells this job to stop. Raises Fenced if somebody has already."""
-    fenced = Fenced(f"region {job.region}: attempt {job.attempt} was told to stop, by {STOP_NAME} in its folder")
-    if is_stop_requested(store, job.folder):
-        raise fenced
-    is_over = threading.Event()
-
-    def watch() -> None:
-        while not is_over.wait(poll_seconds):
-            try:
-                is_told = is_stop_requested(store, job.folder)
-            except WeirError:
-                continue  # a store that does not answer has told nothing
-            if is_told and not is_over.is_set():
-                end(fenced)
-                return
-
-    thread = threading.Thread(target=watch, name="weir-stop-file", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()

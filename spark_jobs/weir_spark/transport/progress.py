@@ -1,4 +1,4 @@
-"""Spark's progress as lines of a log. Invariant: at most one line in two seconds, however many stages and updates."""
+"""Logs the progress of a Spark query. Invariant: at most one line in two seconds, however many stages and updates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ INTERVAL_SECONDS = 2.0
 
 
 class SparkStage(Protocol):
-    """What Spark Connect reports of one of its stages (pyspark's StageInfo)."""
+    """Progress of one of Spark's stages, as Connect reports it (pyspark's StageInfo)."""
 
     stage_id: int
     num_tasks: int
@@ -22,10 +22,10 @@ class SparkStage(Protocol):
 class ProgressLog:
     """A progress handler of a Connect session; `clock` counts seconds."""
 
-    def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._say = say
+    def __init__(self, log: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
         self._clock = clock
-        self._said_at = clock()
+        self._logged_at = clock()
         self._last = ""
 
     def __call__(
@@ -35,13 +35,13 @@ class ProgressLog:
         operation_id: str | None,  # noqa: ARG002  # pyspark's interface
         done: bool,  # noqa: FBT001  # pyspark's interface
     ) -> None:
-        """Say how far the query is, unless that was said a moment ago or nothing has changed."""
+        """Log the progress of the query, unless a line was just logged or nothing has changed."""
         line = _line(list(stages or ()), inflight_tasks)
         now = self._clock()
-        if done or not line or line == self._last or now - self._said_at < INTERVAL_SECONDS:
+        if done or not line or line == self._last or now - self._logged_at < INTERVAL_SECONDS:
             return
-        self._said_at, self._last = now, line
-        self._say(line)
+        self._logged_at, self._last = now, line
+        self._log(line)
 
 
 def _line(stages: list[SparkStage], running: int) -> str:

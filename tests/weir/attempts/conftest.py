@@ -46,9 +46,9 @@ class Steps(Coordinator):
         self.steps.append("check inputs")
         return super().check_inputs(*given)
 
-    def judge(self, *given):
+    def evaluate(self, *given):
         self.steps.append("evaluate")
-        return super().judge(*given)
+        return super().evaluate(*given)
 
     def commit(self, *given):
         self.steps.append("commit")

@@ -59,7 +59,7 @@ def test_the_job_is_in_the_store_before_it_runs_and_the_report_is_read_from_ther
     assert job.attempt.encode() in report
 
 
-def test_a_commit_that_owes_clears_delivers_them_before_it_releases(driven):
+def test_pending_clears_of_a_commit_are_delivered_before_results_are_released(driven):
     driven.airflow.run_until_quiet()
     change_the_source(driven)
     driven.steps.clear()
@@ -80,8 +80,8 @@ def test_what_is_committed_stays_committed_where_all_that_follows_fails(driven):
     driven.airflow.reachable = False
     driven.ports.coordinator.release = refuses
     assert attempt(driven, FIRST)["rows"] == 1
-    assert any(line.startswith("Clears remain owed: Airflow cannot be reached") for line in driven.ports.lines)
-    assert any("is still there: refused" in line for line in driven.ports.lines)
+    assert any(line.startswith("Clears remain pending: Airflow cannot be reached") for line in driven.ports.lines)
+    assert any("are not deleted yet: refused" in line for line in driven.ports.lines)
 
 
 def refuses(*_given):
@@ -91,7 +91,7 @@ def refuses(*_given):
 def test_an_attempt_does_not_depend_on_the_clears_that_it_delivers_first(driven):
     driven.ports.coordinator.settle = refuses
     attempt(driven.until(FIRST), FIRST)
-    assert driven.ports.lines[0] == "Clears remain owed: refused"
+    assert driven.ports.lines[0] == "Clears remain pending: refused"
     assert driven.steps[-1] == "release"
 
 
@@ -104,7 +104,7 @@ def test_clears_are_delivered_also_where_the_request_cannot_be_made(driven):
     assert driven.steps == ["deliver clears"]
 
 
-def test_who_waits_begins_anew_after_each_wait(driven):
+def test_a_task_that_waits_begins_again_after_each_wait(driven):
     driven.next_try(LAST)
     answers = [Awaiting(1, "numbers are awaited"), Awaiting(2, "still")]
     begin, waits = driven.ports.coordinator.begin, []
@@ -164,7 +164,7 @@ def test_a_task_that_was_killed_too_often_gets_a_note_and_fails_for_good(driven)
     with pytest.raises(Killed):
         attempt(driven.until(FIRST), FIRST)
     task = driven.next_try(FIRST)
-    with pytest.raises(FailedForGood, match="ended without a word"):
+    with pytest.raises(FailedForGood, match="ended without a result"):
         attempt(driven, FIRST)
     assert task.notes[-1].startswith("Weir: killed, not tried again. ")
 
@@ -253,6 +253,6 @@ def test_a_store_that_does_not_answer_about_the_inputs_is_away(driven):
     assert type(fails(driven, ValueError("bug"), raised=Retryable)) is Retryable
 
 
-def test_a_process_that_is_killed_suspects_no_input(driven):
+def test_a_kill_makes_no_input_suspected(driven):
     assert isinstance(fails(driven, Killed()), Killed)
     assert "check inputs" not in driven.steps

@@ -51,7 +51,7 @@ def close(world, try_number=None):
 def close_behind_a_killed_try(world, try_number=None):
     """The restart strategy makes the try wait first."""
     waiting = close(world, try_number)
-    assert "ended without a word" in waiting.reason
+    assert "ended without a result" in waiting.reason
     world.airflow.time += timedelta(seconds=waiting.seconds)
     return close(world, world.airflow.task(world.run, "weir_close").try_number)
 

@@ -1,4 +1,4 @@
-"""The driver of closings: what is published is announced, then results are released."""
+"""The driver of the close of a run: what is published is announced, then results are released."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def close(driven, announce):
     return run_close(driven.ports, "flow", driven.request(CLOSE), announce)
 
 
-def test_the_steps_of_a_closing_are_taken_in_this_order(driven):
+def test_the_steps_of_a_close_are_taken_in_this_order(driven):
     driven.until(CLOSE)
     versions = []
     summary = close(driven, lambda asked, given: (driven.steps.append("announce"), versions.append(dict(given))))
@@ -56,4 +56,4 @@ def test_a_release_that_fails_does_not_undo_the_publication(driven):
     driven.until(CLOSE)
     driven.ports.coordinator.release = refuses
     assert close(driven, lambda *_: None)["delays"]["version"] == 1
-    assert driven.ports.lines[-1] == "What nobody needs any more is still there: refused"
+    assert driven.ports.lines[-1] == "Results that no run needs any more are not deleted yet: refused"

@@ -66,7 +66,9 @@ def test_clears_and_notes_that_fail_do_not_change_the_decision(driven, failed):
     driven.ports.coordinator.settle = refuses
     decision = book_failure(driven.ports, failed, stays, none)
     assert decision.action is Action.RETRY
-    assert "; clears remain owed: refused; labels or note are missing: Retryable: Airflow cannot be" in decision.reason
+    assert (
+        "; clears remain pending: refused; labels or note are missing: Retryable: Airflow cannot be" in decision.reason
+    )
 
 
 def refuses(*_given):

@@ -211,7 +211,7 @@ def test_a_killed_process_counts_against_the_restart_strategy(world):
     weather = world.airflow.task(run, "weather")
     assert weather.state == "failed"
     assert len(weather.runs) >= 4
-    assert "ended without a word" in weather.notes[0]
+    assert "ended without a result" in weather.notes[0]
 
 
 def test_a_clear_by_a_person_gives_a_fresh_budget(world):

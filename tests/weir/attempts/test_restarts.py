@@ -1,4 +1,4 @@
-"""Whether and when tasks restart, over a real ledger: limits, budgets, labels, and a second word."""
+"""Whether and when tasks restart, over a real ledger: limits, budgets, labels, and user policies."""
 
 import shutil
 from dataclasses import replace
@@ -255,9 +255,9 @@ def test_labels_are_added_to_a_failure_and_never_replace_what_it_has(world, fail
 @pytest.mark.parametrize(
     ("action", "state"), [(Action.RETRY, AttemptState.RETRYING), (Action.FAIL, AttemptState.FAILED)]
 )
-def test_a_second_word_decides_about_an_applications_failure(world, failed_try, strategy, action, state):
+def test_a_user_policy_overrides_the_decision_about_an_applications_failure(world, failed_try, strategy, action, state):
     decision = failed_try(strategy)
-    after = world.airflow.coordinator.overrule("ladder", decision, action, 3, "mine")
+    after = world.airflow.coordinator.override("ladder", decision, action, 3, "mine")
     assert (after.action, after.delay_seconds, after.reason) == (action, 3, "mine")
     assert rows_of(world, "weather")[-1].state == state.value
 
@@ -274,21 +274,21 @@ def test_a_second_word_decides_about_an_applications_failure(world, failed_try, 
     ],
 )
 @pytest.mark.parametrize("action", [Action.RETRY, Action.FAIL])
-def test_limits_recovery_and_what_is_hopeless_are_not_open_to_a_second_word(
+def test_a_user_policy_overrides_neither_limits_nor_recovery_nor_fatal_failures(
     world, failed_try, strategy, error, refusal, action
 ):
     decision = failed_try(strategy, error)
     assert decision.refusal is refusal
     before = rows_of(world, "weather")[-1].state
-    assert world.airflow.coordinator.overrule("ladder", decision, action, 3, "mine") == decision
+    assert world.airflow.coordinator.override("ladder", decision, action, 3, "mine") == decision
     assert rows_of(world, "weather")[-1].state == before
 
 
-def test_a_second_word_that_comes_too_late_changes_nothing(world, failed_try):
+def test_a_user_policy_that_answers_too_late_changes_nothing(world, failed_try):
     decision = failed_try(FixedDelay(9))
     with world.ledger.transaction("ladder") as session:
         session.get(AttemptRow, decision.attempt).state = AttemptState.COMMITTED.value
-    assert world.airflow.coordinator.overrule("ladder", decision, Action.FAIL, 0, "mine") == decision
+    assert world.airflow.coordinator.override("ladder", decision, Action.FAIL, 0, "mine") == decision
 
 
 def test_failures_of_a_task_are_counted_for_a_policy_of_the_users_own(failed_try):
@@ -300,7 +300,7 @@ def test_budgets_are_as_documented_by_default():
     assert RecoverySettings().budgets == Budgets(20, 20, 30, 30)
 
 
-def test_a_second_word_to_retry_restarts_what_the_strategys_word_would_have(world):
+def test_a_user_policy_that_retries_restarts_what_the_strategy_would_have(world):
     """With `failover="full"` a task that is tried again has the others with it."""
     airflow = world.airflow
     airflow.flow = replace(airflow.flow, failover="full")
@@ -324,5 +324,5 @@ def test_a_second_word_to_retry_restarts_what_the_strategys_word_would_have(worl
         failure=FailureClass.APPLICATION,
         refusal=Refusal.STRATEGY,
     )
-    airflow.coordinator.overrule("ladder", decision, Action.RETRY, 0, "mine")
+    airflow.coordinator.override("ladder", decision, Action.RETRY, 0, "mine")
     assert {"raw-clean", "weather"} <= owed()

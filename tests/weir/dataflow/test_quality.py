@@ -18,7 +18,7 @@ from weir.dataflow import (
     source,
 )
 from weir.errors import Misconfigured
-from weir.quality.rules import blamable, blamed_arguments
+from weir.quality.rules import input_names, suspected_arguments
 
 
 def flow(quality=(), *, state=()):
@@ -80,14 +80,14 @@ def test_a_word_that_is_not_known_is_refused_with_those_that_are(said):
 
 def test_blames_are_arguments_or_stages_and_a_pipelined_input_stands_for_what_it_reads():
     dataflow = flow(state=(HISTORY, list_state("offsets")))
-    assert set(blamable(dataflow, "clean")) == {"flights", "raw", "weather", "history", "offsets"}
-    assert blamed_arguments(dataflow, "clean", ["raw"]) == {"clean.flights"}
-    assert blamed_arguments(dataflow, "clean", ["flights", "weather"]) == {"clean.flights", "clean.weather"}
-    assert blamed_arguments(dataflow, "joined", ["clean"]) == {
+    assert set(input_names(dataflow, "clean")) == {"flights", "raw", "weather", "history", "offsets"}
+    assert suspected_arguments(dataflow, "clean", ["raw"]) == {"clean.flights"}
+    assert suspected_arguments(dataflow, "clean", ["flights", "weather"]) == {"clean.flights", "clean.weather"}
+    assert suspected_arguments(dataflow, "joined", ["clean"]) == {
         "clean.flights",
         "clean.weather",
         "clean.history",
         "clean.offsets",
     }
-    assert blamed_arguments(dataflow, "history", ["history"]) == {"clean.history"}
-    assert blamed_arguments(dataflow, "joined", []) == frozenset()
+    assert suspected_arguments(dataflow, "history", ["history"]) == {"clean.history"}
+    assert suspected_arguments(dataflow, "joined", []) == frozenset()

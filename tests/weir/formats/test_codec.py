@@ -1,5 +1,5 @@
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,8 @@ from weir.formats.manifest import (
 )
 from weir.formats.region_failure import RegionFailure
 from weir.formats.region_job import (
+    CheckJob,
+    CompactionJob,
     CopyToRead,
     CopyToWrite,
     InputToRead,
@@ -35,6 +37,7 @@ from weir.formats.region_job import (
     RegionJob,
     RegionReport,
     RestoredToCheck,
+    SparkJob,
     StageToRun,
     StateFileToRead,
     StateReport,
@@ -287,7 +290,7 @@ GATED_MANIFEST = replace(
     quality=(GateResult("flights_clean", "0c" * 32, CheckOutcome.FAILED), GateResult("weir", "", CheckOutcome.PASSED)),
 )
 GATED_STAGE = replace(STAGE, inputs=(*STAGE.inputs, replace(STATE_INPUT, restored=(RESTORED,))), checks=(CHECK,))
-STATE_JOB = replace(JOB, stages=(replace(STAGE, inputs=(*STAGE.inputs, STATE_INPUT)), STATE_STAGE), merges=(MERGE,))
+STATE_JOB = replace(JOB, stages=(replace(STAGE, inputs=(*STAGE.inputs, STATE_INPUT)), STATE_STAGE))
 STATE_REPORT = replace(
     REPORT,
     outputs=(
@@ -295,7 +298,10 @@ STATE_REPORT = replace(
         replace(REPORT.outputs[0], stage="history", state=StateReport(TALLIES, 3, is_whole=True)),
     ),
 )
-GATED_JOB = replace(STATE_JOB, stages=(GATED_STAGE, STATE_STAGE), to_check=(RESTORED,), why=CheckReason.DRILL)
+GATED_JOB = replace(STATE_JOB, stages=(GATED_STAGE, STATE_STAGE))
+OF_ALL_KINDS = {each.name: getattr(JOB, each.name) for each in fields(SparkJob)}
+COMPACTION_JOB = CompactionJob(**OF_ALL_KINDS, merges=(MERGE,))
+CHECK_JOB = CheckJob(**OF_ALL_KINDS, to_check=(RESTORED,), why=CheckReason.RESTORE_TEST)
 GATED_REPORT = replace(STATE_REPORT, checks=(CHECK_REPORT, replace(CHECK_REPORT, is_same=True, argument="history")))
 CHECKPOINT = Checkpoint(
     dataflow="flight_delays",
@@ -363,17 +369,25 @@ OLDER = {
     ("region-report", 2): (REPORT, codec.region_report_from_json),
     ("manifest", 3): (STATE_MANIFEST, codec.manifest_from_json),
     ("region-job", 3): (STATE_JOB, codec.region_job_from_json),
+    ("region-job-compaction", 3): (COMPACTION_JOB, codec.region_job_from_json),
     ("region-report", 3): (STATE_REPORT, codec.region_report_from_json),
     ("checkpoint", 1): (CHECKPOINT, codec.checkpoint_from_json),
 }
 FORMATS = {
     "manifest": (GATED_MANIFEST, codec.manifest_to_json, codec.manifest_from_json),
     "region-job": (GATED_JOB, codec.region_job_to_json, codec.region_job_from_json),
+    "region-job-compaction": (COMPACTION_JOB, codec.region_job_to_json, codec.region_job_from_json),
+    "region-job-check": (CHECK_JOB, codec.region_job_to_json, codec.region_job_from_json),
     "region-report": (GATED_REPORT, codec.region_report_to_json, codec.region_report_from_json),
     "checkpoint": (GATED_CHECKPOINT, codec.checkpoint_to_json, codec.checkpoint_from_json),
     "stage-copy": (COPY, codec.stage_copy_to_json, codec.stage_copy_from_json),
     "region-failure": (FAILURE, codec.region_failure_to_json, codec.region_failure_from_json),
 }
+FIRST_VERSIONS = {"region-job-compaction": 3, "region-job-check": 4}
+
+
+def newest_version(name) -> int:
+    return next(version for kind, version in codec.VERSIONS.items() if name.startswith(kind.replace(" ", "-")))
 
 
 @pytest.fixture(params=list(FORMATS))
@@ -396,7 +410,7 @@ def test_what_is_written_reads_as_the_same_value(name):
 
 def test_the_format_on_disk_has_not_changed(name):
     value, encode, decode = FORMATS[name]
-    golden = (GOLDEN / f"{name}-v{codec.VERSIONS[name.replace('-', ' ')]}.json").read_bytes()
+    golden = (GOLDEN / f"{name}-v{newest_version(name)}.json").read_bytes()
     assert encode(value) == golden
     assert decode(golden) == value
 
@@ -408,7 +422,9 @@ def test_what_an_older_weir_wrote_is_read(name, version):
 
 
 def test_of_every_older_version_there_is_a_file_and_a_value():
-    older = {(name, version) for name in FORMATS for version in range(1, codec.VERSIONS[name.replace("-", " ")])}
+    older = {
+        (name, version) for name in FORMATS for version in range(FIRST_VERSIONS.get(name, 1), newest_version(name))
+    }
     assert set(OLDER) == older
 
 
@@ -463,9 +479,20 @@ def test_a_value_of_the_wrong_type_is_refused_with_its_place(field, value, where
         codec.manifest_from_json(changed("manifest", lambda document: document.update({field: value})))
 
 
+@pytest.mark.parametrize(
+    ("job", "other"), [(COMPACTION_JOB, GATED_JOB), (CHECK_JOB, GATED_JOB), (COMPACTION_JOB, CHECK_JOB)]
+)
+def test_a_job_of_two_kinds_is_refused(job, other):
+    document = json.loads(codec.region_job_to_json(other))
+    own = {each.name for each in fields(job)} - OF_ALL_KINDS.keys()
+    document.update({name: json.loads(codec.region_job_to_json(job))[name] for name in own})
+    with pytest.raises(Misconfigured, match=rf"a {type(job).__name__} with (stages|parameters|to_check)"):
+        codec.region_job_from_json(json.dumps(document).encode())
+
+
 @pytest.mark.parametrize("value", [{1, 2}, float("nan"), object(), b"bytes"])
 def test_parameters_that_are_not_json_are_refused_and_say_what_may_be_written(value):
-    with pytest.raises(Misconfigured, match="must be made of"):
+    with pytest.raises(Misconfigured, match="must consist of"):
         codec.region_job_to_json(replace(JOB, parameters={"bad": value}))
 
 

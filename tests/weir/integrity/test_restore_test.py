@@ -1,4 +1,4 @@
-"""The fire drill: a checkpoint is restored to a scratch place and looked at, and nothing else changes."""
+"""A restore test restores a checkpoint to a scratch place and checks it; nothing else changes."""
 
 import shutil
 from datetime import timedelta
@@ -12,7 +12,7 @@ from tests.weir.restoring import EPOCHS, aircraft, files_of, keep_savepoints, ro
 from weir.errors import Internal, Misconfigured
 from weir.formats.checks import CheckOutcome
 from weir.formats.paths import checkpoint_path
-from weir.integrity import restore_test as drilling
+from weir.integrity import restore_test as restore_tests
 from weir.integrity.restore_test import dataflows_with_checkpoints
 from weir.ledger.database.tables import (
     CheckpointRow,
@@ -23,9 +23,9 @@ from weir.ledger.database.tables import (
     ResultRow,
     RunRow,
 )
-from weir.retention.checkpoints import keep_checkpoints
+from weir.retention.checkpoints import maintain_checkpoints
 from weir.retention.sweep import sweep
-from weir.snapshots.scratch import DRILLS, SIGN, dead_places, drill_place
+from weir.snapshots.scratch import HEARTBEAT, RESTORE_TESTS, abandoned_places, restore_test_place
 from weir.store.store import Store
 from weir.testing.fakes.ledgers import fast_folder
 
@@ -48,12 +48,14 @@ def days(three_days, tmp_path):
     return three_days.go_on(tmp_path)
 
 
-def drill(world, which=None, check=None):
-    return drilling.drill(world.services, "ladder", which, Store.open, check or world.airflow.engine.run)
+def restore_test(world, which=None, check=None):
+    return restore_tests.run_restore_test(
+        world.services, "ladder", which, Store.open, check or world.airflow.engine.run
+    )
 
 
-def outcomes(drilled):
-    return {(each.stage, each.subtask, each.results[0].type): each.outcome for each in drilled.checks}
+def outcomes(report):
+    return {(each.stage, each.subtask, each.results[0].type): each.outcome for each in report.checks}
 
 
 def ledger(world):
@@ -86,11 +88,11 @@ def damage(world, path):
 
 def test_the_newest_checkpoint_is_restored_and_nothing_else_changes(days):
     before = ledger(days), files(days)
-    drilled = drill(days)
-    assert drilled.is_right
-    assert drilled.epoch == EPOCHS[2]
-    assert {key: each for key, each in outcomes(drilled).items() if each is not CheckOutcome.PASSED} == {}
-    assert {key[:2] for key in outcomes(drilled)} == {("history", 0), ("history", 1), ("offsets", 0), ("offsets", 1)}
+    report = restore_test(days)
+    assert report.is_right
+    assert report.epoch == EPOCHS[2]
+    assert {key: each for key, each in outcomes(report).items() if each is not CheckOutcome.PASSED} == {}
+    assert {key[:2] for key in outcomes(report)} == {("history", 0), ("history", 1), ("offsets", 0), ("offsets", 1)}
     assert (ledger(days), files(days)) == before
 
 
@@ -101,9 +103,9 @@ def test_spark_is_asked_about_what_was_restored_by_what_the_checkpoint_has_recor
         asked.append(job)
         return days.airflow.engine.run(job)
 
-    drill(days, check=check)
+    restore_test(days, check=check)
     (job,) = asked
-    assert job.report.startswith(f"{DRILLS}/")
+    assert job.report.startswith(f"{RESTORE_TESTS}/")
     history = {each.subtask: each for each in job.to_check if each.stage == "history"}
     (row, _) = rows_of(days, 3)
     root = days.store.spark_url("")
@@ -111,11 +113,13 @@ def test_spark_is_asked_about_what_was_restored_by_what_the_checkpoint_has_recor
     assert [file.path for file in history[0].state.files] == [f"{root}/{each.path}" for each in files_of(days, 3)]
     assert (history[0].key_groups, history[1].key_groups) == ((0, 63), (64, 127))
     offsets = [each for each in job.to_check if each.stage == "offsets"]
-    assert all(path.startswith(f"{root}/{DRILLS}/") for each in offsets for path in each.files)  # restored, so copied
+    assert all(
+        path.startswith(f"{root}/{RESTORE_TESTS}/") for each in offsets for path in each.files
+    )  # restored, so copied
 
 
 def test_what_was_found_is_recorded_of_the_results_that_the_checkpoint_was_made_of(days):
-    drill(days)
+    restore_test(days)
     rows = recorded(days)
     assert {(row.why, row.outcome, row.run) for row in rows} == {("drill", "passed", f"ladder@{EPOCHS[2]}")}
     assert {row.attempt for row in rows if row.stage == "history"} == {row.attempt for row in rows_of(days, 3)}
@@ -124,44 +128,44 @@ def test_what_was_found_is_recorded_of_the_results_that_the_checkpoint_was_made_
 @pytest.mark.parametrize("which", ["day2", "4", "{}/ladder/_savepoints/day2"], ids=["name", "number", "folder"])
 def test_a_savepoint_is_copied_and_needs_nothing_of_its_origin(days, which):
     shutil.rmtree(days.folder / "store" / "ladder" / EPOCHS[1])
-    drilled = drill(days, which.format(days.store.url))
-    assert drilled.is_right
-    assert drilled.epoch == EPOCHS[1]
-    assert drilled.copied_bytes > 0
+    report = restore_test(days, which.format(days.store.url))
+    assert report.is_right
+    assert report.epoch == EPOCHS[1]
+    assert report.copied_bytes > 0
 
 
-def test_a_savepoint_of_another_deployment_is_drilled_and_not_recorded(days, tmp_path):
+def test_a_savepoint_of_another_deployment_is_tested_and_not_recorded(days, tmp_path):
     moved = tmp_path / "elsewhere" / "moved"
     shutil.copytree(days.folder / "store/ladder/_savepoints/day2", moved)
     (tmp_path / "other" / "store").mkdir(parents=True)
     other = World(tmp_path / "other", aircraft())
-    drilled = drilling.drill(other.services, "", str(moved), Store.open, other.airflow.engine.run)
-    assert (drilled.is_right, drilled.is_recorded, recorded(other)) == (True, False, [])
+    report = restore_tests.run_restore_test(other.services, "", str(moved), Store.open, other.airflow.engine.run)
+    assert (report.is_right, report.is_recorded, recorded(other)) == (True, False, [])
 
 
 def test_a_damaged_file_is_found_and_named_and_spark_is_asked_about_the_rest(days):
     broken = files_of(days, 3)[0]
     damage(days, broken.path)
-    drilled = drill(days)
-    assert not drilled.is_right
-    assert {key: each for key, each in outcomes(drilled).items() if each is CheckOutcome.FAILED} == {
+    report = restore_test(days)
+    assert not report.is_right
+    assert {key: each for key, each in outcomes(report).items() if each is CheckOutcome.FAILED} == {
         ("history", 0, "weir_files_as_recorded"): CheckOutcome.FAILED
     }
-    assert broken.path in "\n".join(drilled.lines())
-    assert ("history", 0, "weir_digest_as_recorded") not in outcomes(drilled)
-    assert ("history", 1, "weir_digest_as_recorded") in outcomes(drilled)
+    assert broken.path in "\n".join(report.lines())
+    assert ("history", 0, "weir_digest_as_recorded") not in outcomes(report)
+    assert ("history", 1, "weir_digest_as_recorded") in outcomes(report)
     assert [row.outcome for row in recorded(days) if row.outcome != "passed"] == ["failed"]
-    assert rows_of(days, 3)[0].state == "finished"  # a drill only tells
+    assert rows_of(days, 3)[0].state == "finished"  # a restore test only tells
 
 
 @pytest.mark.parametrize("size", [0, None], ids=["truncated", "missing"])
 def test_a_file_that_is_truncated_or_missing_is_why_nothing_can_be_restored(days, size):
     path = days.folder / "store" / files_of(days, 3)[0].path
     path.unlink() if size is None else path.write_bytes(b"")
-    drilled = drill(days)
-    assert not drilled.is_right
-    assert "cannot be restored" in drilled.lines()[0]
-    assert path.name in drilled.problem
+    report = restore_test(days)
+    assert not report.is_right
+    assert "cannot be restored" in report.lines()[0]
+    assert path.name in report.problem
     assert {(row.stage, row.outcome, row.results[0]["type"]) for row in recorded(days)} == {
         ("history", "failed", "weir_restorable"),
         ("offsets", "failed", "weir_restorable"),
@@ -170,46 +174,46 @@ def test_a_file_that_is_truncated_or_missing_is_why_nothing_can_be_restored(days
 
 def test_a_damaged_file_of_a_savepoint_is_found_where_it_is_copied(days):
     damage(days, next(path for path in files(days) if "_savepoints/day2/files/" in path))
-    drilled = drill(days, f"{days.store.url}/ladder/_savepoints/day2")
-    assert "is damaged: expected SHA-256" in drilled.problem
-    assert not any(path.startswith(DRILLS) for path in files(days))
+    report = restore_test(days, f"{days.store.url}/ladder/_savepoints/day2")
+    assert "is damaged: expected SHA-256" in report.problem
+    assert not any(path.startswith(RESTORE_TESTS) for path in files(days))
 
 
 @pytest.mark.parametrize("damaged", [True, False])
 def test_a_checkpoint_whose_manifest_is_gone_or_damaged_cannot_be_restored(days, damaged):
     path = checkpoint_path("ladder", 3)
     damage(days, path) if damaged else days.store.delete(path)
-    drilled = drill(days)
-    assert path in drilled.problem
+    report = restore_test(days)
+    assert path in report.problem
 
 
-def test_rows_that_are_not_as_recorded_fail_the_drill(days):
+def test_rows_that_are_not_as_recorded_fail_the_restore_test(days):
     days.airflow.engine.violated["restored history"] = ["weir_rows_as_recorded"]
-    drilled = drill(days)
-    assert not drilled.is_right
+    report = restore_test(days)
+    assert not report.is_right
     failed = [row for row in recorded(days) if row.outcome == "failed"]
     assert {(row.stage, row.suite, row.why) for row in failed} == {("history", "weir", "drill")}
-    assert "weir_rows_as_recorded" in "\n".join(drilled.lines())
+    assert "weir_rows_as_recorded" in "\n".join(report.lines())
 
 
-def test_one_that_is_not_kept_is_named_with_those_that_are(days):
+def test_an_unknown_snapshot_is_named_with_those_that_are_kept(days):
     with pytest.raises(Misconfigured, match=r"keeps no checkpoint or savepoint 77; there are 1 \(checkpoint"):
-        drill(days, "77")
+        restore_test(days, "77")
     with pytest.raises(Misconfigured, match="no savepoint at"):
-        drill(days, f"{days.folder}/store/ladder/nothing")
+        restore_test(days, f"{days.folder}/store/ladder/nothing")
 
 
-def test_a_checkpoint_that_is_subsumed_under_a_drill_is_not_called_bad(days):
+def test_a_checkpoint_that_is_subsumed_during_a_restore_test_is_not_called_bad(days):
     def subsumed(job):
         with days.ledger.transaction("ladder") as session:
             for row in session.scalars(select(CheckpointRow).where(CheckpointRow.number == 1)):
                 row.subsumed_at, row.subsumed_by = days.airflow.time, 3
-        keep_checkpoints(days.services, "ladder")
+        maintain_checkpoints(days.services, "ladder")
         days.airflow.engine.violated["restored history"] = ["weir_digest_as_recorded"]
         return days.airflow.engine.run(job)
 
     with pytest.raises(Misconfigured, match=r"checkpoint 1 of ladder .* was subsumed while"):
-        drill(days, "1", subsumed)
+        restore_test(days, "1", subsumed)
     assert recorded(days) == []
 
 
@@ -220,44 +224,44 @@ def test_a_failure_of_spark_leaves_nothing_behind(days):
         raise OSError("no Spark")
 
     with pytest.raises(OSError, match="no Spark"):
-        drill(days, check=lost)
+        restore_test(days, check=lost)
     assert files(days) == before
 
 
 def killed(world):
-    """What a drill leaves behind whose process is killed."""
-    with drill_place(world.services) as place:
+    """What a restore test leaves behind whose process is killed."""
+    with restore_test_place(world.services) as place:
         place.services.store.create(f"{place.dataflow}/{EPOCHS[0]}/x/part-0.bin", b"rows")
         shutil.copytree(world.folder / "store" / place.folder, world.folder / "copy")
     shutil.copytree(world.folder / "copy", world.folder / "store" / place.folder)
     return place.folder
 
 
-def test_what_a_killed_drill_has_left_goes_with_the_next_one_and_not_before_an_hour(days):
+def test_the_folder_of_a_killed_restore_test_is_deleted_by_the_next_one_after_an_hour(days):
     left = killed(days)
-    drill(days)
-    assert dead_places(days.services) == ()
+    restore_test(days)
+    assert abandoned_places(days.services) == ()
     days.airflow.time += timedelta(hours=1)
-    assert dead_places(days.services) == (left,)
-    drill(days)
-    assert not any(path.startswith(DRILLS) for path in files(days))
+    assert abandoned_places(days.services) == (left,)
+    restore_test(days)
+    assert not any(path.startswith(RESTORE_TESTS) for path in files(days))
 
 
 @pytest.mark.parametrize("is_removing", [False, True])
-def test_a_sweep_removes_what_a_killed_drill_has_left(days, is_removing):
+def test_a_sweep_deletes_the_folder_of_a_killed_restore_test(days, is_removing):
     left = killed(days)
     if is_removing:
-        days.store.delete(f"{left}/{SIGN}")
+        days.store.delete(f"{left}/{HEARTBEAT}")
     report = sweep(days.services, is_full=True)
-    assert not any(DRILLS in each.path for each in report.unknown)
+    assert not any(RESTORE_TESTS in each.path for each in report.unknown)
     assert any(path.startswith(left) for path in files(days))
     days.airflow.time += timedelta(days=20_000)  # files have the time of this machine
     sweep(days.services, is_full=True)
-    assert not any(path.startswith(DRILLS) for path in files(days))
+    assert not any(path.startswith(RESTORE_TESTS) for path in files(days))
 
 
-def test_a_drill_cannot_touch_what_is_not_its_own(days):
-    with drill_place(days.services) as place:
+def test_a_restore_test_writes_only_to_its_own_folder(days):
+    with restore_test_place(days.services) as place:
         store = place.services.store
         for touch in (
             partial(store.create, "ladder/x", b""),
@@ -270,7 +274,7 @@ def test_a_drill_cannot_touch_what_is_not_its_own(days):
         assert store.read(checkpoint_path("ladder", 3)) == days.store.read(checkpoint_path("ladder", 3))
 
 
-def test_drills_without_further_words_are_for_what_keeps_checkpoints(days):
+def test_restore_tests_by_default_cover_all_dataflows_with_checkpoints(days):
     assert dataflows_with_checkpoints(days.services, None) == ("ladder",)
     with pytest.raises(Misconfigured, match="knows no dataflow"):
         dataflows_with_checkpoints(days.services, "nobody")

@@ -1,4 +1,4 @@
-"""What is bad is found, and made again, before somebody trips over it; what is right is read in its turn."""
+"""A scrub finds bad results and has them recomputed before a region reads them; every byte is read in turn."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -9,7 +9,7 @@ from sqlalchemy import select
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import Retryable
 from weir.integrity.scrub import scrub
-from weir.integrity.verify import BAD, Outcome, verify_results
+from weir.integrity.verify import BAD, VerifyOutcome, verify_results
 from weir.ledger.database.tables import FailoverRow, LeaseRow, OwedClearRow, PublicationRow, ResultRow, RunRow
 from weir.restarts.recovery_settings import RecoverySettings
 
@@ -66,11 +66,11 @@ def test_no_lease_is_left(closed):
         assert list(session.scalars(select(LeaseRow))) == []
 
 
-def test_a_flipped_bit_of_a_kept_intermediate_is_made_again(closed):
+def test_a_kept_intermediate_with_a_flipped_bit_is_recomputed(closed):
     (bad,) = rows(closed, "joined", 1)
     flip(closed, bad)
     found = scrubbed(closed)
-    assert outcomes(found) == {("joined", 1): Outcome.LOST}
+    assert outcomes(found) == {("joined", 1): VerifyOutcome.LOST}
     assert [each.owed for each in found.repairs] == [1]
     closed.airflow.run_until_quiet()
     old, new = rows(closed, "joined", 1)
@@ -102,14 +102,14 @@ def let(world, hours):
     world.airflow.time += timedelta(hours=hours)
 
 
-def test_with_scrub_repair_off_it_is_only_told(closed):
+def test_with_scrub_repair_off_a_loss_is_only_reported(closed):
     closed.services = replace_life(closed, replace(EVERYTHING, scrub_repair=False))
     flip(closed, rows(closed, "joined", 1)[0])
-    assert outcomes(scrubbed(closed)) == {("joined", 1): Outcome.LOST}
+    assert outcomes(scrubbed(closed)) == {("joined", 1): VerifyOutcome.LOST}
     assert owed(closed) == []
 
 
-def test_what_nobody_needs_is_released_and_not_repaired(world):
+def test_an_unneeded_bad_result_is_released_and_not_repaired(world):
     world.airflow.flow = replace(world.airflow.flow, keep="1 day")
     world.airflow.dag_run()
     world.airflow.run_until_quiet()
@@ -117,18 +117,18 @@ def test_what_nobody_needs_is_released_and_not_repaired(world):
     let(world, 25)
     flip(world, rows(world, "joined", 1)[0])
     found = scrubbed(world)
-    assert outcomes(found) == {("joined", 1): Outcome.UNNEEDED}
+    assert outcomes(found) == {("joined", 1): VerifyOutcome.UNNEEDED}
     assert (rows(world, "joined", 1)[0].state, found.repairs, owed(world)) == ("released", (), [])
 
 
-def test_inputs_that_were_released_are_made_again_with_it(world):
+def test_released_inputs_of_a_bad_result_are_recomputed_with_it(world):
     world.airflow.flow = replace(world.airflow.flow, keep="on_consumed")
     world.airflow.dag_run()
     world.airflow.run_until_quiet()
     world.services = replace_life(world, EVERYTHING)
     (bad,) = rows(world, "delays")
     flip(world, bad)
-    assert outcomes(scrubbed(world)) == {("delays", 0): Outcome.LOST}
+    assert outcomes(scrubbed(world)) == {("delays", 0): VerifyOutcome.LOST}
     world.airflow.run_until_quiet()
     new = rows(world, "delays")[-1]
     assert (new.digest, new.state, new.is_current) == (bad.digest, "finished", True)
@@ -141,7 +141,7 @@ def test_a_damaged_file_that_is_published_of_an_older_attempt_is_published_anew(
     assert [row.is_current for row in rows(closed, "delays")] == [False, True]
     flip(closed, old)
     found = scrubbed(closed)
-    assert outcomes(found) == {("delays", 0): Outcome.LOST}
+    assert outcomes(found) == {("delays", 0): VerifyOutcome.LOST}
     assert [each.owed for each in found.repairs] == [1]
     assert owed(closed) == ["weir_close"]
     closed.airflow.run_until_quiet()
@@ -150,7 +150,7 @@ def test_a_damaged_file_that_is_published_of_an_older_attempt_is_published_anew(
     assert newest.folders == [rows(closed, "delays")[1].folder]
 
 
-def test_a_result_that_waits_for_its_reader_is_made_again_before_that_begins(world):
+def test_a_bad_result_is_recomputed_before_its_reader_begins(world):
     world.airflow.dag_run()
     world.services = replace_life(world, EVERYTHING)
     world.airflow.during = lambda key: corrupted_by(world, key)
@@ -188,7 +188,7 @@ def test_a_store_that_has_lost_most_is_left_to_a_person(closed):
         assert [row.kind for row in session.scalars(select(FailoverRow))] == ["held back"]
 
 
-def test_airflow_that_cannot_be_reached_leaves_the_clears_owed(closed):
+def test_airflow_that_cannot_be_reached_leaves_the_clears_pending(closed):
     flip(closed, rows(closed, "joined", 1)[0])
 
     class Away:
@@ -197,7 +197,7 @@ def test_airflow_that_cannot_be_reached_leaves_the_clears_owed(closed):
 
     (found,) = scrub(closed.services, Away()).dataflows
     assert not found.is_settled
-    assert "the clears are owed" in str(found)
+    assert "the clears are pending" in str(found)
     closed.airflow.coordinator.settle(closed.airflow)
     closed.airflow.run_until_quiet()
     assert rows(closed, "joined", 1)[-1].state == "finished"

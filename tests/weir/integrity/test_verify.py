@@ -1,4 +1,4 @@
-"""What is read again is under lease; what came to an end meanwhile is no finding; doubtful content is quarantined."""
+"""Results are under lease while they are verified; a result of other rows is quarantined."""
 
 import pytest
 from sqlalchemy import select
@@ -6,9 +6,9 @@ from sqlalchemy import select
 from weir.formats.content_check import ContentAnswer, answer_from_json, request_from_json, request_to_json
 from weir.formats.paths import MANIFEST
 from weir.integrity.content import contents_to_check, with_contents
-from weir.integrity.records import published_misfits, released_misfits
-from weir.integrity.repair import repaired
-from weir.integrity.verify import Outcome, verify_results
+from weir.integrity.records import published_inconsistencies, released_inconsistencies
+from weir.integrity.repair import repair_runs
+from weir.integrity.verify import VerifyOutcome, verify_results
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.recovery.pending_clears import settle
 from weir.retention.release import delete_released, release
@@ -34,7 +34,7 @@ def verified(world, watch=lambda _bytes: None):
 
 
 def pressed(world):
-    release(world.services, "ladder", is_pressed=True)
+    release(world.services, "ladder", is_reclaiming=True)
     return delete_released(world.services, "ladder")
 
 
@@ -44,7 +44,7 @@ def test_what_is_read_is_not_released_until_it_has_been_read(closed):
     def watch(_bytes):
         seen.append(pressed(closed))
 
-    assert {each.outcome for each in verified(closed, watch)} == {Outcome.WHOLE}
+    assert {each.outcome for each in verified(closed, watch)} == {VerifyOutcome.WHOLE}
     assert seen
     assert not any(seen)
     assert len(pressed(closed)) == 8  # all but what is published
@@ -54,16 +54,16 @@ def test_what_was_released_meanwhile_is_no_finding(closed):
     before = rows(closed)
     pressed(closed)
     found = list(verify_results(closed.services, before, "a test"))
-    assert [each.stage for each in found if each.outcome is not Outcome.GONE] == ["delays"]
+    assert [each.stage for each in found if each.outcome is not VerifyOutcome.GONE] == ["delays"]
 
 
 def test_the_manifest_of_a_released_result_is_looked_at(closed):
     pressed(closed)
-    assert released_misfits(closed.services, [RUN]) == ()
+    assert released_inconsistencies(closed.services, [RUN]) == ()
     gone, other = rows(closed, "joined")
     closed.store.delete(f"{gone.folder}/{MANIFEST}")
     closed.store.replace(f"{other.folder}/{MANIFEST}", b"{}")
-    found = released_misfits(closed.services, [RUN])
+    found = released_inconsistencies(closed.services, [RUN])
     assert [each.path for each in found] == [f"{gone.folder}/{MANIFEST}", f"{other.folder}/{MANIFEST}"]
 
 
@@ -77,17 +77,17 @@ def judged(world, stage, digest):
 
 def test_equal_digests_change_nothing(closed):
     found = judged(closed, "nothing", "")
-    assert {each.outcome for each in found} == {Outcome.WHOLE}
+    assert {each.outcome for each in found} == {VerifyOutcome.WHOLE}
 
 
 def test_what_has_other_rows_is_quarantined_and_nothing_made_from_it_is_valid(closed):
     found = judged(closed, "routes", "another")
-    assert [each.stage for each in found if each.outcome is Outcome.QUARANTINED] == ["routes"]
+    assert [each.stage for each in found if each.outcome is VerifyOutcome.QUARANTINED] == ["routes"]
     (row,) = rows(closed, "routes")
     assert (row.state, row.verified_at) == ("quarantined", None)
     with closed.ledger.transaction() as session:
         assert session.get_one(RunRow, RUN).closed_at is None
-    (repair,) = repaired(closed.services, found)
+    (repair,) = repair_runs(closed.services, found)
     assert repair.owed == 1
     settle(closed.services, closed.airflow)
     closed.airflow.run_until_quiet()
@@ -97,19 +97,19 @@ def test_what_has_other_rows_is_quarantined_and_nothing_made_from_it_is_valid(cl
     assert len(rows(closed, "delays")) == 1  # its input came out as it was
 
 
-def test_a_published_result_of_other_rows_is_published_anew_whoever_makes_it_again(closed):
+def test_a_published_result_of_other_rows_is_published_anew_whichever_attempt_recomputes_it(closed):
     judged(closed, "delays", "another")
-    assert [each.is_published for each in published_misfits(closed.services, [RUN])] == [True]
+    assert [each.is_published for each in published_inconsistencies(closed.services, [RUN])] == [True]
     closed.airflow.clear_by_hand("scheduled__2013-01-01", "report-delays")
     closed.airflow.run_until_quiet()
-    assert published_misfits(closed.services, [RUN]) == ()
+    assert published_inconsistencies(closed.services, [RUN]) == ()
     newest = closed.store.list("_sinks/ladder/delays/20130101T000000Z")[-1][0]
     assert newest == "000002.json"
 
 
 def test_no_digest_is_no_doubt(closed):
     found = judged(closed, "routes", None)
-    assert [each.outcome for each in found if each.stage == "routes"] == [Outcome.UNREADABLE]
+    assert [each.outcome for each in found if each.stage == "routes"] == [VerifyOutcome.UNREADABLE]
     assert rows(closed, "routes")[0].state == "finished"
 
 

@@ -1,4 +1,4 @@
-"""The rows of keyed state are digested again from all of its files; compactions and checkpoints have to have them."""
+"""The rows of keyed state are digested from all of its files; compactions and checkpoints must have them."""
 
 from dataclasses import replace
 
@@ -10,10 +10,10 @@ from tests.weir.keeping import aircraft, run_days
 from weir.dataflow import broadcast_state, list_state
 from weir.formats.content_check import ContentAnswer, request_from_json, request_to_json
 from weir.integrity.content import contents_to_check, with_contents
-from weir.integrity.ledger import results_to_verify, runs_named
-from weir.integrity.repair import repaired
-from weir.integrity.states import state_copies, state_misfits
-from weir.integrity.verify import VERIFIED, Outcome, verify_results
+from weir.integrity.repair import repair_runs
+from weir.integrity.states import state_copies, state_inconsistencies
+from weir.integrity.verification_queries import results_to_verify, runs_named
+from weir.integrity.verify import VERIFIED, VerifyOutcome, verify_results
 from weir.ledger.checkpoints import retained_checkpoints
 from weir.ledger.database.tables import CompactionRow, ResultRow
 from weir.recovery.pending_clears import settle
@@ -56,8 +56,8 @@ def verify(world, other=lambda asked: asked.expected):
     asked = contents_to_check(world.services, found)
     copies = state_copies(world.services, runs, found, asked)
     answers = [ContentAnswer(each.number, other(each)) for each in (*asked, *(copy.asked for copy in copies))]
-    misfits = state_misfits(world.services, copies, answers)
-    return asked, copies, with_contents(world.services, found, asked, answers), misfits
+    inconsistencies = state_inconsistencies(world.services, copies, answers)
+    return asked, copies, with_contents(world.services, found, asked, answers), inconsistencies
 
 
 def rows(world, query):
@@ -72,9 +72,9 @@ def checkpoints(world):
 
 
 def test_a_state_is_asked_about_with_all_its_files_as_of_its_epoch_and_lists_as_other_results(days):
-    asked, copies, found, misfits = verify(days)
-    assert {each.outcome for each in found} == {Outcome.WHOLE}
-    assert misfits == ()
+    asked, copies, found, inconsistencies = verify(days)
+    assert {each.outcome for each in found} == {VerifyOutcome.WHOLE}
+    assert inconsistencies == ()
     history = [each for each in asked if each.name.startswith("history")]
     assert [len(each.state.files) for each in history] == [2, 3, 4]  # the first day is subsumed
     assert [each.state.expired_until for each in history] == [epoch_seconds(each) - 10 * 86400 for each in EPOCHS[1:4]]
@@ -95,13 +95,13 @@ def test_a_state_is_asked_about_with_all_its_files_as_of_its_epoch_and_lists_as_
     assert len({each.number for each in (*asked, copy.asked)}) == len(asked) + 1
 
 
-def test_a_state_of_other_rows_is_quarantined_and_made_again_with_all_that_went_on_from_it(days):
+def test_a_state_of_other_rows_is_quarantined_and_recomputed_with_all_later_epochs(days):
     before = [(row.digest, row.state) for row in rows(days, CURRENT)]
-    *_, found, misfits = verify(days, lambda asked: "another" if EPOCHS[2] in asked.name else asked.expected)
-    bad = {each.stage for each in found if each.outcome is Outcome.QUARANTINED}
+    *_, found, inconsistencies = verify(days, lambda asked: "another" if EPOCHS[2] in asked.name else asked.expected)
+    bad = {each.stage for each in found if each.outcome is VerifyOutcome.QUARANTINED}
     assert bad == {"flights", "known", "history", "offsets", "rates"}
-    assert misfits == ()
-    repaired(days.services, found)
+    assert inconsistencies == ()
+    repair_runs(days.services, found)
     settle(days.services, days.airflow)
     days.airflow.run_until_quiet()
     assert [(row.digest, row.state) for row in rows(days, CURRENT)] == before
@@ -109,10 +109,10 @@ def test_a_state_of_other_rows_is_quarantined_and_made_again_with_all_that_went_
 
 def test_a_compaction_of_other_rows_is_dropped_and_its_run_is_checkpointed_once_more_without_it(days):
     (compacted,) = rows(days, select(CompactionRow))
-    *_, found, misfits = verify(days, lambda asked: "another" if "compacted" in asked.name else asked.expected)
-    assert {each.outcome for each in found} == {Outcome.WHOLE}
-    (misfit,) = misfits
-    assert (misfit.run, misfit.path.endswith(compacted.attempt)) == (f"ladder@{EPOCHS[3]}", True)
+    *_, found, inconsistencies = verify(days, lambda asked: "another" if "compacted" in asked.name else asked.expected)
+    assert {each.outcome for each in found} == {VerifyOutcome.WHOLE}
+    (inconsistency,) = inconsistencies
+    assert (inconsistency.run, inconsistency.path.endswith(compacted.attempt)) == (f"ladder@{EPOCHS[3]}", True)
     assert rows(days, select(CompactionRow)) == []
     release_everywhere(days.services)
     assert checkpoints(days) == [(2, 2), (3, 3), (6, 4)]
@@ -122,20 +122,22 @@ def test_a_compaction_of_other_rows_is_dropped_and_its_run_is_checkpointed_once_
     assert [len(each.state.files) for each in verify(days)[0] if EPOCHS[4] in each.name and each.state] == [5]
 
 
-def test_what_nobody_could_digest_is_told_and_nothing_follows(days):
-    *_, misfits = verify(days, lambda asked: None if "compacted" in asked.name else asked.expected)
-    (misfit,) = misfits
-    assert "nobody could digest" in misfit.detail
+def test_a_state_that_could_not_be_digested_is_reported_and_nothing_follows(days):
+    *_, inconsistencies = verify(days, lambda asked: None if "compacted" in asked.name else asked.expected)
+    (inconsistency,) = inconsistencies
+    assert "could not be digested" in inconsistency.detail
     assert len(rows(days, select(CompactionRow))) == 1
     assert checkpoints(days) == [(2, 2), (3, 3), (5, 4)]
 
 
-def test_a_checkpoint_of_other_rows_is_told_as_long_as_it_is_retained(days):
+def test_a_checkpoint_of_other_rows_is_reported_as_long_as_it_is_retained(days):
     with days.ledger.transaction("ladder") as session:
         session.delete(session.scalar(select(CompactionRow)))
-    _, copies, _, misfits = verify(days, lambda each: "another" if "checkpoint 5" in each.name else each.expected)
-    assert [each.path for each in misfits] == ["ladder/_checkpoints/00000005.json"]
+    _, copies, _, inconsistencies = verify(
+        days, lambda each: "another" if "checkpoint 5" in each.name else each.expected
+    )
+    assert [each.path for each in inconsistencies] == ["ladder/_checkpoints/00000005.json"]
     assert checkpoints(days) == [(2, 2), (3, 3), (5, 4)]
     subsumed = [replace(each, checkpoints=()) for each in copies]
     answers = [ContentAnswer(each.asked.number, "another") for each in copies]
-    assert state_misfits(days.services, subsumed, answers) == ()
+    assert state_inconsistencies(days.services, subsumed, answers) == ()

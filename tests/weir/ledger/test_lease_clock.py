@@ -98,7 +98,7 @@ def count(world):
 
 
 def releases(world, services=None):
-    said = release(services or world.services, FLOW, [RUN], is_pressed=True, is_dry=True)
+    said = release(services or world.services, FLOW, [RUN], is_reclaiming=True, is_dry=True)
     return {each.stage: each.is_released for each in said}["joined"]
 
 
@@ -189,7 +189,7 @@ def test_whoever_releases_waits_for_whoever_claims_and_sees_the_claim(own):
     with ThreadPoolExecutor() as pool:
         with own.ledger.transaction(FLOW) as session:
             claim = claimed(session, own.services, FLOW, joined(session), "me")
-            said = pool.submit(release, own.services, FLOW, [RUN], is_pressed=True)
+            said = pool.submit(release, own.services, FLOW, [RUN], is_reclaiming=True)
         lease = ReadLease(claim)
         released = {each.stage: each.is_released for each in said.result(timeout=60)}
     lease.close()
@@ -206,7 +206,7 @@ def test_whoever_claims_waits_for_whoever_releases_and_gets_nothing(own):
             return claimed(session, own.services, FLOW, wanted, "me")
 
     with ThreadPoolExecutor() as pool:
-        release(own.services, FLOW, [RUN], is_pressed=True)
+        release(own.services, FLOW, [RUN], is_reclaiming=True)
         assert pool.submit(claim).result(timeout=60).results == frozenset()
     assert count(own) == 0
 

@@ -1,4 +1,4 @@
-"""Rows that violate what is expected of them never become current; what follows is the gate's policy."""
+"""Rows that violate an expectation never become current; the gate's policy decides what follows."""
 
 import json
 from dataclasses import replace
@@ -21,7 +21,7 @@ from tests.weir.checking import (
 from weir.dataflow import Dataflow, Stage, blocking, cached, digest, expectations, pipelined, sink, source
 from weir.errors import Internal
 from weir.formats.codec import manifest_from_json
-from weir.quality.ledger import blamed_by
+from weir.quality.check_queries import suspected_inputs
 from weir.restarts.strategy import FixedDelay
 from weir.testing.fakes.airflow import Killed
 from weir.testing.fakes.engine import FakeEngine
@@ -153,7 +153,7 @@ def test_a_job_that_does_not_say_what_became_of_a_gate_has_not_passed_it(world, 
     assert results(world, "clean") == []
 
 
-def test_a_try_behind_bad_rows_does_not_resume_from_a_copy_of_them(world, suites, engine):
+def test_a_try_after_bad_rows_does_not_resume_from_a_copy_of_them(world, suites, engine):
     write_suite(suites, "clean_rows", NOT_NULL)
     engine.violated["clean"] = {NOT_NULL}
     world.airflow.strategy = FixedDelay(3, 1_000)
@@ -176,7 +176,7 @@ def killed_once(world, task):
 
 
 @pytest.mark.parametrize(("reads", "computed"), [(pipelined("raw"), 2), (blocking("raw"), 1)])
-def test_no_copy_is_resumed_from_behind_checked_rows_that_may_be_others_now(world, suites, engine, reads, computed):
+def test_no_stage_resumes_from_a_copy_after_checked_rows_that_may_differ_now(world, suites, engine, reads, computed):
     """It is of the rows that a source has read in an earlier try: those are not the ones that are checked."""
     write_suite(suites, "clean_rows", NOT_NULL)
     flow = Dataflow(
@@ -219,7 +219,7 @@ def test_a_suite_that_is_missing_or_bad_is_said_before_anything_is_computed_and_
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
-def test_what_is_blamed_is_made_again_and_if_it_is_equal_the_data_is_bad_not_the_copy(world, suites, engine):
+def test_a_suspected_input_is_recomputed_and_if_it_is_equal_the_data_is_bad_not_the_copy(world, suites, engine):
     write_suite(suites, "clean_rows", BLAMING)
     engine.violated["clean"] = {NOT_NULL}
     run_id = run(world, gated(expectations("clean_rows", policy="backtrack")))
@@ -234,12 +234,12 @@ def test_what_is_blamed_is_made_again_and_if_it_is_equal_the_data_is_bad_not_the
     assert [row.failure for row in attempts(world, "clean")] == ["backtrack", "fatal"]
     assert NOT_NULL in attempts(world, "clean")[0].error
     (row,) = checks(world)
-    (blamed,) = blamed_by(row)
+    (blamed,) = suspected_inputs(row)
     assert (blamed.stage, blamed.attempt) == ("weather", attempts(world, "weather")[0].id)
     assert [len(each.runs) for each in world.airflow.tasks.values() if each.key.task_id == "raw"] == [1]
 
 
-def test_what_all_subtasks_blame_is_made_again_once(world, suites, engine):
+def test_an_input_that_all_subtasks_suspect_is_recomputed_once(world, suites, engine):
     write_suite(suites, "clean_rows", BLAMING)
     engine.violated["clean"] = {NOT_NULL}
     run_id = run(world, gated(expectations("clean_rows", policy="backtrack"), parallelism=3))
@@ -280,7 +280,7 @@ def test_a_clear_by_a_person_is_another_beginning(world, suites, engine):
 
 
 @pytest.mark.parametrize("mended", ["another input", "the suite"])
-def test_what_was_mended_is_tried_though_what_was_blamed_came_out_equal(world, suites, engine, mended):
+def test_a_corrected_suite_or_input_is_tried_though_the_suspected_input_came_out_equal(world, suites, engine, mended):
     """Also where Weir's own clear has overtaken the person's."""
     write_suite(suites, "clean_rows", BLAMING)
     run_id = run(world, replace(gated(expectations("clean_rows", policy="backtrack")), consumers="always"))
@@ -299,7 +299,7 @@ def test_what_was_mended_is_tried_though_what_was_blamed_came_out_equal(world, s
     assert state_of(world, run_id, CLOSE) == "success"
 
 
-def test_where_digests_leave_something_out_what_was_made_again_is_tried(world, suites, engine):
+def test_where_digests_leave_values_out_a_recomputed_input_is_tried(world, suites, engine):
     write_suite(suites, "clean_rows", BLAMING)
     engine.violated["clean"] = {NOT_NULL}
     flow = gated(expectations("clean_rows", policy="backtrack"))
@@ -310,7 +310,7 @@ def test_where_digests_leave_something_out_what_was_made_again_is_tried(world, s
     assert (engine.computed.count("weather"), engine.computed.count("clean")) == (2, 2)
 
 
-def test_an_expectation_that_blames_nobody_fails_under_backtrack(world, suites, engine):
+def test_an_expectation_without_suspected_inputs_fails_under_backtrack(world, suites, engine):
     write_suite(suites, "clean_rows", BLAMING, UNIQUE)
     engine.violated["clean"] = {NOT_NULL, UNIQUE}
     run_id = run(world, gated(expectations("clean_rows", policy="backtrack")))
@@ -318,7 +318,7 @@ def test_an_expectation_that_blames_nobody_fails_under_backtrack(world, suites, 
     assert world.airflow.task(run_id, "weather").runs == [1]
 
 
-def test_broken_bytes_are_said_before_the_rows_that_were_made_of_them_are_judged(world, suites, engine):
+def test_broken_bytes_are_reported_before_the_rows_that_were_computed_from_them_are_evaluated(world, suites, engine):
     write_suite(suites, "clean_rows", NOT_NULL)
     engine.violated["clean"] = {NOT_NULL}
 

@@ -1,4 +1,4 @@
-"""The verdict under kills: whatever step was the last, whoever comes next completes or undoes it."""
+"""A process is killed at any step of an evaluation: the next attempt completes or undoes it."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from tests.weir.conftest import Saved, World, ladder
 from tests.weir.state.test_checkpoint_kills import DyingLedger, DyingStore, Fate
 
 from weir.dataflow import expectations
-from weir.quality.ledger import blamed_by
+from weir.quality.check_queries import suspected_inputs
 from weir.testing.fakes.airflow import FakeAirflow, Killed
 from weir.testing.fakes.engine import FakeEngine
 from weir.testing.fakes.ledgers import fast_folder
@@ -81,7 +81,7 @@ def test_bad_rows_are_never_current_whenever_their_try_was_killed(before_clean, 
             first = attempts(world, "clean")[:1]
             bad = [row for row in results(world, "clean") if [row.attempt] == [each.id for each in first]]
             assert all((row.state, row.is_current) == ("quarantined", False) for row in bad)
-            told = [blamed_by(row) for row in checks(world)]
+            told = [suspected_inputs(row) for row in checks(world)]
             world.airflow.run_until_quiet()
             endings.add(end_of(world, policy, [each for row in told for each in row]))
             current = [row for row in results(world, "clean") if row.is_current]

@@ -1,4 +1,4 @@
-"""Checks over tries, epochs and ledgers: what is not checked again, what only a second look is for, what is kept."""
+"""Checks over tries, epochs and rebuilt ledgers: what is not checked again, and what is kept."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ from weir.reading.opening import open_results
 from weir.rebuild.rebuild import rebuild
 from weir.restarts.strategy import FixedDelay
 from weir.retention.release import delete_released, release
-from weir.retention.result_history import run_memory
+from weir.retention.result_history import run_history
 from weir.retention.sizes import bytes_at_rest
 from weir.retention.sweep import sweep
 from weir.testing.fakes.airflow import Killed
@@ -95,7 +95,7 @@ def test_a_backfill_is_no_fresh_result(world, suites):
     assert outcomes(world) == [("clean[0]", "clean_rows", "backfill", "passed")]
 
 
-def test_a_result_that_fails_when_it_is_made_again_leaves_the_one_before_in_its_place(world, suites, engine):
+def test_a_recomputed_result_that_fails_leaves_the_previous_one_in_its_place(world, suites, engine):
     run_id = run(world, gated(RESTORED))
     engine.violated["clean"] = {NOT_NULL}
     clear(world, run_id, "clean")
@@ -171,7 +171,7 @@ def of(world, stage, run_id):
     return found
 
 
-def test_the_epoch_before_is_made_again_if_it_is_blamed(world, suites, engine):
+def test_the_previous_epoch_is_recomputed_if_it_is_suspected(world, suites, engine):
     write_suite(suites, "ranks", (NOT_NULL, {"meta": {"blames": ["before"]}}))
     flow = remembering(expectations("ranks", policy="backtrack"))
     first = run(world, flow)
@@ -187,7 +187,7 @@ def test_the_epoch_before_is_made_again_if_it_is_blamed(world, suites, engine):
 
 
 @pytest.mark.parametrize("by", ["a clear", "a success by hand"])
-def test_an_epoch_waits_for_an_earlier_one_whose_rows_were_refused_until_somebody_has_mended_it(
+def test_an_epoch_waits_for_an_earlier_one_whose_rows_were_refused_until_a_person_has_corrected_it(
     world, suites, engine, by
 ):
     engine.violated["ranks"] = {NOT_NULL}
@@ -223,7 +223,7 @@ def test_it_waits_too_where_all_tries_have_been_used_up(world, suites, engine):
     assert "the rows of ranks-rank[0] of remembering@20130101T000000Z were refused" in waiting.waits_on
 
 
-def test_in_the_first_epoch_there_is_nothing_before_to_be_blamed(world, suites, engine):
+def test_in_the_first_epoch_no_previous_epoch_can_be_suspected(world, suites, engine):
     write_suite(suites, "ranks", (NOT_NULL, {"meta": {"blames": ["before"]}}))
     engine.violated["ranks"] = {NOT_NULL}
     first = run(world, remembering(expectations("ranks", policy="backtrack")))
@@ -232,7 +232,7 @@ def test_in_the_first_epoch_there_is_nothing_before_to_be_blamed(world, suites, 
     assert "what is blamed is nothing that was read" in failed.notes[-1]
 
 
-def test_a_state_that_is_blamed_is_made_again_by_its_keeper(world, suites, engine):
+def test_a_suspected_state_is_recomputed_by_the_stage_that_keeps_it(world, suites, engine):
     write_suite(suites, "whole", (NOT_NULL, {"meta": {"blames": ["history"]}}))
     flow = remembering(quality=expectations("whole", policy="backtrack"))
     first = run(world, flow)
@@ -346,10 +346,10 @@ def bytes_at_rest_of(world):
         return bytes_at_rest(session, "gated")
 
 
-def test_weir_results_tells_of_it(retried):
+def test_weir_results_shows_a_quarantined_result(retried):
     with retried.ledger.transaction() as session:
         row = session.scalar(select(RunRow))
-        memory = run_memory(session, row, "clean", retried.services.now())
+        memory = run_history(session, row, "clean", retried.services.now())
     (stage,) = memory.stages
     first, second = stage.results
     assert [chapter.state.value for chapter in first.story] == ["writing", "quarantined"]
@@ -358,7 +358,7 @@ def test_weir_results_tells_of_it(retried):
     assert stage.unfinished == ()
 
 
-def test_who_asks_for_an_attempt_may_look_at_what_is_in_quarantine_and_nobody_else(retried):
+def test_a_quarantined_result_is_read_only_by_its_attempt(retried):
     bad, good = results(retried, "clean")
     with open_results("gated", attempt=bad.attempt, services=retried.services) as found:
         assert (found.rows, found.digest) == (1, bad.digest)

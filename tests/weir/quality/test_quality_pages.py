@@ -1,4 +1,4 @@
-"""Pages about checks get into the store once, hinder nothing, and leave it with the records of their run."""
+"""Pages about checks are written to the store once, fail nothing, and are deleted with the records of their run."""
 
 import importlib.util
 from datetime import timedelta
@@ -99,7 +99,7 @@ def test_a_batch_is_limited_and_says_that_there_are_more(world):
     assert render.asked == [[row.id] for row in checks(world)]
 
 
-def test_a_page_that_cannot_be_made_is_told_and_tried_again(world):
+def test_a_page_that_cannot_be_made_is_reported_and_tried_again(world):
     made = make_pages(world.services, Renderer("ValueError: no"))
     assert (made.pages, len(made.problems)) == (0, 2)
     with pytest.raises(Retryable, match="ValueError: no"):
@@ -140,7 +140,7 @@ def test_pages_stay_through_a_full_sweep_and_go_when_their_run_expires(world):
     assert b"<a " not in world.store.read("_quality/gated/index.html")
 
 
-def test_pages_that_a_dead_process_left_of_an_expired_run_go_and_those_of_nobody_are_told(world):
+def test_pages_that_a_dead_process_left_of_an_expired_run_are_deleted_and_unknown_ones_reported(world):
     make_pages(world.services, Renderer())
     expire(world, 91)
     sweep(world.services, is_full=True)

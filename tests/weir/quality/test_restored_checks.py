@@ -1,4 +1,4 @@
-"""What was restored is checked when it is first read: nothing is computed from what is not as it was recorded."""
+"""A restored result is checked by its first reader: nothing is computed from rows that differ from the record."""
 
 import pytest
 from sqlalchemy import select
@@ -24,7 +24,7 @@ from weir.formats.checks import CheckReason, CheckReport, ExpectationResult
 from weir.formats.paths import checkpoint_path
 from weir.formats.suite import Severity
 from weir.ledger.database.tables import QualityCheckRow
-from weir.quality.ledger import enter_checks
+from weir.quality.check_queries import enter_checks
 from weir.snapshots.savepoint import Asked, create, drop
 from weir.store.store import Store
 from weir.testing.fakes.engine import FakeEngine
@@ -117,7 +117,7 @@ def test_after_a_change_of_parallelism_the_whole_old_partitions_are_checked(days
     assert set(days.airflow.states().values()) == {"success"}
 
 
-def test_what_is_not_as_it_was_is_read_by_nobody_and_another_checkpoint_is_asked_for(days):
+def test_a_restored_result_that_differs_is_not_read_and_another_checkpoint_is_requested(days):
     restore(days, "day3")
     days.airflow.engine.violated["restored history"] = ["weir_digest_as_recorded"]
     before = len(attempts_of_day(days, 3))
@@ -135,7 +135,7 @@ def test_what_is_not_as_it_was_is_read_by_nobody_and_another_checkpoint_is_asked
     assert {(row.stage, row.why, row.suite) for row in failed} == {("history", "restored", "weir")}
 
 
-def test_another_one_that_is_restored_is_gone_on_from(days):
+def test_runs_continue_from_another_snapshot_that_is_restored(days):
     restore(days, "day3")
     days.airflow.engine.violated["restored history"] = ["weir_digest_as_recorded"]
     run_days(days.airflow, 4)
@@ -173,7 +173,7 @@ def test_a_savepoint_of_the_same_name_is_not_the_one_that_was_restored(days):
     assert restored_in(engine, 4, dataflow="new")["history", 0].digest == wanted["history", 0]
 
 
-def test_what_somebody_has_asked_about_is_checked_by_its_first_reader_all_the_same(days):
+def test_a_restored_result_that_was_verified_is_checked_by_its_first_reader_all_the_same(days):
     restore(days, "day3")
     found = ExpectationResult("weir_rows_as_recorded", {}, Severity.FAIL, success=True)
     with days.ledger.transaction("ladder") as session:
@@ -215,7 +215,7 @@ def test_a_gate_that_was_declared_since_is_for_what_was_restored_too(gated_days)
     assert [each.suite.name for each in found.checks] == ["whole"]
 
 
-def test_what_was_restored_is_not_distrusted_since_nobody_makes_it_again(gated_days):
+def test_a_restored_input_is_not_suspected_since_no_attempt_recomputes_it(gated_days):
     gated_days.airflow.engine.violated["history"] = [NOT_NULL]
     run_days(gated_days.airflow, 4)
     assert "what is blamed was restored, which nobody makes again" in told(gated_days.airflow, 4)

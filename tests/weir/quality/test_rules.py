@@ -1,11 +1,11 @@
-"""What follows from several checks, and what manifests say of them."""
+"""The policy that applies to several checks, and the results that manifests record of them."""
 
 from dataclasses import replace
 
 from weir.dataflow.quality import Policy
 from weir.formats.checks import CheckOutcome, CheckReason, CheckReport, ExpectationResult
 from weir.formats.suite import Severity
-from weir.quality.rules import gate_results, names_blamed, policy_of, told, warnings_of
+from weir.quality.rules import described, gate_results, policy_of, suspected_names, warnings_of
 
 MET = ExpectationResult("expect_a", {"column": "k"}, Severity.FAIL, success=True)
 VIOLATED = replace(MET, success=False, rows=9, unexpected=2, examples=("x", None))
@@ -25,9 +25,9 @@ def test_the_strictest_policy_that_is_violated_counts():
     assert policy_of([report(Policy.WARN, VIOLATED), report(Policy.FAIL, MET)]) is None
 
 
-def test_what_blames_nobody_fails_under_backtrack():
+def test_a_violation_without_suspected_inputs_fails_under_backtrack():
     assert policy_of([report(Policy.BACKTRACK, BLAMING, VIOLATED)]) is Policy.FAIL
-    assert names_blamed(report(Policy.BACKTRACK, BLAMING, replace(MET, blames=("flights",)))) == {"weather"}
+    assert suspected_names(report(Policy.BACKTRACK, BLAMING, replace(MET, blames=("flights",)))) == {"weather"}
 
 
 def test_a_manifest_has_the_checks_of_its_own_rows_and_what_failed_elsewhere_in_its_region():
@@ -43,15 +43,15 @@ def test_a_suite_of_two_stages_has_failed_if_it_has_in_one():
     assert [each.outcome for each in gate_results(reports, "clean")] == [CheckOutcome.FAILED]
 
 
-def test_what_only_warns_is_told_apart():
+def test_warnings_are_listed_separately():
     found = report(Policy.FAIL, MET, VIOLATED, WARNING)
     assert warnings_of(found) == (WARNING,)
     assert warnings_of(report(Policy.WARN, VIOLATED)) == (VIOLATED,)
 
 
 def test_a_message_names_column_counts_and_examples_but_not_all_of_them():
-    assert told(report(Policy.FAIL), [VIOLATED]) == (
+    assert described(report(Policy.FAIL), [VIOLATED]) == (
         "the rows of clean[0] violate s: expect_a(k): 2 of 9 rows, such as 'x', None"
     )
-    assert told(report(Policy.FAIL), [VIOLATED] * 7).endswith("; and 2 more")
-    assert "expect_a(k): no such column" in told(report(Policy.FAIL), [replace(VIOLATED, error="no such column")])
+    assert described(report(Policy.FAIL), [VIOLATED] * 7).endswith("; and 2 more")
+    assert "expect_a(k): no such column" in described(report(Policy.FAIL), [replace(VIOLATED, error="no such column")])

@@ -45,7 +45,7 @@ def leased(world):
 
 def press(world):
     """Release all that may go, as where a disk is full."""
-    release(world.services, "ladder", is_pressed=True)
+    release(world.services, "ladder", is_reclaiming=True)
     return {each.stage for each in delete_released(world.services, "ladder")}
 
 

@@ -1,4 +1,4 @@
-"""What is at rest in the store stays flat over thirty epochs, whatever happens in them."""
+"""The bytes at rest in the store stay flat over thirty epochs, whatever happens in them."""
 
 import random
 from collections import Counter

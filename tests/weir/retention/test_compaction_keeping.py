@@ -1,4 +1,4 @@
-"""How long compactions are known, and that the bytes of state are counted as they lie about."""
+"""Compactions stay in the ledger while they are needed, and the bytes of state are counted by them."""
 
 import pytest
 from sqlalchemy import select
@@ -8,7 +8,7 @@ from tests.weir.keeping import aircraft, run_days
 from weir.ledger.database.tables import CompactionRow, ResultRow
 from weir.ledger.runs import epoch_of_run
 from weir.retention.checkpoints import forget_compactions
-from weir.retention.sizes import bytes_at_rest, kept_for_good, shared_state
+from weir.retention.sizes import bytes_at_rest, published_bytes, shared_state
 from weir.retention.space import PUBLISHED, SHARED, held_by
 from weir.retention.sweep import sweep
 from weir.state.files_in_use import live_state_files, paths_of
@@ -63,7 +63,7 @@ def test_a_compaction_is_known_as_long_as_its_result_counts_or_a_file_of_it_is_i
     assert [row.id for row in compactions(days)] == [row.id for row in known]
 
 
-def test_what_a_state_was_compacted_to_that_was_made_again_is_forgotten(days):
+def test_the_compaction_of_a_state_that_was_recomputed_is_forgotten(days):
     """Its bytes are the sweep's, as all that nobody knows."""
     newest = compactions(days)[-1]
     days.airflow.clear_run_by_hand("scheduled__2013-01-09")
@@ -78,7 +78,7 @@ def test_the_bytes_of_state_are_counted_once_as_long_as_they_are_there(days):
     files = on_disk(days, "flights", "aircraft", "history", "known")
     with days.ledger.transaction() as session:
         assert bytes_at_rest(session, "ladder") == bytes_at_rest(session) == sum(files.values())
-        shared, published = shared_state(session, ["ladder"]), kept_for_good(session, ["ladder"])
+        shared, published = shared_state(session, ["ladder"]), published_bytes(session, ["ladder"])
         finished = {row.folder for row in session.scalars(select(ResultRow).where(ResultRow.state == "finished"))}
     of_others = [path for path in on_disk(days, "history") if path.rpartition("/")[0] not in finished]
     assert shared == {"ladder": sum(files[path] for path in of_others)}

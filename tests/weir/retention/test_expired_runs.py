@@ -1,4 +1,4 @@
-"""Runs expire, versions are replaced, DagRuns are deleted: what is needed stays, and all else goes in any order."""
+"""Runs expire, versions are replaced, DagRuns are deleted: needed results stay, all others go in any order."""
 
 import importlib.util
 import os
@@ -164,7 +164,7 @@ def test_of_an_expired_run_that_published_nothing_any_more_nothing_is_left_until
     assert {(each.stage, each.subtask, each.digest) for each in rows(world, ResultRow) if each.is_current} == before
 
 
-def test_an_expired_run_is_made_again_when_a_person_clears_a_task_and_expires_again(world):
+def test_an_expired_run_is_recomputed_when_a_person_clears_a_task_and_expires_again(world):
     grow_old(world, 91)
     sweep(world.services, is_full=True)
     before = lying(world.store)
@@ -210,7 +210,7 @@ def published_folder(world):
     return published(world.store, "ladder", "delays", "20130101T000000Z").partitions[0].folder
 
 
-def test_nobody_is_taken_for_deleted_while_airflow_does_not_say_so(world):
+def test_a_run_counts_as_deleted_only_if_airflow_says_so(world):
     world.airflow.delete(NAME)
     world.airflow.reachable = False
     sweep(world.services, clearer=world.airflow)
@@ -321,10 +321,10 @@ def dies(world, days, nth):
     return False
 
 
-def test_policies_keep_nothing_where_room_is_needed(world):
+def test_policies_keep_nothing_where_space_is_needed(world):
     assert not [each for each in sweep(world.services).deleted if each.kind is Garbage.RELEASED and RUN in each.path]
-    dry = sweep(world.services, "ladder", is_pressed=True, is_dry=True)
-    report = sweep(world.services, "ladder", is_pressed=True)
+    dry = sweep(world.services, "ladder", is_reclaiming=True, is_dry=True)
+    report = sweep(world.services, "ladder", is_reclaiming=True)
     released = [each for each in report.deleted if each.kind is Garbage.RELEASED]
     assert {each.bytes for each in released} == {each.bytes for each in dry.to_release} != set()
     assert len(released) == len(dry.to_release)

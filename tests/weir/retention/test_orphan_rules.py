@@ -1,4 +1,4 @@
-"""What becomes of what lies in a run's folder, by what the ledger knows of it."""
+"""The rules decide about the files in a run's folder by the ledger's record of the run."""
 
 from datetime import UTC, datetime
 
@@ -6,12 +6,12 @@ import pytest
 
 from weir.execution.partition_state import PartitionState as State
 from weir.retention.orphan_rules import (
-    Fate,
+    FolderAction,
     KnownAttempt,
     KnownResult,
     Place,
     RunKnowledge,
-    judge,
+    folder_decisions,
     known_gone,
     may_have_strays,
     run_folder,
@@ -26,7 +26,7 @@ COPY = f"{ROOT}/clean/copy/0"
 
 def attempt(number=1, *, at_work=False, state="failed"):
     return KnownAttempt(
-        region="clean", subtask=0, try_number=number, is_at_work=at_work, state=state, ended_at=None if at_work else AT
+        region="clean", subtask=0, try_number=number, is_running=at_work, state=state, ended_at=None if at_work else AT
     )
 
 
@@ -45,12 +45,14 @@ def knowing(results=None, attempts=None, *, published=(), copies=None, expired=F
     )
 
 
-def fate(known, *files):
-    (judged,) = judge(run_folder(ROOT, [(f"{FOLDER}/{name}", 4) for name in files or ("manifest.json", "x")]), known)
-    return judged.fate, judged.is_aged
+def action(known, *files):
+    (judged,) = folder_decisions(
+        run_folder(ROOT, [(f"{FOLDER}/{name}", 4) for name in files or ("manifest.json", "x")]), known
+    )
+    return judged.action, judged.is_aged
 
 
-def test_files_are_sorted_by_who_writes_there():
+def test_files_are_grouped_by_the_attempt_that_writes_them():
     found = run_folder(
         ROOT,
         [
@@ -77,48 +79,54 @@ def test_files_are_sorted_by_who_writes_there():
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
-        (State.FINISHED, Fate.KEPT),
-        (State.LOST, Fate.KEPT),
-        (State.QUARANTINED, Fate.KEPT),
-        (State.RELEASED, Fate.EMPTIED),
-        (State.SUPERSEDED, Fate.GARBAGE),
+        (State.FINISHED, FolderAction.KEPT),
+        (State.LOST, FolderAction.KEPT),
+        (State.QUARANTINED, FolderAction.KEPT),
+        (State.RELEASED, FolderAction.EMPTIED),
+        (State.SUPERSEDED, FolderAction.GARBAGE),
     ],
 )
 def test_a_result_goes_by_its_state(state, expected):
-    assert fate(knowing({FOLDER: result(state)}, {"t1": attempt(state="committed")})) == (expected, False)
+    assert action(knowing({FOLDER: result(state)}, {"t1": attempt(state="committed")})) == (expected, False)
     leased = knowing({FOLDER: result(state, reader="ann reads it")}, {"t1": attempt(state="committed")})
-    assert fate(leased) == (Fate.KEPT, False)
+    assert action(leased) == (FolderAction.KEPT, False)
     named = knowing({FOLDER: result(state)}, {"t1": attempt(state="committed")}, published=[FOLDER])
-    assert fate(named) == (Fate.KEPT, False)
+    assert action(named) == (FolderAction.KEPT, False)
     expired = knowing({FOLDER: result(state)}, {"t1": attempt(state="committed")}, expired=True)
-    assert fate(expired)[0] is (Fate.KEPT if state is State.FINISHED else Fate.GARBAGE)
+    assert action(expired)[0] is (FolderAction.KEPT if state is State.FINISHED else FolderAction.GARBAGE)
 
 
 def test_the_manifest_of_a_released_result_stays():
     known = knowing({FOLDER: result(State.RELEASED)}, {"t1": attempt(state="committed")})
-    assert fate(known, "manifest.json", "released.json") == (Fate.KEPT, False)
+    assert action(known, "manifest.json", "released.json") == (FolderAction.KEPT, False)
 
 
-def test_what_an_attempt_left_goes_when_it_is_old_and_never_while_it_is_at_work():
-    assert fate(knowing(attempts={"t1": attempt(at_work=True, state="running")})) == (Fate.KEPT, False)
-    assert fate(knowing(attempts={"t1": attempt(at_work=True, state="running")}, expired=True)) == (Fate.KEPT, False)
-    assert fate(knowing(attempts={"t1": attempt(state="fenced")})) == (Fate.GARBAGE, True)
-    assert fate(knowing(attempts={"t1": attempt(state="fenced")}, published=[FOLDER])) == (Fate.KEPT, False)
-    assert fate(knowing()) == (Fate.GARBAGE, True)
+def test_files_of_an_attempt_are_deleted_once_they_are_old_and_never_while_it_is_running():
+    assert action(knowing(attempts={"t1": attempt(at_work=True, state="running")})) == (FolderAction.KEPT, False)
+    assert action(knowing(attempts={"t1": attempt(at_work=True, state="running")}, expired=True)) == (
+        FolderAction.KEPT,
+        False,
+    )
+    assert action(knowing(attempts={"t1": attempt(state="fenced")})) == (FolderAction.GARBAGE, True)
+    assert action(knowing(attempts={"t1": attempt(state="fenced")}, published=[FOLDER])) == (FolderAction.KEPT, False)
+    assert action(knowing()) == (FolderAction.GARBAGE, True)
 
 
 def copies(known, *attempts, complete=True):
     name = "copy.json" if complete else "part"
-    return [each.fate for each in judge(run_folder(ROOT, [(f"{COPY}/{each}/{name}", 4) for each in attempts]), known)]
+    return [
+        each.action
+        for each in folder_decisions(run_folder(ROOT, [(f"{COPY}/{each}/{name}", 4) for each in attempts]), known)
+    ]
 
 
-def test_copies_stay_as_long_as_somebody_may_resume_from_the_newest():
+def test_copies_stay_as_long_as_an_attempt_may_resume_from_the_newest():
     kept, two = {("clean", "0"): "the run is not over"}, {"t1": attempt(1), "t2": attempt(2)}
-    assert copies(knowing(attempts=two, copies=kept), "t1", "t2") == [Fate.GARBAGE, Fate.KEPT]
-    assert copies(knowing(attempts=two), "t1", "t2") == [Fate.GARBAGE, Fate.GARBAGE]
+    assert copies(knowing(attempts=two, copies=kept), "t1", "t2") == [FolderAction.GARBAGE, FolderAction.KEPT]
+    assert copies(knowing(attempts=two), "t1", "t2") == [FolderAction.GARBAGE, FolderAction.GARBAGE]
     third = two | {"t3": attempt(3, at_work=True, state="running")}
-    assert copies(knowing(attempts=third), "t1", "t2") == [Fate.KEPT, Fate.KEPT]
-    assert copies(knowing(attempts=third, copies=kept), "t2", complete=False) == [Fate.GARBAGE]
+    assert copies(knowing(attempts=third), "t1", "t2") == [FolderAction.KEPT, FolderAction.KEPT]
+    assert copies(knowing(attempts=third, copies=kept), "t2", complete=False) == [FolderAction.GARBAGE]
 
 
 def test_strays_are_what_no_manifest_names():

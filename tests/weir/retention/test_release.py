@@ -1,4 +1,4 @@
-"""Results go when nobody needs them, never before, and come back when somebody asks."""
+"""Results are released when they are not needed, never before, and recomputed when a region needs them again."""
 
 from datetime import timedelta
 
@@ -80,7 +80,7 @@ def test_a_dry_release_changes_nothing(world, kept):
     kept("2 runs")
     (run,) = runs(world)
     before = stored(world, run)
-    said = release(world.services, "ladder", [run], is_pressed=True, is_dry=True)
+    said = release(world.services, "ladder", [run], is_reclaiming=True, is_dry=True)
     assert {each.stage for each in said if each.is_released} == {"clean", "weather", "joined", "totals", "routes"}
     assert delete_released(world.services, "ladder") == ()
     assert stored(world, run) == before
@@ -109,24 +109,24 @@ def test_what_the_next_epoch_reads_stays_until_that_is_over(world, keep):
         assert [each["day"] for each in found] == [[False]] * day
 
 
-def everything_that_may_go(world, *, is_pressed=False):
+def everything_that_may_go(world, *, is_reclaiming=False):
     world.airflow.time += timedelta(hours=2)
     expire_versions(world.services, "ladder")
-    release(world.services, "ladder", is_pressed=is_pressed)
+    release(world.services, "ladder", is_reclaiming=is_reclaiming)
     delete_released(world.services, "ladder")
 
 
-def test_what_is_under_lease_stays_also_where_room_is_needed(world, kept):
+def test_a_result_under_lease_stays_also_where_space_is_needed(world, kept):
     kept("2 runs")
     (run,) = runs(world)
     with world.ledger.transaction("ladder") as session:
         (wanted, *_) = [row for row in session.scalars(select(ResultRow)) if row.stage == "weather"]
         take_leases(session, [wanted.id], "a notebook", world.services.now())
     world.airflow.time += LEASE / 2
-    release(world.services, "ladder", is_pressed=True)
+    release(world.services, "ladder", is_reclaiming=True)
     delete_released(world.services, "ladder")
     assert {stage for stage, there in stored(world, run).items() if any(there)} == {"weather", "delays"}
-    everything_that_may_go(world, is_pressed=True)
+    everything_that_may_go(world, is_reclaiming=True)
     assert {stage for stage, there in stored(world, run).items() if any(there)} == {"delays"}
 
 

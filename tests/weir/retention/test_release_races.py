@@ -1,4 +1,4 @@
-"""What is published or read at the very moment in which something is released."""
+"""Results are published or read at the very moment in which others are released."""
 
 import uuid
 from dataclasses import replace
@@ -90,7 +90,7 @@ def test_a_closing_task_that_was_given_up_publishes_anew(world, monkeypatch):
     assert [row.expired_at is not None for row in rows] == [True, False]
 
 
-def test_an_attempt_that_says_so_is_at_work_however_long(world):
+def test_an_attempt_with_a_heartbeat_is_running_however_long(world):
     keeping(world, keep_failed="6 hours")
     world.airflow.dag_run(1)
     working = []
@@ -113,7 +113,7 @@ def test_an_attempt_that_says_so_is_at_work_however_long(world):
 
 
 @pytest.mark.parametrize("life", ["failed", "deleted"])
-def test_the_last_history_stays_though_the_epoch_behind_it_was_given_up(world, life):
+def test_the_last_history_stays_though_the_epoch_after_it_was_given_up(world, life):
     flow = Dataflow(
         "ladder",
         [
@@ -140,7 +140,7 @@ def test_the_last_history_stays_though_the_epoch_behind_it_was_given_up(world, l
         world.airflow.delete(third)
         sweep(world.services, clearer=world.airflow)
     world.airflow.time += timedelta(days=15)
-    sweep(world.services, clearer=world.airflow, is_pressed=True)
+    sweep(world.services, clearer=world.airflow, is_reclaiming=True)
     with world.ledger.transaction() as session:
         there = select(ResultRow.run).where(ResultRow.stage == "history", ResultRow.state == "finished")
         assert list(session.scalars(there)) == ["ladder@20130102T000000Z"]

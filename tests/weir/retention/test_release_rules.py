@@ -1,4 +1,4 @@
-"""Results go when nobody needs them, by definition; tests/conformance holds the rule against Flink's."""
+"""The rules release results that are not needed; tests/conformance compares the rule with Flink's."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -11,7 +11,7 @@ from weir.dataflow.retention import RetentionPolicy
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState, CurrentResult, ReadResult, ReadSet, RegionState, RunState
-from weir.retention.release_rules import QUIET, Pin, RunLife, StoredResult, release_verdicts
+from weir.retention.release_rules import QUIET, Pin, RunRetention, StoredResult, release_decisions
 from weir.testing.simulator.dataflows import random_scene
 from weir.topology.regions import Topology
 
@@ -108,14 +108,14 @@ class Run:
             "needed_later": {},
             "closed_at": None,
             "closed_after": None,
-            "is_last_word": False,
+            "is_close_newest": False,
             "last_event": NOW,
         }
-        return RunLife(state=self.state, stored=stored, **{**usual, **more})
+        return RunRetention(state=self.state, stored=stored, **{**usual, **more})
 
     def release(self, **more):
         """Release what may go; answers which current partitions."""
-        gone = {each.stored for each in release_verdicts(self.life(**more), CONSUMED, NOW) if each.is_released}
+        gone = {each.stored for each in release_decisions(self.life(**more), CONSUMED, NOW) if each.is_released}
         for each in gone:
             if each.is_current:
                 self.mark(each.partition, RELEASED)
@@ -185,15 +185,15 @@ def random_life(random, run=None):
         needed_later={each.name: "later" for each in run.topology.dataflow.stages if random.random() < 0.1},
         closed_at=NOW - random.choice([1, 5, 20, 200]) * HOUR if closed else None,
         closed_after=random.randrange(4) if closed else None,
-        is_last_word=closed and random.random() < 0.7,
+        is_close_newest=closed and random.random() < 0.7,
         last_event=NOW - random.choice([0, 0.5, 2, 300, 400]) * HOUR,
         is_deleted=random.random() < 0.05,
     )
 
 
-def released(life, kept=CONSUMED, *, now=NOW, is_pressed=False):
-    verdicts = release_verdicts(life, kept, now, is_pressed=is_pressed)
-    return {each.stored.result for each in verdicts if each.is_released}
+def released(life, kept=CONSUMED, *, now=NOW, is_reclaiming=False):
+    decisions = release_decisions(life, kept, now, is_reclaiming=is_reclaiming)
+    return {each.stored.result for each in decisions if each.is_released}
 
 
 def reads_it(state, region, stored):
@@ -235,7 +235,7 @@ def is_over(life):
     is_still = not any(each.at_work or each.newest_state is AttemptState.FAILED for each in known)
     outputs = [each for region in regions[:-1] for each in life.state.topology.outputs(region)]
     is_quiet = life.last_event + QUIET <= NOW and all(life.state.is_done(each) for each in outputs)
-    return life.is_deleted or (life.closed_at is not None and is_still and (life.is_last_word or is_quiet))
+    return life.is_deleted or (life.closed_at is not None and is_still and (life.is_close_newest or is_quiet))
 
 
 def is_given_up(life):
@@ -244,7 +244,7 @@ def is_given_up(life):
 
 @given(SEEDS)
 @MANY
-def test_what_somebody_needs_is_never_released_and_all_else_is_in_the_end(seed):
+def test_a_needed_result_is_never_released_and_all_others_are_in_the_end(seed):
     random = Random(seed)
     life = random_life(random)
     needed = {each.result for each in life.stored if needs(life, each)}
@@ -252,8 +252,8 @@ def test_what_somebody_needs_is_never_released_and_all_else_is_in_the_end(seed):
     assert released(life) == stored - needed
     for keep in KEEPS:
         assert not released(life, keeping(keep)) & needed
-        assert not released(life, keeping(keep), is_pressed=True) & needed
-        assert not released(life, keeping(keep, keep_failed=None), is_pressed=True) & needed
+        assert not released(life, keeping(keep), is_reclaiming=True) & needed
+        assert not released(life, keeping(keep, keep_failed=None), is_reclaiming=True) & needed
 
 
 @given(SEEDS)
@@ -264,7 +264,7 @@ def test_policies_only_keep_longer(seed):
     by_keep = {keep: released(life, keeping(keep)) for keep in KEEPS}
     for keep, found in by_keep.items():
         assert found <= by_keep["on_consumed"], keep
-        assert found <= released(life, keeping(keep), is_pressed=True), keep
+        assert found <= released(life, keeping(keep), is_reclaiming=True), keep
         if keep != "on_consumed":
             assert found <= by_keep["end_of_run"], keep
     assert by_keep["3 runs"] <= by_keep["2 runs"] <= by_keep["1 run"]
@@ -273,9 +273,9 @@ def test_policies_only_keep_longer(seed):
 
 @given(SEEDS)
 @MANY
-def test_where_room_is_needed_policies_keep_nothing(seed):
+def test_where_space_is_needed_policies_keep_nothing(seed):
     life = random_life(Random(seed))
-    assert {frozenset(released(life, keeping(keep), is_pressed=True)) for keep in KEEPS} == {
+    assert {frozenset(released(life, keeping(keep), is_reclaiming=True)) for keep in KEEPS} == {
         frozenset(released(life, CONSUMED))
     }
 
@@ -292,10 +292,10 @@ def test_what_may_go_may_go_later_too(seed):
 
 @given(SEEDS)
 @MANY
-def test_whatever_is_kept_is_told_why(seed):
+def test_every_kept_result_has_a_reason(seed):
     life = random_life(Random(seed))
     for keep in KEEPS:
-        assert all(each.reason for each in release_verdicts(life, keeping(keep), NOW))
+        assert all(each.reason for each in release_decisions(life, keeping(keep), NOW))
 
 
 # What may happen to a run
@@ -327,7 +327,7 @@ def test_two_losses_repaired_in_one_plan_never_release_each_others_inputs(seed):
         run.commit(region)
         left.remove(region)
         run.release()
-    run.release(closed_at=NOW, closed_after=0, is_last_word=True)
+    run.release(closed_at=NOW, closed_after=0, is_close_newest=True)
     assert not any(result.state is FINISHED for result in run.results.values())
 
 
@@ -354,7 +354,7 @@ def chain():
 
 
 def closed(run, **more):
-    return run.life(**{"closed_at": NOW - 5 * HOUR, "closed_after": 0, "is_last_word": True, **more})
+    return run.life(**{"closed_at": NOW - 5 * HOUR, "closed_after": 0, "is_close_newest": True, **more})
 
 
 END_OF_RUN = keeping("end_of_run")
@@ -367,7 +367,7 @@ def test_a_closing_task_that_is_to_publish_keeps_what_it_reads_however_long_it_t
         region=CLOSE, newest_try=1, newest_state=AttemptState.COMMITTED, ended_try=1, repair_after_try=1
     )
     assert not released(closed(run), END_OF_RUN)
-    long_ago = closed(run, is_last_word=False, last_event=NOW - 5 * HOUR)
+    long_ago = closed(run, is_close_newest=False, last_event=NOW - 5 * HOUR)
     assert not released(long_ago, END_OF_RUN)
 
 
@@ -382,16 +382,16 @@ def test_a_closed_run_that_is_not_whole_is_not_over_by_being_quiet():
     run = whole(chain())
     first = next(iter(run.topology.region_ids()))
     run.commit(first, "changed")
-    quiet = closed(run, is_last_word=False, last_event=NOW - 5 * HOUR)
+    quiet = closed(run, is_close_newest=False, last_event=NOW - 5 * HOUR)
     assert released(quiet, END_OF_RUN) == {each.result for each in run.old}
 
 
-def test_a_closed_run_in_which_something_was_made_again_as_it_was_is_over_when_it_is_quiet():
+def test_a_closed_run_with_recomputed_equal_results_is_over_when_it_is_quiet():
     run = whole(chain())
     run.commit(next(iter(run.topology.region_ids())))
-    busy = closed(run, is_last_word=False, last_event=NOW)
+    busy = closed(run, is_close_newest=False, last_event=NOW)
     assert released(busy, END_OF_RUN) == {each.result for each in run.old}
-    quiet = closed(run, is_last_word=False, last_event=NOW - HOUR)
+    quiet = closed(run, is_close_newest=False, last_event=NOW - HOUR)
     assert released(quiet, END_OF_RUN) == {each.result for each in (*run.results.values(), *run.old)}
 
 

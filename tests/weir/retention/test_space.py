@@ -1,5 +1,5 @@
-"""Room is made before it is missing: what only policies keep goes, what somebody needs never does, and who is told "no"
-is told who holds the bytes."""
+"""Space is reclaimed before it runs out: results that only policies keep go, needed ones never; a refusal names what
+holds the space."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -13,7 +13,7 @@ from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import DiskFull, QuotaExceeded
 from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
 from weir.ledger.leases import take_leases
-from weir.retention.sizes import LATEST, Likely, bytes_at_rest, likely_sizes
+from weir.retention.sizes import LATEST, SizeEstimate, bytes_at_rest, size_estimates
 from weir.store.published import published
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.topology.regions import PartitionId
@@ -53,7 +53,7 @@ def life(world):
 
 @pytest.fixture
 def disk(tmp_path):
-    """Room for the intermediate results of four runs."""
+    """FreeSpace for the intermediate results of four runs."""
     with small_disk(tmp_path / "store", megabytes=18) as mounted:
         yield mounted
 
@@ -117,13 +117,13 @@ def test_no_more_is_released_than_is_needed_and_log_and_ledger_say_what(world, l
     run(world, 4)
     assert errors(world) == []
     assert kept(world) == [2, 3, 4]
-    assert notes == ["4.2 MB in 2 result(s) of chain@20130101T000000Z were deleted to make room"]
+    assert notes == ["4.2 MB in 2 result(s) of chain@20130101T000000Z were deleted to free space"]
     with world.ledger.transaction() as session:
         reasons = set(session.scalars(select(ResultRow.state_reason).where(ResultRow.deleted_at.is_not(None))))
-    assert reasons == {"every consumer has committed a result made from it, and room was needed"}
+    assert reasons == {"every consumer has committed a result made from it, and space was needed"}
 
 
-def test_a_disk_without_a_byte_free_is_mended_by_the_first_who_meets_it(world, life, disk):
+def test_a_disk_without_a_free_byte_heals_by_the_first_attempt_that_meets_it(world, life, disk):
     run(world, 1, 2, 3)
     disk.fill()
     run(world, 4)
@@ -131,7 +131,7 @@ def test_a_disk_without_a_byte_free_is_mended_by_the_first_who_meets_it(world, l
     assert kept(world) == [3, 4]
 
 
-def test_all_dataflows_of_the_ledger_make_room_on_the_disk_that_they_share(world, life, disk):
+def test_space_is_reclaimed_from_all_dataflows_of_the_ledger_on_the_disk_that_they_share(world, life, disk):
     other = FakeAirflow(world.services, world.airflow.engine, chain("other"))
     other.time = world.airflow.time
     for day in (1, 2, 3):
@@ -144,7 +144,7 @@ def test_all_dataflows_of_the_ledger_make_room_on_the_disk_that_they_share(world
     assert kept(world) == [1, 2, 3]
 
 
-def test_what_somebody_needs_stays_and_the_error_says_who_holds_it(world, life, disk):
+def test_needed_results_stay_and_the_error_says_what_holds_them(world, life, disk):
     world.airflow.engine.padding["out"] = MIB
     run(world, 1, 2)
     with world.ledger.transaction("chain") as session:
@@ -156,9 +156,9 @@ def test_what_somebody_needs_stays_and_the_error_says_who_holds_it(world, life, 
     assert kept(world) == [1, 2]
     for part in (
         "DiskFull: the disk of the store file://",
-        " has too little room for raw[0] of chain@20130103T000000Z: ",
+        " has too little free space for raw[0] of chain@20130103T000000Z: ",
         "MB of 18.9 MB are free, it is to write about 2.1 MB, and 1.0 MB are to stay free (least_free); ",
-        "nothing that is there may go.\nWhat is there has to stay:\n",
+        "nothing can be released.\nStored results that have to stay:\n",
         "  8.4 MB of 2 runs of chain: the notebook of ann reads it, under lease until ",
         "  2.1 MB of 2 runs of chain: it is version 1 of out\n",
         " of that disk are no results: files of other programs",
@@ -170,7 +170,7 @@ def test_what_somebody_needs_stays_and_the_error_says_who_holds_it(world, life, 
     assert is_published(world, 3)
 
 
-def test_results_that_grow_get_more_room_after_they_have_filled_the_disk_up(world, life, disk):
+def test_results_that_grow_get_more_space_after_they_have_filled_the_disk(world, life, disk):
     run(world, 1, 2, 3)
     world.airflow.engine.padding |= {"raw": 3 * SIZE}
     run(world, 4)
@@ -179,7 +179,7 @@ def test_results_that_grow_get_more_room_after_they_have_filled_the_disk_up(worl
     assert is_published(world, 1, 2, 3, 4)
 
 
-def test_a_first_run_makes_room_when_it_has_met_a_full_disk(world, life, disk):
+def test_a_first_run_reclaims_space_when_it_has_met_a_full_disk(world, life, disk):
     other = FakeAirflow(world.services, world.airflow.engine, chain("other"))
     for day in (1, 2, 3, 4):
         other.dag_run(day)
@@ -190,7 +190,7 @@ def test_a_first_run_makes_room_when_it_has_met_a_full_disk(world, life, disk):
     assert kept(world) == [1]
 
 
-def test_one_result_that_was_huge_once_stops_nobody(world, life, disk):
+def test_one_exceptionally_large_result_blocks_no_later_attempt(world, life, disk):
     run(world, 1)
     world.airflow.engine.padding["raw"] = 6 * SIZE
     run(world, 2)
@@ -200,7 +200,7 @@ def test_one_result_that_was_huge_once_stops_nobody(world, life, disk):
     assert errors(world) == []
 
 
-def test_room_is_made_for_copies_too(world, life, disk):
+def test_space_is_reclaimed_for_copies_too(world, life, disk):
     stages = [
         source("raw", "pipelines.chain:raw"),
         Stage("clean", "pipelines.chain:clean", [cached("raw")]),
@@ -248,7 +248,7 @@ def test_a_quota_is_of_one_dataflow_and_others_keep_theirs(world, life):
     assert kept(world) == [2]
 
 
-def test_who_exceeds_a_quota_is_told_what_is_kept_and_a_raised_one_helps_at_once(world, life):
+def test_an_exceeded_quota_names_what_is_kept_and_a_raised_one_helps_at_once(world, life):
     world.airflow.engine.padding["out"] = 4 * MIB
     run(world, 1)
     world.airflow.flow = chain(quota="5 MB")
@@ -256,8 +256,8 @@ def test_who_exceeds_a_quota_is_told_what_is_kept_and_a_raised_one_helps_at_once
     said = errors(world, last=True)
     for part in (
         "QuotaExceeded: chain may keep 5.0 MB, its quota, which leaves too little for raw[0] of chain@20130102T000000Z",
-        ": it is to write about 2.1 MB, and 4.2 MB are at rest; nothing that is there may go.\n",
-        "What is there has to stay:\n  4.2 MB of chain",
+        ": it is to write about 2.1 MB, and 4.2 MB are at rest; nothing can be released.\n",
+        "Stored results that have to stay:\n  4.2 MB of chain",
         "Raise the quota (`Dataflow(quota=...)` in the DAG file",
     ):
         assert part in said
@@ -266,7 +266,7 @@ def test_who_exceeds_a_quota_is_told_what_is_kept_and_a_raised_one_helps_at_once
     assert is_published(world, 2)
 
 
-def test_attempts_at_work_that_began_before_count_against_a_quota(world, life):
+def test_running_attempts_that_began_before_count_against_a_quota(world, life):
     run(world, 1)
     life(quota=2 * SIZE + MIB // 2)
     refused = []
@@ -285,21 +285,21 @@ def test_attempts_at_work_that_began_before_count_against_a_quota(world, life):
 
     world.airflow.during = begin_next
     run(world, 2)
-    assert "it is to write about 2.1 MB, attempts at work that began before are to write 2.1 MB, and " in refused[0]
+    assert "it is to write about 2.1 MB, running attempts that began before are to write 2.1 MB, and " in refused[0]
     assert is_published(world, 2, 3)
 
 
 # What is likely
 
 
-def test_the_next_result_is_taken_to_be_as_the_latest_three_were(world, life):
+def test_the_size_of_the_next_result_is_estimated_by_the_latest_three(world, life):
     for day, size in enumerate((100, 50, 10, 30), start=1):
         world.airflow.engine.padding["raw"] = size * 1000
         run(world, day)
     with world.ledger.transaction() as session:
-        found = likely_sizes(session, "chain", [PartitionId("raw", 0, "plain"), PartitionId("raw", 1, "plain")])
+        found = size_estimates(session, "chain", [PartitionId("raw", 0, "plain"), PartitionId("raw", 1, "plain")])
     assert LATEST == 3
-    assert found == {PartitionId("raw", 0, "plain"): Likely(10_080, 50_080)}
+    assert found == {PartitionId("raw", 0, "plain"): SizeEstimate(10_080, 50_080)}
 
 
 def test_refusals_are_full_disks_that_are_waited_for():

@@ -1,4 +1,4 @@
-"""What nobody needs is removed from the store, and nothing else."""
+"""A sweep deletes from the store what is not needed, and nothing else."""
 
 import importlib.util
 import os
@@ -101,7 +101,7 @@ def test_a_sweep_leaves_all_that_is_finished_and_says_why(day):
     assert {row.folder for row in results(day)} <= {each.path for each in report.kept}
 
 
-def test_a_dry_sweep_tells_what_a_real_one_does_and_changes_nothing(day):
+def test_a_dry_sweep_reports_what_a_real_one_does_and_changes_nothing(day):
     grow_old(day)
     before = lying(day)
     dry = sweep(day.services, is_dry=True)
@@ -110,7 +110,7 @@ def test_a_dry_sweep_tells_what_a_real_one_does_and_changes_nothing(day):
     assert sweep(day.services).deleted == dry.deleted
 
 
-def test_files_of_an_attempt_at_work_stay_however_old_they_are(world):
+def test_files_of_a_running_attempt_stay_however_old_they_are(world):
     seen = []
 
     def gc(key):
@@ -128,10 +128,10 @@ def test_files_of_an_attempt_at_work_stay_however_old_they_are(world):
     world.airflow.during = gc
     world.airflow.dag_run(1)
     world.airflow.run_until_quiet()
-    assert seen[0][0].reason == "its attempt is at work"
+    assert seen[0][0].reason == "its attempt is running"
 
 
-def test_what_is_not_of_weir_is_told_and_never_deleted(day):
+def test_files_that_are_not_of_weir_are_reported_and_never_deleted(day):
     (day.folder / "store/ladder/20130101T000000Z/notes.txt").write_text("mine")
     grow_old(day, 100)
     report = sweep(day.services, is_full=True)
@@ -200,7 +200,7 @@ def names_in(world, folder):
     return {path.removeprefix(f"{folder}/") for path in lying(world) if path.startswith(f"{folder}/")}
 
 
-def test_what_was_lost_and_made_again_goes_and_the_ledger_knows(day):
+def test_a_lost_result_that_was_recomputed_is_deleted_and_the_ledger_knows(day):
     row = next(each for each in results(day) if each.stage == "joined")
     path = day.folder / "store" / row.folder / "part-0.bin"
     path.write_bytes(path.read_bytes()[:-1])
@@ -213,7 +213,7 @@ def test_what_was_lost_and_made_again_goes_and_the_ledger_knows(day):
     assert all(each.deleted_at is not None for each in results(day) if each.id == row.id)
 
 
-def test_a_lease_keeps_what_was_made_again(day):
+def test_a_lease_keeps_the_old_result_of_a_recomputed_one(day):
     row = next(each for each in results(day) if each.stage == "joined")
     with day.ledger.transaction("ladder") as session:
         take_leases(session, [row.id], "notebook of ann", day.airflow.time)
@@ -228,7 +228,7 @@ def test_a_lease_keeps_what_was_made_again(day):
     assert not names_in(day, row.folder)
 
 
-def test_the_folders_of_a_lost_ledger_are_told_and_never_deleted(day):
+def test_the_folders_of_a_lost_ledger_are_reported_and_never_deleted(day):
     before = lying(day)
     day.lose_ledger()
     day.airflow.dag_run(2)
@@ -241,7 +241,7 @@ def test_the_folders_of_a_lost_ledger_are_told_and_never_deleted(day):
     assert all("weir ledger rebuild ladder" in each.reason and each.bytes > 0 for each in unknown.values())
 
 
-def test_the_folder_of_a_dataflow_that_the_ledger_does_not_know_is_told(day):
+def test_the_folder_of_a_dataflow_that_the_ledger_does_not_know_is_reported(day):
     other = day.folder / "store/other/20130101T000000Z"
     other.mkdir(parents=True)
     (other / "_run.json").write_text("{}")

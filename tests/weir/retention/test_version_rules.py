@@ -1,4 +1,4 @@
-"""Which versions may go: replaced ones after an hour, others only when the deployment says so."""
+"""Versions expire: replaced ones after an hour, others only by the settings of the deployment."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -42,7 +42,7 @@ def test_what_is_published_goes_when_it_is_older_than_it_is_kept():
     assert judged((1, NOW), (2, DAY), after=7 * DAY, keep=7 * DAY) == {1}
 
 
-def test_a_version_that_nobody_has_completed_goes_with_its_dag_run():
+def test_an_incomplete_version_expires_with_its_dag_run():
     assert judged((1, None), after=DAY, keep_failed=None) == set()
     assert judged((1, None), after=DAY, keep_failed=None, is_deleted=True) == {1}
     assert judged((1, NOW), after=DAY, is_deleted=True) == set()

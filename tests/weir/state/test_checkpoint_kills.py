@@ -11,7 +11,7 @@ from tests.weir.state.test_checkpoints import aircraft, checkpoint, is_there, re
 from weir.coordination.services import Services
 from weir.ledger.database.tables import ResultRow
 from weir.retention import checkpoints as checkpoint_keeping
-from weir.retention.checkpoints import keep_checkpoints
+from weir.retention.checkpoints import maintain_checkpoints
 from weir.retention.release import release
 from weir.retention.sweep import sweep
 from weir.state.files_in_use import live_state_files
@@ -161,10 +161,10 @@ def test_upkeep_alone_goes_on_where_the_closing_task_was_killed_behind_its_commi
         world.airflow.collects = False
         world.airflow.run_until_quiet()
         assert [day for _, day in retained(world)] == [2, 3, 4, 5]
-        kept = keep_checkpoints(world.services, "ladder")
+        kept = maintain_checkpoints(world.services, "ladder")
         assert (kept.subsumed, kept.deleted) != ((), ())
         assert [day for _, day in retained(world)] == [3, 4, 5]
-        assert not keep_checkpoints(world.services, "ladder").subsumed
+        assert not maintain_checkpoints(world.services, "ladder").subsumed
 
 
 def test_a_pending_number_of_a_run_that_is_closed_is_given_up_and_its_manifest_goes(before_the_fifth_closes):
@@ -175,9 +175,9 @@ def test_a_pending_number_of_a_run_that_is_closed_is_given_up_and_its_manifest_g
         with world.ledger.transaction("ladder") as session:
             row = session.merge(newest)
             row.status = "pending"
-        assert not keep_checkpoints(world.services, "ladder").given_up  # somebody may be about to complete it
+        assert not maintain_checkpoints(world.services, "ladder").abandoned  # its attempt may still complete it
         world.airflow.time += timedelta(hours=2)
-        assert keep_checkpoints(world.services, "ladder").given_up == (newest.number,)
+        assert maintain_checkpoints(world.services, "ladder").abandoned == (newest.number,)
         assert not is_there(world, f"ladder/_checkpoints/{newest.number:08d}.json")
         with world.ledger.transaction() as session:
             named = select(ResultRow).where(ResultRow.stage == "history", ResultRow.state == "finished")
@@ -196,10 +196,10 @@ def test_a_run_whose_lost_checkpoint_was_given_up_is_checkpointed_by_whoever_com
         finish(world)
         give_up_lost(world, 4)
         release(world.services, "ladder")  # its state is not taken for subsumed
-        assert keep_checkpoints(world.services, "ladder").completed == (6,)
+        assert maintain_checkpoints(world.services, "ladder").completed == (6,)
         assert retained(world) == [(3, 3), (5, 5), (6, 4)]
         assert_all_that_is_named_is_there(world)
-        assert not keep_checkpoints(world.services, "ladder", is_thorough=True).completed
+        assert not maintain_checkpoints(world.services, "ladder", is_thorough=True).completed
 
 
 def test_one_that_would_not_be_retained_is_not_completed_once_more(before_the_fifth_closes):
@@ -209,7 +209,7 @@ def test_one_that_would_not_be_retained_is_not_completed_once_more(before_the_fi
         give_up_lost(world, 3)
         world.airflow.collects = False
         run_days(world, 6)
-        kept = keep_checkpoints(world.services, "ladder")
+        kept = maintain_checkpoints(world.services, "ladder")
         assert (kept.completed, retained(world)) == ((), [(4, 4), (5, 5), (6, 6)])
         with world.ledger.transaction() as session:
             third = select(ResultRow.state).where(

@@ -12,9 +12,9 @@ from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import Misconfigured
 from weir.formats.codec import checkpoint_from_json
 from weir.formats.paths import checkpoint_path
-from weir.integrity.ledger import results_to_verify
-from weir.integrity.states import checkpoint_misfits
-from weir.integrity.verify import VERIFIED, Outcome, verify_results
+from weir.integrity.states import checkpoint_inconsistencies
+from weir.integrity.verification_queries import results_to_verify
+from weir.integrity.verify import VERIFIED, VerifyOutcome, verify_results
 from weir.ledger.checkpoints import checkpoints_of, retained_checkpoints
 from weir.ledger.database.tables import AttemptRow, ResultRow
 from weir.rebuild.rebuild import rebuild
@@ -226,13 +226,13 @@ def test_a_checkpoint_whose_manifest_is_gone_is_told_and_its_run_is_checkpointed
     run_days(days, 1, 2)
     days.store.delete(checkpoint_path("ladder", 1))
     runs = [f"ladder@{epoch}" for epoch in EPOCHS[:2]]
-    (misfit,) = checkpoint_misfits(days.services, runs)
+    (misfit,) = checkpoint_inconsistencies(days.services, runs)
     assert "the manifest of checkpoint 1, found no such file" in str(misfit)
     done = release_everywhere(days.services)
     done.require_whole()
-    assert "checkpoint(s) 1 given up; checkpoint(s) 3 completed once more" in done.done["ladder"]
+    assert "checkpoint(s) 1 abandoned; checkpoint(s) 3 completed once more" in done.done["ladder"]
     assert retained(days) == [(2, 2), (3, 1)]
-    assert not checkpoint_misfits(days.services, runs)
+    assert not checkpoint_inconsistencies(days.services, runs)
 
 
 def test_verifying_reads_the_files_that_epochs_share_and_tells_the_checkpoints_that_miss_them(days):
@@ -243,9 +243,9 @@ def test_verifying_reads_the_files_that_epochs_share_and_tells_the_checkpoints_t
     with days.ledger.transaction() as session:
         results = results_to_verify(session, [f"ladder@{epoch}" for epoch in EPOCHS[:3]], VERIFIED)
     found = verify_results(days.services, [row for row in results if row.stage == "history"], "a test")
-    assert [each.outcome for each in found] == [Outcome.LOST] * 3
+    assert [each.outcome for each in found] == [VerifyOutcome.LOST] * 3
     days.store.delete(shared)
-    said = [str(each) for each in checkpoint_misfits(days.services, [f"ladder@{EPOCHS[2]}"])]
+    said = [str(each) for each in checkpoint_inconsistencies(days.services, [f"ladder@{EPOCHS[2]}"])]
     assert len(said) == 1
     assert f"checkpoint 3 names it: {shared}" in said[0]
 
@@ -311,7 +311,7 @@ def test_what_is_retained_of_a_run_outlives_its_dag_run_and_all_policies(days):
     days.airflow.delete("scheduled__2013-01-02")
     for _ in range(2):
         days.airflow.time += timedelta(days=100)
-        sweep(days.services, is_full=True, is_pressed=True, clearer=days.airflow)
+        sweep(days.services, is_full=True, is_reclaiming=True, clearer=days.airflow)
     assert retained(days) == [(1, 1), (2, 2)]
     assert live_state_files(days.services, "ladder") == live
     assert all(is_there(days, path) for path in live)

@@ -171,7 +171,7 @@ def all_retryable(found, says):
 
 def test_load_that_does_not_pass_is_retryable_and_says_what_s3_said(impatient, proxy):
     proxy.answer(SLOW_DOWN, times=None)
-    says = r'within 2 s, in \d+ tries; heard last: .*503.*The store option "timeout" sets the limit'
+    says = r'within 2 s, in \d+ tries; last error: .*503.*The store option "timeout" sets the limit'
     assert all_retryable(outcomes(impatient), says)
 
 
@@ -183,7 +183,7 @@ def test_resets_that_do_not_pass_are_retryable(impatient, proxy):
 def test_a_store_that_hangs_is_retryable(impatient, s3_server):
     with s3_server.suspended():
         found = outcomes(impatient)
-    assert all_retryable(found, r"within 2 s, in \d tries; heard last: (nothing|\w+Timeout)")
+    assert all_retryable(found, r"within 2 s, in \d tries; last error: (no response|\w+Timeout)")
 
 
 def test_a_connection_that_hangs_is_given_up_for_another_one(open_s3, s3, proxy):

@@ -37,7 +37,7 @@ def test_azures_short_spelling_needs_the_account(url):
 
 @pytest.mark.parametrize("scheme", ["hdfs", "webhdfs", "http", "sftp", "dbfs", "no-such-scheme"])
 def test_a_file_system_without_an_exclusive_create_is_refused_with_what_to_use(scheme):
-    with pytest.raises(Misconfigured, match=f"knows none behind '{scheme}'.*Use a folder .*s3://bucket/folder"):
+    with pytest.raises(Misconfigured, match=f"does not know one for '{scheme}'.*Use a folder .*s3://bucket/folder"):
         Store.open(f"{scheme}://place/weir")
 
 

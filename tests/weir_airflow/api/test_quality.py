@@ -1,4 +1,4 @@
-"""What checks have found, in a browser: served by Airflow's real API, to whoever may read the DAG."""
+"""Pages about checks in a browser: served by Airflow's real API to users who may read the DAG."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def asked_of(epoch):
 
 
 @pytest.mark.parametrize("path", ["river/quality", "river/quality/1"])
-def test_whoever_may_read_the_dag_may_read_what_was_found_and_nobody_else(get, path):
+def test_only_users_who_may_read_the_dag_may_read_its_checks(get, path):
     assert get(path, user=None).status_code == 401
     assert get(path, user="reader").status_code == 200
 

@@ -138,7 +138,7 @@ def on_two_sparks():
     )
 
 
-def test_regions_are_computed_by_the_spark_of_the_settings_unless_somebody_says_otherwise(dag):
+def test_regions_are_computed_by_the_spark_of_the_settings_by_default(dag):
     assert {spark_of(task) for task in dag.task_dict.values() if task.task_id != "weir_close"} == {None}
 
 
@@ -408,12 +408,12 @@ def test_a_copy_is_documented_where_a_retry_resumes():
     ("options", "said"),
     [
         ({}, "its producers run again, and consumers only if the content has changed"),
-        ({"consumers": "always"}, "and consumers whenever what they read is made again"),
+        ({"consumers": "always"}, "and consumers whenever what they read is recomputed"),
         ({"failover": "full"}, "all regions that have begun run again"),
         ({"failover": "individual"}, "nothing else runs again by itself"),
     ],
 )
-def test_the_dag_says_how_it_recovers(options, said):
+def test_the_documentation_of_a_dag_describes_its_recovery(options, said):
     from weir_airflow import dataflow_dag
 
     assert said in dataflow_dag(Dataflow("flow", [source("a", "p:a"), sink("a", "out")], **options)).doc_md
@@ -421,9 +421,9 @@ def test_the_dag_says_how_it_recovers(options, said):
 
 @pytest.mark.parametrize(
     ("on_reprocess", "said"),
-    [("cascade", "later ones run again, in order"), ("mark", "later ones are stale until somebody needs them")],
+    [("cascade", "later ones run again, in order"), ("mark", "later ones become stale")],
 )
-def test_the_dag_says_what_it_keeps_from_run_to_run(on_reprocess, said):
+def test_the_documentation_of_a_dag_describes_its_states(on_reprocess, said):
     from weir_airflow import dataflow_dag
 
     states = [keyed_state("history", key="k", schema="k STRING, n INT", ttl="7 days"), list_state("offsets")]

@@ -1,4 +1,4 @@
-"""Regions by spark-submit: what goes to it, what comes back, and what its end without a word means. No JVM here.
+"""Regions by spark-submit: what goes to it, what comes back, and what its end without an answer means. No JVM here.
 
 The program `spark-submit` of these tests is one of their own, found on PATH, as the hook finds Spark's.
 """
@@ -193,13 +193,15 @@ def test_an_application_s_error_keeps_the_name_of_its_class(run, spark_submit, s
         ("print('ModuleNotFoundError: No module named \\'fsspec\\''); sys.exit(1)", Misconfigured, "lacks a package"),
     ],
 )
-def test_the_end_of_a_job_without_a_word_is_told_by_what_can_be_seen(run, spark_submit, text, kind, message):
+def test_a_job_that_ends_without_an_answer_is_classified_by_exit_code_and_output(
+    run, spark_submit, text, kind, message
+):
     spark_submit(f"{text}\n")
     with pytest.raises(kind, match=message):
         run()
 
 
-def test_an_end_that_nobody_can_explain_is_the_application_s_and_shows_the_last_output(run, spark_submit):
+def test_an_unexplained_end_is_an_application_failure_and_shows_the_last_output(run, spark_submit):
     from weir_airflow.engines.submission import SubmissionFailed
 
     spark_submit("print('something odd')\nprint('the password=swordfish')\nsys.exit(3)\n")
@@ -208,7 +210,7 @@ def test_an_end_that_nobody_can_explain_is_the_application_s_and_shows_the_last_
     assert "swordfish" not in str(raised.value)
 
 
-def test_a_driver_that_may_still_live_is_told_to_stop_once_its_task_gives_up(run, spark_submit, store, job):
+def test_a_driver_that_may_still_run_is_stopped_when_its_task_gives_up(run, spark_submit, store, job):
     spark_submit("sys.exit(137)\n")
     with pytest.raises(Retryable):
         run()

@@ -221,10 +221,10 @@ def test_a_failure_in_a_cluster_is_raised_although_its_client_ends_well(yarn, ne
     assert "WEIR_STORE" not in message
 
 
-def test_a_driver_that_was_told_to_stop_never_begins(engine, new_job, store, tmp_path):
+def test_a_driver_with_a_stop_file_never_begins(engine, new_job, store, tmp_path):
     job = new_job("waiting")
     engine().interrupt(work_of(job))
-    with pytest.raises(Fenced, match="was told to stop"):
+    with pytest.raises(Fenced, match="was stopped by the file"):
         engine().run(job, "", lambda _: None)
     assert not (tmp_path / "driver.json").exists()
 

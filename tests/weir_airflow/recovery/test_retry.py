@@ -15,7 +15,7 @@ from weir.restarts.strategy import RestartChoice, RestartStrategy
 
 @pytest.fixture
 def context():
-    """What Airflow hands a policy, of a task instance that has not entered the ledger."""
+    """The context that Airflow gives a policy, of a task instance that has not entered the ledger."""
     from weir.topology.regions import Topology
     from weir_airflow.dags.declaration import Declaration, TaskRecovery
 
@@ -80,11 +80,11 @@ def test_any_other_error_before_the_try_was_registered_is_tried_again(evaluate, 
     assert evaluate(TimeoutError("slow")).action.value == "retry"
 
 
-def test_owed_clears_that_cannot_be_carried_out_do_not_change_the_decision(evaluate, settings, airflow_home):
+def test_pending_clears_that_cannot_be_delivered_do_not_change_the_decision(evaluate, settings, airflow_home):
     settings.delenv("AIRFLOW_CONN_WEIR_API")
     decision = evaluate(TimeoutError("slow"))
     assert decision.action.value == "retry"
-    assert "clears remain owed" in decision.reason
+    assert "clears remain pending" in decision.reason
     assert "AIRFLOW_CONN_WEIR_API" in decision.reason
 
 

@@ -27,21 +27,22 @@ from weir.ledger.ledger import Ledger
 from weir.restarts.strategy import FailureLimits, FixedDelay, NoRestart, RestartChoice
 from weir.topology.regions import Topology
 from weir_airflow.dags.declaration import TaskRecovery
-from weir_airflow.recovery.retry import WeirRetryPolicy, ask_enrichers
-from weir_airflow.tasks.context import Office
+from weir_airflow.recovery.failing import ask_enrichers
+from weir_airflow.recovery.retry import WeirRetryPolicy
+from weir_airflow.tasks.context import TaskContext
 
 DAY = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC)
 
 
 class Mine(RetryPolicy):
-    """Answers what it was given, and keeps what it was told."""
+    """Returns a given answer, and keeps the arguments of each call."""
 
     def __init__(self, answer):
         self.answer = answer
-        self.told = []
+        self.calls = []
 
     def evaluate(self, exception, try_number, max_tries, context=None):
-        self.told.append((type(exception), try_number, max_tries, context is not None))
+        self.calls.append((type(exception), try_number, max_tries, context is not None))
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
@@ -62,8 +63,8 @@ class Tries:
         recovery = TaskRecovery(RestartChoice.of(strategy), policy, tuple(enrichers))
         declared = Declaration(flow, Topology(flow), recovery, "")
         key = TaskKey("brook", "r", "spring-mouth", -1)
-        with Office.open() as office:
-            office.coordinator.begin(
+        with TaskContext.open() as task_context:
+            task_context.coordinator.begin(
                 BeginRequest(
                     key=key,
                     try_number=self.count,
@@ -74,7 +75,7 @@ class Tries:
                     interval=DAY,
                     session_url="sc://nowhere",
                 ),
-                office.clearer,
+                task_context.airflow,
             )
         ti = SimpleNamespace(dag_id="brook", run_id="r", task_id="spring-mouth", map_index=-1, try_number=self.count)
         run = SimpleNamespace(run_id="r", dag_id="brook", data_interval_start=DAY[0], data_interval_end=DAY[1])
@@ -101,7 +102,7 @@ def tries(monkeypatch, tmp_path, airflow_home):
 FAST = FixedDelay(9, 1_000)
 
 
-def test_a_policy_s_word_to_fail_holds_where_the_strategy_would_restart(tries):
+def test_a_policy_that_fails_the_task_overrides_the_strategy(tries):
     decision = tries.fail(ValueError("bad row"), FAST, Mine(RetryDecision.fail("no use")))
     assert decision.action is RetryAction.FAIL
     assert decision.reason.startswith("Mine: no use; restart strategy fixed-delay: ValueError: bad row")
@@ -109,7 +110,7 @@ def test_a_policy_s_word_to_fail_holds_where_the_strategy_would_restart(tries):
 
 
 @pytest.mark.parametrize("strategy", [FAST, NoRestart()])
-def test_a_policy_s_word_to_retry_after_a_delay_holds(tries, strategy):
+def test_a_policy_that_retries_after_a_delay_overrides_the_strategy(tries, strategy):
     decision = tries.fail(ValueError("bad row"), strategy, Mine(RetryDecision.retry(timedelta(minutes=7))))
     assert (decision.action, decision.retry_delay) == (RetryAction.RETRY, timedelta(minutes=7))
     assert tries.rows()[0].state == "retrying"
@@ -129,28 +130,28 @@ def test_limits_of_failures_hold_whatever_a_policy_says(tries, limits):
     strategy = FixedDelay(9, 0, limits=limits)
     actions = [tries.fail(ValueError("bad row"), strategy, policy).action for _ in range(2)]
     assert actions == [RetryAction.RETRY, RetryAction.FAIL]
-    assert len(policy.told) == 1
+    assert len(policy.calls) == 1
 
 
 @pytest.mark.parametrize("error", [Conflict("changed"), EngineLost("gone"), SuppressRestarts("closed")])
 def test_a_policy_is_not_asked_about_recovery_or_what_is_hopeless(tries, error):
     policy = Mine(RetryDecision.fail("no use"))
     decision = tries.fail(error, FAST, policy)
-    assert policy.told == []
+    assert policy.calls == []
     assert decision.action is (RetryAction.FAIL if isinstance(error, SuppressRestarts) else RetryAction.RETRY)
 
 
-def test_a_policy_is_told_of_the_task_s_own_failures_as_tries(tries):
+def test_a_policy_gets_the_number_of_the_task_s_own_failures_as_try_number(tries):
     policy = Mine(RetryDecision.default())
     tries.fail(Conflict("changed"), FAST, policy)
     tries.fail(ValueError("bad row"), FAST, policy)
     tries.fail(EngineLost("gone"), FAST, policy)
     tries.fail(KeyError("k"), FixedDelay(9, 0, limits=FailureLimits(per_task=4)), policy)
-    assert policy.told == [(ValueError, 1, 999, True), (KeyError, 2, 4, True)]
+    assert policy.calls == [(ValueError, 1, 999, True), (KeyError, 2, 4, True)]
 
 
 @pytest.mark.parametrize("answer", [LookupError("oops"), None])
-def test_a_policy_that_fails_or_answers_nonsense_leaves_the_strategys_word(tries, answer):
+def test_a_policy_that_fails_or_answers_nonsense_leaves_the_strategys_decision(tries, answer):
     decision = tries.fail(ValueError("bad row"), FAST, Mine(answer))
     assert decision.action is RetryAction.RETRY
     said = "Mine failed: LookupError: oops" if answer else "Mine answered a NoneType, not a RetryDecision"
@@ -223,8 +224,8 @@ def test_a_function_that_hangs_is_not_waited_for(tickets):
 
 
 def test_a_failure_that_cannot_be_noted_is_decided_all_the_same(tries, tickets, monkeypatch):
-    nobody = {"conn_type": "http", "host": "http://127.0.0.1:1", "login": "weir", "password": "hush"}
-    monkeypatch.setenv("AIRFLOW_CONN_WEIR_API", json.dumps(nobody))
+    away = {"conn_type": "http", "host": "http://127.0.0.1:1", "login": "weir", "password": "hush"}
+    monkeypatch.setenv("AIRFLOW_CONN_WEIR_API", json.dumps(away))
     decision = tries.fail(ValueError("bad row"), FAST, None, ["tickets:owner"])
     assert (decision.action, decision.retry_delay) == (RetryAction.RETRY, timedelta(seconds=1))
     assert "labels or note are missing: Retryable: " in decision.reason
@@ -246,7 +247,7 @@ def test_a_task_whose_process_was_killed_too_often_fails_with_a_note(tries, monk
     from airflow.sdk.exceptions import AirflowFailException
 
     from weir_airflow.dags.declaration import Declaration
-    from weir_airflow.tasks.region_run import run_region
+    from weir_airflow.tasks.running import run_region
 
     spark = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": 1}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_CONNECT_WEIR", json.dumps(spark))
@@ -255,8 +256,8 @@ def test_a_task_whose_process_was_killed_too_often_fails_with_a_note(tries, monk
     mouth = Stage("mouth", "m:mouth", [blocking("spring")])
     flow = Dataflow("river", [source("spring", "m:spring"), mouth, sink("mouth", "sea")])
     key = TaskKey("river", run_id, "spring", -1)
-    with Office.open() as office:
-        office.coordinator.begin(
+    with TaskContext.open() as task_context:
+        task_context.coordinator.begin(
             BeginRequest(
                 key=key,
                 try_number=1,
@@ -267,7 +268,7 @@ def test_a_task_whose_process_was_killed_too_often_fails_with_a_note(tries, monk
                 interval=DAY,
                 session_url="",
             ),
-            office.clearer,
+            task_context.airflow,
         )
     ti = SimpleNamespace(
         dag_id="river", run_id=run_id, task_id="spring", map_index=-1, try_number=2, max_tries=999, id="ti-2"
@@ -275,6 +276,6 @@ def test_a_task_whose_process_was_killed_too_often_fails_with_a_note(tries, monk
     interval = {"data_interval_start": DAY[0], "data_interval_end": DAY[1]}
     run = SimpleNamespace(run_id=run_id, run_type="scheduled", clear_number=0, **interval)
     declared = Declaration(flow, Topology(flow), TaskRecovery(), "")
-    with pytest.raises(AirflowFailException, match=r"ended without a word .*suppressed by restart strategy none"):
+    with pytest.raises(AirflowFailException, match=r"ended without a result .*suppressed by restart strategy none"):
         run_region(declared, "spring", {"ti": ti, "dag_run": run, "params": {}}, print, print)
     assert look.task(run_id, "spring")[2].startswith("Weir: killed, not tried again. the process of try 1 ended")

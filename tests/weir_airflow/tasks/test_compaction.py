@@ -34,7 +34,7 @@ def dag_of(declared):
     return dataflow_dag(declared, schedule="@daily", start_date=datetime(2013, 1, 1, tzinfo=UTC))
 
 
-def test_a_region_with_keyed_state_has_a_task_beside_those_behind_it():
+def test_a_region_with_keyed_state_has_a_compaction_task_that_nothing_waits_for():
     dag = dag_of(flow())
     task = dag.task_dict["weir_compact-aircraft-known"]
     assert task.upstream_task_ids == {"aircraft-known"}
@@ -52,7 +52,7 @@ def test_where_nothing_is_written_in_runs_there_is_none():
     assert not [each for each in dag_of(lists).task_dict if each.startswith("weir_compact")]
 
 
-def test_what_comes_behind_a_group_does_not_wait_for_it():
+def test_tasks_after_a_group_do_not_wait_for_compaction():
     from airflow.sdk import DAG, BaseOperator
 
     from weir_airflow import dataflow_group

@@ -1,4 +1,4 @@
-"""What a task works with, opened by Airflow connections alone."""
+"""What a task works with, task_context by Airflow connections alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def s3():
 
 
 def test_store_and_ledger_are_opened_by_their_connections(s3, tmp_path, monkeypatch, caplog):
-    from weir_airflow.tasks.context import Office
+    from weir_airflow.tasks.context import TaskContext
 
     for name in ("WEIR_STORE", "WEIR_STORE_OPTIONS"):
         monkeypatch.delenv(name, raising=False)
@@ -29,10 +29,10 @@ def test_store_and_ledger_are_opened_by_their_connections(s3, tmp_path, monkeypa
         json.dumps({"conn_type": "aws", "login": "weir", "password": "hush-hush", "extra": extra}),
     )
     monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
-    with Office.open() as office:
-        store_id = office.store.initialise()
-        office.store.check_marker(store_id)
-        assert office.store.url == "s3://weir-of-office/team"
-        assert office.store.spark_url("flow") == "s3a://weir-of-office/team/flow"
-        assert stored_dataflows(office.store) == ()
-        assert "hush" not in repr(office) + repr(office.store) + caplog.text
+    with TaskContext.open() as task_context:
+        store_id = task_context.store.initialise()
+        task_context.store.check_marker(store_id)
+        assert task_context.store.url == "s3://weir-of-office/team"
+        assert task_context.store.spark_url("flow") == "s3a://weir-of-office/team/flow"
+        assert stored_dataflows(task_context.store) == ()
+        assert "hush" not in repr(task_context) + repr(task_context.store) + caplog.text

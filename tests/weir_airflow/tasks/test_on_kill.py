@@ -36,7 +36,7 @@ def test_a_kill_before_anything_runs_does_nothing(task):
 def test_a_kill_stops_the_engine_from_another_thread(task):
     work = Work()
     work.may_stop.set()
-    task._remember(work)
+    task.on_engine(work)
     task.on_kill()
     assert work.is_asked.is_set()
     assert work.thread is not threading.main_thread()
@@ -45,7 +45,7 @@ def test_a_kill_stops_the_engine_from_another_thread(task):
 def test_a_kill_gives_up_waiting_before_the_supervisor_does(task, monkeypatch):
     monkeypatch.setattr("weir_airflow.tasks.operators.STOP_SECONDS", 0.05)
     work = Work()
-    task._remember(work)
+    task.on_engine(work)
     task.on_kill()
     assert work.is_asked.is_set()
     assert work.thread.is_alive()

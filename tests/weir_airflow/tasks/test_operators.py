@@ -186,7 +186,7 @@ def test_a_run_computes_publishes_and_shows_what_it_did(run, world):
     assert published(world, "stumble", 1) == EXPECTED
 
 
-def test_a_lost_result_is_made_again_by_its_producer_alone(run, world):
+def test_a_lost_result_is_recomputed_by_its_producer_alone(run, world):
     (world / "lose").touch()
     state, tasks, _, _ = run("rapids", 1)
     assert state == "success"
@@ -204,7 +204,7 @@ def test_a_stage_that_fails_once_is_restarted_by_the_users_retries(run, world):
     assert published(world, "stumble", 2) == EXPECTED
 
 
-def test_a_users_retry_policy_has_the_last_word_and_a_failure_leaves_labels_and_a_note(run, world):
+def test_a_users_retry_policy_overrides_the_strategy_and_a_failure_leaves_labels_and_a_note(run, world):
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.session import create_session
 
@@ -235,7 +235,7 @@ def test_without_retries_a_failure_is_final(run, world):
     assert tasks["weir_close", -1][0] == "upstream_failed"
 
 
-def test_an_index_whose_input_is_lost_is_made_again_with_its_producer_and_no_other(run, world):
+def test_an_index_whose_input_is_lost_is_recomputed_with_its_producer_and_no_other(run, world):
     (world / "lose-3").touch()
     state, tasks, _, names = run("braid", 1)
     assert state == "success"

@@ -1,4 +1,4 @@
-"""The DAG of the fire drill, in Airflow's own `dag.test()`, with a real Spark Connect server, store and ledger."""
+"""The DAG of the restore test, in Airflow's own `dag.test()`, with a real Spark Connect server, store and ledger."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_it_is_weekly_paused_at_first_and_restores_one_after_the_other(drill_dag
     assert drill_dag.task_dict["restore"].max_active_tis_per_dagrun == 1
 
 
-def test_a_checkpoint_is_somebodys(airflow_home, monkeypatch, tmp_path):
+def test_a_checkpoint_is_chosen_together_with_its_dataflow(airflow_home, monkeypatch, tmp_path):
     from weir_airflow.tasks.restore_check import dataflows_to_check
 
     monkeypatch.setenv("WEIR_STORE", str(tmp_path / "store"))
@@ -70,8 +70,8 @@ def test_a_checkpoint_is_somebodys(airflow_home, monkeypatch, tmp_path):
     monkeypatch.setenv("AIRFLOW_CONN_WEIR_API", '{"conn_type": "weir-db"}')
     said = []
     assert dataflows_to_check({}, said.append) == []
-    assert said == ["No dataflow keeps a checkpoint: nothing is to do"]
-    with pytest.raises(Misconfigured, match="whose is 3"):
+    assert said == ["No dataflow has a checkpoint: nothing to restore"]
+    with pytest.raises(Misconfigured, match="the checkpoint 3 is of which dataflow"):
         dataflows_to_check({"checkpoint": "3"}, said.append)
 
 

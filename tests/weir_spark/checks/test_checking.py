@@ -20,8 +20,8 @@ from weir.dataflow import Dataflow, Stage, blocking, expectations, keyed_state, 
 from weir.formats.checks import CheckOutcome
 from weir.formats.codec import checkpoint_from_json, checkpoint_to_json
 from weir.formats.savepoint import SAVEPOINT
-from weir.integrity.asked_checks import ask
-from weir.integrity.restore_test import drill
+from weir.integrity.expectation_checks import check_expectations
+from weir.integrity.restore_test import run_restore_test
 from weir.snapshots.savepoint import Asked, create
 from weir.store.seal import seal
 from weir.store.store import Store
@@ -133,7 +133,7 @@ def as_text(table):
 
 def drilled(world, spark, which):
     services, _ = world
-    return drill(services, "flow", which, Store.open, lambda job: check_all(job, spark, lambda _line: None))
+    return run_restore_test(services, "flow", which, Store.open, lambda job: check_all(job, spark, lambda _line: None))
 
 
 def failed(found):
@@ -145,7 +145,7 @@ def failed(found):
     }
 
 
-def test_what_is_right_passes_all_checks(world, spark):
+def test_intact_results_pass_all_checks(world, spark):
     found = drilled(world, spark, None)
     assert (found.is_right, failed(found)) == (True, set())
     history = [each for each in found.checks if each.stage == "history"]
@@ -166,9 +166,9 @@ def test_rows_that_are_not_as_they_were_are_found_although_all_bytes_agree(world
     assert failed(drilled(world, spark, altered(world[1], tmp_path / "altered", change))) == expected
 
 
-def test_committed_results_are_checked_when_somebody_asks(world, spark):
+def test_committed_results_are_checked_on_request(world, spark):
     services, _ = world
-    found = ask(services, "flow", lambda job: check_all(job, spark, lambda _line: None))
+    found = check_expectations(services, "flow", lambda job: check_all(job, spark, lambda _line: None))
     assert {(each.stage, each.suite, each.outcome) for each in found.checks} == {
         ("history", "weir", CheckOutcome.PASSED),
         ("history", "small", CheckOutcome.PASSED),

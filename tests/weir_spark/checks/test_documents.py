@@ -104,7 +104,7 @@ class _Elements(HTMLParser):
         self.text += data
 
 
-def test_a_page_shows_what_was_found_and_calls_nobody(tmp_path, capsys, no_calls):
+def test_a_page_shows_the_results_and_opens_no_connection(tmp_path, capsys, no_calls):
     answers, folder = documented(tmp_path, capsys, check(7, RESULTS), check(8, RESULTS[1:2], "passed"))
     assert {number: each.error for number, each in answers.items()} == {7: "", 8: ""}
     page = _Elements((folder / answers[7].file).read_text()).text
@@ -121,7 +121,7 @@ def test_a_page_shows_what_was_found_and_calls_nobody(tmp_path, capsys, no_calls
     assert "Violated" not in (folder / answers[8].file).read_text()
 
 
-def test_what_comes_from_data_does_nothing_in_a_page_and_nothing_is_loaded(tmp_path, capsys, no_calls):
+def test_values_of_data_are_escaped_in_a_page_and_nothing_is_loaded(tmp_path, capsys, no_calls):
     answers, folder = documented(tmp_path, capsys, check(7, RESULTS))
     page = _Elements((folder / answers[7].file).read_text())
     assert page.text.count(EVIL) >= 8
@@ -132,7 +132,7 @@ def test_what_comes_from_data_does_nothing_in_a_page_and_nothing_is_loaded(tmp_p
     assert [value for name, value in attributes if name == "content" and "default-src 'none'" in value]
 
 
-def test_what_cannot_be_shown_hinders_no_other_page(tmp_path, capsys):
+def test_a_check_that_cannot_be_rendered_prevents_no_other_page(tmp_path, capsys):
     broken = CheckToDocument(
         check=9,
         suite="weather_hours",

@@ -15,10 +15,10 @@ from weir.formats.suite import Expectation
 from weir_spark.checks import gx
 
 
-def test_where_it_is_not_installed_the_error_says_what_to_install(monkeypatch) -> None:
+def test_without_great_expectations_the_error_names_the_package_to_install(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "great_expectations", None)
     asked = [Expectation("expect_column_distinct_values_to_be_in_set", {"column": "a", "value_set": [1]})]
-    with pytest.raises(Misconfigured, match=r"asked for expect_column_distinct.*install great-expectations>=1.24"):
+    with pytest.raises(Misconfigured, match=r"needed for expect_column_distinct.*install great-expectations>=1.24"):
         gx.validate(None, asked)
     assert gx.validate(None, []) == []
 
@@ -50,7 +50,7 @@ from weir.dataflow.quality import Policy
 from weir.formats.checks import CheckToRun, CheckReason
 from weir.formats.suite import Expectation, Suite
 from weir_spark.checks.gate import Checked, check
-from weir_spark.region.session import configure
+from weir_spark.session import configure
 
 session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 configure(session, {})

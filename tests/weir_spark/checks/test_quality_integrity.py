@@ -136,27 +136,27 @@ def failing(report):
     return {each.type.removeprefix("weir_"): each for each in report.results if not each.success}
 
 
-def test_what_was_restored_whole_passes_every_check(spark, written, state) -> None:
+def test_a_partition_restored_whole_passes_every_check(spark, written, state) -> None:
     _, report, numbers = written
     (plain,) = check_restored(spark, numbers, "numbers")
-    (keyed,) = check_restored(spark, state, "seen", CheckReason.DRILL)
+    (keyed,) = check_restored(spark, state, "seen", CheckReason.RESTORE_TEST)
     assert [failing(plain), failing(keyed)] == [{}, {}]
     assert (plain.rows, plain.digest, plain.layout) == (40, str(report.digest), BY_KEY.id)
-    assert (keyed.run, keyed.attempt, keyed.argument, keyed.why) == ("flow@2", "t2", "seen", CheckReason.DRILL)
+    assert (keyed.run, keyed.attempt, keyed.argument, keyed.why) == ("flow@2", "t2", "seen", CheckReason.RESTORE_TEST)
     assert (keyed.rows, keyed.outcome) == (34, CheckOutcome.PASSED)
     checks = ["schema_as_recorded", "rows_as_recorded", "rows_never_fewer", "digest_as_recorded"]
     keys = ["keys_in_key_groups", "keys_unique"]
     assert [each.type.removeprefix("weir_") for each in keyed.results] == [*checks, *keys]
 
 
-def test_of_a_digest_that_was_made_under_another_rule_nothing_is_said(spark, written) -> None:
+def test_a_digest_of_another_rule_is_not_compared(spark, written) -> None:
     _, _, numbers = written
     (report,) = check_restored(spark, replace(numbers, digest_rule=digest(ignore=["text"])))
     assert failing(report) == {}
     assert "weir_digest_as_recorded" not in {each.type for each in report.results}
 
 
-def test_another_value_and_a_missing_row_are_told_by_digest_and_count(spark, written, tmp_path) -> None:
+def test_another_value_and_a_missing_row_violate_digest_and_count(spark, written, tmp_path) -> None:
     _, _, restored = written
     upper = changed(
         restored.files[0], tmp_path, lambda table: with_column(table, "text", pc.utf8_lpad(table["text"], 3, "0"))
@@ -186,7 +186,7 @@ def test_a_key_in_a_foreign_key_group_is_named(spark, written, tmp_path) -> None
     assert failing(report).keys() == {"keys_in_key_groups"}
 
 
-def test_files_of_another_schema_are_not_looked_at_any_further(spark, written, tmp_path) -> None:
+def test_of_files_of_another_schema_nothing_else_is_checked(spark, written, tmp_path) -> None:
     _, _, restored = written
 
     def as_text(table):
@@ -195,7 +195,7 @@ def test_files_of_another_schema_are_not_looked_at_any_further(spark, written, t
     bad = changed(restored.files[0], tmp_path, as_text)
     for files in ((bad,), (restored.files[0], bad)):
         looked = check_restored(
-            spark, replace(restored, files=files, checks=(CheckToRun(FEW, Policy.FAIL, CheckReason.DRILL),))
+            spark, replace(restored, files=files, checks=(CheckToRun(FEW, Policy.FAIL, CheckReason.RESTORE_TEST),))
         )
         (report,) = looked
         assert failing(report).keys() == {"schema_as_recorded"}

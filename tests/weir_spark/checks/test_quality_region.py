@@ -98,7 +98,7 @@ def test_a_stage_that_writes_nothing_is_computed_once_and_checked(run, jobs, pip
     assert "compute numbers" in report.metrics
 
 
-def test_a_checked_stage_behind_a_copy_is_computed_all_the_same(run, jobs, pipeline) -> None:
+def test_a_checked_stage_before_a_copy_is_computed_all_the_same(run, jobs, pipeline) -> None:
     module = pipeline(NUMBERS)
 
     def stages(copy):
@@ -155,7 +155,7 @@ def test_all_of_a_keyed_state_is_checked_not_only_what_has_changed(run, jobs, pi
     assert [(each.observed, each.rows) for each in check.results] == [(45, None), (None, 45)]
 
 
-def test_an_expectation_that_cannot_be_computed_says_why_and_leaves_the_others_alone(run, jobs, pipeline) -> None:
+def test_an_expectation_that_cannot_be_computed_has_the_reason_and_the_others_are_checked(run, jobs, pipeline) -> None:
     module = pipeline(NUMBERS)
     asked = (
         Expectation("expect_column_values_to_not_be_null", {"column": "texts"}),

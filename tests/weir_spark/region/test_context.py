@@ -22,7 +22,7 @@ def test_an_unknown_module_is_named() -> None:
         load("no_such_pipeline.flights:clean", "stage clean")
 
 
-def test_a_module_that_cannot_import_what_it_needs_says_so(pipeline) -> None:
+def test_a_module_with_a_missing_import_is_refused_with_its_name(pipeline) -> None:
     module = pipeline("import no_such_library\n")
     with pytest.raises(Misconfigured, match=f"importing the module {module} failed: .*no_such_library"):
         load(f"{module}:clean", "stage clean")

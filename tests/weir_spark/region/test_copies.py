@@ -140,7 +140,7 @@ def test_each_cached_stage_is_computed_once_and_described_last(run, new_job, sto
     assert report.resumed == ()
 
 
-def test_a_copy_says_what_it_was_read_from(run, new_job, jobs, pipeline, store) -> None:
+def test_a_copy_names_the_results_and_copies_that_it_was_read_from(run, new_job, jobs, pipeline, store) -> None:
     source = pipeline("def given(ctx):\n    return ctx.spark.range(5).selectExpr('id key')\n")
     written = run(jobs.region(jobs.stage("given", f"{source}:given", jobs.output("given"))))
     reading = pipeline("def a(ctx, given):\n    return given\n\ndef b(ctx, a):\n    return a\n")
@@ -158,21 +158,21 @@ def test_a_copy_says_what_it_was_read_from(run, new_job, jobs, pipeline, store) 
     assert (b.inputs, b.copies) == (a.inputs, (first.folder,))
 
 
-def test_a_retry_computes_nothing_behind_the_newest_copy_and_says_so(run, new_job, jobs, seen, lines, spark) -> None:
+def test_a_retry_computes_nothing_before_the_newest_copy_and_logs_it(run, new_job, jobs, seen, lines, spark) -> None:
     before = fails(run, new_job(fails=True))
     first = seen()
     resume = jobs.resume(before.stages[1].copy)
     report = run(new_job(wide={"copy": jobs.copy("wide"), "resume": resume}))
     assert seen() == first
     assert report.resumed == ("wide",)
-    assert f"resuming behind wide: its rows are those that attempt {before.attempt} has copied" in lines
+    assert f"resuming after wide: its rows are read from the copy of attempt {before.attempt}" in lines
     # The rows are random: only those of the first attempt can be the same again.
     copied = replace(jobs.read("x", report.outputs[0]), partitions=())
     files = (replace(jobs.read("x", report.outputs[0]).partitions[0], files=resume.files),)
     assert digest(spark, jobs, report.outputs[0]) == digest_of(read_input(spark, replace(copied, partitions=files)))
 
 
-def test_a_retry_resumes_behind_the_first_copy_where_there_is_no_second(run, new_job, jobs, seen) -> None:
+def test_a_retry_resumes_after_the_first_copy_where_there_is_no_second(run, new_job, jobs, seen) -> None:
     before = fails(run, new_job(wide={"copy": None}, fails=True))
     resume = jobs.resume(before.stages[0].copy)
     report = run(new_job(numbers={"copy": jobs.copy("numbers"), "resume": resume}))
@@ -275,14 +275,14 @@ def kept(server, spark):
     return lambda: [name for number, name in everything().items() if number not in before]
 
 
-def test_what_spark_keeps_is_seen_and_let_go(spark, kept, lines) -> None:
+def test_persisted_rows_are_unpersisted_at_the_end(spark, kept, lines) -> None:
     with Persisted("t0001-0123456789ab", lines.append) as persisted:
         persisted.keep("numbers", spark.range(3)).count()
         assert len(kept()) == 1
     assert (kept(), lines) == ([], [])
 
 
-def test_rows_that_cannot_be_let_go_are_told_and_hide_no_failure(session_of, lines) -> None:
+def test_rows_that_cannot_be_unpersisted_are_logged_and_hide_no_failure(session_of, lines) -> None:
     session = session_of()
 
     def fails() -> None:
@@ -310,7 +310,7 @@ def test_rows_that_spark_makes_by_chance_are_the_same_for_all_readers_of_a_persi
     assert len({output.digest for output in report.outputs}) == 1
 
 
-def test_what_is_persisted_is_let_go_when_the_attempt_fails(run, persisting, kept) -> None:
+def test_persisted_rows_are_unpersisted_when_the_attempt_fails(run, persisting, kept) -> None:
     with pytest.raises(Exception, match="no luck"):
         run(persisting("failing"))
     assert kept() == []
@@ -331,7 +331,7 @@ from pyspark.sql import SparkSession
 
 from weir.formats.codec import region_job_from_json
 from weir.store.store import Store
-from weir_spark import region
+from weir_spark.region import region
 
 session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 for path in sys.argv[1:]:

@@ -157,7 +157,7 @@ def test_the_digest_of_all_partitions_is_that_of_all_rows(opened, spark):
 
 def test_spark_reads_what_was_open_though_room_was_needed(airflow, spark):
     frame = weir.open("flow", stage="typed", services=airflow.services).spark(spark)  # nobody keeps it
-    release(airflow.services, "flow", is_pressed=True)
+    release(airflow.services, "flow", is_reclaiming=True)
     gone = delete_released(airflow.services, "flow")
     assert {each.stage for each in gone} == {"numbers", "none"}
     assert frame.count() == 1000

@@ -158,7 +158,7 @@ def cached_world(world):
     return world
 
 
-def test_a_retry_resumes_behind_the_newest_copy(cached_world) -> None:
+def test_a_retry_resumes_after_the_newest_copy(cached_world) -> None:
     cached_world.fault("fails")
     cached_world.airflow.run_until_quiet()
     assert cached_world.task.state == "success"

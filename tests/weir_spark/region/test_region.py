@@ -19,8 +19,8 @@ BY_KEY = Layout(("key",), 128)
 
 @pytest.fixture
 def run(spark, store):
-    def do(job, say=lambda line: None):
-        return region.run(job, spark, store, say)
+    def do(job, log=lambda line: None):
+        return region.run(job, spark, store, log)
 
     return do
 

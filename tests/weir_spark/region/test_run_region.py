@@ -102,10 +102,10 @@ def test_it_keeps_state_in_a_session_of_its_own_with_the_same_digests(server, ru
     assert len({str(each.digest) for each in own.outputs[1:]}) == 1
 
 
-def test_its_exit_code_says_that_a_person_has_to_change_something(server, run_region) -> None:
+def test_its_exit_code_is_78_where_a_person_has_to_change_something(server, run_region) -> None:
     message = run_region("def other(ctx):\n    pass\n", "--remote", server.url, expected=78)
     assert "Misconfigured: stage numbers: the module program_pipeline has no function 'numbers'" in message
 
 
-def test_its_exit_code_says_that_trying_again_may_help(run_region) -> None:
+def test_its_exit_code_is_75_where_another_try_may_help(run_region) -> None:
     assert "EngineLost" in run_region(TEXT, "--remote", "sc://127.0.0.1:1", "--retries", "2", expected=75)

@@ -83,7 +83,7 @@ def said(text, path):
 
 
 @pytest.mark.parametrize("text", [CONNECT, CLASSIC, GONE])
-def test_a_file_is_told_as_the_partition_and_the_attempt_that_it_belongs_to(text):
+def test_an_unreadable_file_is_reported_with_its_partition_and_attempt(text):
     path = f"file:/data/the%20store/flow/20130101T000000Z/clean/{KEYED.id}/1/t0003-aaaaaaaaaaaa/{NAME}"
     error = said(text, path)
     assert isinstance(error, InputUnreadable)
@@ -92,7 +92,7 @@ def test_a_file_is_told_as_the_partition_and_the_attempt_that_it_belongs_to(text
     assert NAME in str(error)
 
 
-def test_the_result_of_an_earlier_run_is_told_with_its_run():
+def test_the_result_of_an_earlier_run_is_reported_with_its_run():
     path = f"s3a://bucket/flow/20121231T000000Z/totals/plain/0/t0001-cccccccccccc/{NAME}"
     assert "totals[0] (plain) of run of attempt t0001-cccccccccccc" in str(said(CONNECT, path))
 
@@ -104,7 +104,7 @@ def test_the_result_of_an_earlier_run_is_told_with_its_run():
         (f"{STORE}/joined/copy/0/t0002-dddddddddddd/{NAME}", "the copy of joined[0] of attempt t0002-dddddddddddd"),
     ],
 )
-def test_copies_of_earlier_attempts_and_its_own_are_told_apart(path, copy):
+def test_copies_of_earlier_attempts_and_of_this_one_are_distinguished(path, copy):
     assert copy in str(said(CONNECT, path))
 
 
@@ -117,7 +117,7 @@ def test_copies_of_earlier_attempts_and_its_own_are_told_apart(path, copy):
         "file:///home/me/flights.csv",
     ],
 )
-def test_a_file_that_the_job_was_not_told_to_read_is_the_stages_own_affair(path):
+def test_an_error_about_a_file_that_the_job_does_not_name_is_left_as_it_is(path):
     assert said(CONNECT, path) is None
 
 

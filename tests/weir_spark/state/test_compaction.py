@@ -11,7 +11,7 @@ import pytest
 
 from weir.dataflow import keyed_state
 from weir.formats.manifest import StateFile
-from weir.formats.region_job import MergeToWrite, RegionJob, StateFileToRead, StateToRead
+from weir.formats.region_job import CompactionJob, MergeToWrite, StateFileToRead, StateToRead
 from weir.state.compaction_rules import Limits, after, merges_of
 from weir.state.file_rules import epoch_seconds, runs_to_merge, share_of
 from weir.store.seal import seal
@@ -105,7 +105,7 @@ class History:
                     spark_folder=url,
                 )
             )
-        job = RegionJob(
+        job = CompactionJob(
             attempt="c0001",
             dataflow="flow",
             epoch=epoch(self.day),
@@ -114,8 +114,6 @@ class History:
             subtask=0,
             store=self.store.url,
             report="",
-            stages=(),
-            parameters={},
             merges=tuple(to_write),
         )
         report = compact(job, self.session, self.store, lambda line: None)

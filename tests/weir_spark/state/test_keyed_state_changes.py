@@ -149,7 +149,7 @@ def test_read_takes_only_the_rows_of_the_keys_that_it_is_given(spark, chain):
 
 
 @pytest.mark.spark
-def test_keys_that_have_one_hash_are_told_apart(spark, store):
+def test_keys_with_equal_hashes_are_distinguished(spark, store):
     """What is replaced is looked for by Spark's hash of the keys, which skips nulls."""
     schema = "a STRING, b STRING, n BIGINT"
     chain = StateChain(store, keyed_state("h", key=["a", "b"], schema=schema))
@@ -186,7 +186,7 @@ def test_keys_may_be_of_any_type_that_divides_and_columns_may_have_odd_names(spa
 
 
 @pytest.mark.spark
-def test_files_are_told_apart_in_a_folder_of_any_name_and_where_two_have_one_name(spark, tmp_path):
+def test_files_are_distinguished_in_a_folder_of_any_name_and_with_equal_names(spark, tmp_path):
     store = Store.open(str(tmp_path / "a store % é #1"))
     store.initialise()
     chain = StateChain(store, keyed_state("h", key="k", schema=SCHEMA))

@@ -270,7 +270,7 @@ def test_what_a_function_raises_fails_the_stage_as_it_would_elsewhere(run) -> No
     assert classify(raised.value) is FailureClass.FATAL
 
 
-def test_what_is_asked_wrongly_is_refused_before_anything_is_computed(chain, open_state, spark) -> None:
+def test_a_wrong_call_is_refused_before_anything_is_computed(chain, open_state, spark) -> None:
     state, rows = open_state(chain(COUNTS), EPOCHS[0]), spark.sql("select 1L k")
 
     def nothing(key, rows, state):

@@ -1,20 +1,24 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 
+import weir
+import weir_spark
 from weir.errors import Misconfigured
-from weir_spark.transport.archive import write_bundle
+from weir_spark.transport.bundle import write_bundle
 
 
 def test_the_modules_of_weir_and_of_the_pipeline_travel_in_one_zip(jobs, pipeline, tmp_path) -> None:
     module = pipeline("def numbers(ctx):\n    pass\n")
     bundle = write_bundle(tmp_path, jobs.region(jobs.stage("numbers", f"{module}:numbers")))
     names = zipfile.ZipFile(bundle.modules).namelist()
-    assert {f"{module}.py", "weir/errors.py", "weir_spark/region.py"} <= set(names)
+    assert {f"{module}.py", "weir/errors.py", "weir_spark/region/region.py"} <= set(names)
     assert not [name for name in names if name.startswith(("weir_airflow", "pipelines"))]
 
 
@@ -31,7 +35,7 @@ def test_the_program_finds_all_of_weir_in_the_zip(jobs, pipeline, tmp_path) -> N
         text=True,
         check=False,
     )
-    assert done.stdout.startswith(f"{bundle.modules}/weir_spark/driver.py"), done.stderr
+    assert done.stdout.startswith(f"{bundle.modules}/weir_spark/transport/driver.py"), done.stderr
     assert "job.json" in done.stdout
 
 
@@ -44,3 +48,17 @@ def test_nothing_that_could_hide_a_module_of_the_pipeline_lies_beside_the_progra
 def test_a_pipeline_that_is_not_here_cannot_travel(jobs, tmp_path) -> None:
     with pytest.raises(Misconfigured, match="is not on this machine"):
         write_bundle(tmp_path, jobs.region(jobs.stage("numbers", "no_such_module:numbers")))
+
+
+def test_a_driver_needs_no_grpc(tmp_path) -> None:
+    """Spark submits to clusters whose Python has nothing that only clients of a Connect server need."""
+    (tmp_path / "grpc.py").write_text("raise ModuleNotFoundError('no grpc here', name='grpc')\n")
+    paths = [str(tmp_path), *(str(Path(package.__file__).parents[1]) for package in (weir, weir_spark))]
+    done = subprocess.run(
+        [sys.executable, "-c", "import weir_spark.transport.driver, weir_spark.region.region"],
+        env={"PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

@@ -140,7 +140,7 @@ def test_a_stopped_engine_starts_nothing(server, job) -> None:
         engine.run(job(FAST), str(uuid.uuid4()), lambda line: None)
 
 
-def test_progress_is_said_but_not_too_often(server, job) -> None:
+def test_progress_is_logged_but_not_too_often(server, job) -> None:
     running = Running(server.url, job(SLOW.replace("400", "24")))
     assert running.ended() is None
     progress = [line for line in running.lines if line.startswith("Spark:")]
@@ -162,7 +162,7 @@ def test_progress_is_said_but_not_too_often(server, job) -> None:
         ),
     ],
 )
-def test_errors_say_who_must_act(server, job, text, kind, message) -> None:
+def test_errors_are_of_the_kind_that_names_who_must_act(server, job, text, kind, message) -> None:
     with pytest.raises(kind, match=message):
         ConnectEngine(server.url).run(job(text), str(uuid.uuid4()), lambda line: None)
 

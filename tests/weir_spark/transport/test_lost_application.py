@@ -20,7 +20,7 @@ class Py4JNetworkError(Exception):
         RuntimeError("[CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND] Checkpoint block rdd_3_0 not found!"),
     ],
 )
-def test_a_lost_cluster_is_nobody_s_fault(error) -> None:
+def test_a_lost_cluster_is_a_lost_engine(error) -> None:
     assert type(translate_of_own_session(error, "a-b")) is EngineLost
 
 
@@ -28,11 +28,11 @@ def test_a_plan_that_spark_refuses_is_for_a_person() -> None:
     assert type(translate_of_own_session(AnalysisException("no column x"), "a-b")) is Misconfigured
 
 
-def test_a_full_disk_is_told_as_such() -> None:
+def test_a_full_disk_is_reported_as_such() -> None:
     error = RuntimeError("Caused by: java.io.IOException: No space left on device")
     assert type(translate_of_own_session(error, "a-b")) is DiskFull
 
 
 @pytest.mark.parametrize("error", [Fenced("newer"), ValueError("of a stage")])
-def test_what_says_enough_is_left_as_it_is(error) -> None:
+def test_an_error_of_no_known_kind_is_left_as_it_is(error) -> None:
     assert translate_of_own_session(error, "a-b") is error

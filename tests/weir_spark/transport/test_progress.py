@@ -25,7 +25,7 @@ def test_many_updates_become_one_line_in_two_seconds() -> None:
     assert lines[0] == "Spark: 0 of 1 stages done, 20 of 100 tasks done, 2 running, 20.0 MiB read"
 
 
-def test_nothing_new_is_not_said_again() -> None:
+def test_unchanged_progress_is_not_logged_again() -> None:
     lines: list[str] = []
     now = [0.0]
     log = ProgressLog(lines.append, clock=lambda: now[0])

@@ -28,9 +28,9 @@ def test_a_job_that_runs_is_ended_by_the_file_of_its_attempt(store, job, watched
         assert told.wait(30)
 
 
-def test_a_job_that_was_told_before_it_began_never_begins(store, job, watched) -> None:
+def test_a_job_that_was_stopped_before_it_began_never_begins(store, job, watched) -> None:
     request_stop(store, job.folder)
-    with pytest.raises(Fenced, match=f"attempt {job.attempt} was told to stop"), watched[1]:
+    with pytest.raises(Fenced, match=f"attempt {job.attempt} was stopped by the file"), watched[1]:
         raise AssertionError("it began")
 
 
@@ -46,7 +46,7 @@ def test_telling_twice_is_telling_once(store, job) -> None:
     request_stop(store, job.folder)
 
 
-def test_a_store_that_does_not_answer_for_a_while_has_told_nothing(store, job, monkeypatch) -> None:
+def test_a_store_that_does_not_answer_for_a_while_stops_no_job(store, job, monkeypatch) -> None:
     told, asked = threading.Event(), threading.Semaphore(0)
     size = type(store).size
 

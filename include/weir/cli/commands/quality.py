@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from weir.coordination.services import Services
     from weir.ledger.database.tables import QualityCheckRow
-    from weir.quality.pages import Made
+    from weir.quality.pages import PagesReport
 
 
 EPOCHS = 10
@@ -66,11 +66,11 @@ def history(
 
     A line for each check; with --expectation or --column, one for each expectation.
     """
-    from weir.quality.ledger import ChecksAsked, checks_asked  # noqa: PLC0415  SQLAlchemy is slow to import
+    from weir.quality.check_queries import CheckFilter, find_checks  # noqa: PLC0415  SQLAlchemy is slow to import
 
-    asked = ChecksAsked(dataflow=dataflow, stage=stage, suite=suite, epochs=epochs, is_violated=violations)
+    asked = CheckFilter(dataflow=dataflow, stage=stage, suite=suite, epochs=epochs, is_violated=violations)
     with opened_services() as services, services.ledger.transaction() as session:
-        found = checks_asked(session, asked)
+        found = find_checks(session, asked)
         if not found:
             _require_known(session, dataflow)
     if expectation is None and column is None:
@@ -110,26 +110,26 @@ def docs(
         _print(f"The newest is {where}/{made.newest}")
 
 
-def _made(services: Services, runs: list[str] | None) -> Made:
+def _made(services: Services, runs: list[str] | None) -> PagesReport:
     """Create all missing pages, a batch at a time."""
-    from weir.quality.page_program import rendered  # noqa: PLC0415  SQLAlchemy is slow to import
-    from weir.quality.pages import Made, make_pages  # noqa: PLC0415
+    from weir.quality.page_program import render_pages  # noqa: PLC0415  SQLAlchemy is slow to import
+    from weir.quality.pages import PagesReport, make_pages  # noqa: PLC0415
 
-    total = Made()
+    total = PagesReport()
     while True:
-        made = make_pages(services, rendered, runs=runs)
+        made = make_pages(services, render_pages, runs=runs)
         newest = made.newest or total.newest
-        total = Made(total.pages + made.pages, newest, (*total.problems, *made.problems), made.is_all)
+        total = PagesReport(total.pages + made.pages, newest, (*total.problems, *made.problems), made.is_all)
         if made.is_all or not made.pages:
             return total
 
 
 def _checks_of(run: str) -> list[QualityCheckRow]:
     from weir.ledger.runs import named_run  # noqa: PLC0415
-    from weir.quality.ledger import ChecksAsked, checks_asked  # noqa: PLC0415  SQLAlchemy is slow to import
+    from weir.quality.check_queries import CheckFilter, find_checks  # noqa: PLC0415  SQLAlchemy is slow to import
 
     with opened_services() as services, services.ledger.transaction() as session:
-        return checks_asked(session, ChecksAsked(run=named_run(session, run).id))
+        return find_checks(session, CheckFilter(run=named_run(session, run).id))
 
 
 def _require_known(session: Any, dataflow: str | None) -> None:

@@ -38,14 +38,14 @@ def results(
 
     A run is shown by result, a dataflow by run and stage.
     """
-    from weir.integrity.ledger import runs_named  # noqa: PLC0415
+    from weir.integrity.verification_queries import runs_named  # noqa: PLC0415
     from weir.ledger.database.tables import RunRow  # noqa: PLC0415
-    from weir.retention.result_history import run_memory  # noqa: PLC0415  SQLAlchemy is slow to import
+    from weir.retention.result_history import run_history  # noqa: PLC0415  SQLAlchemy is slow to import
 
     with opened_services() as services:
         with services.ledger.transaction() as session:
             runs = runs_named(session, name)
-            found = [run_memory(session, session.get_one(RunRow, run), stage, services.now()) for run in runs]
+            found = [run_history(session, session.get_one(RunRow, run), stage, services.now()) for run in runs]
         is_one_run = len(found) == 1 and name is not None and name != found[0].run.dataflow
         kept = _kept(services, runs) if as_json or is_one_run or story else {}
     if stage is not None and not any(each.stages for each in found):
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from datetime import datetime
 
-    from weir.retention.result_history import Consumer, ResultMemory, RunMemory, StageMemory, Unfinished
+    from weir.retention.result_history import Consumer, ResultHistory, RunHistory, StageHistory, Unfinished
 
     Reasons = Mapping[tuple[str, str, int, str, str], str]
     """Why a stored result is retained, or will be released next: by run, stage, subtask, layout and attempt."""
@@ -88,12 +88,12 @@ _SHOWN_CONSUMERS = 3
 _THERE = (PartitionState.FINISHED.value, PartitionState.QUARANTINED.value, PartitionState.RELEASED.value)
 
 
-def results_json(memories: Iterable[RunMemory], kept: Reasons) -> dict[str, Any]:
+def results_json(memories: Iterable[RunHistory], kept: Reasons) -> dict[str, Any]:
     """Return the whole history as JSON values; times are in UTC, ISO 8601, sizes in bytes."""
     return {"version": VERSION, "runs": [_run_json(each, kept) for each in memories]}
 
 
-def print_run(memory: RunMemory, kept: Reasons, *, with_story: bool) -> None:
+def print_run(memory: RunHistory, kept: Reasons, *, with_story: bool) -> None:
     """Print each result of a run."""
     _print(_headline(memory))
     for stage in memory.stages:
@@ -105,7 +105,7 @@ def print_run(memory: RunMemory, kept: Reasons, *, with_story: bool) -> None:
             _print(f"    {_unfinished_line(unfinished)}")
 
 
-def print_runs(memories: Iterable[RunMemory]) -> None:
+def print_runs(memories: Iterable[RunHistory]) -> None:
     """Print a line for each stage of each run."""
     table = Table("run", "stage", "partitions", "attempts", "states", "rows", "bytes at rest", "released")
     for memory in memories:
@@ -115,7 +115,7 @@ def print_runs(memories: Iterable[RunMemory]) -> None:
     Console().print(table)
 
 
-def _cells(stage: StageMemory) -> list[str]:
+def _cells(stage: StageHistory) -> list[str]:
     current = [each.row for each in stage.results if each.row.is_current]
     attempts = {each.row.attempt for each in stage.results} | {each.attempt.id for each in stage.unfinished}
     return [
@@ -129,7 +129,7 @@ def _cells(stage: StageMemory) -> list[str]:
     ]
 
 
-def _headline(memory: RunMemory) -> str:
+def _headline(memory: RunHistory) -> str:
     run = memory.run
     marks = {
         "closed": run.closed_at,
@@ -141,20 +141,20 @@ def _headline(memory: RunMemory) -> str:
     return f"{run.id} ({run.run_id} of {run.dag_id}): {', '.join(said)}; {format_size(at_rest)} at rest"
 
 
-def _stage_line(stage: StageMemory) -> str:
+def _stage_line(stage: StageHistory) -> str:
     rows = sum(row.rows for row in _rows_once(stage))
     compacted = f", {format_size(stage.compacted)} of that compacted" if stage.compacted else ""
     states = _states(stage) or "nothing yet"
     return f"{stage.stage}: {states}; {rows:,} rows, {format_size(_at_rest(stage))} at rest{compacted}"
 
 
-def _rows_once(stage: StageMemory) -> list[Any]:
+def _rows_once(stage: StageHistory) -> list[Any]:
     """Return the current results of one layout: each layout has all rows."""
     current = [each.row for each in stage.results if each.row.is_current]
     return [row for row in current if row.layout == current[0].layout]
 
 
-def _states(stage: StageMemory) -> str:
+def _states(stage: StageHistory) -> str:
     states = [_state(each) for each in stage.results] + [each.state.value for each in stage.unfinished]
     return ", ".join(f"{count} {state}" for state, count in Counter(states).items())
 
@@ -162,14 +162,14 @@ def _states(stage: StageMemory) -> str:
 _NEVER_CURRENT = (PartitionState.SUPERSEDED.value, PartitionState.QUARANTINED.value)
 
 
-def _state(result: ResultMemory) -> str:
+def _state(result: ResultHistory) -> str:
     """Return the state of the files, and whether the content is stale or was recomputed."""
     if not result.row.is_current and result.row.state not in _NEVER_CURRENT:
         return f"{result.row.state}, recomputed"
     return f"{result.row.state}, stale" if result.is_valid is False else result.row.state
 
 
-def _released(stage: StageMemory) -> str:
+def _released(stage: StageHistory) -> str:
     released = [each.row for each in stage.results if each.row.state == PartitionState.RELEASED.value]
     if not released:
         return "-"
@@ -177,17 +177,17 @@ def _released(stage: StageMemory) -> str:
     return f"{_at(newest.state_at)}: {newest.state_reason}"
 
 
-def _at_rest(stage: StageMemory) -> int:
+def _at_rest(stage: StageHistory) -> int:
     """Return the stored bytes; a released state keeps the files that other results share, and those of compactions."""
     results = sum(each.row.bytes for each in stage.results if each.row.deleted_at is None and _has_bytes(each))
     return results + stage.compacted
 
 
-def _has_bytes(result: ResultMemory) -> bool:
+def _has_bytes(result: ResultHistory) -> bool:
     return result.row.state in _THERE
 
 
-def _result_lines(result: ResultMemory, kept: Reasons, *, with_story: bool) -> list[str]:
+def _result_lines(result: ResultHistory, kept: Reasons, *, with_story: bool) -> list[str]:
     row = result.row
     what = f"{row.rows:,} rows, {format_size(row.bytes)}, digest {_short(row.digest)}"
     lines = [f"{row.stage}[{row.subtask}] ({row.layout}) of {row.attempt}: {_state(result)}; {what}"]
@@ -198,7 +198,7 @@ def _result_lines(result: ResultMemory, kept: Reasons, *, with_story: bool) -> l
     return lines
 
 
-def _story(result: ResultMemory) -> list[tuple[datetime, str]]:
+def _story(result: ResultHistory) -> list[tuple[datetime, str]]:
     """Return the state transitions of a result, oldest first."""
     events = [(each.at, f"{each.state.value}: {each.reason}") for each in result.story]
     if result.row.deleted_at is not None:
@@ -208,7 +208,7 @@ def _story(result: ResultMemory) -> list[tuple[datetime, str]]:
     return sorted(events, key=lambda event: event[0])
 
 
-def _details(result: ResultMemory, kept: Reasons) -> Iterable[str]:
+def _details(result: ResultHistory, kept: Reasons) -> Iterable[str]:
     row = result.row
     if result.consumers:
         shown = [_reader(each, row.run) for each in result.consumers]
@@ -240,12 +240,12 @@ def _unfinished_line(unfinished: Unfinished) -> str:
     return f"{row.region}[{row.subtask}] by {row.id}: abandoned{ended}{f': {why}' if why else ''}"
 
 
-def _key(result: ResultMemory) -> tuple[str, str, int, str, str]:
+def _key(result: ResultHistory) -> tuple[str, str, int, str, str]:
     row = result.row
     return row.run, row.stage, row.subtask, row.layout, row.attempt
 
 
-def _run_json(memory: RunMemory, kept: Reasons) -> dict[str, Any]:
+def _run_json(memory: RunHistory, kept: Reasons) -> dict[str, Any]:
     run = memory.run
     return {
         "run": run.id,
@@ -268,7 +268,7 @@ def _run_json(memory: RunMemory, kept: Reasons) -> dict[str, Any]:
     }
 
 
-def _result_json(result: ResultMemory, kept: Reasons) -> dict[str, Any]:
+def _result_json(result: ResultHistory, kept: Reasons) -> dict[str, Any]:
     row = result.row
     plain = ("subtask", "layout", "attempt", "is_current", "state", "rows", "bytes", "digest", "folder", "fault")
     return {

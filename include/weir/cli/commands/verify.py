@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from weir.coordination.services import Services
     from weir.formats.content_check import ResultToCheck
-    from weir.integrity.records import Misfit
+    from weir.integrity.records import Inconsistency
     from weir.integrity.repair import Repair
-    from weir.integrity.verify import Verified
+    from weir.integrity.verify import VerifiedResult
 
 
 EXIT_BAD = 1
@@ -93,9 +93,9 @@ def verify(
 
 
 def _verified(services: Services, name: str | None) -> VerifyReport:
-    from weir.integrity.ledger import results_to_verify, runs_named  # noqa: PLC0415
-    from weir.integrity.records import published_misfits, released_misfits  # noqa: PLC0415
-    from weir.integrity.states import checkpoint_misfits  # noqa: PLC0415
+    from weir.integrity.records import published_inconsistencies, released_inconsistencies  # noqa: PLC0415
+    from weir.integrity.states import checkpoint_inconsistencies  # noqa: PLC0415
+    from weir.integrity.verification_queries import results_to_verify, runs_named  # noqa: PLC0415
     from weir.integrity.verify import VERIFIED, verify_results  # noqa: PLC0415  SQLAlchemy is slow to import
 
     with services.ledger.transaction() as session:
@@ -105,9 +105,9 @@ def _verified(services: Services, name: str | None) -> VerifyReport:
     with byte_progress(f"verifying {len(rows)} result(s) of {len(runs)} run(s)", total) as watch:
         found = tuple(verify_results(services, rows, "weir verify", watch))
     misfits = (
-        *published_misfits(services, runs),
-        *released_misfits(services, runs),
-        *checkpoint_misfits(services, runs),
+        *published_inconsistencies(services, runs),
+        *released_inconsistencies(services, runs),
+        *checkpoint_inconsistencies(services, runs),
     )
     return VerifyReport(tuple(runs), found, misfits)
 
@@ -116,7 +116,7 @@ def _with_contents(services: Services, report: VerifyReport, remote: str | None)
     from weir.cli.programs import recomputed  # noqa: PLC0415  pyspark is slow to import
     from weir.coordination.read_leases import leased_reading, reader  # noqa: PLC0415
     from weir.integrity.content import contents_to_check, with_contents  # noqa: PLC0415
-    from weir.integrity.states import state_copies, state_misfits  # noqa: PLC0415
+    from weir.integrity.states import state_copies, state_inconsistencies  # noqa: PLC0415
     from weir.ledger.runs import dataflow_of  # noqa: PLC0415
 
     there: set[int] = set()
@@ -136,7 +136,7 @@ def _with_contents(services: Services, report: VerifyReport, remote: str | None)
                 answers.append(answer)
                 watch(sizes[answer.number])
         verified = with_contents(services, report.verified, results, answers)
-        misfits = state_misfits(services, copies, answers)
+        misfits = state_inconsistencies(services, copies, answers)
         return replace(report, verified=verified, misfits=(*report.misfits, *misfits))
 
 
@@ -150,9 +150,9 @@ def _sizes(report: VerifyReport, asked: Iterable[ResultToCheck]) -> dict[int, in
 
 
 def _repaired(services: Services, report: VerifyReport) -> Sequence[Repair]:
-    from weir.integrity.repair import repaired  # noqa: PLC0415
+    from weir.integrity.repair import repair_runs  # noqa: PLC0415
 
-    return repaired(services, report.bad, report.misfits)
+    return repair_runs(services, report.bad, report.misfits)
 
 
 def _settled(services: Services, repairs: Sequence[Repair]) -> str:
@@ -195,11 +195,11 @@ class VerifyReport:
     """The verified runs, the outcome of each of their results, and misfits between records."""
 
     runs: tuple[str, ...]
-    verified: tuple[Verified, ...]
-    misfits: tuple[Misfit, ...]
+    verified: tuple[VerifiedResult, ...]
+    misfits: tuple[Inconsistency, ...]
 
     @property
-    def bad(self) -> tuple[Verified, ...]:
+    def bad(self) -> tuple[VerifiedResult, ...]:
         """Return the bad results."""
         from weir.integrity.verify import BAD  # noqa: PLC0415  SQLAlchemy is slow to import
 
@@ -254,7 +254,7 @@ def print_report(report: VerifyReport, repairs: Sequence[Repair], settled: str, 
             _line(run)
 
 
-def _table(bad: Iterable[Verified]) -> Table:
+def _table(bad: Iterable[VerifiedResult]) -> Table:
     table = Table("run", "result", "layout", "attempt", "bytes", "it is", "what was found")
     for each in bad:
         name = f"{each.stage}[{each.subtask}]"
@@ -268,7 +268,7 @@ def _shown(lines: list[str]) -> list[str]:
     return [*lines[:SHOWN], *more]
 
 
-def _to_json(each: Verified) -> dict[str, Any]:
+def _to_json(each: VerifiedResult) -> dict[str, Any]:
     found = {key: value for key, value in asdict(each).items() if key not in {"loss", "result"}}
     return found | {"outcome": each.outcome.value, "fault": each.loss.fault.value if each.loss else None}
 

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from weir.coordination.services import Services
-    from weir.formats.region_job import RegionJob, RegionReport
-    from weir.integrity.restore_test import Drilled
+    from weir.formats.region_job import CheckJob, RegionReport
+    from weir.integrity.restore_test import RestoreTestReport
 
-    Check = Callable[[RegionJob], RegionReport]
+    Check = Callable[[CheckJob], RegionReport]
 
 
 NEWEST = "newest"
@@ -55,21 +55,24 @@ def verify_expectations(
 
 def _drills(
     services: Services, name: str | None, checkpoint: str | None, savepoint: str | None, check: Check
-) -> Sequence[Drilled]:
+) -> Sequence[RestoreTestReport]:
     """Test the restores one after the other: each reads all of a dataflow's state."""
-    from weir.integrity.restore_test import dataflows_with_checkpoints, drill  # noqa: PLC0415  SQLAlchemy is slow
+    from weir.integrity.restore_test import dataflows_with_checkpoints, run_restore_test  # noqa: PLC0415
 
     if checkpoint == NEWEST:
-        return [drill(services, each, None, open_store, check) for each in dataflows_with_checkpoints(services, name)]
+        return [
+            run_restore_test(services, each, None, open_store, check)
+            for each in dataflows_with_checkpoints(services, name)
+        ]
     which = savepoint if checkpoint is None else checkpoint
     if checkpoint is not None and not checkpoint.isdigit():
         raise Misconfigured(f"--checkpoint {checkpoint}: expected a number, or {NEWEST}")
     if name is None and "/" not in (which or ""):
         raise Misconfigured(f"name the dataflow of {which}: `weir verify DATAFLOW --expectations`")
-    return [drill(services, name or "", which, open_store, check)]
+    return [run_restore_test(services, name or "", which, open_store, check)]
 
 
-def _checked(remote: str | None, job: RegionJob) -> RegionReport:
+def _checked(remote: str | None, job: CheckJob) -> RegionReport:
     from weir.cli.programs import checked  # noqa: PLC0415
 
     progress = Progress(Console(stderr=True))
@@ -78,15 +81,15 @@ def _checked(remote: str | None, job: RegionJob) -> RegionReport:
         return checked(job, remote, os.environ, lambda done: progress.say(f"{done} of {total}"))
 
 
-def _told(drilled: Drilled) -> Looked:
-    done = "restored to a scratch place" if not drilled.problem else "it cannot be restored"
-    return Looked(f"{drilled.source}: {done}", drilled.checks, drilled.problem, drilled.is_recorded)
+def _told(report: RestoreTestReport) -> Looked:
+    done = "restored to a scratch place" if not report.problem else "it cannot be restored"
+    return Looked(f"{report.source}: {done}", report.checks, report.problem, report.is_recorded)
 
 
 def _asked(services: Services, name: str | None, check: Check) -> Looked:
-    from weir.integrity.asked_checks import ask  # noqa: PLC0415  SQLAlchemy is slow to import
+    from weir.integrity.expectation_checks import check_expectations  # noqa: PLC0415  SQLAlchemy is slow to import
 
-    found = ask(services, name, check)
+    found = check_expectations(services, name, check)
     return Looked(f"current results of {len(found.runs)} run(s) whose stages have suites", found.checks, "")
 
 

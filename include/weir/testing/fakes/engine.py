@@ -28,6 +28,8 @@ from weir.formats.checks import BUILT_IN, CheckReason, CheckReport, CheckToRun, 
 from weir.formats.codec import manifest_from_json, stage_copy_from_json, stage_copy_to_json
 from weir.formats.manifest import COPY_NAME, ContentDigest, DataFile, Segment, StageCopy, StateTally
 from weir.formats.region_job import (
+    CheckJob,
+    CompactionJob,
     CopyToWrite,
     InputToRead,
     OutputReport,
@@ -35,6 +37,7 @@ from weir.formats.region_job import (
     RegionJob,
     RegionReport,
     RestoredToCheck,
+    SparkJob,
     StageToRun,
     StateReport,
 )
@@ -69,10 +72,23 @@ class FakeEngine:
         self.violated: dict[str, Collection[str]] = {}
         """By stage, the types of expectations that its rows violate; of what was restored under `restored <stage>`."""
 
-    def run(self, job: RegionJob, during: Callable[[], None] = lambda: None) -> RegionReport:
-        """Read all inputs, write all copies, call `during`, then write all outputs."""
-        if job.merges:
-            return self._merged(job, during)
+    def run(self, job: SparkJob, during: Callable[[], None] = lambda: None) -> RegionReport:
+        """Run a job of any kind: read all inputs, write all copies, call `during`, then write all outputs."""
+        match job:
+            case CompactionJob():
+                return self._merged(job, during)
+            case CheckJob():
+                return self._checked(job, during)
+            case RegionJob():
+                return self._region(job, during)
+        raise Internal(f"no fake runs a {type(job).__name__}")
+
+    def _checked(self, job: CheckJob, during: Callable[[], None]) -> RegionReport:
+        during()
+        found = tuple(report for each in job.to_check for report in _of_restored("", each, job.why, self.violated))
+        return RegionReport(attempt=job.attempt, outputs=(), code=self.code, session={}, metrics={}, checks=found)
+
+    def _region(self, job: RegionJob, during: Callable[[], None]) -> RegionReport:
         found = restored_reports(job, self.violated)
         if any(each.violated for each in found):
             return RegionReport(attempt=job.attempt, outputs=(), code=self.code, session={}, metrics={}, checks=found)
@@ -162,7 +178,7 @@ class FakeEngine:
         schema = spark_json(fields_of_ddl(read.state.schema))
         return replace(written, spark_schema=schema, state=StateReport((tally,), 1, read.is_full))
 
-    def _merged(self, job: RegionJob, during: Callable[[], None]) -> RegionReport:
+    def _merged(self, job: CompactionJob, during: Callable[[], None]) -> RegionReport:
         """What a run of a state is follows from its newest file."""
         newest = [[self._read(file.path) for file in merge.state.files][-1] for merge in job.merges]
         during()
@@ -283,11 +299,14 @@ def _results(check: CheckToRun, violated: Collection[str]) -> Iterator[Expectati
 
 
 def restored_reports(job: RegionJob, violated: Violated) -> tuple[CheckReport, ...]:
-    """What is found in inputs that were restored, and in what is only to be checked."""
-    inputs = [(stage, read) for stage in job.stages for read in stage.inputs]
-    asked = [(read.argument, each, CheckReason.RESTORED) for _, read in inputs for each in read.restored]
-    asked += [("", each, job.why) for each in job.to_check]
-    return tuple(report for each in asked for report in _of_restored(*each, violated))
+    """Return the checks of inputs that were restored."""
+    return tuple(
+        report
+        for stage in job.stages
+        for read in stage.inputs
+        for each in read.restored
+        for report in _of_restored(read.argument, each, CheckReason.RESTORED, violated)
+    )
 
 
 def _of_restored(

@@ -18,21 +18,19 @@ from weir.attempts.failing import FailedTry, book_failure, decide_failure
 from weir.attempts.ports import Log, TaskEngine, TaskPorts
 from weir.coordination.airflow import Clearer
 from weir.coordination.values import (
-    Adopted,
     Awaiting,
+    BeginOutcome,
     BeginRequest,
     Begun,
     Committed,
-    Exhausted,
     FailureDecision,
-    NotInRecord,
     SparkWork,
     TaskKey,
 )
 from weir.execution.labels import Enriched
 from weir.execution.run_state import CLOSE
 from weir.formats.codec import region_report_to_json
-from weir.formats.region_job import RegionJob, RegionReport
+from weir.formats.region_job import RegionReport, SparkJob
 from weir.ledger.runs import epoch_of
 from weir.restarts.strategy import RestartStrategy
 from weir.retention.release import Deleted
@@ -87,7 +85,7 @@ class TaskCoordinator(Coordinator):
         super().__init__(airflow.coordinator.services)
         self._airflow, self._key = airflow, key
 
-    def begin(self, request: BeginRequest, clearer: Clearer) -> Begun | Adopted | Awaiting | Exhausted | NotInRecord:
+    def begin(self, request: BeginRequest, clearer: Clearer) -> BeginOutcome:
         """Begin, as a test may have it."""
         return self._airflow.coordinator.begin(request, clearer)
 
@@ -105,7 +103,7 @@ class TaskCoordinator(Coordinator):
 class FakeTaskEngine:
     """An engine of this process, whose reports are written into the store as a Spark job writes them."""
 
-    def __init__(self, store: Store, compute: Callable[[RegionJob], RegionReport]) -> None:
+    def __init__(self, store: Store, compute: Callable[[SparkJob], RegionReport]) -> None:
         self._store, self._compute = store, compute
 
     def prepare(self) -> None:
@@ -117,7 +115,7 @@ class FakeTaskEngine:
     def connect(self) -> None:
         """Do nothing."""
 
-    def run(self, job: RegionJob, session_id: str, log: Log) -> None:
+    def run(self, job: SparkJob, session_id: str, log: Log) -> None:
         """Compute, and write the report where the engine has not written it itself, as one on real Spark has."""
         del session_id, log
         report = self._compute(job)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from weir.errors import Misconfigured, WeirError
 from weir.ledger.runs import runs_of
-from weir.retention.checkpoints import keep_checkpoints
+from weir.retention.checkpoints import maintain_checkpoints
 from weir.retention.sweep import sweep
 from weir.snapshots.restore import Wish, restore
 from weir.snapshots.savepoint import Asked, create, tidy
@@ -129,13 +129,13 @@ class Chore(Enum):
     CHECKPOINTS = "checkpoints"
 
 
-def housekeeper(airflow: SimulatedAirflow, chore: Chore, *, is_pressed: bool = False) -> Process:
+def housekeeper(airflow: SimulatedAirflow, chore: Chore, *, is_reclaiming: bool = False) -> Process:
     """A process that does a chore; it has not begun."""
 
     def work(_mine: Process) -> None:
         with suppress(Killed):
             try:
-                _do(airflow, chore, is_pressed=is_pressed)
+                _do(airflow, chore, is_reclaiming=is_reclaiming)
             except WeirError as error:
                 airflow.require_expected(error)
 
@@ -143,15 +143,22 @@ def housekeeper(airflow: SimulatedAirflow, chore: Chore, *, is_pressed: bool = F
     return Process(airflow.started, work)
 
 
-def _do(airflow: SimulatedAirflow, chore: Chore, *, is_pressed: bool) -> None:
+def _do(airflow: SimulatedAirflow, chore: Chore, *, is_reclaiming: bool) -> None:
     if chore is Chore.RELEASE:
-        airflow.collect(None, is_pressed=is_pressed)
+        airflow.collect(None, is_reclaiming=is_reclaiming)
     elif chore is Chore.CHECKPOINTS:
-        keep_checkpoints(airflow.services, airflow.flow.name)
+        maintain_checkpoints(airflow.services, airflow.flow.name)
     elif _has_begun(airflow):
         # With no regard to the age of what nobody knows: an attempt at work is known.
         is_dry, none = chore is Chore.DRY_SWEEP, timedelta()
-        sweep(airflow.services, airflow.flow.name, older_than=none, is_full=True, is_dry=is_dry, is_pressed=is_pressed)
+        sweep(
+            airflow.services,
+            airflow.flow.name,
+            older_than=none,
+            is_full=True,
+            is_dry=is_dry,
+            is_reclaiming=is_reclaiming,
+        )
 
 
 def _has_begun(airflow: SimulatedAirflow) -> bool:

@@ -148,13 +148,13 @@ class SimulatedAirflow(FakeAirflow):
             if self.is_told(task, process):
                 task.state = "success"
 
-    def collect(self, runs: Sequence[str] | None, *, is_pressed: bool = False) -> None:
+    def collect(self, runs: Sequence[str] | None, *, is_reclaiming: bool = False) -> None:
         """As an operator does: where it fails, whoever comes by does it."""
         if not self.collects:
             return
         try:
-            if is_pressed:
-                release(self.services, self.flow.name, runs, is_pressed=True)
+            if is_reclaiming:
+                release(self.services, self.flow.name, runs, is_reclaiming=True)
             self.coordinator.release(self.flow.name, runs)
         except WeirError as error:
             self.require_expected(error)

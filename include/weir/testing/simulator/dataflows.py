@@ -38,7 +38,7 @@ from weir.dataflow.quality import Gate, Policy
 from weir.dataflow.stage import StageKind
 from weir.dataflow.state import StateKind
 from weir.errors import Misconfigured
-from weir.quality.rules import blamable
+from weir.quality.rules import input_names
 from weir.testing.simulator.engine import EXPECTED, Nature
 from weir.topology.regions import Topology
 
@@ -322,7 +322,7 @@ def gated_scene(random: Random, scene: Scene) -> Scene:
 
 
 def _random_gate(random: Random, flow: Dataflow, stage: Stage) -> Gate:
-    blamed = [name for name in blamable(flow, stage.name) if name in stage.exchanges]
+    blamed = [name for name in input_names(flow, stage.name) if name in stage.exchanges]
     some = random.sample(blamed, k=random.randint(1, len(blamed))) if blamed and random.random() < 0.85 else []
     suite = f"{BLAMES}{AND.join(some)}" if some else ANY_ROWS
     return expectations(suite, when=random.choice(WHENS), policy=random.choice(POLICIES))

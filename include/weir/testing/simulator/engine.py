@@ -16,12 +16,14 @@ from weir.dataflow.state import StateKind
 from weir.errors import WeirError
 from weir.formats.manifest import DataFile, Segment
 from weir.formats.region_job import (
+    CompactionJob,
     InputToRead,
     MergeToWrite,
     OutputReport,
     OutputToWrite,
     RegionJob,
     RegionReport,
+    SparkJob,
     StageToRun,
     StateReport,
     StateToRead,
@@ -104,7 +106,7 @@ class SimulatedEngine:
         self.made: dict[str, Made] = {}
         self._store, self._world = store, world
 
-    def run(self, job: RegionJob, during: Callable[[], None] = lambda: None) -> RegionReport:
+    def run(self, job: SparkJob, during: Callable[[], None] = lambda: None) -> RegionReport:
         """Read all inputs, call `during`, then write all outputs. Raises StageFailed."""
         self.made[job.attempt] = Made()
         try:
@@ -185,7 +187,7 @@ class _Computation(FakeEngine):
             state=report,
         )
 
-    def _merged(self, job: RegionJob, during: Callable[[], None]) -> RegionReport:
+    def _merged(self, job: CompactionJob, during: Callable[[], None]) -> RegionReport:
         """Of two rows of a key the later one stays; a deleted one where there may be an older one."""
         merged = [self._merge(each) for each in job.merges]
         during()

@@ -13,7 +13,7 @@ from weir.execution.run_state import CLOSE
 from weir.formats.paths import MANIFEST
 from weir.ledger.runs import epoch_of, run_key, runs_of
 from weir.recovery.questions import Question, ask, carry_out_by_hand
-from weir.retention.checkpoints import keep_checkpoints
+from weir.retention.checkpoints import maintain_checkpoints
 from weir.store.published import published
 from weir.testing.fakes.dag import FakeTask
 from weir.testing.simulator.actors import FORK, Chore, complete_savepoints, housekeeper, run_fork
@@ -101,7 +101,7 @@ def _run_fork(world: World) -> None:
         require("what_a_fork_publishes_is_that_of_a_run_without_faults", _wrong(world))
         require("a_fork_is_full_once", _foreign(world, begun.run))
         for dataflow in (world.scene.flow.name, FORK):
-            keep_checkpoints(world.services, dataflow)
+            maintain_checkpoints(world.services, dataflow)
     require("all_is_valid_at_the_end", _not_good(world))
 
 
@@ -128,9 +128,9 @@ def _collect_all(world: World) -> None:
     """When all readers are gone, what a policy keeps is left; where room is needed, what is published."""
     world.airflow.wait(QUIET_MINUTES)
     world.collect(Event(Verb.COLLECT, how="release"))
-    require("nothing_is_left_that_nobody_needs", left_over(world.witness, is_pressed=False))
+    require("nothing_is_left_that_nobody_needs", left_over(world.witness, is_reclaiming=False))
     world.collect(Event(Verb.COLLECT, 1, "sweep"))
-    require("nothing_is_left_that_nobody_needs", left_over(world.witness, is_pressed=True))
+    require("nothing_is_left_that_nobody_needs", left_over(world.witness, is_reclaiming=True))
     require("all_that_is_left_is_known", unknown_files(world.witness))
 
 

@@ -61,7 +61,7 @@ class Witness:
         self._publishable: dict[tuple[str, str, frozenset[str]], int] = {}
         self.published = Publications()
         self.now = now
-        self.is_pressed = False
+        self.is_reclaiming = False
         """Whether who is at work just now wants room."""
 
     def observe(self) -> None:

@@ -93,7 +93,7 @@ class World:
         self._process = self.airflow.process = process
         if self.files.condition is Condition.FULL:
             self.pressed.add(process)  # it makes room
-        self.witness.is_pressed = process in self.pressed
+        self.witness.is_reclaiming = process in self.pressed
         if process in self.suspended:
             self.suspended.remove(process)
         try:
@@ -102,7 +102,7 @@ class World:
             raise Broken("only_known_errors_are_raised", str(error)) from error
         finally:
             self._process = self.airflow.process = None
-            self.witness.is_pressed = False
+            self.witness.is_reclaiming = False
         if not process.is_over:
             self.suspended.append(process)
 
@@ -222,14 +222,14 @@ class World:
             return
         if event.how == "dry":
             before = self.ledger.connection.total_changes, set(self.files.data)
-            self.run(housekeeper(self.airflow, Chore.DRY_SWEEP, is_pressed=bool(event.number % 2)), NO_FATE)
+            self.run(housekeeper(self.airflow, Chore.DRY_SWEEP, is_reclaiming=bool(event.number % 2)), NO_FATE)
             is_same = before == (self.ledger.connection.total_changes, set(self.files.data))
             require("a_dry_sweep_changes_nothing", [] if is_same else ["the ledger or the store has changed"])
             return
-        is_pressed = event.how == "pressed" or (event.how == "sweep" and event.number % 2 == 1)
+        is_reclaiming = event.how == "pressed" or (event.how == "sweep" and event.number % 2 == 1)
         chore = Chore.SWEEP if event.how == "sweep" else Chore.RELEASE
-        process = housekeeper(self.airflow, chore, is_pressed=is_pressed)
-        if is_pressed:
+        process = housekeeper(self.airflow, chore, is_reclaiming=is_reclaiming)
+        if is_reclaiming:
             self.pressed.add(process)
         self.run(process, event.fate)
 

@@ -105,7 +105,7 @@ def test_who_read_which_attempt_is_told(done):
     assert {each["region"] for each in new["consumers"]} == {"totals", "routes"}
     assert {each["attempt"] for each in old["consumers"]}.isdisjoint(each["attempt"] for each in new["consumers"])
     assert old["state"] == "released"
-    assert old["reason"] == "it was made again, and nobody reads the old one"
+    assert old["reason"] == "it was recomputed, and the old result is not read"
     assert old["data_deleted_at"] is not None
     assert old["is_valid"] is None
     assert new["is_valid"] is True
@@ -114,7 +114,7 @@ def test_who_read_which_attempt_is_told(done):
 
 def test_what_was_released_says_when_and_why_and_what_it_was(done):
     rows = {each["attempt"]: each for each in asked(RUN)["clean"]["results"]}
-    release(done.services, "ladder", is_pressed=True)
+    release(done.services, "ladder", is_reclaiming=True)
     delete_released(done.services, "ladder")
     told = typed(RUN)
     assert "released on 2026-01-01 00:00:10 UTC: every consumer has committed a result made from it" in told
@@ -126,7 +126,7 @@ def test_what_was_released_says_when_and_why_and_what_it_was(done):
 
 
 def test_the_whole_story_is_told_in_order(done):
-    release(done.services, "ladder", is_pressed=True)
+    release(done.services, "ladder", is_reclaiming=True)
     delete_released(done.services, "ladder")
     done.airflow.clear_by_hand(NAME, "joined", 0)
     done.airflow.run_until_quiet()

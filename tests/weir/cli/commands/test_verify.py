@@ -159,7 +159,7 @@ def test_a_ledger_that_says_something_else_than_the_manifest_is_told(world):
     found, code = answered(RUN)
     assert code == 1
     assert [(each["outcome"], each["detail"]) for each in found["bad"]] == [
-        ("otherwise", "ledger and manifest say different things: rows 17 and 1")
+        ("otherwise", "ledger and manifest differ: rows 17 and 1")
     ]
 
 

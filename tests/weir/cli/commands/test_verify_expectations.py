@@ -99,7 +99,18 @@ def test_a_report_has_a_line_a_check_with_what_is_violated(capsys, monkeypatch):
     wrong = ExpectationResult("weir_rows_as_recorded", {}, Severity.FAIL, success=False, observed=19)
     checks = tuple(
         CheckReport(
-            "history", 0, suite, "", Policy.FAIL, CheckReason.DRILL, "d", 20, found, 0.0, run="ladder@1", attempt="t1"
+            "history",
+            0,
+            suite,
+            "",
+            Policy.FAIL,
+            CheckReason.RESTORE_TEST,
+            "d",
+            20,
+            found,
+            0.0,
+            run="ladder@1",
+            attempt="t1",
         )
         for suite, found in (("weir", (wrong,)), ("small", (ExpectationResult("x", {}, Severity.FAIL, success=True),)))
     )

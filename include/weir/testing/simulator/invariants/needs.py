@@ -67,7 +67,7 @@ def what_is_released_is_needed_by_nobody(witness: Witness) -> Iterator[str]:
         if witness.is_state(result):
             why = _why_state_needed(witness, result)
         else:
-            why = why_needed(witness, result) or (None if witness.is_pressed else why_kept(witness, result))
+            why = why_needed(witness, result) or (None if witness.is_reclaiming else why_kept(witness, result))
         if why is not None:
             yield f"{result.partition.id} of {result.attempt} in {result.run} is released: {why}"
 
@@ -87,11 +87,11 @@ def _why_state_needed(witness: Witness, result: Result) -> str | None:
     return None
 
 
-def left_over(witness: Witness, *, is_pressed: bool) -> Iterator[str]:
+def left_over(witness: Witness, *, is_reclaiming: bool) -> Iterator[str]:
     """What is still there though nobody needs it, and no policy keeps it."""
     for result in witness.sight.results.values():
         of = f"{result.partition.id} of {result.attempt} in {result.run}"
-        why = why_needed(witness, result) or (None if is_pressed else why_kept(witness, result))
+        why = why_needed(witness, result) or (None if is_reclaiming else why_kept(witness, result))
         if result.state == "finished" and why is None:
             yield f"{of} is not released"
         # A person may have brought back what was harmed.

@@ -1,4 +1,4 @@
-"""What a task raises where Spark could not read an input: the store has the last word on whether it is lost."""
+"""The error of a task whose input Spark could not read: the store decides whether the input is lost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def airflow(tmp_path):
 
 @pytest.fixture
 def begun(airflow) -> Begun:
-    """The consumer, at work."""
+    """The consumer, while it runs."""
     run = airflow.dag_run()
     airflow.step(airflow.task(run, "numbers"))
     task = airflow.task(run, "joined-delays")

@@ -1,8 +1,7 @@
-"""What the release of results depends on, read in one transaction. Invariant: it changes nothing.
+"""Ledger queries for the release of results: everything that may need a result, read in one transaction.
 
-Invariant 4: whoever may need a result is seen here: leases, publications, and runs that read it over `previous`.
-
-What checkpoints mean for the life of results. Invariant: what a retained checkpoint names is not released.
+Invariant 4: leases, publications, retained checkpoints, and runs that read over `previous` are all included. Nothing is
+changed.
 """
 
 from __future__ import annotations
@@ -24,12 +23,14 @@ from weir.ledger.database.tables import AttemptRow, CheckpointRow, PublicationRo
 from weir.ledger.leases import leased
 from weir.ledger.runs import Run, newest_pinned, run_by_id, topology_of
 from weir.ledger.snapshot import committed_attempt, run_state
-from weir.retention.release_rules import Pin, RunLife, StoredResult, Verdict
+from weir.retention.release_rules import Pin, ReleaseDecision, RunRetention, StoredResult
 from weir.topology.regions import PartitionId, Topology
 
-# Built once: every commit asks, and to build a statement costs more than to carry it out.
+# Built once: every commit uses them, and building a statement costs more than executing it.
 _OF_RUN, _OF_DATAFLOW = ResultRow.run == bindparam("run"), RunRow.dataflow == bindparam("dataflow")
+
 _IN_QUARANTINE = (ResultRow.state == PartitionState.QUARANTINED.value) & ResultRow.is_current.is_(False)
+
 _STORED = (
     select(ResultRow)
     .where(_OF_RUN, (ResultRow.state == PartitionState.FINISHED.value) | _IN_QUARANTINE)
@@ -53,6 +54,7 @@ _PUBLISHED = (
 )
 
 _NEXT = select(RunRow).where(_OF_DATAFLOW, RunRow.predecessor == bindparam("epoch"))
+
 _MADE_LATER = (
     select(ResultRow.id)
     .join(RunRow, RunRow.id == ResultRow.run)
@@ -76,13 +78,21 @@ _NEWEST_CURRENT = (
     .where(_OF_RUN, ResultRow.is_current)
 )
 
+_OWN = CheckpointRow.kind == SnapshotKind.CHECKPOINT.value
 
-def run_life(session: Session, run: Run, settings: RetentionSettings, now: datetime) -> RunLife:
-    """What the release of the results of `run` depends on; `settings` are those of its dataflow."""
+
+def runs_to_release(session: Session, dataflow: str) -> list[str]:
+    """Return the runs that may have results to release, oldest epoch first."""
+    query = select(RunRow.id).where(RunRow.dataflow == dataflow, RunRow.released_at.is_(None))
+    return list(session.scalars(query.order_by(RunRow.epoch)))
+
+
+def run_retention(session: Session, run: Run, settings: RetentionSettings, now: datetime) -> RunRetention:
+    """Return the facts that the release of `run` depends on; `settings` are those of its dataflow."""
     row = session.get_one(RunRow, run.id)
     state = run_state(session, run)
     stored = stored_results(session, run.id)
-    return RunLife(
+    return RunRetention(
         state=state,
         stored=tuple(_stored(each, run.topology) for each in stored),
         pins={
@@ -93,7 +103,7 @@ def run_life(session: Session, run: Run, settings: RetentionSettings, now: datet
         needed_later=_needed_later(session, row, settings, now),
         closed_at=row.closed_at,
         closed_after=_closed_after(session, row),
-        is_last_word=_is_last_word(session, run.id),
+        is_close_newest=_is_close_newest(session, run.id),
         last_event=last_event(session, row),
         is_deleted=row.deleted_at is not None and row.deleted_at + settings.orphan_age <= now,
         states=frozenset(run.topology.states),
@@ -101,55 +111,42 @@ def run_life(session: Session, run: Run, settings: RetentionSettings, now: datet
     )
 
 
-def runs_to_release(session: Session, dataflow: str) -> list[str]:
-    """The runs in which something may have to be released, oldest epoch first."""
-    query = select(RunRow.id).where(RunRow.dataflow == dataflow, RunRow.released_at.is_(None))
-    return list(session.scalars(query.order_by(RunRow.epoch)))
-
-
-def unpinned_verdicts(session: Session, run: str, now: datetime) -> tuple[Verdict, ...]:
-    """What becomes of the results of a run that is to be pinned anew: none counts any more."""
+def unpinned_release_decisions(session: Session, run: str, now: datetime) -> tuple[ReleaseDecision, ...]:
+    """Decide about the results of a run that is to be pinned anew: none is current any more."""
     stored = stored_results(session, run)
     pins = {**_read(session, stored, now), **_checkpointed(session, run, stored), **_published(session, run, stored)}
     return tuple(
-        Verdict(_stored(each), is_released=False, reason=pins[each.id].reason)
+        ReleaseDecision(_stored(each), is_released=False, reason=pins[each.id].reason)
         if each.id in pins
-        else Verdict(_stored(each), is_released=True, reason="its run is to be pinned anew, and nobody reads it")
+        else ReleaseDecision(_stored(each), is_released=True, reason="its run is to be pinned anew, and it is not read")
         for each in stored
         if not each.is_current
     )
 
 
-def _checkpointed(session: Session, run: str, stored: Collection[ResultRow]) -> dict[int, Pin]:
-    """What retained checkpoints name of a run that is to be pinned anew."""
-    row = session.get_one(RunRow, run)
-    pinned = newest_pinned(session, row.dataflow)
-    return checkpoint_pins(session, row, None if pinned is None else topology_of(pinned), stored)
-
-
-def stored_results(session: Session, run: str) -> list[ResultRow]:
-    """The results of `run` whose bytes are there, current or not; of those in quarantine only what nobody misses."""
-    return list(session.scalars(_STORED, {"run": run}))
-
-
 def is_all_kept(session: Session, row: RunRow, settings: RetentionSettings, now: datetime) -> bool:
-    """Whether a policy keeps all that an open run has, whoever needs it: then nothing else has to be looked at."""
+    """Report whether a policy keeps all results of an open run: then nothing else has to be read."""
     is_open = row.closed_at is None and row.deleted_at is None
     if not is_open or settings.keep.until is RetainUntil.CONSUMED or session.scalar(_OLD, {"run": row.id}) is not None:
         return False
     return settings.keep_failed is None or last_event(session, row) + settings.keep_failed > now
 
 
+def stored_results(session: Session, run: str) -> list[ResultRow]:
+    """Return the stored results of `run`, current or not; of quarantined ones those that are not current."""
+    return list(session.scalars(_STORED, {"run": run}))
+
+
 def last_event(session: Session, run: RunRow) -> datetime:
-    """When something happened in a run last."""
+    """Return the time of the last event in a run."""
     events = session.execute(_EVENTS, {"run": run.id}).one()
     return max(each for each in (run.created_at, *events) if each is not None)
 
 
 def _stored(row: ResultRow, topology: Topology | None = None) -> StoredResult:
-    # A run may have been moved to a form that has no such stage.
-    is_declared = topology is not None and row.stage in _chancy(topology)
-    is_chancy = is_declared or row.differs_from is not None
+    # The run may have been moved to a topology without this stage.
+    is_declared = topology is not None and row.stage in _nondeterministic(topology)
+    is_nondeterministic = is_declared or row.differs_from is not None
     partition = PartitionId(row.stage, row.subtask, row.layout)
     is_quarantined = row.state == PartitionState.QUARANTINED.value
     return StoredResult(
@@ -158,12 +155,12 @@ def _stored(row: ResultRow, topology: Topology | None = None) -> StoredResult:
         attempt=row.attempt,
         is_current=row.is_current,
         bytes=row.bytes,
-        is_chancy=is_chancy,
+        is_nondeterministic=is_nondeterministic,
         is_quarantined=is_quarantined,
     )
 
 
-def _chancy(topology: Topology) -> set[str]:
+def _nondeterministic(topology: Topology) -> set[str]:
     return {stage.name for stage in topology.dataflow.stages if not stage.deterministic}
 
 
@@ -175,90 +172,21 @@ def _read(session: Session, stored: Collection[ResultRow], now: datetime) -> dic
     }
 
 
-def _published(session: Session, run: str, stored: Collection[ResultRow]) -> dict[int, Pin]:
-    """Results that versions are made of whose pointers may be there: these go first, and then the ledger says so."""
-    newest: set[str] = set()
-    pins: dict[int, Pin] = {}
-    for row in session.scalars(_PUBLISHED, {"run": run}):
-        is_newest = row.published_at is not None and row.sink not in newest
-        if is_newest:
-            newest.add(row.sink)
-        for each in _parts(row, stored):
-            pins.setdefault(each.id, Pin(f"it is version {row.version} of {row.sink}", is_lasting=is_newest))
-    return pins
-
-
-def _parts(row: PublicationRow, stored: Collection[ResultRow]) -> list[ResultRow]:
-    """The results that a version is made of; where that is not known, all of the sink."""
-    if row.folders is None:
-        return [each for each in stored if each.stage == row.sink]
-    folders = set(row.folders)
-    return [each for each in stored if each.folder in folders]
-
-
-def _needed_later(session: Session, row: RunRow, settings: RetentionSettings, now: datetime) -> Mapping[str, str]:
-    """Which stages an epoch behind this one may read over `previous`, and which."""
-    later = list(session.scalars(_NEXT, {"dataflow": row.dataflow, "epoch": row.epoch}))
-    readers = [each for each in later if each.pinned is not None]
-    open_ones = [each for each in readers if not _is_over(session, each, settings, now)]
-    needed = {stage: f"{each.id} may read it" for each in open_ones for stage in _read_over_previous(each.pinned)}
-    read = _read_over_previous(newest_pinned(session, row.dataflow))
-    if read and later and not readers:
-        return dict.fromkeys(read, "the next epoch reads it")
-    # A reader that was given up before it had made its own does not free what is the last of its kind.
-    last = {stage: "the next epoch reads it" for stage in read if not _is_made_later(session, row, stage)}
-    return {**last, **needed}
-
-
-def _is_over(session: Session, row: RunRow, settings: RetentionSettings, now: datetime) -> bool:
-    if row.deleted_at is not None and row.deleted_at + settings.orphan_age <= now:
-        return True
-    if row.closed_at is not None:
-        state = run_state(session, run_by_id(session, row.id))
-        regions = [state.region(each) for each in state.region_ids()]
-        if not any(each.at_work or each.newest_state is AttemptState.FAILED for each in regions):
-            return True
-    return settings.keep_failed is not None and last_event(session, row) + settings.keep_failed <= now
-
-
-def _is_made_later(session: Session, row: RunRow, stage: str) -> bool:
-    """Whether an epoch behind this one has a result of a stage, or has had one as long as it was needed."""
-    wanted = {"dataflow": row.dataflow, "epoch": row.epoch, "stage": stage}
-    return session.scalar(_MADE_LATER, wanted) is not None
-
-
-def _read_over_previous(pinned: Mapping[str, Any] | None) -> set[str]:
-    topology = None if pinned is None else topology_of(pinned)
-    if topology is None or not topology.reads_previous:
-        return set()
-    return {read.producer for region in topology.region_ids() for read in topology.previous_inputs(region)}
-
-
-def _closed_after(session: Session, row: RunRow) -> int | None:
-    if row.closed_at is None:
-        return None
-    return session.scalar(_CLOSED_AFTER, {"dataflow": row.dataflow, "run": row.id, "closed_at": row.closed_at}) or 0
-
-
-def _is_last_word(session: Session, run: str) -> bool:
-    """Whether the closing task has committed after all results that are current."""
-    closing = committed_attempt(session, run, CLOSE)
-    if closing is None or closing.ended_at is None:
-        return False
-    newest = session.scalar(_NEWEST_CURRENT, {"run": run})
-    return newest is None or newest <= closing.ended_at
-
-
-_OWN = CheckpointRow.kind == SnapshotKind.CHECKPOINT.value
+def _checkpointed(session: Session, run: str, stored: Collection[ResultRow]) -> dict[int, Pin]:
+    """Return the results that retained checkpoints name of a run that is to be pinned anew."""
+    row = session.get_one(RunRow, run)
+    pinned = newest_pinned(session, row.dataflow)
+    return checkpoint_pins(session, row, None if pinned is None else topology_of(pinned), stored)
 
 
 def checkpoint_pins(
     session: Session, run: RunRow, topology: Topology | None, stored: Collection[ResultRow]
 ) -> dict[int, Pin]:
-    """The results of a run that its retained checkpoints name, by their numbers.
+    """Return the results of a run that its retained checkpoints name, by number.
 
-    One that was made again is named by those that were begun before the newer one was there. A checkpoint that is older
-    than all that counts may be of a run that was moved to another form since: it may name any result that does not.
+    A result that was recomputed is named by the checkpoints that were triggered before the newer one existed. A
+    checkpoint that is older than all current results may be of a run that was moved to another topology since: it may
+    name any result that is not current.
     """
     keeps_state = topology is not None and topology.dataflow.keeps_state
     if not keeps_state and all(each.is_current for each in stored):
@@ -285,7 +213,7 @@ def checkpoint_pins(
 
 
 def _made_at(session: Session, run: str) -> dict[tuple[str, int, str], datetime]:
-    """Since when each partition's current result is there."""
+    """Return since when the current result of each partition exists."""
     query = (
         select(ResultRow.stage, ResultRow.subtask, ResultRow.layout, AttemptRow.ended_at, AttemptRow.began_at)
         .join(AttemptRow, AttemptRow.id == ResultRow.attempt)
@@ -294,11 +222,85 @@ def _made_at(session: Session, run: str) -> dict[tuple[str, int, str], datetime]
     return {(stage, subtask, layout): ended or began for stage, subtask, layout, ended, began in session.execute(query)}
 
 
-def why_subsumed(session: Session, run: RunRow, topology: Topology, most: int) -> str | None:
-    """Why nobody goes on from the states of a closed run any more; None where somebody may.
+def _published(session: Session, run: str, stored: Collection[ResultRow]) -> dict[int, Pin]:
+    """Return results of versions whose pointers may exist: a pointer is deleted before the ledger records it."""
+    newest: set[str] = set()
+    pins: dict[int, Pin] = {}
+    for row in session.scalars(_PUBLISHED, {"run": run}):
+        is_newest = row.published_at is not None and row.sink not in newest
+        if is_newest:
+            newest.add(row.sink)
+        for each in _parts(row, stored):
+            pins.setdefault(each.id, Pin(f"it is version {row.version} of {row.sink}", is_lasting=is_newest))
+    return pins
 
-    Its own checkpoint is retained no more, and one of a later epoch is. Not of what a fork still holds on to, nor where
-    its own was lost and would be one of the `most` that are retained: it is completed once more.
+
+def _parts(row: PublicationRow, stored: Collection[ResultRow]) -> list[ResultRow]:
+    """Return the results that a version consists of; if that is not known, all of the sink."""
+    if row.folders is None:
+        return [each for each in stored if each.stage == row.sink]
+    folders = set(row.folders)
+    return [each for each in stored if each.folder in folders]
+
+
+def _needed_later(session: Session, row: RunRow, settings: RetentionSettings, now: datetime) -> Mapping[str, str]:
+    """Return the stages that a later epoch may read over `previous`, and which epoch that is."""
+    later = list(session.scalars(_NEXT, {"dataflow": row.dataflow, "epoch": row.epoch}))
+    readers = [each for each in later if each.pinned is not None]
+    open_ones = [each for each in readers if not _is_over(session, each, settings, now)]
+    needed = {stage: f"{each.id} may read it" for each in open_ones for stage in _read_over_previous(each.pinned)}
+    read = _read_over_previous(newest_pinned(session, row.dataflow))
+    if read and later and not readers:
+        return dict.fromkeys(read, "the next epoch reads it")
+    # A reader that was given up before it wrote its own result does not free the last one of the stage.
+    last = {stage: "the next epoch reads it" for stage in read if not _is_made_later(session, row, stage)}
+    return {**last, **needed}
+
+
+def _is_over(session: Session, row: RunRow, settings: RetentionSettings, now: datetime) -> bool:
+    if row.deleted_at is not None and row.deleted_at + settings.orphan_age <= now:
+        return True
+    if row.closed_at is not None:
+        state = run_state(session, run_by_id(session, row.id))
+        regions = [state.region(each) for each in state.region_ids()]
+        if not any(each.at_work or each.newest_state is AttemptState.FAILED for each in regions):
+            return True
+    return settings.keep_failed is not None and last_event(session, row) + settings.keep_failed <= now
+
+
+def _is_made_later(session: Session, row: RunRow, stage: str) -> bool:
+    """Report whether a later epoch has a result of a stage, or has had one and released it."""
+    wanted = {"dataflow": row.dataflow, "epoch": row.epoch, "stage": stage}
+    return session.scalar(_MADE_LATER, wanted) is not None
+
+
+def _read_over_previous(pinned: Mapping[str, Any] | None) -> set[str]:
+    topology = None if pinned is None else topology_of(pinned)
+    if topology is None or not topology.reads_previous:
+        return set()
+    return {read.producer for region in topology.region_ids() for read in topology.previous_inputs(region)}
+
+
+def _closed_after(session: Session, row: RunRow) -> int | None:
+    if row.closed_at is None:
+        return None
+    return session.scalar(_CLOSED_AFTER, {"dataflow": row.dataflow, "run": row.id, "closed_at": row.closed_at}) or 0
+
+
+def _is_close_newest(session: Session, run: str) -> bool:
+    """Report whether the closing task has committed after all current results."""
+    closing = committed_attempt(session, run, CLOSE)
+    if closing is None or closing.ended_at is None:
+        return False
+    newest = session.scalar(_NEWEST_CURRENT, {"run": run})
+    return newest is None or newest <= closing.ended_at
+
+
+def why_subsumed(session: Session, run: RunRow, topology: Topology, most: int) -> str | None:
+    """Return why no run continues from the states of a closed run any more; None if one may.
+
+    Its own checkpoint is not retained any more, and that of a later epoch is. None also if a fork still pins the
+    states, or if its own checkpoint was lost and belongs to the `most` that are retained: it is completed once more.
     """
     if not topology.dataflow.keeps_state or run.closed_at is None:
         return None

@@ -1,4 +1,4 @@
-"""Committed results are checked because somebody asks: what is found is told and recorded, and nothing follows."""
+"""Committed results are checked on request: violations are reported and recorded, and nothing follows."""
 
 import pytest
 from tests.weir.checking import (
@@ -16,7 +16,7 @@ from tests.weir.checking import (
 from weir.dataflow import expectations
 from weir.errors import Misconfigured
 from weir.formats.checks import CheckReason
-from weir.integrity.asked_checks import ask
+from weir.integrity.expectation_checks import check_expectations
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def day(world):
 
 
 def asked(world, name=None):
-    return ask(world.services, name, world.airflow.engine.run)
+    return check_expectations(world.services, name, world.airflow.engine.run)
 
 
 def test_what_the_stages_have_suites_for_is_checked_and_recorded(day):
@@ -48,7 +48,7 @@ def test_what_the_stages_have_suites_for_is_checked_and_recorded(day):
 
 
 @pytest.mark.parametrize("violated", [NOT_NULL, "weir_digest_as_recorded"])
-def test_what_fails_is_told_and_nothing_follows(day, violated):
+def test_a_failed_check_is_reported_and_nothing_follows(day, violated):
     day.airflow.engine.violated["restored clean"] = [violated]
     found = asked(day, "gated")
     assert not found.is_right

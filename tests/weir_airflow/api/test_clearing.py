@@ -24,14 +24,14 @@ def api(api_url):
 
 @pytest.fixture
 def rest(api):
-    from weir_airflow.recovery.clearing import RestClearer
+    from weir_airflow.api.clearing import RestClearer
 
     return RestClearer(api())
 
 
 @pytest.fixture(params=["endpoint", "rest", "database"])
 def clearer(request, api, rest):
-    from weir_airflow.recovery.clearing import DbClearer, EndpointClearer
+    from weir_airflow.api.clearing import DbClearer, EndpointClearer
 
     return {"endpoint": EndpointClearer(api()), "rest": rest, "database": DbClearer()}[request.param]
 
@@ -72,7 +72,7 @@ def test_every_clearer_can_leave_a_note(clearer, new_run, look):
     assert (look.task(run_id, "delta", 1)[2], look.task(run_id, "spring")[2]) == ("not in the record", "nor this")
 
 
-def test_every_clearer_tells_a_deleted_run_from_a_dag_that_nobody_knows(clearer, new_run):
+def test_every_clearer_distinguishes_a_deleted_run_from_an_unknown_dag(clearer, new_run):
     there = new_run("success")
     asked = [("river", there), ("river", "scheduled__1999-01-01T00:00:00+00:00"), ("no such dag", there)]
     assert [clearer.exists(*each) for each in asked] == [True, False, None]
@@ -98,7 +98,7 @@ def test_rest_leaves_finished_and_queued_runs_alone(rest, new_run, look):
 
 
 def test_without_the_plugin_the_endpoints_clearer_uses_rest(api, new_run, look):
-    from weir_airflow.recovery.clearing import EndpointClearer
+    from weir_airflow.api.clearing import EndpointClearer
 
     running, done = new_run("running"), new_run("success")
     bare = api()
@@ -111,15 +111,15 @@ def test_without_the_plugin_the_endpoints_clearer_uses_rest(api, new_run, look):
     assert (look.task(running, "spring")[0], look.run(done)) == (None, "success")
 
 
-def test_an_account_that_may_not_clear_is_told_which_permission_it_needs(api, new_run):
-    from weir_airflow.recovery.clearing import EndpointClearer
+def test_an_account_that_may_not_clear_gets_an_error_that_names_the_permission(api, new_run):
+    from weir_airflow.api.clearing import EndpointClearer
 
     with pytest.raises(Misconfigured, match="permission to edit task instances"):
         EndpointClearer(api("reader")).clear([wanted(new_run("running"))], "")
 
 
 def test_a_wrong_password_is_a_misconfiguration_that_names_the_connection(api, new_run):
-    from weir_airflow.recovery.clearing import EndpointClearer
+    from weir_airflow.api.clearing import EndpointClearer
 
     with pytest.raises(Misconfigured, match="Check login and password of the Airflow connection weir_api"):
         EndpointClearer(api("worker", "wrong")).clear([wanted(new_run("running"))], "")
@@ -127,14 +127,14 @@ def test_a_wrong_password_is_a_misconfiguration_that_names_the_connection(api, n
 
 def test_a_server_that_does_not_answer_is_retryable(new_run):
     from weir.coordination.airflow_client import AirflowClient
-    from weir_airflow.recovery.clearing import EndpointClearer
+    from weir_airflow.api.clearing import EndpointClearer
 
     with pytest.raises(Retryable, match="did not answer"):
         EndpointClearer(AirflowClient("http://127.0.0.1:9", "worker", "x")).clear([wanted("run")], "")
 
 
 def test_a_token_that_is_no_longer_good_is_renewed(api, new_run):
-    from weir_airflow.recovery.clearing import EndpointClearer
+    from weir_airflow.api.clearing import EndpointClearer
 
     session = api()
     session._token = "of.yesterday.s"
@@ -162,7 +162,7 @@ def test_a_connection_may_spell_its_url_in_several_ways(fields, url):
 def test_the_connection_chooses_the_clearer():
     from airflow.sdk import Connection
 
-    from weir_airflow.recovery.clearing import DbClearer, EndpointClearer, clearer_for
+    from weir_airflow.api.clearing import DbClearer, EndpointClearer, clearer_for
 
     assert isinstance(clearer_for(Connection(conn_id="weir_api", conn_type="weir-db")), DbClearer)
     assert isinstance(clearer_for(Connection(conn_id="weir_api", conn_type="http", host="db")), DbClearer)
@@ -174,7 +174,7 @@ def test_the_connection_chooses_the_clearer():
 def test_a_connection_without_a_host_says_what_to_set():
     from airflow.sdk import Connection
 
-    from weir_airflow.recovery.clearing import clearer_for
+    from weir_airflow.api.clearing import clearer_for
 
     with pytest.raises(Misconfigured, match="has no host"):
         clearer_for(Connection(conn_id="weir_api", conn_type="http"))

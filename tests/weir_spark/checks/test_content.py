@@ -32,8 +32,8 @@ from weir.store.seal import seal
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.ledgers import new_ledger
 from weir.topology.partitions import PLAIN, Layout
+from weir_spark.checks.content import content_of
 from weir_spark.results import writer
-from weir_spark.results.content import content_of
 from weir_spark.transport.connect import ConnectEngine
 
 pytestmark = pytest.mark.spark
@@ -96,7 +96,7 @@ def test_other_rows_have_another(written):
     assert content_of(session, mixed).digest == other.expected != right.expected
 
 
-def test_what_cannot_be_read_has_no_digest(written, store):
+def test_unreadable_files_have_no_digest(written, store):
     session, write = written
     asked = write(rows_of(session))
     gone = ResultToCheck(
@@ -274,7 +274,7 @@ def test_the_rows_of_states_are_read_from_all_their_files_and_others_are_quarant
 
 
 @pytest.mark.parametrize("stage", ["numbers", "published"])
-def test_rows_that_are_not_what_was_committed_are_quarantined_and_made_again(world, server, spark, stage):
+def test_rows_other_than_the_committed_ones_are_quarantined_and_recomputed(world, server, spark, stage):
     (row,) = results_of(world, stage)
     rewrite(world, row, spark)
     found = typed("flow", "--content", "--remote", server.url, "--repair")

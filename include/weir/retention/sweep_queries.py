@@ -1,4 +1,8 @@
-"""What a sweep of the store has to know, read in one transaction. Invariant: it changes nothing."""
+"""Ledger queries for a sweep of the store.
+
+Invariant: all that the rules need of a run is read in one transaction. A query changes nothing; deletions are recorded
+only for results that are out of use.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +20,15 @@ from weir.ledger.attempts import LIVE
 from weir.ledger.database.tables import AttemptRow, LeaseRow, PublicationRow, ResultRow, RunRow
 from weir.ledger.leases import clock, leased
 from weir.ledger.runs import newest_dataflow_settings, run_by_id, topology_of
-from weir.retention.ledger import run_life
 from weir.retention.orphan_rules import KnownAttempt, KnownResult, RunKnowledge
-from weir.retention.release_rules import StoredResult, release_verdicts
+from weir.retention.release_queries import run_retention
+from weir.retention.release_rules import StoredResult, release_decisions
 from weir.topology.ids import AttemptId
 from weir.topology.regions import PartitionId, Topology
 
 
 def runs_to_sweep(session: Session, dataflow: str, since: datetime | None) -> list[str]:
-    """The runs whose folders may hold garbage, oldest epoch first: all, or those in which something happened since."""
+    """Return the runs whose folders may hold garbage, oldest epoch first: all, or those with an event since then."""
     query = select(RunRow.id).where(RunRow.dataflow == dataflow).order_by(RunRow.epoch)
     if since is None:
         return list(session.scalars(query))
@@ -38,7 +42,7 @@ def runs_to_sweep(session: Session, dataflow: str, since: datetime | None) -> li
 
 
 def is_expired(session: Session, run: RunRow) -> bool:
-    """Whether a run was expired, and nothing has happened in it since."""
+    """Report whether a run is expired, and no attempt has begun in it since."""
     if run.expired_at is None:
         return False
     query = select(func.max(AttemptRow.began_at)).where(AttemptRow.run == run.id)
@@ -54,19 +58,19 @@ def knowledge_of(
     copies: Iterable[tuple[str, str]],
     pointed: Mapping[str, Collection[str]],
     *,
-    is_pressed: bool = False,
+    is_reclaiming: bool = False,
 ) -> RunKnowledge:
-    """What the ledger knows of a run.
+    """Return the ledger's record of a run.
 
-    `copies` are stages and subtasks of which copies were found; `pointed` are the pointers that were found, by path,
-    and the folders that they name.
+    `copies` are the stages and subtasks with cached output in the store; `pointed` are the pointers in the store, by
+    path, and the folders that they name.
     """
     row = session.get_one(RunRow, run)
     expired = is_expired(session, row)
     attempts = list(session.scalars(select(AttemptRow).where(AttemptRow.run == run)))
     given_up = _given_up(session, row, settings, attempts, now)
     live = _pointers(session, run)
-    kept = {} if expired else _copies(session, row, settings, now, set(copies), is_pressed=is_pressed)
+    kept = {} if expired else _copies(session, row, settings, now, set(copies), is_reclaiming=is_reclaiming)
     return RunKnowledge(
         results=_results(session, run, now),
         attempts={each.id: _attempt(each, is_given_up=each.id in given_up) for each in attempts},
@@ -100,22 +104,22 @@ def _results(session: Session, run: str, now: datetime) -> dict[str, KnownResult
 
 
 def _attempt(row: AttemptRow, *, is_given_up: bool) -> KnownAttempt:
-    is_at_work = row.state in LIVE and not is_given_up
+    is_running = row.state in LIVE and not is_given_up
     ended = row.ended_at or row.began_at
     return KnownAttempt(
         region=row.region,
         subtask=row.subtask,
         try_number=row.try_number,
-        is_at_work=is_at_work,
+        is_running=is_running,
         state=row.state,
-        ended_at=None if is_at_work else ended,
+        ended_at=None if is_running else ended,
     )
 
 
 def _given_up(
     session: Session, run: RunRow, settings: RetentionSettings, attempts: Collection[AttemptRow], now: datetime
 ) -> set[AttemptId]:
-    """Attempts that are said to be at work, and nobody has heard of for as long as a failed run is kept."""
+    """Return running attempts without a heartbeat for as long as a failed run is kept."""
     limit = settings.orphan_age if run.deleted_at is not None else settings.keep_failed
     if limit is None:
         return set()
@@ -131,17 +135,17 @@ def _given_up(
 
 
 def silent_attempts(session: Session, run: str, settings: RetentionSettings, now: datetime) -> list[AttemptRow]:
-    """The attempts of a run that are said to be at work, and are given up: nobody has heard of them for so long."""
+    """Return the running attempts of a run that are given up: without a heartbeat for too long."""
     attempts = list(session.scalars(select(AttemptRow).where(AttemptRow.run == run, AttemptRow.state.in_(LIVE))))
     given_up = _given_up(session, session.get_one(RunRow, run), settings, attempts, now) if attempts else set()
     return [each for each in attempts if each.id in given_up]
 
 
-def attempts_at_work(session: Session, run: RunRow, settings: RetentionSettings, now: datetime) -> set[AttemptId]:
-    """The attempts of a run that are at work, or may be."""
+def live_attempts(session: Session, run: RunRow, settings: RetentionSettings, now: datetime) -> set[AttemptId]:
+    """Return the attempts of a run that are running, or may be."""
     attempts = list(session.scalars(select(AttemptRow).where(AttemptRow.run == run.id)))
-    at_work = {each.id for each in attempts if each.state in LIVE}
-    return at_work - _given_up(session, run, settings, attempts, now)
+    live = {each.id for each in attempts if each.state in LIVE}
+    return live - _given_up(session, run, settings, attempts, now)
 
 
 def _published(session: Session, run: str) -> frozenset[str]:
@@ -150,11 +154,11 @@ def _published(session: Session, run: str) -> frozenset[str]:
 
 
 def _has_readers(session: Session, run: RunRow) -> bool:
-    """Whether other epochs read this one, or it reads another: then their records are one chain."""
+    """Report whether other epochs read this one, or it reads another: then their records are one chain."""
     of_dataflow = select(RunRow.pinned).where(RunRow.dataflow == run.dataflow, RunRow.pinned.is_not(None))
-    behind = session.scalars(of_dataflow.where(RunRow.predecessor == run.epoch))
+    after = session.scalars(of_dataflow.where(RunRow.predecessor == run.epoch))
     newest = session.scalars(of_dataflow.order_by(RunRow.epoch.desc()).limit(1))
-    pinned = [run.pinned, *behind, *newest]
+    pinned = [run.pinned, *after, *newest]
     return run.pinned is None or any(topology_of(each).reads_previous for each in pinned if each is not None)
 
 
@@ -170,30 +174,31 @@ def _copies(
     now: datetime,
     found: Collection[tuple[str, str]],
     *,
-    is_pressed: bool,
+    is_reclaiming: bool,
 ) -> Mapping[tuple[str, str], str | None]:
-    """Why copies are kept: as a result would be that only the run as a whole needs."""
+    """Return why cached output is kept: like a result without consumers, until its run is over."""
     if not found or row.pinned is None:
         return {}
-    life = run_life(session, run_by_id(session, row.id), settings, now)
-    topology = life.state.topology
+    facts = run_retention(session, run_by_id(session, row.id), settings, now)
+    topology = facts.state.topology
     known = {each: _partition(topology, each) for each in found}
-    asked = {each: partition for each, partition in known.items() if partition is not None}
+    partitions = {each: partition for each, partition in known.items() if partition is not None}
     stored = tuple(
         StoredResult(result=-1, partition=partition, attempt="", is_current=True, bytes=0)
-        for partition in asked.values()
+        for partition in partitions.values()
     )
-    verdicts = release_verdicts(
-        replace(life, stored=stored, pins={}, needed_later={}), settings, now, is_pressed=is_pressed
+    decisions = release_decisions(
+        replace(facts, stored=stored, pins={}, needed_later={}), settings, now, is_reclaiming=is_reclaiming
     )
     kept = {
-        each: None if verdict.is_released else verdict.reason for each, verdict in zip(asked, verdicts, strict=True)
+        each: None if decision.is_released else decision.reason
+        for each, decision in zip(partitions, decisions, strict=True)
     }
     return {each: kept.get(each) for each in found}
 
 
 def _partition(topology: Topology, found: tuple[str, str]) -> PartitionId | None:
-    """A copy as if it were a result; None if this topology has no such stage or subtask."""
+    """Return cached output as a partition; None if this topology has no such stage or subtask."""
     stage, subtask = found
     sizes = {each.name: each.parallelism for each in topology.dataflow.stages}
     if not subtask.isdigit() or int(subtask) >= sizes.get(stage, 0):
@@ -202,12 +207,12 @@ def _partition(topology: Topology, found: tuple[str, str]) -> PartitionId | None
 
 
 def settings_of(session: Session, dataflow: str, deployed: RetentionSettings) -> RetentionSettings:
-    """The life settings of a dataflow."""
+    """Return the retention settings of a dataflow."""
     return newest_dataflow_settings(session, dataflow, deployed)
 
 
 def note_deleted(session: Session, run: str, folders: Collection[str], now: datetime) -> None:
-    """Write down that the data of results are gone that are out of use."""
+    """Record that the data of unused results are deleted."""
     query = select(ResultRow).where(
         ResultRow.run == run,
         ResultRow.folder.in_(set(folders)),
@@ -218,8 +223,8 @@ def note_deleted(session: Session, run: str, folders: Collection[str], now: date
         row.deleted_at = now
 
 
-def still_finished(session: Session, run: str, folders: Collection[str]) -> set[AttemptId]:
-    """Those of `folders` whose results are finished, by the ledger."""
+def still_finished(session: Session, run: str, folders: Collection[str]) -> set[str]:
+    """Return those of `folders` whose results are finished, by the ledger."""
     query = select(ResultRow.folder).where(
         ResultRow.run == run, ResultRow.folder.in_(set(folders)), ResultRow.state == PartitionState.FINISHED.value
     )

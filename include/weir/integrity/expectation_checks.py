@@ -1,6 +1,6 @@
-"""Whether committed results are what their stages' suites expect, because somebody asks.
+"""Check committed results by the suites of their stages, on request (`weir verify --expectations`).
 
-Invariant: nothing follows from it but a record of what was found; what is looked at is under lease.
+Invariant: the only consequence is a record of what was found; results are under lease while they are checked.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from weir.formats.checks import CheckOutcome, CheckReason, CheckReport, CheckToR
 from weir.formats.codec import manifest_from_json
 from weir.formats.paths import MANIFEST
 from weir.formats.region_job import RestoredToCheck
-from weir.integrity.ledger import results_to_verify, runs_named
 from weir.integrity.restore_test import Check
+from weir.integrity.verification_queries import results_to_verify, runs_named
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.ledger.runs import dataflow_of, epoch_of_run, topology_of
-from weir.quality.ledger import enter_checks
+from weir.quality.check_queries import enter_checks
 from weir.quality.stored_checks import checking_job, checks_now, recorded_in, to_check
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What was found in the current results of some runs whose stages have suites."""
+class ExpectationsReport:
+    """The checks of the current results of some runs whose stages have suites."""
 
     runs: tuple[str, ...]
     checks: tuple[CheckReport, ...]
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing that is expected is violated."""
+        """Report whether no expectation is violated."""
         return all(each.outcome is not CheckOutcome.FAILED for each in self.checks)
 
 
-def ask(services: Services, name: str | None, check: Check) -> Asked:
+def check_expectations(services: Services, name: str | None, check: Check) -> ExpectationsReport:
     """Check the current results of a run, of a dataflow, or of all, dataflow by dataflow.
 
-    Raises Misconfigured for a name that is not known, or a suite that is missing or bad; Retryable; and what `check`
-    raises.
+    Raises Misconfigured for an unknown name, or a suite that is missing or invalid; Retryable; and the errors of
+    `check`.
     """
     with services.ledger.transaction() as session:
         runs = runs_named(session, name)
@@ -52,8 +52,8 @@ def ask(services: Services, name: str | None, check: Check) -> Asked:
         flows = {run: topology_of(pinned).dataflow for run in runs if (pinned := _pinned(session, run)) is not None}
     checks: list[CheckReport] = []
     for dataflow, of_dataflow in groupby([row for row in rows if row.run in flows], lambda row: dataflow_of(row.run)):
-        checks += _asked(services, dataflow, list(of_dataflow), flows, check)
-    return Asked(tuple(runs), tuple(checks))
+        checks += _checked(services, dataflow, list(of_dataflow), flows, check)
+    return ExpectationsReport(tuple(runs), tuple(checks))
 
 
 def _pinned(session: Session, run: str) -> dict[str, object] | None:
@@ -61,7 +61,7 @@ def _pinned(session: Session, run: str) -> dict[str, object] | None:
 
 
 def _in_one_layout(rows: Sequence[ResultRow]) -> list[ResultRow]:
-    """Of each partition one of the layouts that it is written in: their rows are the same."""
+    """Return one result for each partition: its layouts have the same rows."""
     found: dict[tuple[str, str, int], ResultRow] = {}
     for row in rows:
         if row.is_current:
@@ -69,7 +69,7 @@ def _in_one_layout(rows: Sequence[ResultRow]) -> list[ResultRow]:
     return list(found.values())
 
 
-def _asked(
+def _checked(
     services: Services, dataflow: str, rows: Sequence[ResultRow], flows: dict[str, Dataflow], check: Check
 ) -> tuple[CheckReport, ...]:
     by = reader("weir verify --expectations")

@@ -17,9 +17,9 @@ def test_comparing_clearing_and_the_endpoint_pass_their_tests_on_postgresql(post
     environment = {key: value for key, value in os.environ.items() if key not in DATABASE_FREE}
     environment["WEIR_TESTS_AIRFLOW_DATABASE"] = postgres.url("airflow_of_tests")
     found = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", str(HERE / "test_compare_and_clear.py"), str(HERE / "test_api.py")],
+        [sys.executable, "-m", "pytest", "-q", str(HERE / "test_compare_and_clear.py"), str(HERE / "test_endpoint.py")],
         env=environment,
-        cwd=HERE.parents[1],
+        cwd=HERE.parents[2],
         capture_output=True,
         text=True,
         check=False,

@@ -1,4 +1,7 @@
-"""Which results are to be read again, and which have been. Invariant: it is the ledger's word only, of one instant."""
+"""Ledger queries for verification: the results to read again, and those that were verified.
+
+Invariant: a query reads the ledger in one transaction, and never the store.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +16,20 @@ from weir.ledger.database.tables import FailoverRow, HousekeepingRow, ResultRow,
 from weir.ledger.runs import named_run, runs_of
 
 _SCRUBBED = "scrubbed until"
-"""The job whose time says up to when the share of bytes to be read has been used up."""
+"""The housekeeping job whose timestamp says until when the share of bytes to read is used up."""
 
 _MOST = 10_000
-"""How many results are looked at for the next ones."""
+"""The largest number of results that one scrub considers."""
 
 
 def runs_named(session: Session, name: str | None) -> list[str]:
-    """The runs that a person means by a dataflow, a run, or nothing. Raises Misconfigured with what is known."""
+    """Return the runs of a dataflow, of one run, or of all (None). Raises Misconfigured with the known names."""
     known = runs_of(session, name) or ([] if name is None else [named_run(session, name)])
     return [row.id for row in known]
 
 
 def results_to_verify(session: Session, runs: Collection[str], states: Iterable[PartitionState]) -> list[ResultRow]:
-    """The results of some runs that are in one of these states, oldest epoch first."""
+    """Return the results of some runs that are in one of these states, oldest epoch first."""
     query = (
         select(ResultRow)
         .where(ResultRow.run.in_(runs), ResultRow.state.in_([each.value for each in states]))
@@ -36,12 +39,12 @@ def results_to_verify(session: Session, runs: Collection[str], states: Iterable[
 
 
 def results_by_number(session: Session, numbers: Collection[int]) -> dict[int, ResultRow]:
-    """Results as they are now, by their numbers."""
+    """Return results as they are now, by number."""
     return {row.id: row for row in session.scalars(select(ResultRow).where(ResultRow.id.in_(numbers)))}
 
 
 def bytes_at_rest(session: Session, dataflow: str) -> int:
-    """The bytes of all results of a dataflow that are there."""
+    """Return the bytes of all finished results of a dataflow."""
     query = (
         select(func.coalesce(func.sum(ResultRow.bytes), 0))
         .join(RunRow, RunRow.id == ResultRow.run)
@@ -51,7 +54,7 @@ def bytes_at_rest(session: Session, dataflow: str) -> int:
 
 
 def longest_unverified(session: Session, dataflow: str) -> list[ResultRow]:
-    """The results that are there, that first which was compared, or committed, the longest time ago."""
+    """Return the finished results, those first whose last comparison, or commit, is the oldest."""
     query = (
         select(ResultRow)
         .join(RunRow, RunRow.id == ResultRow.run)
@@ -63,7 +66,7 @@ def longest_unverified(session: Session, dataflow: str) -> list[ResultRow]:
 
 
 def undecided_losses(session: Session, dataflow: str, since: datetime) -> list[ResultRow]:
-    """Current results that were found lost since then, and of whose run nothing has been decided after that."""
+    """Return current results that were lost since then, and whose run has had no failover decision after that."""
     decided = select(FailoverRow.id).where(
         FailoverRow.run == ResultRow.run, FailoverRow.decided_at >= ResultRow.state_at
     )
@@ -83,16 +86,16 @@ def undecided_losses(session: Session, dataflow: str, since: datetime) -> list[R
 
 
 def mark_verified(session: Session, results: Collection[int], now: datetime) -> None:
-    """Write down that all bytes of these results have been compared, and are as they were written."""
+    """Record that all bytes of these results were compared, and are as they were written."""
     session.execute(update(ResultRow).where(ResultRow.id.in_(results)).values(verified_at=now))
 
 
 def scrubbed_until(session: Session, dataflow: str) -> datetime | None:
-    """Up to when the share of a dataflow's bytes has been used up; None before the first time."""
+    """Return until when the share of a dataflow's bytes is used up; None before the first scrub."""
     row = session.get(HousekeepingRow, (_SCRUBBED, dataflow))
     return None if row is None else row.done_at
 
 
 def note_scrubbed_until(session: Session, dataflow: str, until: datetime) -> None:
-    """Write down that the share is used up until then."""
+    """Record until when the share is used up."""
     session.merge(HousekeepingRow(job=_SCRUBBED, scope=dataflow, done_at=until))

@@ -83,7 +83,7 @@ def is_deleted(file, disk):
 
 
 @pytest.mark.spark
-def test_a_store_that_fills_up_is_told_as_such_and_the_next_try_has_the_same_content(
+def test_a_full_store_is_reported_as_such_and_the_next_try_has_the_same_content(
     server, store, disk, numbers, await_room
 ):
     expected = run(server.url, numbers(), store)
@@ -100,7 +100,7 @@ def test_a_store_that_fills_up_is_told_as_such_and_the_next_try_has_the_same_con
 
 
 @pytest.mark.spark
-def test_a_disk_without_any_room_is_told_as_such_by_spark_or_by_the_store(server, store, disk, numbers):
+def test_a_disk_without_free_space_is_reported_by_spark_or_by_the_store(server, store, disk, numbers):
     job = numbers()
     disk.fill()
     with pytest.raises(Exception, match=r"Mkdirs failed to create|No space left on device") as failed:

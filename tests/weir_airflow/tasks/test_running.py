@@ -1,4 +1,4 @@
-"""What a task tells the coordinator of Airflow's runs."""
+"""The runs of Airflow that a task describes to the coordinator."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def dag_run(day, kind="backfill", state="running", **more):
     return SimpleNamespace(**{**known, **more})
 
 
-def told(own, before):
-    from weir_airflow.tasks.region_run import previous_run
+def found_by(own, before):
+    from weir_airflow.tasks.running import previous_run
 
     context = {"dag_run": own, "ti": SimpleNamespace(get_previous_dagrun=lambda: before)}
     return previous_run(context)
@@ -43,24 +43,24 @@ def told(own, before):
         (("manual", "running"), ("backfill", "queued"), False),
     ],
 )
-def test_a_backfill_runs_backwards_where_an_earlier_run_of_it_is_queued_behind_a_later_one(own, before, is_backwards):
-    found = told(dag_run(2, *own), dag_run(1, *before))
+def test_a_backfill_runs_backwards_if_an_earlier_run_of_it_is_queued_while_a_later_one_runs(own, before, is_backwards):
+    found = found_by(dag_run(2, *own), dag_run(1, *before))
     assert found.run_id == f"{before[0]}__1"
     assert found.is_queued is is_backwards
 
 
-def test_an_earlier_run_that_has_started_once_and_was_cleared_is_not_behind():
+def test_an_earlier_run_that_has_started_once_and_was_cleared_is_not_queued():
     cleared = dag_run(1, state="queued", start_date=datetime(2026, 1, 1, tzinfo=UTC))
-    assert told(dag_run(2), cleared).is_queued is False
+    assert found_by(dag_run(2), cleared).is_queued is False
 
 
 def test_a_run_without_an_interval_is_no_earlier_epoch():
-    assert told(dag_run(2), None) is None
-    assert told(dag_run(2), dag_run(1, data_interval_start=None)) is None
+    assert found_by(dag_run(2), None) is None
+    assert found_by(dag_run(2), dag_run(1, data_interval_start=None)) is None
 
 
 @pytest.mark.parametrize("kind", ["backfill", "scheduled", "manual"])
 def test_what_a_backfill_makes_is_no_fresh_result(kind):
-    from weir_airflow.tasks.region_run import is_backfill
+    from weir_airflow.tasks.running import is_backfill
 
     assert is_backfill({"dag_run": dag_run(1, kind)}) is (kind == "backfill")

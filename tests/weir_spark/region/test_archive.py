@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from weir.errors import Misconfigured
-from weir_spark.transport.archive import pack, top_level
+from weir_spark.region.archive import pack, top_level
 
 
 @pytest.fixture

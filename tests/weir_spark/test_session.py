@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from weir.errors import Misconfigured
-from weir_spark.region.session import FORCED, configure
+from weir_spark.session import FORCED, configure
 
 pytestmark = pytest.mark.spark
 

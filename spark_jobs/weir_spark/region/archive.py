@@ -1,11 +1,7 @@
-"""The pipeline's modules travel with each session. Invariant: Python workers run the code that the attempt records.
+"""Packs the pipeline's modules and ships them to a session. Invariant: workers run the code that the attempt records.
 
 A Connect server lives longer than a module's text. Spark gives every session its own Python workers once it has
 artifacts, and puts these before everything installed there, so that an edited function runs in its new form.
-
-What travels with a job that is submitted: a program of two lines, and one zip of modules.
-
-Invariant: a driver that has nothing of this machine but these two files finds all of Weir and of the pipeline in them.
 """
 
 from __future__ import annotations
@@ -27,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from weir.errors import Misconfigured
 from weir.formats.region_job import RegionJob
-from weir_spark.region.session import is_remote
+from weir_spark.session import is_remote
 
 _LEFT_OUT = ("__pycache__", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -53,6 +49,11 @@ def top_level(modules: Sequence[str], functions: Sequence[str]) -> tuple[str, ..
     return tuple(sorted({name.partition(".")[0] for name in names}))
 
 
+def modules_of(job: RegionJob) -> tuple[str, ...]:
+    """Return the top-level modules that travel with a region's job."""
+    return top_level(job.modules, [stage.function for stage in job.stages])
+
+
 def pack(modules: Sequence[str]) -> Archive:
     """Read the source files of top-level modules, without importing them, from folders or from zips on the path.
 
@@ -70,7 +71,7 @@ def pack(modules: Sequence[str]) -> Archive:
 
 
 def ship(session: SparkSession, archive: Archive) -> None:
-    """Give a session the modules, once."""
+    """Add the modules to a session."""
     folder = tempfile.mkdtemp(prefix="weir-modules-")
     path = Path(folder, archive.name)
     path.write_bytes(archive.data)
@@ -91,7 +92,7 @@ def _delete(folder: str, session: SparkSession) -> None:
 
 
 def _files(module: str) -> Iterator[tuple[str, bytes]]:
-    """Names in an archive, and contents."""
+    """Yield the names and contents of a module's files, as an archive has them."""
     spec = _spec(module)
     if spec.submodule_search_locations is None:
         origin = Path(str(spec.origin))
@@ -126,7 +127,7 @@ def _read(path: Path) -> bytes:
 
 
 def _zip_of(path: Path) -> Path | None:
-    """The zip that a path of Python's import leads into: where a job was submitted, its modules are in one."""
+    """Return the zip that a path of Python's import is in: the modules of a submitted job are in one."""
     if path.exists():
         return None
     return next((parent for parent in path.parents if parent.is_file()), None)
@@ -147,32 +148,3 @@ def _spec(module: str) -> ModuleSpec:
 
 def _is_file(path: Path) -> bool:
     return path.is_file() or _zip_of(path) is not None
-
-
-_PROGRAM = "import sys\n\nfrom weir_spark.transport.driver import main\n\nsys.exit(main())\n"
-"""In a file of its own: beside a script's file, Python finds modules, and Weir's must not hide the pipeline's."""
-
-_OWN = ("weir", "weir_spark")
-
-
-@dataclass(frozen=True, slots=True)
-class Bundle:
-    """The paths of the program and of the zip for `--py-files`."""
-
-    program: Path
-    modules: Path
-
-    @property
-    def paths(self) -> tuple[str, str]:
-        """Both as text: program, modules."""
-        return str(self.program), str(self.modules)
-
-
-def write_bundle(folder: Path, job: RegionJob) -> Bundle:
-    """Write both into an empty folder. Raises Misconfigured if a module of the pipeline is not on this machine."""
-    of_stages = top_level(job.modules, [stage.function for stage in job.stages])
-    archive = pack(sorted({*of_stages, *_OWN}))
-    program, modules = folder / "run_region.py", folder / archive.name
-    program.write_text(_PROGRAM)
-    modules.write_bytes(archive.data)
-    return Bundle(program, modules)

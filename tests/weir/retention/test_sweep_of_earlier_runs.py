@@ -1,4 +1,4 @@
-"""Copies, runs that were taken over or moved to another topology, and a ledger on PostgreSQL."""
+"""Sweeps of copies, of runs with a new owner or another topology, and with a ledger on PostgreSQL."""
 
 import os
 from datetime import timedelta
@@ -97,14 +97,14 @@ def test_a_copy_goes_with_its_run_where_only_consumers_count(struck):
     assert not lying(world, "/copy/")
 
 
-def test_a_copy_that_an_attempt_at_work_resumes_from_stays(world, struck):
+def test_a_copy_that_a_running_attempt_resumes_from_stays(world, struck):
     reports = []
 
     def gc():
         reports.append(sweep(world.services, is_full=True, older_than=timedelta(0)))
 
     struck(kill, gc)
-    assert "an attempt is at work that may have resumed from it" in {each.reason for each in reports[0].kept}
+    assert "a running attempt may have resumed from it" in {each.reason for each in reports[0].kept}
     assert not [each for each in reports[0].deleted if each.kind is Garbage.COPY]
     assert world.airflow.task("scheduled__2013-01-01", TASK).state == "success"
 
@@ -122,7 +122,7 @@ def test_of_several_copies_only_the_newest_stays(struck):
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
-def test_on_either_database_a_long_life_ends_with_what_is_published(world):
+def test_on_either_database_many_runs_end_with_what_is_published(world):
     for day in (1, 2):
         world.airflow.dag_run(day)
         world.airflow.run_until_quiet()

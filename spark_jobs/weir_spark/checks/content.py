@@ -1,7 +1,7 @@
-"""What the rows of stored results are, computed again from their files.
+"""Computes the digests of stored results again from their files.
 
 Invariant: exactly the files of a manifest are read, as an input or a state is; a digest that is not as expected is
-computed twice, and told only if it comes out the same.
+computed twice, and reported only if both are the same.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from weir.formats.content_check import ContentAnswer, ResultToCheck, request_fro
 from weir.formats.manifest import digest_version
 from weir.formats.region_job import StateToRead
 from weir.topology.partitions import KEY_GROUP_COLUMN
-from weir_spark.region.session import active, configure, session_of_program
 from weir_spark.results.digest import VERSION, digest_of
 from weir_spark.results.reader import READ_OPTIONS
+from weir_spark.session import active, configure, session_of_program
 from weir_spark.state.reader import StoredState
 from weir_spark.state.writer import state_digest
 
 _AT_ONCE = 4
-"""Results at a time: a small one keeps no cluster busy."""
+"""Results at a time: a small result does not use all of a cluster."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Answer the request that the command line names; returns the exit code."""
+    """Answer the request that the command line names; return the exit code."""
     given = _parser().parse_args(arguments)
     try:
         results = request_from_json(Path(given.request).read_text())
@@ -52,15 +52,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def content_of(session: SparkSession, result: ResultToCheck) -> ContentAnswer:
-    """The digest of the rows in a result's files; of keyed state that of the rows which all of its files come to."""
+    """Return the digest of the rows in a result's files; of keyed state that of its visible rows."""
     version = digest_version(result.expected)
     if version != VERSION:
-        why = f"its digest is of version {version}, this Weir computes {VERSION}: nothing can be said of it"
+        why = f"its digest is of version {version}, this Weir computes {VERSION}: they cannot be compared"
         return ContentAnswer(result.number, error=why)
     try:
         found = _digest(session, result)
         if found != result.expected and found != _digest(session, result):
-            return ContentAnswer(result.number, error="its digest comes out otherwise each time")
+            return ContentAnswer(result.number, error="its digest is another one each time that it is computed")
     except (PySparkException, WeirError) as error:
         return ContentAnswer(result.number, error=f"{type(error).__name__}: {_first_line(error)}")
     return ContentAnswer(result.number, found)
@@ -91,9 +91,9 @@ def _answer_all(session: SparkSession, results: Sequence[ResultToCheck]) -> None
 
     def answer(result: ResultToCheck) -> None:
         with active(session):
-            told = content_of(session, result).to_json()
+            answered = content_of(session, result).to_json()
         with lock:
-            print(told, flush=True)
+            print(answered, flush=True)
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         list(pool.map(answer, results))

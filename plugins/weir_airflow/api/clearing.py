@@ -1,6 +1,6 @@
-"""Weir's hands in Airflow: the plugin's endpoint, public REST where the plugin is absent, the database in process.
+"""Clearing task instances: by the plugin's endpoint, by public REST without the plugin, by the database in process.
 
-Invariant: whichever is used, nothing is cleared that is running or has another try than the expected one.
+Invariant: none of them clears a task instance that is running or has another try than the expected one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _UNFINISHED_RUNS: Final = frozenset({"queued", "running"})
 
 
 def clearer_for(connection: Connection) -> Airflow:
-    """Choose by the connection: type `weir-db` or host `db` is Airflow's database in this process (`dag.test()`)."""
+    """Choose by the connection: with type `weir-db` or host `db`, Airflow's database in process (`dag.test()`)."""
     if connection.conn_type in {"weir-db", "weir_db"} or connection.host == "db":
         return DbClearer()
     if connection.conn_type not in {"http", "https", "generic", None, ""}:
@@ -43,7 +43,7 @@ def clearer_for(connection: Connection) -> Airflow:
 
 
 class EndpointClearer:
-    """The plugin's endpoint; public REST for as long as the endpoint is not there."""
+    """Clears by the plugin's endpoint, and by public REST where the endpoint is missing."""
 
     def __init__(self, api: AirflowClient) -> None:
         self._api = api
@@ -58,14 +58,14 @@ class EndpointClearer:
         return self._ask(wanted, "", lambda items, _: self._rest.inspect(items), is_dry_run=True)
 
     def start(self, dag_id: str, run_id: str) -> str:
-        """Set a queued run running. Without the plugin nothing can: the state is answered as it is."""
+        """Set a queued run running. Public REST cannot: without the plugin this only answers the state."""
         response = self._api.call("POST", path_of("weir", "dags", dag_id, "start"), {"run_id": run_id})
         if response.status_code in NO_ROUTE:
             return self._rest.start(dag_id, run_id)
         return str(response.json()["state"])
 
     def exists(self, dag_id: str, run_id: str) -> bool | None:
-        """Whether Airflow has this DagRun, by public REST."""
+        """Ask by public REST whether Airflow has this DagRun."""
         return self._rest.exists(dag_id, run_id)
 
     def annotate(self, key: TaskKey, note: str) -> None:
@@ -94,17 +94,18 @@ class EndpointClearer:
 
 
 class RestClearer:
-    """Airflow's public clear: inside active runs only, never a running task instance.
+    """Clears by Airflow's public REST: only in active runs, and never a running task instance.
 
-    It has no expected try: between the look and the clear another caller may be faster, and then it clears twice. A
-    finished run is left alone, since REST could only queue it, behind `max_active_runs`; its clears stay owed.
+    REST knows no expected try: between the look and the clear another caller may clear, and then the task instance is
+    cleared twice. A finished run is not cleared, since REST could only queue it, and then `max_active_runs` may hold it
+    back; its clears remain pending.
     """
 
     def __init__(self, api: AirflowClient) -> None:
         self._api = api
 
     def clear(self, wanted: Sequence[ClearItem], note: str) -> list[ClearAnswer]:
-        """Look at each item, then clear those that match one by one: a conflict refuses a whole request."""
+        """Look at each item, then clear those that match, one request an item: a conflict refuses a whole request."""
         return [self._clear(answer, note) for answer in self.inspect(wanted)]
 
     def inspect(self, wanted: Sequence[ClearItem]) -> list[ClearAnswer]:
@@ -118,7 +119,7 @@ class RestClearer:
         return self._run_state(dag_id, run_id)
 
     def exists(self, dag_id: str, run_id: str) -> bool | None:
-        """Whether Airflow has this DagRun; None where it does not know the DAG, or is not what it should be."""
+        """Ask whether Airflow has this DagRun; None where it does not know the DAG, or the answer is no success."""
         if self._run_state(dag_id, run_id) != MISSING:
             return True
         return False if self._api.call("GET", path_of("api", "v2", "dags", dag_id)).is_success else None
@@ -163,7 +164,7 @@ class RestClearer:
 
 
 class DbClearer:
-    """Airflow's database, in this process: under `dag.test()`, where nothing forbids it, and in tests."""
+    """Clears in Airflow's database, in this process: under `dag.test()`, which allows it, and in tests."""
 
     def clear(self, wanted: Sequence[ClearItem], note: str) -> list[ClearAnswer]:
         """Clear what matches, in one transaction a DAG."""
@@ -183,7 +184,7 @@ class DbClearer:
             return start_queued(session, dag_id, run_id)
 
     def exists(self, dag_id: str, run_id: str) -> bool | None:
-        """Whether Airflow has this DagRun; None where it does not know the DAG, either."""
+        """Ask whether Airflow has this DagRun; None where it does not know the DAG, either."""
         from airflow.utils.session import create_session  # noqa: PLC0415
 
         from weir_airflow.api.compare_and_clear import has_run  # noqa: PLC0415

@@ -1,11 +1,7 @@
-"""Checks: what suites have found in results, kept a run, partition and attempt.
+"""Ledger queries for quality checks: record what suites have found in results, query it, and register pages about it.
 
-Invariant: a check is written down once, with all that its verdict was made from, whether the result was committed or
-not.
-
-What checks have found over epochs, and where the pages about them are.
-
-Invariant: to look changes nothing. A page is noted after it is in the store, and forgotten before it leaves it.
+Invariant: a check is recorded once, with everything that its outcome rests on, whether the result was committed or
+not. A page is registered after it is in the store, and unregistered before it is deleted there.
 """
 
 from __future__ import annotations
@@ -25,14 +21,16 @@ from weir.ledger.database.tables import AttemptRow, QualityCheckRow, RunRow
 from weir.ledger.runs import Run
 
 KNOWN_DIGESTS = 20
-"""How many digests that have passed a job is told of."""
+"""How many digests that have passed a job receives."""
 
-_KNOWN = (CheckOutcome.PASSED.value, CheckOutcome.SAME.value)
+_PASSED = (CheckOutcome.PASSED.value, CheckOutcome.SAME.value)
+
+_NOT_RIGHT = (CheckOutcome.FAILED.value, CheckOutcome.WARNED.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blamed:
-    """An input partition that was distrusted, as it was read."""
+class SuspectedInput:
+    """An input partition that was suspected of bad data, as it was read."""
 
     run: str
     stage: str
@@ -41,14 +39,14 @@ class Blamed:
     attempt: str
     digest: str
 
-    def is_equal_to(self, other: Blamed) -> bool:
-        """Whether it is the same partition with the same rows, made by another attempt."""
+    def is_equal_to(self, other: SuspectedInput) -> bool:
+        """Report whether it is the same partition with the same rows, written by another attempt."""
         return self.attempt != other.attempt and replace(self, attempt=other.attempt) == other
 
     @staticmethod
-    def of(read: InputRead) -> Blamed:
-        """What was read of an input."""
-        return Blamed(
+    def of(read: InputRead) -> SuspectedInput:
+        """Make one from an input that was read."""
+        return SuspectedInput(
             run=read.run,
             stage=read.stage,
             subtask=read.subtask,
@@ -64,14 +62,14 @@ def record_checks(
     by_attempt: str,
     reports: Sequence[CheckReport],
     now: datetime,
-    blamed: Mapping[int, Iterable[Blamed]] | None = None,
+    suspected: Mapping[int, Iterable[SuspectedInput]] | None = None,
 ) -> None:
-    """Write down what an attempt of `run` has found; `blamed` are the inputs that are distrusted, by report."""
+    """Record the checks of an attempt of `run`; `suspected` are the suspected inputs, by index of the report."""
     epochs: dict[str, str] = {run.id: run.epoch}
     for other in {report.run for report in reports if report.run} - {run.id}:
         epochs[other] = session.get_one(RunRow, other).epoch
     of_runs = [report if report.run else replace(report, run=run.id) for report in reports]
-    enter_checks(session, run.dataflow.name, epochs, by_attempt, of_runs, now, blamed)
+    enter_checks(session, run.dataflow.name, epochs, by_attempt, of_runs, now, suspected)
 
 
 def enter_checks(
@@ -81,18 +79,18 @@ def enter_checks(
     by_attempt: str,
     reports: Sequence[CheckReport],
     now: datetime,
-    blamed: Mapping[int, Iterable[Blamed]] | None = None,
+    suspected: Mapping[int, Iterable[SuspectedInput]] | None = None,
 ) -> None:
-    """Write down what was found in results of any runs, by `by_attempt` or by nobody's; `epochs` are the runs'."""
+    """Record checks of results of any runs; `by_attempt` is empty if no attempt made them; `epochs` are the runs'."""
     for number, report in enumerate(reports):
-        distrusted = (blamed or {}).get(number, ())
+        inputs = (suspected or {}).get(number, ())
         session.add(
             QualityCheckRow(
                 dataflow=dataflow,
                 run=report.run,
                 epoch=epochs[report.run],
                 by_attempt=by_attempt,
-                blamed=[asdict(each) for each in distrusted],
+                blamed=[asdict(each) for each in inputs],
                 checked_at=now,
                 **_columns(report, by_attempt),
             )
@@ -119,12 +117,12 @@ def _columns(report: CheckReport, by_attempt: str) -> dict[str, Any]:
 
 
 def has_checks(session: Session, by_attempt: str) -> bool:
-    """Whether what an attempt has found is written down."""
+    """Report whether the checks of an attempt are recorded."""
     return bool(session.scalar(select(exists().where(QualityCheckRow.by_attempt == by_attempt))))
 
 
 def was_checked(session: Session, attempt: str, stage: str, subtask: int, layout: str) -> bool:
-    """Whether the first reader of a restored partition has checked it: what then failed is in quarantine."""
+    """Report whether a reader of a restored partition has checked it; a partition that failed is in quarantine."""
     query = select(
         exists().where(
             QualityCheckRow.attempt == attempt,
@@ -142,9 +140,9 @@ def was_checked(session: Session, attempt: str, stage: str, subtask: int, layout
 def passed_digests(
     session: Session, dataflow: str, stage: str, subtask: int, suite: str, fingerprint: str
 ) -> tuple[str, ...]:
-    """The newest digests of a subtask's rows that have passed a suite as it is.
+    """Return the newest digests of a subtask's rows that have passed a suite in its present version.
 
-    By a digest that does not count all values nobody knows that rows are the same.
+    Digests with a rule are left out: they do not cover all values, so equal digests do not mean equal rows.
     """
     newest = func.max(QualityCheckRow.id)
     query = (
@@ -155,7 +153,7 @@ def passed_digests(
             QualityCheckRow.subtask == subtask,
             QualityCheckRow.suite == suite,
             QualityCheckRow.fingerprint == fingerprint,
-            QualityCheckRow.outcome.in_(_KNOWN),
+            QualityCheckRow.outcome.in_(_PASSED),
             ~QualityCheckRow.digest.contains(RULE),
         )
         .group_by(QualityCheckRow.digest)
@@ -166,7 +164,7 @@ def passed_digests(
 
 
 def failed_checks(session: Session, by_attempts: Iterable[str]) -> dict[str, list[QualityCheckRow]]:
-    """What has failed of what attempts have looked at, by attempt."""
+    """Return the failed checks of some attempts, by attempt."""
     query = select(QualityCheckRow).where(
         QualityCheckRow.by_attempt.in_(list(by_attempts)), QualityCheckRow.outcome == CheckOutcome.FAILED.value
     )
@@ -176,27 +174,24 @@ def failed_checks(session: Session, by_attempts: Iterable[str]) -> dict[str, lis
     return found
 
 
-def blamed_before(session: Session, run: str, stage: str) -> frozenset[Blamed]:
-    """The input partitions that were distrusted in a run because of a stage, whichever subtask of it has read them."""
+def previously_suspected(session: Session, run: str, stage: str) -> frozenset[SuspectedInput]:
+    """Return the inputs that were suspected in a run because of a stage, whichever of its subtasks has read them."""
     query = select(QualityCheckRow).where(
         QualityCheckRow.run == run,
         QualityCheckRow.stage == stage,
         QualityCheckRow.outcome == CheckOutcome.FAILED.value,
     )
-    return frozenset(each for row in session.scalars(query) for each in blamed_by(row))
+    return frozenset(each for row in session.scalars(query) for each in suspected_inputs(row))
 
 
-def blamed_by(row: QualityCheckRow) -> tuple[Blamed, ...]:
-    """The input partitions that were distrusted because of a check."""
-    return tuple(Blamed(**each) for each in row.blamed)
-
-
-_NOT_RIGHT = (CheckOutcome.FAILED.value, CheckOutcome.WARNED.value)
+def suspected_inputs(row: QualityCheckRow) -> tuple[SuspectedInput, ...]:
+    """Return the inputs that were suspected because of a check."""
+    return tuple(SuspectedInput(**each) for each in row.blamed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChecksAsked:
-    """Which checks a person asks about; None is any. `epochs` is how many of the newest."""
+class CheckFilter:
+    """Selects checks; None is any. `epochs` limits them to that many of the newest epochs."""
 
     dataflow: str | None = None
     run: str | None = None
@@ -206,8 +201,8 @@ class ChecksAsked:
     is_violated: bool = False
 
 
-def checks_asked(session: Session, asked: ChecksAsked) -> list[QualityCheckRow]:
-    """The checks that are asked about, by dataflow and epoch, the newest last."""
+def find_checks(session: Session, asked: CheckFilter) -> list[QualityCheckRow]:
+    """Return the selected checks, by dataflow and epoch, the newest last."""
     query = _matching(asked)
     if asked.epochs is not None:
         newest = _newest_epochs(session, asked)
@@ -215,7 +210,7 @@ def checks_asked(session: Session, asked: ChecksAsked) -> list[QualityCheckRow]:
     return list(session.scalars(query.order_by(QualityCheckRow.dataflow, QualityCheckRow.epoch, QualityCheckRow.id)))
 
 
-def _matching(asked: ChecksAsked) -> Select[Any]:
+def _matching(asked: CheckFilter) -> Select[Any]:
     wanted = {"dataflow": asked.dataflow, "run": asked.run, "stage": asked.stage, "suite": asked.suite}
     query = select(QualityCheckRow)
     for name, value in wanted.items():
@@ -224,13 +219,13 @@ def _matching(asked: ChecksAsked) -> Select[Any]:
     return query.where(QualityCheckRow.outcome.in_(_NOT_RIGHT)) if asked.is_violated else query
 
 
-def _newest_epochs(session: Session, asked: ChecksAsked) -> list[str]:
+def _newest_epochs(session: Session, asked: CheckFilter) -> list[str]:
     epochs = _matching(asked).with_only_columns(QualityCheckRow.epoch).distinct()
     return list(session.scalars(epochs.order_by(QualityCheckRow.epoch.desc()).limit(asked.epochs)))
 
 
 def checks_of_task(session: Session, dag_id: str, run_id: str, task_id: str, map_index: int) -> list[QualityCheckRow]:
-    """All that the tries of a task instance have looked at, the newest first."""
+    """Return the checks by all tries of a task instance, the newest first."""
     tries = (
         select(AttemptRow.id)
         .join(RunRow, RunRow.id == AttemptRow.run)
@@ -246,13 +241,13 @@ def checks_of_task(session: Session, dag_id: str, run_id: str, task_id: str, map
 
 
 def newest_checks_of_dag(session: Session, dag_id: str, most: int) -> list[QualityCheckRow]:
-    """The newest checks of the runs that a DAG has, and of what these have read; the newest first."""
+    """Return the newest checks of and by the runs of a DAG, the newest first."""
     query = select(QualityCheckRow).where(_of_dag(dag_id))
     return list(session.scalars(query.order_by(QualityCheckRow.id.desc()).limit(most)))
 
 
 def check_of_dag(session: Session, dag_id: str, number: int) -> QualityCheckRow | None:
-    """A check by its number, if its run is of this DAG, or a task of this DAG has made it."""
+    """Return a check by its number, if its run is of this DAG, or a task of this DAG has made it."""
     return session.scalar(select(QualityCheckRow).where(QualityCheckRow.id == number, _of_dag(dag_id)))
 
 
@@ -263,19 +258,16 @@ def _of_dag(dag_id: str) -> ColumnElement[bool]:
 
 
 def may_have_page(row: QualityCheckRow) -> bool:
-    """Whether there is anything to be shown: what was found, and not only that equal rows had passed."""
+    """Report whether a check can have a page: not if it only says that equal rows had passed."""
     return row.outcome != CheckOutcome.SAME.value and row.why != CheckReason.REBUILT.value
 
 
-# Pages
-
-
-def without_page(
+def checks_without_page(
     session: Session, most: int, *, runs: Collection[str] | None = None, by_attempt: str | None = None
 ) -> list[QualityCheckRow]:
-    """The oldest checks that have no page: of some runs or of all; of an attempt only those that are not right.
+    """Return the oldest checks that may have a page and have none, of some runs or of all.
 
-    As `may_have_page` says.
+    Of an attempt, only those that failed or warned.
     """
     query = select(QualityCheckRow).where(
         QualityCheckRow.page.is_(None),
@@ -289,18 +281,18 @@ def without_page(
     return list(session.scalars(query.order_by(QualityCheckRow.id).limit(most)))
 
 
-def with_page(session: Session, dataflow: str, most: int) -> list[QualityCheckRow]:
-    """The newest checks of a dataflow that have a page, the newest first."""
+def checks_with_page(session: Session, dataflow: str, most: int) -> list[QualityCheckRow]:
+    """Return the newest checks of a dataflow that have a page, the newest first."""
     query = select(QualityCheckRow).where(QualityCheckRow.dataflow == dataflow, QualityCheckRow.page.is_not(None))
     return list(session.scalars(query.order_by(QualityCheckRow.id.desc()).limit(most)))
 
 
-def note_page(session: Session, number: int, path: str) -> bool:
-    """Write down where the page about a check is; answers whether the check is still known."""
+def record_page(session: Session, number: int, path: str) -> bool:
+    """Record the path of the page about a check; return whether the ledger still has the check."""
     done = session.execute(update(QualityCheckRow).where(QualityCheckRow.id == number).values(page=path))
     return bool(getattr(done, "rowcount", 0))
 
 
 def forget_checks(session: Session, run: str) -> None:
-    """Forget what was found in a run that is expired."""
+    """Delete the checks of an expired run."""
     session.execute(delete(QualityCheckRow).where(QualityCheckRow.run == run))

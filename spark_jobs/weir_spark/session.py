@@ -1,19 +1,22 @@
-"""The settings of a session. Invariant: one content has one digest, whichever server and defaults it met.
+"""Configures a Spark session, makes it the active one, and measures the steps of a job in it.
 
-How long the steps of a job take. Invariant: what fails is measured, too.
+Invariant: equal rows have equal digests, whatever the defaults of the server. A step that fails is measured, too.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import SparkSession
 
 from weir.errors import Misconfigured
+
+Log = Callable[[str], None]
+"""Takes a line of a log."""
 
 FORCED: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
@@ -26,14 +29,14 @@ FORCED: Mapping[str, str] = {
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.writeLegacyFormat": "false",
 }
-"""What Weir sets in every session, whatever the server's or the region's settings say."""
+"""The settings of every session; neither a server nor a region can change them."""
 
 _DEFAULTS: Mapping[str, str] = {
     # The server's own log has the JVM's stack traces; in the log of an Airflow task they bury the message.
     "spark.sql.connect.serverStacktrace.enabled": "false",
     "spark.sql.pyspark.jvmStacktrace.enabled": "false",
 }
-"""What Weir sets unless the region says otherwise. None of it can change a result."""
+"""The settings of a session unless the region has others. None of them can change a result."""
 
 
 def configure(session: SparkSession, extra: Mapping[str, str]) -> dict[str, str]:
@@ -49,7 +52,7 @@ def configure(session: SparkSession, extra: Mapping[str, str]) -> dict[str, str]
 
 
 def session_of_program(name: str, remote: str | None, settings: Mapping[str, str]) -> SparkSession:
-    """A session that a program has for itself: on a server, or else of its own, with these settings of its start."""
+    """Create the session of a program: on a server, or else one of its own, started with these settings."""
     if remote:
         url = remote.rstrip(";/") + (";" if ";" in remote else "/;")
         return SparkSession.builder.remote(f"{url}session_id={uuid.uuid4()}").create()
@@ -60,7 +63,7 @@ def session_of_program(name: str, remote: str | None, settings: Mapping[str, str
 
 
 def is_remote(session: SparkSession) -> bool:
-    """Tell whether a session is a client of a Spark Connect server."""
+    """Report whether a session is a client of a Spark Connect server."""
     return type(session).__module__.startswith("pyspark.sql.connect")
 
 
@@ -111,7 +114,7 @@ def _first_line(error: Exception) -> str:
 
 @contextmanager
 def measured(seconds: dict[str, float], step: str) -> Iterator[None]:
-    """Enter how many seconds a step takes."""
+    """Record how many seconds a step takes, under its name."""
     start = time.monotonic()
     try:
         yield

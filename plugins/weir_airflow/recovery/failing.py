@@ -1,0 +1,144 @@
+"""Booking a failed try in Airflow, and asking the user's retry policy and failure enrichers.
+
+Invariant: a retry policy of the user's decides about an application's failure only; recovery and the limits of failures
+hold whatever it answers. A policy or enricher that is missing, fails or hangs is reported, and never ends the task.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from typing import TYPE_CHECKING, Final
+
+from airflow.sdk.definitions.retry_policy import RetryAction, RetryDecision
+
+from weir.attempts.failing import FailedTry, book_failure, decide_failure
+from weir.attempts.failure import may_be_overridden
+from weir.coordination.values import Action
+from weir.execution.labels import TYPE, Enriched, Failure, enriched, exception_name
+from weir.ledger.runs import epoch_of
+from weir_airflow.tasks.context import TaskContext
+from weir_airflow.tasks.ports import AirflowTask
+from weir_airflow.tasks.running import data_interval, task_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from airflow.sdk import Context
+    from airflow.sdk.definitions.retry_policy import RetryPolicy
+
+    from weir.attempts.coordinator import Coordinator
+    from weir.coordination.values import FailureDecision
+    from weir.execution.labels import Enricher
+
+
+MESSAGE_LENGTH: Final = 4_000
+"""How much of a failure's message an enricher gets: those of Java may be very long."""
+
+ENRICHER_SECONDS: Final = 10.0
+"""How long all enrichers together may take: Airflow sets no limit to what follows a failure."""
+
+
+def decide(exception: BaseException, try_number: int, max_tries: int, context: Context) -> FailureDecision:
+    """Decide what follows the failure of a try; `try_number` counts from 1."""
+    return decide_failure(exception, max_tries - try_number, lambda: _book(exception, try_number, max_tries, context))
+
+
+def _book(exception: BaseException, try_number: int, max_tries: int, context: Context) -> FailureDecision:
+    declared = context["task"].declared
+    with TaskContext.open() as task_context:
+        strategy = declared.restart_strategy(task_context.recovery.restart)
+        limit = strategy.limits.per_task
+        most = max_tries if limit is None else limit
+        policy, coordinator = declared.recovery.retry_policy, task_context.coordinator
+        return book_failure(
+            AirflowTask(task_context, _no_log),
+            FailedTry(declared.flow.name, task_key(context), try_number, exception, strategy),
+            lambda decision: user_policy_decision(coordinator, policy, decision, exception, most, context),
+            lambda labels: labels_of_enrichers(task_context.recovery.failure_enrichers, labels, exception, context),
+        )
+
+
+def _no_log(message: str) -> None:
+    """Log nothing: Airflow logs the decision's reason, which has all of it."""
+
+
+def user_policy_decision(
+    coordinator: Coordinator,
+    policy: RetryPolicy | None,
+    decision: FailureDecision,
+    exception: BaseException,
+    max_tries: int,
+    context: Context,
+) -> tuple[FailureDecision, str]:
+    """Return the decision after the user's policy, and what to log about the policy. Raises Retryable.
+
+    The policy gets the number of the task's own failures as its try number: failures that Weir recovers from do not
+    count.
+    """
+    if policy is None or not may_be_overridden(decision):
+        return decision, ""
+    name = type(policy).__name__
+    try:
+        answer = policy.evaluate(exception, decision.failures, max_tries, context)
+    except Exception as error:  # noqa: BLE001  as Airflow does with a policy that fails
+        return decision, f"; {name} failed: {type(error).__name__}: {error}"
+    if not isinstance(answer, RetryDecision):
+        return decision, f"; {name} answered a {type(answer).__name__}, not a RetryDecision"
+    reason = f"{name}: {answer.reason or answer.action.value}; {decision.reason}"
+    dataflow = context["task"].declared.flow.name
+    if answer.action is RetryAction.FAIL:
+        return coordinator.override(dataflow, decision, Action.FAIL, 0, reason), ""
+    if answer.action is RetryAction.RETRY and answer.retry_delay is not None:
+        seconds = max(0.0, answer.retry_delay.total_seconds())
+        return coordinator.override(dataflow, decision, Action.RETRY, seconds, reason), ""
+    return decision, ""
+
+
+def labels_of_enrichers(
+    of_deployment: Iterable[str], labels: Mapping[str, str], exception: BaseException, context: Context
+) -> Enriched:
+    """Ask the enrichers of the dataflow and of the deployment about a failure that has these built-in labels."""
+    declared, task, ti = context["task"].declared, context["task"], context["ti"]
+    names = (*declared.recovery.failure_enrichers, *of_deployment)
+    if not names:
+        return Enriched({}, ())
+    failure = Failure(
+        dataflow=declared.flow.name,
+        epoch=epoch_of(data_interval(context)[0]),
+        region=getattr(task, "weir_region", task.task_id.removeprefix(declared.task_prefix)),
+        subtask=max(-1 if ti.map_index is None else ti.map_index, 0),
+        try_number=ti.try_number,
+        error=exception_name(exception),
+        message=str(exception)[:MESSAGE_LENGTH],
+        failure_class=labels.get(TYPE, ""),
+    )
+    return ask_enrichers(failure, names)
+
+
+def ask_enrichers(failure: Failure, names: Iterable[str], seconds: float = ENRICHER_SECONDS) -> Enriched:
+    """Ask the functions, "module:function", for labels, and wait no longer than `seconds` for their answers."""
+    answers: list[Enriched] = []
+    called = tuple(dict.fromkeys(names))
+    # A thread that hangs does not keep the process, since it is a daemon.
+    asking = threading.Thread(
+        target=lambda: answers.append(enriched(failure, {name: _called(name) for name in called})),
+        name="weir-enrichers",
+        daemon=True,
+    )
+    asking.start()
+    asking.join(seconds)
+    if answers:
+        return answers[0]
+    return Enriched({}, (f"{', '.join(called)}: no answer within {seconds:g} s",))
+
+
+def _called(name: str) -> Enricher:
+    """Return a function that imports the enricher when it is called, so that a failing import is its own failure."""
+
+    def call(failure: Failure) -> Mapping[str, str]:
+        module, _, function = name.partition(":")
+        found: Enricher = getattr(importlib.import_module(module), function)
+        return found(failure)
+
+    return call

@@ -1,0 +1,155 @@
+"""A region's attempt, its compaction and the close of a run, as tasks of Airflow.
+
+Invariant: the drivers of `weir.attempts` take the steps; this reads Airflow's context and supplies their ports. A task
+does not depend on pages about its checks: where none can be made, upkeep makes them.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from weir.attempts import closing, compacting
+from weir.attempts.attempt import run_attempt
+from weir.coordination.values import BeginRequest, TaskKey
+from weir.errors import Misconfigured, WeirError
+from weir.ledger.runs import PreviousRun, epoch_of
+from weir.quality.page_program import render_pages
+from weir.quality.pages import make_pages
+from weir.state.compaction import CompactionRequest
+from weir_airflow.assets import announce
+from weir_airflow.tasks.context import TaskContext
+from weir_airflow.tasks.ports import AirflowTask, SparkEngine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow.sdk import Context
+    from airflow.sdk.types import DagRunProtocol
+
+    from weir.attempts.ports import Log
+    from weir.restarts.strategy import RestartChoice
+    from weir_airflow.dags.declaration import Declaration
+    from weir_airflow.engines.engines import Engine
+
+PAGE_SECONDS: Final = 25.0
+"""How long a task waits for the first page."""
+
+
+def run_region(
+    declared: Declaration, region: str, context: Context, log: Log, on_engine: Callable[[Engine], None]
+) -> dict[str, Any]:
+    """Make an attempt of a region; `on_engine` gets the engine, so that `on_kill` can stop it."""
+    with TaskContext.open() as task_context:
+        engine = SparkEngine(task_context, declared.spark_conn_id_of(region), on_engine)
+        return run_attempt(
+            AirflowTask(task_context, log),
+            engine,
+            declared.flow.name,
+            lambda: begin_request(declared, context, engine.address, task_context.recovery.restart),
+            lambda attempt: make_pages_of(task_context, attempt, log),
+        )
+
+
+def run_close(declared: Declaration, context: Context, log: Log) -> dict[str, Any]:
+    """Complete the run and publish its sinks, or raise what is missing."""
+    with TaskContext.open() as task_context:
+        return closing.run_close(
+            AirflowTask(task_context, log),
+            declared.flow.name,
+            lambda: begin_request(declared, context, "", task_context.recovery.restart),
+            lambda request, versions: announce(context, declared.flow.name, epoch_of(request.interval[0]), versions),
+        )
+
+
+def run_compaction(
+    declared: Declaration, region: str, context: Context, log: Log, on_engine: Callable[[Engine], None]
+) -> dict[str, Any]:
+    """Compact the state that a region keeps; `on_engine` gets the engine, so that `on_kill` can stop it."""
+    with TaskContext.open() as task_context:
+        epoch = epoch_of(data_interval(context)[0])
+        request = CompactionRequest(declared.flow.name, epoch, context["ti"].run_id, region)
+        engine = SparkEngine(task_context, declared.spark_conn_id_of(region), on_engine)
+        return compacting.run_compaction(AirflowTask(task_context, log), engine, request)
+
+
+def make_pages_of(task_context: TaskContext, attempt: str, log: Log) -> None:
+    """Make the pages about the checks that an attempt has violated; start no program where there are none."""
+    try:
+        made = make_pages(task_context.services, partial(render_pages, start_seconds=PAGE_SECONDS), by_attempt=attempt)
+    except (WeirError, OSError) as error:
+        log(f"No page about the violated checks was made: {error}")
+        return
+    if made.pages or made.problems:
+        log(f"{made}: {task_context.store.url}/{made.newest}" if made.newest else str(made))
+
+
+def begin_request(declared: Declaration, context: Context, session_url: str, deployed: RestartChoice) -> BeginRequest:
+    """Describe this try to the coordinator; `deployed` is the deployment's choice of a restart strategy."""
+    ti = context["ti"]
+    return BeginRequest(
+        key=task_key(context),
+        try_number=ti.try_number,
+        max_tries=ti.max_tries,
+        ti_id=str(ti.id),
+        dataflow=declared.flow,
+        task_prefix=declared.task_prefix,
+        interval=data_interval(context),
+        session_url=session_url,
+        clear_number=getattr(context["dag_run"], "clear_number", None) or 0,
+        parameters=parameters_of(declared, context),
+        previous=previous_run(context) if declared.topology.reads_previous else None,
+        restart=declared.restart_strategy(deployed),
+        is_backfill=is_backfill(context),
+    )
+
+
+def task_key(context: Context) -> TaskKey:
+    """Identify the task instance; a mapped one has its index, any other -1."""
+    ti = context["ti"]
+    return TaskKey(ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else ti.map_index)
+
+
+def data_interval(context: Context) -> tuple[datetime, datetime]:
+    """Return the run's data interval, the epoch. Raises Misconfigured for a run without one."""
+    run = context["dag_run"]
+    start, end = run.data_interval_start, run.data_interval_end
+    if start is None or end is None:
+        raise Misconfigured(
+            f"The run {run.run_id!r} of {run.dag_id!r} has no data interval, and that is a dataflow's epoch. "
+            "Trigger it with a logical date, and give the DAG a schedule with intervals: a cron string to "
+            "dataflow_dag, or CronDataIntervalTimetable to the DAG that holds the group"
+        )
+    return start, end
+
+
+def parameters_of(declared: Declaration, context: Context) -> dict[str, Any]:
+    """Return the dataflow's parameters, with the values that this run's configuration has for them."""
+    params = context["params"]
+    return {name: params.get(name, value) for name, value in declared.flow.parameters.items()}
+
+
+def previous_run(context: Context) -> PreviousRun | None:
+    """Return the newest earlier DagRun that Airflow knows, in whatever state; None where none has an interval."""
+    found = context["ti"].get_previous_dagrun()
+    if found is None or found.data_interval_start is None or found.data_interval_end is None:
+        return None
+    interval = (found.data_interval_start, found.data_interval_end)
+    return PreviousRun(found.dag_id, found.run_id, interval, _is_queued_after(context, found))
+
+
+def _is_queued_after(context: Context, earlier: DagRunProtocol) -> bool:
+    """Report whether Airflow runs a backfill from its end: this run of it has started, an earlier one has not."""
+    kinds = {_kind(earlier), _kind(context["dag_run"])}
+    state = str(getattr(earlier.state, "value", earlier.state))
+    return kinds == {"backfill"} and state == "queued" and earlier.start_date is None
+
+
+def is_backfill(context: Context) -> bool:
+    """Report whether the run is one of a backfill, whose results are no fresh ones."""
+    return _kind(context["dag_run"]) == "backfill"
+
+
+def _kind(run: DagRunProtocol) -> str:
+    return str(getattr(run.run_type, "value", run.run_type))

@@ -1,0 +1,74 @@
+"""Translate an error of a Connect server into the kind that says what the caller must do. It needs grpc.
+
+Invariant: a cancelled query is Fenced only if the server that ran it is still there.
+"""
+
+from __future__ import annotations
+
+import grpc
+from pyspark.errors import PySparkException
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+
+from weir.errors import EngineLost, Fenced, Misconfigured, WeirError
+from weir_spark.transport.failures import advice_on, disk_full, is_checkpoint_lost
+
+_INTERRUPTED = frozenset(
+    {
+        "OPERATION_CANCELED",
+        "INVALID_HANDLE.OPERATION_ABANDONED",
+        "INVALID_HANDLE.OPERATION_NOT_FOUND",
+        "INVALID_HANDLE.SESSION_CLOSED",
+    }
+)
+
+_OTHER_SERVER = frozenset({"INVALID_HANDLE.SESSION_CHANGED", "INVALID_HANDLE.SESSION_NOT_FOUND"})
+_STOPPED = ("stopped SparkContext", "SparkContext was shut down", "SparkContext has been shutdown")
+_UNREACHABLE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
+
+
+def translate(error: Exception, region: str, url: str, *, is_server_alive: bool) -> Exception:
+    """Return the error to raise in the place of `error`; itself if no kind of Weir fits."""
+    if isinstance(error, WeirError):
+        return error
+    if is_server_gone(error) or not is_server_alive:
+        return EngineLost(
+            f"region {region}: the Spark server at {url} went away or does not answer: {_first_line(error)}"
+        )
+    if is_interruption(error):
+        return Fenced(f"region {region}: its Spark work was interrupted: {_first_line(error)}")
+    full = disk_full(error, region)
+    if full is not None:
+        return full
+    if is_checkpoint_lost(error):
+        return EngineLost(f"region {region}: the Spark server lost an executor, with rows that it held for others")
+    advice = advice_on(error)
+    return error if advice is None else Misconfigured(f"region {region}: {advice}: {error}")
+
+
+def is_interruption(error: BaseException) -> bool:
+    """Report whether Spark stopped the work because the session was interrupted or released.
+
+    A server that is shut down answers the same: check that it is still there.
+    """
+    return isinstance(error, PySparkException) and error.getCondition() in _INTERRUPTED
+
+
+def is_still_closing(error: BaseException) -> bool:
+    """Report whether the server could not end a session because an interrupted query is between two of its states."""
+    return isinstance(error, PySparkException) and "SPARK_CONNECT_ILLEGAL_STATE" in str(error)
+
+
+def is_server_gone(error: BaseException) -> bool:
+    """Report whether the server did not answer, or is another process than the session was made in."""
+    if isinstance(error, SparkConnectGrpcException) and error.getGrpcStatusCode() in _UNREACHABLE:
+        return True
+    if isinstance(error, PySparkException):
+        return error.getCondition() in _OTHER_SERVER or any(text in str(error) for text in _STOPPED)
+    if isinstance(error, grpc.RpcError):
+        return not isinstance(error, grpc.Call) or error.code() in _UNREACHABLE
+    # pyspark's error for a session id that a server started since does not know.
+    return isinstance(error, AssertionError) and "server side session ID" in str(error)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n", 1)[0][:300]
