@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import select
 
-from weir.cli.airflow_api import AirflowApi, DagRun
 from weir.errors import WeirError
 from weir.ledger.clears import task_of
 from weir.ledger.database.tables import AttemptRow, RunRow
@@ -25,6 +24,7 @@ from weir.ledger.runs import run_by_id, runs_of
 from weir.ledger.snapshot import run_state
 from weir.store.store import Store
 from weir.topology.regions import RegionId
+from weir_dev.airflow_api import AirflowApi, DagRun
 from weir_dev.files import write_atomically
 from weir_dev.project import project_root
 from weir_dev.stack.airflow_components import SCHEDULER

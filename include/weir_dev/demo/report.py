@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from weir.cli.airflow_api import TaskInstance
+    from weir_dev.airflow_api import TaskInstance
     from weir_dev.demo.hold import LostPartition
 
 

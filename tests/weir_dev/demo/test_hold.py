@@ -7,13 +7,13 @@ from datetime import date
 import pytest
 from tests.weir.small_dataflow import World, ladder
 
-from weir.cli.airflow_api import TaskInstance
 from weir.dataflow import Dataflow
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import ResultRow
 from weir.retention.release import release
 from weir.store.published import published
 from weir.testing.fakes.ledgers import fast_folder
+from weir_dev.airflow_api import TaskInstance
 from weir_dev.demo.evidence import epoch_key, pending_clears
 from weir_dev.demo.hold import held_day, partition_to_lose, verified_day
 from weir_dev.demo.report import changed_tries, unexpected_reruns

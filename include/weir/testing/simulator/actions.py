@@ -18,8 +18,8 @@ from weir.ledger.leases import drop_leases
 from weir.ledger.runs import runs_of
 from weir.retention.checkpoints import maintain_checkpoints
 from weir.retention.sweep import sweep
-from weir.snapshots.restore import Wish, restore
-from weir.snapshots.savepoint import Asked, create, tidy
+from weir.snapshots.restore import RestoreRequest, restore
+from weir.snapshots.savepoint import SavepointRequest, create, tidy
 from weir.store.store import Store
 from weir.testing.fakes.airflow import Killed
 from weir.testing.fakes.dag import FakeTask
@@ -283,7 +283,7 @@ def _make_savepoint(world: World, event: Event) -> None:
     """Make a savepoint of a retained checkpoint."""
     kept = sorted(row.number for row in world.history.snapshots.known.values() if row.is_retained)
     if kept:
-        asked = Asked(world.airflow.flow.name, kept[event.number % len(kept)])
+        asked = SavepointRequest(world.airflow.flow.name, kept[event.number % len(kept)])
         _run_by_hand(world, lambda: create(world.services, asked, _elsewhere), event.fault)
 
 
@@ -292,7 +292,7 @@ def _restore(world: World, event: Event) -> None:
     kept = sorted(row.number for row in world.history.snapshots.known.values() if row.is_usable)
     if kept:
         fork = FORK if event.verb is Verb.FORK else None
-        wish = Wish(world.airflow.flow.name, str(kept[event.number % len(kept)]), fork)
+        wish = RestoreRequest(world.airflow.flow.name, str(kept[event.number % len(kept)]), fork)
         _run_by_hand(world, lambda: restore(world.services, wish, _elsewhere), event.fault)
 
 

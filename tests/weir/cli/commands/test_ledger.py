@@ -80,7 +80,7 @@ def test_a_run_is_adopted_by_its_name(healed):
     told = typed("run", "adopt", "ladder@20130101T000000Z")
     assert "9 result(s) superseded" in told
     assert "Next: clear the whole run scheduled__2013-01-01 of DAG dag" in told
-    assert "to be pinned anew" in typed("runs")
+    assert "to be pinned again" in typed("runs")
 
 
 def test_the_ledger_is_built_again(healed, tmp_path):
@@ -93,7 +93,7 @@ def test_the_ledger_is_built_again(healed, tmp_path):
     assert "9 region(s) valid, 1 published version(s)" in told
     assert "What the store does not tell" in told
     assert "9 valid, 0 stale, 0 missing" in typed("runs", "ladder")
-    assert "as this Weir needs it" in typed("ledger", "upgrade")
+    assert "has the newest tables" in typed("ledger", "upgrade")
 
 
 def test_a_rebuild_asks_what_to_rebuild(healed):
@@ -108,7 +108,7 @@ def test_the_store_of_the_workers_is_opened_with_its_options(tmp_path, monkeypat
         monkeypatch.setenv("WEIR_STORE", "s3a://weir-of-cli/team")
         monkeypatch.setenv("WEIR_STORE_OPTIONS", json.dumps(server.storage_options))
         monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
-        assert "The store holds no dataflow" in typed("ledger", "rebuild", "--all")
+        assert "The store has no dataflow" in typed("ledger", "rebuild", "--all")
         assert "hush" not in typed("runs")
 
 

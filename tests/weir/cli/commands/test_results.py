@@ -192,7 +192,7 @@ def test_a_stale_result_is_told_to_be_stale(done):
 
 def test_a_run_that_is_to_be_pinned_anew_is_told_too(done):
     CliRunner().invoke(app, ["run", "adopt", RUN])
-    assert "joined: 2 finished, made again" in typed(RUN)
+    assert "joined: 2 finished, recomputed" in typed(RUN)
 
 
 def test_a_name_that_is_not_known_is_refused(done):

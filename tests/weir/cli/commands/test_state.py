@@ -132,4 +132,4 @@ def test_of_all_that_spark_says_only_the_error_is_told():
     )
     assert _problem(said) == "AnalysisException: [UNRESOLVED_COLUMN] no `altitude`; line 1"
     assert _problem("Killed\n") == "Killed"
-    assert _problem("") == "it said nothing"
+    assert _problem("") == "without a message"

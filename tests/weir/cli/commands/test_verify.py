@@ -90,7 +90,7 @@ def test_with_repair_it_is_made_again(world):
     told, code = typed(RUN, "--repair")
     assert code == 1
     assert "re-running joined[1]" in told
-    assert "1 clear(s) are owed" in told
+    assert "1 clear(s) are pending" in told
     world.airflow.run_until_quiet()
     assert typed(RUN)[1] == 1  # still owed: nobody has carried it out
     world.airflow.coordinator.settle(world.airflow)
