@@ -117,8 +117,8 @@ class World:
     def deploy(self, *stages) -> None:
         services = Services(ledger=self.ledger, store=self.store, now=lambda: self.airflow.time)
         self.airflow = FakeAirflow(services, self.engine, Dataflow("flow", stages))
-        failed = self.airflow._failed
-        self.airflow._failed = lambda task, error: (self.errors.append(error), failed(task, error))
+        raised = self.airflow._raised
+        self.airflow._raised = lambda *of: (self.errors.append(of[-1]), raised(*of))
 
     def function(self, name) -> str:
         return f"{self.module}:{name}"
