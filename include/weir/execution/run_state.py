@@ -143,16 +143,16 @@ class RunState:
     # The shape of the runs
 
     def topology_of(self, run: RunRef) -> Topology:
-        """The topology of a run, as ids name it. Raises BeyondHorizon."""
+        """The topology of a run, as ids name it. Raises MissingContext."""
         return self.topology if run == OWN_RUN else self._earlier(run).topology
 
     def predecessor_of(self, run: RunRef) -> RunRef | None:
-        """The id of the run before a run; None where that is the first epoch. Raises BeyondHorizon."""
+        """The id of the run before a run; None where that is the first epoch. Raises MissingContext."""
         return self.predecessor if run == OWN_RUN else self._earlier(run).predecessor
 
     def _earlier(self, run: RunRef) -> EarlierRun:
         if run not in self.earlier:
-            raise BeyondHorizon(run)
+            raise MissingContext(run)
         return self.earlier[run]
 
     def region(self, region: RegionId) -> RegionState:
@@ -197,7 +197,7 @@ class RunState:
         return tuple(partition for read in self.inputs(region) for partition in read.partitions)
 
     def inputs(self, region: RegionId) -> tuple[InputPartitions, ...]:
-        """What the inputs of `region` read, those of the epoch before last. Raises BeyondHorizon or Misconfigured."""
+        """What the inputs of `region` read, those of the epoch before last. Raises MissingContext or Misconfigured."""
         topology, run = self.topology_of(region.run), region.run
         local = region if run == OWN_RUN else region.in_run(OWN_RUN)
         own = topology.inputs(local)
@@ -304,7 +304,7 @@ class RunState:
         return known.at_work or (is_to_come and region not in self.void)
 
 
-class BeyondHorizon(Exception):
+class MissingContext(Exception):
     """The decision needs to know of an earlier run that was not looked at: look at `run` too, and decide again."""
 
     def __init__(self, run: RunRef) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
 from weir.errors import Conflict, Fault, Loss
-from weir.execution.run_state import BeyondHorizon, RegionState, RunState
+from weir.execution.run_state import MissingContext, RegionState, RunState
 from weir.ledger.checkpoints import what_is_kept
 from weir.ledger.runs import Run, has_later, run_by_id
 from weir.ledger.snapshot import readers_in_other_runs, run_state
@@ -49,7 +49,7 @@ def decide_now(session: Session, run: Run, failure: Failure) -> Decided:
         present = replace(failure, losses=losses, later=_later_readers(session, run))
         try:
             answer = decide(state, present)
-        except BeyondHorizon as beyond:
+        except MissingContext as beyond:
             if beyond.run in horizon:
                 raise
             horizon.add(beyond.run)

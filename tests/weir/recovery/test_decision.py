@@ -12,7 +12,7 @@ from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import (
     CLOSE,
     AttemptState,
-    BeyondHorizon,
+    MissingContext,
     CurrentResult,
     EarlierRun,
     ReadResult,
@@ -332,7 +332,7 @@ def test_an_earlier_run_that_is_still_to_come_is_waited_for():
 def test_a_decision_that_needs_an_epoch_that_was_not_looked_at_says_so():
     state = two_runs()
     state = replace(state, earlier={"flow@1": replace(state.earlier["flow@1"], predecessor="flow@0")})
-    with pytest.raises(BeyondHorizon, match="flow@0"):
+    with pytest.raises(MissingContext, match="flow@0"):
         decide(state, Failure(failed=RegionId("sums", 0), losses=loss_of(YESTERDAY), intact=frozenset()))
 
 
