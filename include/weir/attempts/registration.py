@@ -36,13 +36,13 @@ from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import Origin, attempts_ever_of, end, origin_of
 from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.ledger.restores import require_after_restore
-from weir.ledger.runs import EpochOwned, NewRun, Run, epoch_of, is_another_life, own_epoch, run_key, set_aside
+from weir.ledger.runs import EpochOwned, NewRun, Run, epoch_of, is_of_earlier_incarnation, own_epoch, run_key, set_aside
 from weir.recovery.adopt import free_run
 from weir.recovery.applying import restart_others
 from weir.topology.regions import RegionId, Topology
 
 
-class OfAnotherLife(Fenced):
+class EarlierIncarnation(Fenced):
     """The attempts in the ledger are those of a DagRun that had the same id: it was deleted, or the try is its own."""
 
 
@@ -134,8 +134,8 @@ def _resumed(earlier: list[AttemptRow], request: BeginRequest, region: RegionId)
     newest = earlier[-1] if earlier else None
     if newest is None or newest.try_number < request.try_number:
         return None
-    if is_another_life(earlier, request.try_number, request.ti_id):
-        raise OfAnotherLife(f"try {request.try_number} of {region}: the ledger knows that of another DagRun. Clear it")
+    if is_of_earlier_incarnation(earlier, request.try_number, request.ti_id):
+        raise EarlierIncarnation(f"try {request.try_number} of {region}: the ledger knows that of another DagRun. Clear it")
     if newest.try_number == request.try_number and newest.state == AttemptState.WAITING.value:
         return newest
     raise Fenced(
@@ -225,7 +225,7 @@ def enter(services: Services, request: BeginRequest, clearer: Clearer) -> Regist
         if not _is_deleted(clearer, owned):
             raise
         _take(services, request, (owned.dag_id, owned.run_id))
-    except OfAnotherLife:
+    except EarlierIncarnation:
         if not _is_present(clearer, request):
             raise
         _take(services, request, (request.key.dag_id, request.key.run_id))
@@ -263,4 +263,4 @@ def _is_in_the_way(session: Session, row: RunRow, request: BeginRequest) -> bool
     if row.run_id != request.key.run_id or row.dag_id != request.key.dag_id:
         return True
     region = region_of_task(row.task_prefix, request.key)
-    return is_another_life(attempts_ever_of(session, row.id, region), request.try_number, request.ti_id)
+    return is_of_earlier_incarnation(attempts_ever_of(session, row.id, region), request.try_number, request.ti_id)

@@ -308,7 +308,7 @@ def set_aside(session: Session, run: str) -> None:
     session.execute(update(AttemptRow).where(AttemptRow.run == run).values(try_number=AttemptRow.try_number - by))
 
 
-def is_another_life(earlier: Iterable[AttemptRow], try_number: int, ti_id: str) -> bool:
+def is_of_earlier_incarnation(earlier: Iterable[AttemptRow], try_number: int, ti_id: str) -> bool:
     """Whether `earlier` attempts of a region are those of another DagRun than the task instance with this id.
 
     Nobody knows any more whose id an attempt had that was found in the store.
