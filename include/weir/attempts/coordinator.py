@@ -23,7 +23,7 @@ from weir.coordination.values import (
 )
 from weir.errors import StoreFull
 from weir.formats.region_job import RegionReport
-from weir.ledger.attempts import hear_of
+from weir.ledger.attempts import record_heartbeat
 from weir.ledger.leases import renew_leases
 from weir.ledger.runs import dataflow_of
 from weir.recovery import pending_clears
@@ -68,7 +68,7 @@ class Coordinator:
         now = self._services.now()
         with self._services.ledger.transaction(dataflow_of(attempt.run)) as session:
             renew_leases(session, attempt.id, now)
-            hear_of(session, attempt.id, now)
+            record_heartbeat(session, attempt.id, now)
 
     def close(self, request: BeginRequest, clearer: Clearer) -> CloseOutcome:
         """Complete the run and publish. Raises ResultUnavailable, Conflict, Fenced, Misconfigured or Retryable."""

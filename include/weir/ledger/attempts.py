@@ -145,7 +145,7 @@ def synthetic_attempt(
     )
 
 
-def hear_of(session: Session, attempt: str, now: datetime) -> None:
+def record_heartbeat(session: Session, attempt: str, now: datetime) -> None:
     """Write down that an attempt has said that it is at work."""
     session.execute(update(AttemptRow).where(AttemptRow.id == attempt).values(heard_at=now))
 
