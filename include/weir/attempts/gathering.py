@@ -23,7 +23,7 @@ from weir.ledger.database.tables import AttemptRow
 from weir.ledger.leases import take_leases
 from weir.ledger.results import record_found, record_losses
 from weir.ledger.snapshot import run_state
-from weir.recovery.awaiting import look_at_awaited, wait_for
+from weir.recovery.awaiting import awaited_status, wait_for
 from weir.recovery.inputs import Probed, Sorted, probe_partitions, sort_inputs
 from weir.topology.regions import PartitionId, RegionId
 
@@ -46,7 +46,7 @@ def gather(services: Services, registered: Registered, clearer: Clearer) -> Gath
         probed = probe_partitions(services, store_id, state, inputs.to_probe)
         if inputs.awaited and not (inputs.losses or probed.losses):
             regions = frozenset().union(*inputs.awaited.values())
-            looked = look_at_awaited(services, registered.run, regions, clearer)
+            looked = awaited_status(services, registered.run, regions, clearer)
             if looked.has_changed or looked.void - void:
                 void |= looked.void
                 continue

@@ -30,7 +30,7 @@ NOT_IN_AIRFLOW = (MISSING, "removed")
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class AwaitedStatus:
     """What Airflow says of those that are awaited.
 
     `has_changed` where the ledger was put right; `void` are regions of earlier runs that have never begun, or were
@@ -49,7 +49,7 @@ class _Asked:
     is_owed: bool
 
 
-def look_at_awaited(services: Services, run: Run, regions: Iterable[RegionId], clearer: Clearer) -> Looked:
+def awaited_status(services: Services, run: Run, regions: Iterable[RegionId], clearer: Clearer) -> AwaitedStatus:
     """Ask Airflow about regions believed to be at work, and have earlier runs started that are queued behind this one.
 
     Raises Misconfigured for one that was skipped, failed for good or does not exist. One of an earlier run that has
@@ -66,12 +66,12 @@ def look_at_awaited(services: Services, run: Run, regions: Iterable[RegionId], c
         clearer.start(earlier.dag_id, earlier.run_id)
     finished = [(each, answer) for each, answer in zip(asked, answers, strict=True) if answer.state == "success"]
     if not finished:
-        return Looked(has_changed=False, void=frozenset())
+        return AwaitedStatus(has_changed=False, void=frozenset())
     with services.ledger.transaction(run.dataflow.name) as session:
         # Each is asked of, so that none is left out because another one was void.
         changed = [_void(session, services, each, answer) for each, answer in finished]
         void = frozenset(each.region for each, _ in finished if _will_not_come(session, each))
-    return Looked(any(changed), void)
+    return AwaitedStatus(any(changed), void)
 
 
 def _asked(session: Session, run: Run, region: RegionId) -> _Asked:
