@@ -41,7 +41,7 @@ from weir.ledger.database.tables import AttemptRow, FailoverRow, RunRow
 from weir.ledger.leases import drop_leases
 from weir.ledger.results import record_losses
 from weir.ledger.runs import Run, run_by_id
-from weir.recovery.applying import carry_out, restart_others
+from weir.recovery.applying import apply_plan, restart_others
 from weir.recovery.failovers import FailoverKind, record_failover
 from weir.recovery.inputs import losses_by_partition
 from weir.recovery.planning import ROUNDS, decide_now, probe_for
@@ -144,7 +144,7 @@ def _end(
     if decision.action is Action.FAIL:
         row.state = AttemptState.FAILED.value
         return decision
-    carry_out(session, services, run, plan, FailoverKind.LOSS, row)
+    apply_plan(session, services, run, plan, FailoverKind.LOSS, row)
     return decision
 
 

@@ -24,7 +24,7 @@ RESTARTING = frozenset({FailureClass.APPLICATION, FailureClass.KILLED})
 """The failures that, without a loss, restart others too where the dataflow says so."""
 
 
-def carry_out(
+def apply_plan(
     session: Session, services: Services, run: Run, plan: Plan, kind: FailoverKind, row: AttemptRow | None = None
 ) -> int:
     """Record a plan and owe its clears; answers the failover's id. `row` is the attempt that failed, if one did."""
@@ -50,7 +50,7 @@ def restart_others(session: Session, services: Services, run: Run, row: AttemptR
     plan = decide_now(session, run, asked).answer
     if not isinstance(plan, Plan) or not plan.of(StepKind.RERUN):
         return 0
-    carry_out(session, services, run, plan, FailoverKind.FAILURE, row)
+    apply_plan(session, services, run, plan, FailoverKind.FAILURE, row)
     return len(plan.of(StepKind.RERUN))
 
 

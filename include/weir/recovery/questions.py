@@ -16,7 +16,7 @@ from weir.ledger.clears import owe_clear, task_of
 from weir.ledger.results import record_losses
 from weir.ledger.runs import Run, named_run, run_by_id
 from weir.ledger.snapshot import run_state
-from weir.recovery.applying import carry_out
+from weir.recovery.applying import apply_plan
 from weir.recovery.failovers import FailoverKind
 from weir.recovery.inputs import losses_by_partition
 from weir.recovery.planning import decide_now, plan_by_looking
@@ -116,7 +116,7 @@ def _gone(state: RunState, text: str) -> list[Loss]:
     ]
 
 
-def carry_out_by_hand(services: Services, answer: Answer, kind: FailoverKind = FailoverKind.BY_HAND) -> int:
+def apply_answer(services: Services, answer: Answer, kind: FailoverKind = FailoverKind.BY_HAND) -> int:
     """Owe the clears of a plan; answers how many. Raises Conflict if the run is not as it was when it was planned."""
     run = answer.run
     with services.ledger.transaction(run.dataflow.name) as session:
@@ -128,7 +128,7 @@ def carry_out_by_hand(services: Services, answer: Answer, kind: FailoverKind = F
             raise Misconfigured(f"nothing of run {run.id} was restarted, since it would not help: {plan.impossible}")
         if not plan.of(StepKind.RERUN):
             return 0
-        carry_out(session, services, run, plan, kind)
+        apply_plan(session, services, run, plan, kind)
     return len(plan.of(StepKind.RERUN))
 
 

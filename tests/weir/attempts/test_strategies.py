@@ -13,7 +13,7 @@ from weir.errors import Conflict, ResultUnavailable
 from weir.ledger.database.tables import FailoverRow, OwedClearRow, ResultRow
 from weir.recovery.failovers import FailoverKind, failover_stories
 from weir.recovery.pending_clears import settle
-from weir.recovery.questions import Question, ask, carry_out_by_hand, owe_what_has_been_given_up
+from weir.recovery.questions import Question, ask, apply_answer, owe_what_has_been_given_up
 from weir.recovery.rules.plan import StepKind
 from weir.restarts.recovery_settings import RecoverySettings
 from weir.restarts.strategy import NoRestart
@@ -161,7 +161,7 @@ def test_individual_clears_nothing_and_a_person_carries_the_plan_out(scene):
     assert "`weir plan ladder@20130101T000000Z --apply`" in task.notes[-1]
     answer = ask(found.services, Question(found.run))
     assert [str(step.region) for step in answer.plan.of(StepKind.RERUN)] == ["weather[0]", "joined[0]"]
-    assert carry_out_by_hand(found.services, answer) == 2
+    assert apply_answer(found.services, answer) == 2
     found.airflow.run_until_quiet()
     settle(found.services, found.airflow)
     found.airflow.run_until_quiet()
@@ -181,7 +181,7 @@ def test_individual_leaves_consumers_of_changed_content_and_the_closing_task_nam
     task = found.airflow.task(found.run, "weir_close")
     assert task.state == "failed"
     assert "joined[0]" in task.notes[-1]
-    assert carry_out_by_hand(found.services, ask(found.services, Question(found.run))) == 4
+    assert apply_answer(found.services, ask(found.services, Question(found.run))) == 4
     settle(found.services, found.airflow)
     found.airflow.run_until_quiet()
     assert found.again() == {
@@ -200,7 +200,7 @@ def test_a_person_carries_out_what_began_never_because_it_was_marked_success(wor
     assert {airflow.task(run, "joined", index).state for index in (0, 1)} == {"failed"}
     answer = ask(services, Question("ladder@20130101T000000Z"))
     assert [str(step.region) for step in answer.plan.of(StepKind.RERUN)] == ["weather[0]", "joined[0]", "joined[1]"]
-    assert carry_out_by_hand(services, answer) == 3
+    assert apply_answer(services, answer) == 3
     settle(services, airflow)
     airflow.run_until_quiet()
     assert set(airflow.states().values()) == {"success"}
@@ -352,12 +352,12 @@ def test_losses_of_most_of_a_run_wait_for_a_person_who_has_them_made_again(scene
     assert "the results of 10 of 14 regions are lost at once" in task.notes[-1]
     answer = ask(found.services, Question(found.run))
     assert answer.plan.held_back
-    assert carry_out_by_hand(found.services, answer) == 11
+    assert apply_answer(found.services, answer) == 11
     settle(found.services, found.airflow)
     found.airflow.run_until_quiet()
     assert found.states() == {"success"}
     assert {found.again()[f"joined[{index}]"] for index in range(10)} == {1}
-    assert carry_out_by_hand(found.services, ask(found.services, Question(found.run))) == 0
+    assert apply_answer(found.services, ask(found.services, Question(found.run))) == 0
 
 
 def test_a_deployment_says_how_much_may_restart_without_a_word(scene):
@@ -384,7 +384,7 @@ def test_a_plan_is_not_carried_out_on_a_run_that_has_changed(scene):
     found.airflow.clear_by_hand(found.run, "weather")
     found.airflow.run_until_quiet()
     with pytest.raises(Conflict, match="has changed since it was planned, and nothing was done"):
-        carry_out_by_hand(found.services, answer)
+        apply_answer(found.services, answer)
 
 
 def test_what_airflow_gave_up_behind_a_failed_task_is_cleared_with_the_plan(scene):
@@ -395,7 +395,7 @@ def test_what_airflow_gave_up_behind_a_failed_task_is_cleared_with_the_plan(scen
     closing = found.airflow.task(found.run, "weir_close")
     found.airflow.run_until_quiet()
     closing.state = "upstream_failed"  # as a person's clear with its downstream ends
-    carry_out_by_hand(found.services, ask(found.services, Question(found.run)))
+    apply_answer(found.services, ask(found.services, Question(found.run)))
     run = ask(found.services, Question(found.run)).run
     assert owe_what_has_been_given_up(found.services, run, found.airflow) == 1
     settle(found.services, found.airflow)

@@ -53,7 +53,7 @@ def plan(
 
 
 def _plan_run(run: str, fail: str | None, lost: list[str], *, is_applied: bool, as_json: bool) -> None:
-    from weir.recovery.questions import Question, ask, carry_out_by_hand  # noqa: PLC0415  SQLAlchemy is slow to import
+    from weir.recovery.questions import Question, ask, apply_answer  # noqa: PLC0415  SQLAlchemy is slow to import
 
     if is_applied and fail is not None:
         raise Misconfigured(
@@ -62,7 +62,7 @@ def _plan_run(run: str, fail: str | None, lost: list[str], *, is_applied: bool, 
         )
     with opened_services() as services:
         answer = ask(services, Question(run, fail, tuple(lost)))
-        owed = carry_out_by_hand(services, answer) if is_applied else 0
+        owed = apply_answer(services, answer) if is_applied else 0
         if as_json:
             print(json.dumps(answer.plan.to_json()))
         else:
