@@ -18,7 +18,7 @@ from weir.coordination.values import (
     Committed,
     Evaluated,
     FailureDecision,
-    Settled,
+    DeliveredClear,
     TaskKey,
 )
 from weir.errors import StoreFull
@@ -115,6 +115,6 @@ class Coordinator:
         release(self._services, dataflow, touched)
         return delete_released(self._services, dataflow, touched)
 
-    def settle(self, clearer: Clearer, dataflow: str | None = None) -> list[Settled]:
+    def deliver(self, clearer: Clearer, dataflow: str | None = None) -> list[DeliveredClear]:
         """Carry out owed clears. Raises Retryable or Misconfigured."""
-        return pending_clears.settle(self._services, clearer, dataflow)
+        return pending_clears.deliver(self._services, clearer, dataflow)

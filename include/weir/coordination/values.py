@@ -226,7 +226,7 @@ class FailureDecision:
     failures: int = 0
 
 
-class Settlement(Enum):
+class ClearOutcome(Enum):
     """What became of an owed clear."""
 
     CLEARED = "cleared"
@@ -247,15 +247,15 @@ class Settlement(Enum):
     @property
     def is_settled(self) -> bool:
         """Whether nothing is owed any more."""
-        return self not in (Settlement.ENDING, Settlement.UNSEEN, Settlement.REFUSED)
+        return self not in (ClearOutcome.ENDING, ClearOutcome.UNSEEN, ClearOutcome.REFUSED)
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class DeliveredClear:
     """What became of one owed clear; `outcome` says it to a person."""
 
     task: TaskKey
-    settlement: Settlement
+    settlement: ClearOutcome
     outcome: str
     reason: str
 

@@ -12,7 +12,7 @@ from weir.dataflow import Dataflow, Stage, blocking, sink, source
 from weir.errors import Conflict, ResultUnavailable
 from weir.ledger.database.tables import FailoverRow, OwedClearRow, ResultRow
 from weir.recovery.failovers import FailoverKind, failover_stories
-from weir.recovery.pending_clears import settle
+from weir.recovery.pending_clears import deliver
 from weir.recovery.questions import Question, ask, apply_answer, owe_what_has_been_given_up
 from weir.recovery.rules.plan import StepKind
 from weir.restarts.recovery_settings import RecoverySettings
@@ -163,7 +163,7 @@ def test_individual_clears_nothing_and_a_person_carries_the_plan_out(scene):
     assert [str(step.region) for step in answer.plan.of(StepKind.RERUN)] == ["weather[0]", "joined[0]"]
     assert apply_answer(found.services, answer) == 2
     found.airflow.run_until_quiet()
-    settle(found.services, found.airflow)
+    deliver(found.services, found.airflow)
     found.airflow.run_until_quiet()
     assert found.again() == {"weather[0]": 1, "joined[0]": 2}
     assert [each.kind for each in found.stories()] == [FailoverKind.HELD_BACK, FailoverKind.BY_HAND]
@@ -182,7 +182,7 @@ def test_individual_leaves_consumers_of_changed_content_and_the_closing_task_nam
     assert task.state == "failed"
     assert "joined[0]" in task.notes[-1]
     assert apply_answer(found.services, ask(found.services, Question(found.run))) == 4
-    settle(found.services, found.airflow)
+    deliver(found.services, found.airflow)
     found.airflow.run_until_quiet()
     assert found.again() == {
         "weather[0]": 1, "joined[0]": 1, "joined[1]": 1, "report-delays[0]": 1, "weir_close[0]": 2,
@@ -201,7 +201,7 @@ def test_a_person_carries_out_what_began_never_because_it_was_marked_success(wor
     answer = ask(services, Question("ladder@20130101T000000Z"))
     assert [str(step.region) for step in answer.plan.of(StepKind.RERUN)] == ["weather[0]", "joined[0]", "joined[1]"]
     assert apply_answer(services, answer) == 3
-    settle(services, airflow)
+    deliver(services, airflow)
     airflow.run_until_quiet()
     assert set(airflow.states().values()) == {"success"}
 
@@ -353,7 +353,7 @@ def test_losses_of_most_of_a_run_wait_for_a_person_who_has_them_made_again(scene
     answer = ask(found.services, Question(found.run))
     assert answer.plan.held_back
     assert apply_answer(found.services, answer) == 11
-    settle(found.services, found.airflow)
+    deliver(found.services, found.airflow)
     found.airflow.run_until_quiet()
     assert found.states() == {"success"}
     assert {found.again()[f"joined[{index}]"] for index in range(10)} == {1}
@@ -398,6 +398,6 @@ def test_what_airflow_gave_up_behind_a_failed_task_is_cleared_with_the_plan(scen
     apply_answer(found.services, ask(found.services, Question(found.run)))
     run = ask(found.services, Question(found.run)).run
     assert owe_what_has_been_given_up(found.services, run, found.airflow) == 1
-    settle(found.services, found.airflow)
+    deliver(found.services, found.airflow)
     found.airflow.run_until_quiet()
     assert found.states() == {"success"}

@@ -74,7 +74,7 @@ class Writer:
         report = FakeEngine(self.store, self.world).run(begun.job)
         self.coordinator.renew(begun.attempt)
         committed = self.coordinator.commit(begun, report, Hand())
-        self.coordinator.settle(Hand(), self.flow.name)
+        self.coordinator.deliver(Hand(), self.flow.name)
         return committed
 
 

@@ -76,7 +76,7 @@ def _settle(services: Services, answer: Answer, owed: int) -> str:
     """Have Airflow follow, if it can be reached; say what is left to do."""
     from weir.cli.airflow_clearer import ApiClearer, airflow_api  # noqa: PLC0415
     from weir.environment import API_VARIABLE  # noqa: PLC0415
-    from weir.recovery.pending_clears import settle  # noqa: PLC0415
+    from weir.recovery.pending_clears import deliver  # noqa: PLC0415
     from weir.recovery.questions import owe_what_has_been_given_up  # noqa: PLC0415
 
     run = answer.run
@@ -92,7 +92,7 @@ def _settle(services: Services, answer: Answer, owed: int) -> str:
         return f"{left}. (This command does it at once with {API_VARIABLE}=http://LOGIN:PASSWORD@HOST:PORT.)"
     try:
         more = owe_what_has_been_given_up(services, run, ApiClearer(api))
-        done = settle(services, ApiClearer(api), run.dataflow.name)
+        done = deliver(services, ApiClearer(api), run.dataflow.name)
     except WeirError as error:
         return f"{left}. Airflow: {error}"
     finally:

@@ -161,7 +161,7 @@ def _settled(services: Services, repairs: Sequence[Repair]) -> str:
     """Have Airflow follow, if it can be reached; say what is left to do."""
     from weir.cli.airflow_clearer import ApiClearer, airflow_api  # noqa: PLC0415
     from weir.environment import API_VARIABLE  # noqa: PLC0415
-    from weir.recovery.pending_clears import settle  # noqa: PLC0415
+    from weir.recovery.pending_clears import deliver  # noqa: PLC0415
 
     owed = sum(each.owed for each in repairs)
     left = f"{owed} clear(s) are owed, and whoever comes by carries them out: the DAG weir_upkeep (is it unpaused?)"
@@ -172,7 +172,7 @@ def _settled(services: Services, repairs: Sequence[Repair]) -> str:
     if api is None:
         return f"{left}. (This command does it at once with {API_VARIABLE}=http://LOGIN:PASSWORD@HOST:PORT.)"
     try:
-        done = [each for name in _dataflows(repairs) for each in settle(services, ApiClearer(api), name)]
+        done = [each for name in _dataflows(repairs) for each in deliver(services, ApiClearer(api), name)]
     except WeirError as error:
         return f"{left}. Airflow: {error}"
     finally:

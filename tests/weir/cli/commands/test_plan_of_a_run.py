@@ -115,7 +115,7 @@ def test_a_plan_is_carried_out_by_hand_and_whoever_comes_by_clears(world):
     assert "1 clear(s) are owed, and whoever comes by carries them out: the DAG weir_upkeep" in told
     assert "WEIR_API=http://LOGIN:PASSWORD@HOST:PORT" in told
     assert owed(world) == ["joined"]
-    world.airflow.coordinator.settle(world.airflow, "ladder")
+    world.airflow.coordinator.deliver(world.airflow, "ladder")
     world.airflow.run_until_quiet()
     assert world.airflow.executed(world.run)["joined[1]"] == 2
     assert "Nothing is to be done." in typed("plan", RUN, "--apply")
