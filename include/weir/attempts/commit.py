@@ -41,7 +41,7 @@ from weir.ledger.snapshot import run_state
 from weir.quality.check_queries import has_checks
 from weir.quality.rules import gate_results
 from weir.recovery.awaiting import clear_item
-from weir.recovery.consequences import note_whether_closed, owe_clears
+from weir.recovery.consequences import note_whether_closed, add_clears_of_commit
 from weir.recovery.inputs import Part, require_intact
 from weir.recovery.pending_clears import FINISHED
 from weir.recovery.rules.staleness import restarts_consumers
@@ -159,7 +159,7 @@ def _enter(
     row.metrics = {**report.metrics, **_resumed(report)}
     drop_leases(session, begun.attempt.id)
     session.flush()
-    owed = owe_clears(session, services, begun, before, marked)
+    owed = add_clears_of_commit(session, services, begun, before, marked)
     note_whether_closed(session, services, begun.run, begun.topology)
     return owed
 

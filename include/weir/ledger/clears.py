@@ -22,7 +22,7 @@ _OPEN_OF = _OPEN.where(OwedClearRow.dataflow == bindparam("dataflow"))
 """Built once: every task asks this when it begins, and most often there is nothing."""
 
 
-def owe_clear(
+def add_pending_clear(
     session: Session,
     run: Run,
     region: RegionId,

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from weir.coordination.services import Services
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
 from weir.execution.failure_class import FailureClass
-from weir.ledger.clears import owe_clear
+from weir.ledger.clears import add_pending_clear
 from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.ledger.runs import Run, run_by_id
 from weir.recovery.failovers import FailoverKind, record_failover
@@ -34,7 +34,7 @@ def apply_plan(
         # What a closed run has made is not taken for valid any more without a look.
         session.get_one(RunRow, owner.id).closed_at = None
         region = RegionId(step.region.name, step.region.subtask)
-        owe_clear(session, owner, region, step.after_try, f"weir: {step.reason}", services.now(), failover)
+        add_pending_clear(session, owner, region, step.after_try, f"weir: {step.reason}", services.now(), failover)
     return failover
 
 

@@ -13,7 +13,7 @@ from weir.coordination.services import Services
 from weir.coordination.values import Begun
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, RunState
-from weir.ledger.clears import owe_clear
+from weir.ledger.clears import add_pending_clear
 from weir.ledger.database.tables import RunRow
 from weir.ledger.reads import reads_of
 from weir.ledger.results import NewResult
@@ -28,7 +28,7 @@ _NOT_PUBLISHED = (PartitionState.LOST, PartitionState.QUARANTINED)
 Replaced = Mapping[PartitionId, Replacement]
 
 
-def owe_clears(
+def add_clears_of_commit(
     session: Session, services: Services, begun: Begun, before: RunState, results: Sequence[NewResult]
 ) -> int:
     """Owe the clear of every finished consumer that had read something else; answers how many."""
@@ -36,10 +36,10 @@ def owe_clears(
         each.partition: Replacement(each.partition, begun.attempt.id, each.digest, each.differs_from)
         for each in results
     }
-    return owe_what_follows(session, services, begun.run, begun.topology, before, replaced)
+    return add_clears_that_follow(session, services, begun.run, begun.topology, before, replaced)
 
 
-def owe_what_follows(
+def add_clears_that_follow(
     session: Session, services: Services, run: Run, topology: Topology, before: RunState, replaced: Replaced
 ) -> int:
     """Owe the clears that follow where results of `run` are replaced, by whatever; answers how many."""
@@ -52,7 +52,7 @@ def owe_what_follows(
         stale[CLOSE] = closing
     for consumer, reason in stale.items():
         # Also where one is at work: it may have been marked a success by hand. One that really runs is not cleared.
-        owe_clear(session, run, consumer, before.region(consumer).newest_try, reason, services.now())
+        add_pending_clear(session, run, consumer, before.region(consumer).newest_try, reason, services.now())
     return owed + len(stale)
 
 
@@ -83,7 +83,7 @@ def _in_other_runs(session: Session, services: Services, run: Run, topology: Top
         later = run_by_id(session, other, topology)
         if clears_later_epochs(later.topology):
             told = reason.replace("weir: ", f"weir: in run {run.id} ", 1)
-            owe_clear(session, later, region, newest_try(session, other, region), told, services.now())
+            add_pending_clear(session, later, region, newest_try(session, other, region), told, services.now())
             owed += 1
     return owed
 

@@ -12,7 +12,7 @@ from weir.coordination.airflow import Clearer, ClearItem
 from weir.coordination.services import Services
 from weir.errors import Conflict, Fault, Loss, Misconfigured
 from weir.execution.run_state import CLOSE, RunState
-from weir.ledger.clears import owe_clear, task_of
+from weir.ledger.clears import add_pending_clear, task_of
 from weir.ledger.results import record_losses
 from weir.ledger.runs import Run, named_run, run_by_id
 from weir.ledger.snapshot import run_state
@@ -137,7 +137,7 @@ def _found(failure: Failure) -> list[Loss]:
     return [each for each in failure.losses.values() if each.detail != _AS_IF]
 
 
-def owe_what_has_been_given_up(services: Services, run: Run, clearer: Clearer) -> int:
+def add_clears_of_upstream_failed(services: Services, run: Run, clearer: Clearer) -> int:
     """Owe the clear of what Airflow gave up because something before it had failed; answers how many that are.
 
     Raises Retryable or Misconfigured as the clearer does.
@@ -153,5 +153,5 @@ def owe_what_has_been_given_up(services: Services, run: Run, clearer: Clearer) -
     ]
     with services.ledger.transaction(run.dataflow.name) as session:
         for region, found_try in given_up:
-            owe_clear(session, run, region, found_try, "weir: what it waits for runs again", services.now())
+            add_pending_clear(session, run, region, found_try, "weir: what it waits for runs again", services.now())
     return len(given_up)

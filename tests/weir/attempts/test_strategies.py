@@ -13,7 +13,7 @@ from weir.errors import Conflict, ResultUnavailable
 from weir.ledger.database.tables import FailoverRow, OwedClearRow, ResultRow
 from weir.recovery.failovers import FailoverKind, failover_stories
 from weir.recovery.pending_clears import deliver
-from weir.recovery.questions import Question, ask, apply_answer, owe_what_has_been_given_up
+from weir.recovery.questions import Question, ask, apply_answer, add_clears_of_upstream_failed
 from weir.recovery.rules.plan import StepKind
 from weir.restarts.recovery_settings import RecoverySettings
 from weir.restarts.strategy import NoRestart
@@ -397,7 +397,7 @@ def test_what_airflow_gave_up_behind_a_failed_task_is_cleared_with_the_plan(scen
     closing.state = "upstream_failed"  # as a person's clear with its downstream ends
     apply_answer(found.services, ask(found.services, Question(found.run)))
     run = ask(found.services, Question(found.run)).run
-    assert owe_what_has_been_given_up(found.services, run, found.airflow) == 1
+    assert add_clears_of_upstream_failed(found.services, run, found.airflow) == 1
     deliver(found.services, found.airflow)
     found.airflow.run_until_quiet()
     assert found.states() == {"success"}

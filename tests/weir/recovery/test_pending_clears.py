@@ -5,7 +5,7 @@ from sqlalchemy import select
 
 from weir.coordination.airflow import MISSING, ClearAnswer
 from weir.errors import Retryable
-from weir.ledger.clears import owe_clear
+from weir.ledger.clears import add_pending_clear
 from weir.ledger.database.tables import AttemptRow, OwedClearRow
 from weir.ledger.runs import run_by_id
 from weir.recovery.pending_clears import NOTE_LENGTH, deliver
@@ -48,7 +48,7 @@ def owing(world):
 
 def owe(world, region, expected_try, reason):
     with world.ledger.transaction("ladder") as session:
-        owe_clear(session, run_by_id(session, RUN), region, expected_try, reason, world.airflow.time)
+        add_pending_clear(session, run_by_id(session, RUN), region, expected_try, reason, world.airflow.time)
 
 
 def open_clears(world):

@@ -77,7 +77,7 @@ def _settle(services: Services, answer: Answer, owed: int) -> str:
     from weir.cli.airflow_clearer import ApiClearer, airflow_api  # noqa: PLC0415
     from weir.environment import API_VARIABLE  # noqa: PLC0415
     from weir.recovery.pending_clears import deliver  # noqa: PLC0415
-    from weir.recovery.questions import owe_what_has_been_given_up  # noqa: PLC0415
+    from weir.recovery.questions import add_clears_of_upstream_failed  # noqa: PLC0415
 
     run = answer.run
     left = (
@@ -91,7 +91,7 @@ def _settle(services: Services, answer: Answer, owed: int) -> str:
     if api is None:
         return f"{left}. (This command does it at once with {API_VARIABLE}=http://LOGIN:PASSWORD@HOST:PORT.)"
     try:
-        more = owe_what_has_been_given_up(services, run, ApiClearer(api))
+        more = add_clears_of_upstream_failed(services, run, ApiClearer(api))
         done = deliver(services, ApiClearer(api), run.dataflow.name)
     except WeirError as error:
         return f"{left}. Airflow: {error}"
