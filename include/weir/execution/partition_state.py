@@ -1,6 +1,6 @@
 """The life of a result partition (DESIGN 7), as a machine that refuses what cannot happen.
 
-Invariant: a move that is not in `MOVES` is an error that tells the story of that partition. Pins (a lease, a
+Invariant: a move that is not in `TRANSITIONS` is an error that tells the story of that partition. Pins (a lease, a
 publication, a consumer that has not run yet) are not states.
 """
 
@@ -37,7 +37,7 @@ class PartitionState(Enum):
 
 _S = PartitionState
 
-MOVES: dict[PartitionState, frozenset[PartitionState]] = {
+TRANSITIONS: dict[PartitionState, frozenset[PartitionState]] = {
     _S.WRITING: frozenset({_S.FINISHED, _S.QUARANTINED, _S.ABANDONED}),
     _S.ABANDONED: frozenset(),
     _S.FINISHED: frozenset({_S.LOST, _S.QUARANTINED, _S.RELEASED}),
@@ -62,7 +62,7 @@ class Chapter:
         return f"{self.state.value} since {self.at:%Y-%m-%d %H:%M:%S}Z{why}"
 
 
-class IllegalMove(Internal):
+class IllegalTransition(Internal):
     """A partition cannot go where it was to go; tells its story so far."""
 
     def __init__(self, partition: str, to: PartitionState, story: Iterable[Chapter]) -> None:
@@ -70,9 +70,9 @@ class IllegalMove(Internal):
         super().__init__(f"{partition} cannot become {to.value}. Its story: {told or 'unknown'}")
 
 
-def require_move(partition: str, story: Iterable[Chapter], to: PartitionState) -> None:
-    """Check that a partition may become `to`; `story` is what it has been, oldest first. Raises IllegalMove."""
+def require_transition(partition: str, story: Iterable[Chapter], to: PartitionState) -> None:
+    """Check that a partition may become `to`; `story` is what it has been, oldest first. Raises IllegalTransition."""
     chapters = tuple(story)
     now = chapters[-1].state if chapters else _S.WRITING
-    if to not in MOVES[now]:
-        raise IllegalMove(partition, to, chapters)
+    if to not in TRANSITIONS[now]:
+        raise IllegalTransition(partition, to, chapters)

@@ -16,7 +16,7 @@ from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.orm import Session
 
 from weir.errors import Fault, Loss
-from weir.execution.partition_state import Chapter, PartitionState, require_move
+from weir.execution.partition_state import Chapter, PartitionState, require_transition
 from weir.execution.run_state import AttemptState, CurrentResult
 from weir.ledger.database.tables import AttemptRow, ResultEventRow, ResultRow, RunRow, Table
 from weir.topology.ids import AttemptId, Digest
@@ -159,12 +159,12 @@ def damaged_attempts(session: Session, attempts: Iterable[str]) -> frozenset[str
 
 
 def move(session: Session, row: ResultRow, to: PartitionState, reason: str, now: datetime) -> None:
-    """Let a result become `to`. Raises IllegalMove, which tells its story."""
+    """Let a result become `to`. Raises IllegalTransition, which tells its story."""
     story = (Chapter(PartitionState(row.state), row.state_at, row.state_reason),)
     try:
-        require_move(_name(row), story, to)
+        require_transition(_name(row), story, to)
     except Exception:
-        require_move(_name(row), story_of(session, row), to)
+        require_transition(_name(row), story_of(session, row), to)
         raise
     row.state, row.state_at, row.state_reason = to.value, now, reason
     session.add(ResultEventRow(result=row.id, state=to.value, at=now, reason=reason))
