@@ -50,7 +50,7 @@ TRANSITIONS: dict[PartitionState, frozenset[PartitionState]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Chapter:
+class StateEntry:
     """One state of a partition's life: since when, and why."""
 
     state: PartitionState
@@ -65,12 +65,12 @@ class Chapter:
 class IllegalTransition(Internal):
     """A partition cannot go where it was to go; tells its story so far."""
 
-    def __init__(self, partition: str, to: PartitionState, story: Iterable[Chapter]) -> None:
+    def __init__(self, partition: str, to: PartitionState, story: Iterable[StateEntry]) -> None:
         told = "; ".join(str(each) for each in story)
         super().__init__(f"{partition} cannot become {to.value}. Its story: {told or 'unknown'}")
 
 
-def require_transition(partition: str, story: Iterable[Chapter], to: PartitionState) -> None:
+def require_transition(partition: str, story: Iterable[StateEntry], to: PartitionState) -> None:
     """Check that a partition may become `to`; `story` is what it has been, oldest first. Raises IllegalTransition."""
     chapters = tuple(story)
     now = chapters[-1].state if chapters else _S.WRITING

@@ -16,7 +16,7 @@ from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.orm import Session
 
 from weir.errors import Fault, Loss
-from weir.execution.partition_state import Chapter, PartitionState, require_transition
+from weir.execution.partition_state import StateEntry, PartitionState, require_transition
 from weir.execution.run_state import AttemptState, CurrentResult
 from weir.ledger.database.tables import AttemptRow, ResultEventRow, ResultRow, RunRow, Table
 from weir.topology.ids import AttemptId, Digest
@@ -160,32 +160,32 @@ def damaged_attempts(session: Session, attempts: Iterable[str]) -> frozenset[str
 
 def move(session: Session, row: ResultRow, to: PartitionState, reason: str, now: datetime) -> None:
     """Let a result become `to`. Raises IllegalTransition, which tells its story."""
-    story = (Chapter(PartitionState(row.state), row.state_at, row.state_reason),)
+    story = (StateEntry(PartitionState(row.state), row.state_at, row.state_reason),)
     try:
         require_transition(_name(row), story, to)
     except Exception:
-        require_transition(_name(row), story_of(session, row), to)
+        require_transition(_name(row), history_of(session, row), to)
         raise
     row.state, row.state_at, row.state_reason = to.value, now, reason
     session.add(ResultEventRow(result=row.id, state=to.value, at=now, reason=reason))
 
 
-def story_of(session: Session, row: ResultRow) -> tuple[Chapter, ...]:
+def history_of(session: Session, row: ResultRow) -> tuple[StateEntry, ...]:
     """What has become of a result since its attempt began to write it, oldest first."""
     session.flush()
     attempt = session.get_one(AttemptRow, row.attempt)
     events = session.scalars(select(ResultEventRow).where(ResultEventRow.result == row.id).order_by(ResultEventRow.id))
-    later = [Chapter(PartitionState(each.state), each.at, each.reason) for each in events]
-    written = Chapter(PartitionState.WRITING, attempt.began_at, f"by {attempt.id}")
-    return (written, *committed_chapter(attempt, later), *later)
+    later = [StateEntry(PartitionState(each.state), each.at, each.reason) for each in events]
+    written = StateEntry(PartitionState.WRITING, attempt.began_at, f"by {attempt.id}")
+    return (written, *committed_entry(attempt, later), *later)
 
 
-def committed_chapter(attempt: AttemptRow, later: Sequence[Chapter]) -> tuple[Chapter, ...]:
+def committed_entry(attempt: AttemptRow, later: Sequence[StateEntry]) -> tuple[StateEntry, ...]:
     """That a result was committed; what went from its writing into quarantine never was."""
     never = bool(later) and later[0].state is PartitionState.QUARANTINED
     if never and attempt.state != AttemptState.COMMITTED.value:
         return ()
-    return (Chapter(PartitionState.FINISHED, attempt.ended_at or attempt.began_at, "committed"),)
+    return (StateEntry(PartitionState.FINISHED, attempt.ended_at or attempt.began_at, "committed"),)
 
 
 def _name(row: ResultRow) -> str:

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from weir.errors import Internal
-from weir.execution.partition_state import TRANSITIONS, Chapter, IllegalTransition, PartitionState, require_transition
+from weir.execution.partition_state import TRANSITIONS, StateEntry, IllegalTransition, PartitionState, require_transition
 
 WRITING, ABANDONED, FINISHED, LOST, QUARANTINED, RELEASED, SUPERSEDED = PartitionState
 
@@ -29,7 +29,7 @@ AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def story(*states):
-    return [Chapter(state, AT + timedelta(minutes=number), f"reason {number}") for number, state in enumerate(states)]
+    return [StateEntry(state, AT + timedelta(minutes=number), f"reason {number}") for number, state in enumerate(states)]
 
 
 @pytest.mark.parametrize(("now", "to"), product(PartitionState, PartitionState), ids=lambda state: state.value)
@@ -82,4 +82,4 @@ def test_an_illegal_move_tells_the_story_of_that_partition():
 
 
 def test_a_chapter_without_a_reason_has_none():
-    assert str(Chapter(FINISHED, AT, "")) == "finished since 2026-01-01 00:00:00Z"
+    assert str(StateEntry(FINISHED, AT, "")) == "finished since 2026-01-01 00:00:00Z"

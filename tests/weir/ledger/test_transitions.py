@@ -11,7 +11,7 @@ from sqlalchemy import select
 from weir.execution.partition_state import TRANSITIONS, IllegalTransition, PartitionState
 from weir.ledger.database.tables import AttemptRow, ResultEventRow, ResultRow, RunRow
 from weir.ledger.ledger import Ledger
-from weir.ledger.results import transition, story_of
+from weir.ledger.results import transition, history_of
 from weir.ledger.runs import ensure_dataflow
 from weir.testing.fakes.ledgers import new_ledger
 
@@ -85,7 +85,7 @@ def test_what_has_become_of_a_result_is_told_in_order(ledger):
         number = moved(session, _S.LOST, _S.FINISHED, _S.RELEASED, _S.SUPERSEDED).id
     with ledger.transaction() as session:
         row = session.get_one(ResultRow, number)
-        told = [(each.state, each.at - AT, each.reason) for each in story_of(session, row)]
+        told = [(each.state, each.at - AT, each.reason) for each in history_of(session, row)]
     assert told == [
         (_S.WRITING, timedelta(0), f"by {row.attempt}"),
         (_S.FINISHED, timedelta(0), "committed"),
@@ -131,7 +131,7 @@ def test_a_move_of_a_transaction_that_is_rolled_back_was_none(ledger):
     with pytest.raises(ValueError, match="mine"):
         move_and_fail()
     with ledger.transaction() as session:
-        assert [each.state for each in story_of(session, session.get_one(ResultRow, number))] == [
+        assert [each.state for each in history_of(session, session.get_one(ResultRow, number))] == [
             _S.WRITING,
             _S.FINISHED,
         ]
