@@ -113,7 +113,7 @@ _DONE = (AttemptState.COMMITTED.value, AttemptState.ADOPTED.value)
 
 
 @dataclass(frozen=True, slots=True)
-class FailoverStory:
+class FailoverReport:
     """A failover, its plan, what was recomputed because of its clears, and what came out otherwise without a reason."""
 
     row: FailoverRow
@@ -146,17 +146,17 @@ class FailoverStory:
         }
 
 
-def failover_stories(session: Session, dataflow: str | None = None, epoch: str | None = None) -> list[FailoverStory]:
+def failover_reports(session: Session, dataflow: str | None = None, epoch: str | None = None) -> list[FailoverReport]:
     """Past failovers, oldest first."""
     return [_story(session, row) for row in failovers_of(session, dataflow, epoch)]
 
 
-def _story(session: Session, row: FailoverRow) -> FailoverStory:
+def _story(session: Session, row: FailoverRow) -> FailoverReport:
     clears = session.scalars(select(OwedClearRow).where(OwedClearRow.failover == row.id))
     caused = [attempt for clear in clears for attempt in _caused_by(session, clear)]
     costs = costs_of_attempts(session, caused)
     recomputed = total_of(_finished(caused, costs))
-    return FailoverStory(row, Plan.from_json(row.plan), recomputed, findings_of(session, list(costs)))
+    return FailoverReport(row, Plan.from_json(row.plan), recomputed, findings_of(session, list(costs)))
 
 
 def _caused_by(session: Session, clear: OwedClearRow) -> list[AttemptRow]:

@@ -144,7 +144,7 @@ class Event:
     details: tuple[str, ...] = ()
 
 
-def story_of(session: Session, run: str, history: TaskHistory) -> list[Event]:
+def events_of(session: Session, run: str, history: TaskHistory) -> list[Event]:
     """All that happened to a task instance, oldest first."""
     events = [
         *(event for row in history.attempts for event in _attempt(session, run, row)),

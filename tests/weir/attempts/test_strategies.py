@@ -11,7 +11,7 @@ from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
 from weir.errors import Conflict, ResultUnavailable
 from weir.ledger.database.tables import FailoverRow, OwedClearRow, ResultRow
-from weir.recovery.failovers import FailoverKind, failover_stories
+from weir.recovery.failovers import FailoverKind, failover_reports
 from weir.recovery.pending_clears import deliver
 from weir.recovery.questions import Question, ask, apply_answer, add_clears_of_upstream_failed
 from weir.recovery.rules.plan import StepKind
@@ -64,7 +64,7 @@ class Scene:
 
     def stories(self):
         with self.world.ledger.transaction() as session:
-            return failover_stories(session)
+            return failover_reports(session)
 
     def states(self):
         return set(self.airflow.states().values())
