@@ -41,7 +41,7 @@ from weir.ledger.snapshot import run_state
 from weir.quality.check_queries import has_checks
 from weir.quality.rules import gate_results
 from weir.recovery.awaiting import clear_item
-from weir.recovery.consequences import note_whether_closed, add_clears_of_commit
+from weir.recovery.consequences import add_clears_of_commit, note_whether_closed
 from weir.recovery.inputs import Part, require_intact
 from weir.recovery.pending_clears import FINISHED
 from weir.recovery.rules.staleness import restarts_consumers

@@ -16,9 +16,9 @@ from weir.coordination.values import (
     Begun,
     CloseOutcome,
     Committed,
+    DeliveredClear,
     Evaluated,
     FailureDecision,
-    DeliveredClear,
     TaskKey,
 )
 from weir.errors import StoreFull

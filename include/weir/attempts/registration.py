@@ -135,7 +135,9 @@ def _resumed(earlier: list[AttemptRow], request: BeginRequest, region: RegionId)
     if newest is None or newest.try_number < request.try_number:
         return None
     if is_of_earlier_incarnation(earlier, request.try_number, request.ti_id):
-        raise EarlierIncarnation(f"try {request.try_number} of {region}: the ledger knows that of another DagRun. Clear it")
+        raise EarlierIncarnation(
+            f"try {request.try_number} of {region}: the ledger knows that of another DagRun. Clear it"
+        )
     if newest.try_number == request.try_number and newest.state == AttemptState.WAITING.value:
         return newest
     raise Fenced(

@@ -21,7 +21,7 @@ from weir.execution.partition_state import PartitionState
 from weir.formats.manifest import Manifest
 from weir.integrity.verification_queries import mark_verified, results_by_number
 from weir.ledger.database.tables import ResultRow, RunRow
-from weir.ledger.results import transition, record_losses
+from weir.ledger.results import record_losses, transition
 from weir.ledger.runs import dataflow_of
 from weir.retention.release import release
 from weir.store.probe import PartitionRef

@@ -16,7 +16,7 @@ from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.orm import Session
 
 from weir.errors import Fault, Loss
-from weir.execution.partition_state import StateEntry, PartitionState, require_transition
+from weir.execution.partition_state import PartitionState, StateEntry, require_transition
 from weir.execution.run_state import AttemptState, CurrentResult
 from weir.ledger.database.tables import AttemptRow, ResultEventRow, ResultRow, RunRow, Table
 from weir.topology.ids import AttemptId, Digest

@@ -40,7 +40,7 @@ from weir.ledger.database.tables import (
 )
 from weir.ledger.reads import record_reads
 from weir.ledger.restores import FORK, SAME, last_restore, origins_of
-from weir.ledger.results import NewResult, transition, quarantine_results, replace_results, supersede_all
+from weir.ledger.results import NewResult, quarantine_results, replace_results, supersede_all, transition
 from weir.ledger.runs import fix_slices, slices_of
 from weir.rebuild.rules import Candidate
 from weir.topology.ids import Digest, RunId

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.airflow import MISSING, ClearAnswer, Clearer, ClearItem
 from weir.coordination.services import Services
-from weir.coordination.values import DeliveredClear, ClearOutcome, TaskKey
+from weir.coordination.values import ClearOutcome, DeliveredClear, TaskKey
 from weir.errors import WeirError
 from weir.ledger.clears import open_clears
 from weir.ledger.database.tables import AttemptRow, OwedClearRow

@@ -13,7 +13,7 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from weir.execution.partition_state import StateEntry, PartitionState
+from weir.execution.partition_state import PartitionState, StateEntry
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.database.tables import (
     AttemptRow,
@@ -160,7 +160,9 @@ class _Known:
 
     def history(self, row: ResultRow, attempt: AttemptRow) -> ResultHistory:
         later = self._events[row.id]
-        written = StateEntry(PartitionState.WRITING, attempt.began_at, f"by try {attempt.try_number} of {attempt.region}")
+        written = StateEntry(
+            PartitionState.WRITING, attempt.began_at, f"by try {attempt.try_number} of {attempt.region}"
+        )
         return ResultHistory(
             row=row,
             attempt=attempt,

@@ -22,7 +22,7 @@ from weir.ledger.database.tables import AttemptRow, DataflowRow, RestoreRow, Run
 from weir.ledger.restores import FORK, SAME
 from weir.ledger.runs import ensure_dataflow, run_by_id, run_key, topology_of
 from weir.ledger.snapshot import run_state
-from weir.recovery.consequences import note_whether_closed, add_clears_that_follow, stale_in_other_runs
+from weir.recovery.consequences import add_clears_that_follow, note_whether_closed, stale_in_other_runs
 from weir.recovery.rules.staleness import Replacement
 from weir.snapshots.restored_results import (
     RestoredPartition,

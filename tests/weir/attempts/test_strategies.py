@@ -13,7 +13,7 @@ from weir.errors import Conflict, ResultUnavailable
 from weir.ledger.database.tables import FailoverRow, OwedClearRow, ResultRow
 from weir.recovery.failovers import FailoverKind, failover_reports
 from weir.recovery.pending_clears import deliver
-from weir.recovery.questions import Question, ask, apply_answer, add_clears_of_upstream_failed
+from weir.recovery.questions import Question, add_clears_of_upstream_failed, apply_answer, ask
 from weir.recovery.rules.plan import StepKind
 from weir.restarts.recovery_settings import RecoverySettings
 from weir.restarts.strategy import NoRestart

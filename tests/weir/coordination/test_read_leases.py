@@ -66,7 +66,9 @@ def test_an_error_while_reading_drops_the_lease(done):
 def test_what_is_gone_is_not_claimed(done):
     joined = of_stage(done, "joined")
     with done.ledger.transaction(FLOW) as session:
-        transition(session, session.get_one(ResultRow, min(joined)), PartitionState.RELEASED, "a test", done.airflow.time)
+        transition(
+            session, session.get_one(ResultRow, min(joined)), PartitionState.RELEASED, "a test", done.airflow.time
+        )
     with leased_reading(done.services, FLOW, {*joined, 4711}, "me") as lease:
         assert lease.results == joined - {min(joined)}
         assert leases(done).keys() == lease.results

@@ -6,7 +6,13 @@ from itertools import product
 import pytest
 
 from weir.errors import Internal
-from weir.execution.partition_state import TRANSITIONS, StateEntry, IllegalTransition, PartitionState, require_transition
+from weir.execution.partition_state import (
+    TRANSITIONS,
+    IllegalTransition,
+    PartitionState,
+    StateEntry,
+    require_transition,
+)
 
 WRITING, ABANDONED, FINISHED, LOST, QUARANTINED, RELEASED, SUPERSEDED = PartitionState
 
@@ -29,7 +35,9 @@ AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def story(*states):
-    return [StateEntry(state, AT + timedelta(minutes=number), f"reason {number}") for number, state in enumerate(states)]
+    return [
+        StateEntry(state, AT + timedelta(minutes=number), f"reason {number}") for number, state in enumerate(states)
+    ]
 
 
 @pytest.mark.parametrize(("now", "to"), product(PartitionState, PartitionState), ids=lambda state: state.value)

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from weir.execution.partition_state import TRANSITIONS, IllegalTransition, PartitionState
 from weir.ledger.database.tables import AttemptRow, ResultEventRow, ResultRow, RunRow
 from weir.ledger.ledger import Ledger
-from weir.ledger.results import transition, history_of
+from weir.ledger.results import history_of, transition
 from weir.ledger.runs import ensure_dataflow
 from weir.testing.fakes.ledgers import new_ledger
 

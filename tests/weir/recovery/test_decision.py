@@ -12,9 +12,9 @@ from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import (
     CLOSE,
     AttemptState,
-    MissingContext,
     CurrentResult,
     EarlierRun,
+    MissingContext,
     ReadResult,
     ReadSet,
     RegionState,

@@ -13,7 +13,7 @@ from weir.errors import Misconfigured
 from weir.formats.codec import manifest_from_json
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.recovery.adopt import adopt
-from weir.recovery.questions import Question, ask, apply_answer
+from weir.recovery.questions import Question, apply_answer, ask
 from weir.recovery.rules.plan import StepKind
 from weir.testing.fakes.ledgers import fast_folder
 

@@ -14,7 +14,7 @@ from weir.ledger.checkpoints import retained_checkpoints
 from weir.ledger.database.tables import AttemptRow, ResultEventRow, ResultRow, RunRow
 from weir.ledger.runs import run_by_id
 from weir.ledger.snapshot import run_state
-from weir.recovery.questions import Question, ask, apply_answer
+from weir.recovery.questions import Question, apply_answer, ask
 from weir.recovery.rules.plan import StepKind
 from weir.state.files_in_use import live_state_files
 from weir.store.published import published

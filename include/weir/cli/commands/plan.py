@@ -53,7 +53,7 @@ def plan(
 
 
 def _plan_run(run: str, fail: str | None, lost: list[str], *, is_applied: bool, as_json: bool) -> None:
-    from weir.recovery.questions import Question, ask, apply_answer  # noqa: PLC0415  SQLAlchemy is slow to import
+    from weir.recovery.questions import Question, apply_answer, ask  # noqa: PLC0415  SQLAlchemy is slow to import
 
     if is_applied and fail is not None:
         raise Misconfigured(

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 from weir.coordination.airflow import ClearAnswer, Clearer, ClearItem
-from weir.coordination.values import Action, BeginRequest, FailureDecision, DeliveredClear, TaskKey
+from weir.coordination.values import Action, BeginRequest, DeliveredClear, FailureDecision, TaskKey
 from weir.errors import Internal, Retryable, WeirError
 from weir.restarts.strategy import RestartStrategy
 from weir.retention.release import Deleted, release

@@ -12,7 +12,7 @@ from typing import Final
 from weir.execution.run_state import CLOSE
 from weir.formats.paths import MANIFEST
 from weir.ledger.runs import epoch_of, run_key, runs_of
-from weir.recovery.questions import Question, ask, apply_answer
+from weir.recovery.questions import Question, apply_answer, ask
 from weir.retention.checkpoints import maintain_checkpoints
 from weir.store.published import published
 from weir.testing.fakes.dag import FakeTask
