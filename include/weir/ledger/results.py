@@ -107,7 +107,7 @@ def _supersede(session: Session, old: ResultRow, reason: str, now: datetime) -> 
     """One whose bytes are there stays finished: it is released when nobody reads it any more."""
     old.is_current = False
     if old.state in _OUT_OF_USE:
-        move(session, old, PartitionState.SUPERSEDED, reason, now)
+        transition(session, old, PartitionState.SUPERSEDED, reason, now)
 
 
 def supersede_all(session: Session, run: str, reason: str, now: datetime) -> int:
@@ -137,7 +137,7 @@ def record_losses(session: Session, losses: Iterable[Loss], now: datetime) -> No
         for row in session.scalars(query):
             is_there = loss.fault is Fault.SUSPECTED
             to = PartitionState.QUARANTINED if is_there else PartitionState.LOST
-            move(session, row, to, f"{loss.fault.value}: {loss.detail}", now)
+            transition(session, row, to, f"{loss.fault.value}: {loss.detail}", now)
             row.fault = loss.fault.value
 
 
@@ -147,7 +147,7 @@ def record_found(session: Session, results: Iterable[CurrentResult], now: dateti
         if result.state is PartitionState.LOST:
             row = session.get_one(ResultRow, result.result)
             if row.state == PartitionState.LOST.value:
-                move(session, row, PartitionState.FINISHED, "the files are back", now)
+                transition(session, row, PartitionState.FINISHED, "the files are back", now)
                 row.fault = None
                 session.execute(_TOUCHED, {"of": row.run})
 
@@ -158,7 +158,7 @@ def damaged_attempts(session: Session, attempts: Iterable[str]) -> frozenset[str
     return frozenset(session.scalars(_DAMAGED, {"attempts": list(asked)})) if asked else frozenset()
 
 
-def move(session: Session, row: ResultRow, to: PartitionState, reason: str, now: datetime) -> None:
+def transition(session: Session, row: ResultRow, to: PartitionState, reason: str, now: datetime) -> None:
     """Let a result become `to`. Raises IllegalTransition, which tells its story."""
     story = (StateEntry(PartitionState(row.state), row.state_at, row.state_reason),)
     try:

@@ -75,7 +75,7 @@ def test_only_the_last_chapter_counts():
 
 def test_a_partition_without_a_story_is_being_written():
     require_transition("x", (), FINISHED)
-    with pytest.raises(IllegalTransition, match="Its story: unknown"):
+    with pytest.raises(IllegalTransition, match="Its history: unknown"):
         require_transition("x", (), RELEASED)
 
 
