@@ -270,8 +270,8 @@ def require_equal_schemas(
         one = unlike[finished[0]]
         raise Misconfigured(
             f"{one.partition} has other columns or types than {', '.join(map(str, finished))}: another version of "
-            f"stage {one.partition.stage} has computed these. Clear the whole stage {one.partition.stage}, so that all of "
-            "its subtasks run again with the current one. Nothing was committed"
+            f"stage {one.partition.stage} has computed these. Clear the whole stage {one.partition.stage}, so that all "
+            "of its subtasks run again with the current one. Nothing was committed"
         )
     return frozenset(state.results[each].attempt for each in unlike)
 

@@ -1,4 +1,4 @@
-"""Defines the services of the coordinator. Clock and ids are arguments, so that tests and the simulator control them."""
+"""Defines the services of the coordinator. Clock and ids are arguments, for tests and the simulator."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from weir.topology.regions import RegionId, Topology
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignedState:
-    """What a subtask goes on from of one state: files of its key groups, and their tallies where they are known."""
+    """A keyed state as assigned to a subtask: files of its key groups, and per-update digests where they are known."""
 
     state: State
     key_groups: tuple[int, int]
@@ -34,7 +34,7 @@ class AssignedState:
     tallies: tuple[UpdateDigest, ...] | None
     expired_until: int | None
     is_rewritten: bool = False
-    """Whether the epoch writes all of it, because it is declared otherwise than before."""
+    """The epoch writes all of the state, because its declaration has changed."""
 
 
 @dataclass(frozen=True, slots=True)
