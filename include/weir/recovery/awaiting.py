@@ -28,6 +28,9 @@ from weir.topology.regions import RegionId
 
 NOT_IN_AIRFLOW = (MISSING, "removed")
 
+FIRST_WAIT, LONGEST_WAIT = 5.0, 60.0
+"""Seconds between two checks of a running producer."""
+
 
 @dataclass(frozen=True, slots=True)
 class AwaitedStatus:
@@ -72,6 +75,13 @@ def awaited_status(services: Services, run: Run, regions: Iterable[RegionId], cl
         changed = [_void(session, services, each, answer) for each, answer in finished]
         void = frozenset(each.region for each, _ in finished if _will_not_come(session, each))
     return AwaitedStatus(any(changed), void)
+
+
+def wait_for(row: AttemptRow, reason: str, registered: Registered) -> Awaiting:
+    """Record that an attempt waits, longer each time."""
+    seconds = min(FIRST_WAIT * 2**row.waits, LONGEST_WAIT)
+    row.state, row.waits = AttemptState.WAITING.value, min(row.waits + 1, 10)
+    return Awaiting(seconds, reason, registered.interrupt)
 
 
 def _asked(session: Session, run: Run, region: RegionId) -> _Asked:
@@ -171,14 +181,3 @@ def _void(session: Session, services: Services, asked: _Asked, answer: ClearAnsw
     for each in owed:
         each.is_void, each.found_try = True, answer.try_number
     return True
-
-
-FIRST_WAIT, LONGEST_WAIT = 5.0, 60.0
-"""Seconds between two checks of a running producer."""
-
-
-def wait_for(row: AttemptRow, reason: str, registered: Registered) -> Awaiting:
-    """Record that an attempt waits, longer each time."""
-    seconds = min(FIRST_WAIT * 2**row.waits, LONGEST_WAIT)
-    row.state, row.waits = AttemptState.WAITING.value, min(row.waits + 1, 10)
-    return Awaiting(seconds, reason, registered.interrupt)

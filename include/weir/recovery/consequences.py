@@ -51,7 +51,7 @@ def add_clears_that_follow(
     if closing is not None:
         stale[CLOSE] = closing
     for consumer, reason in stale.items():
-        # Also of running consumers, which may have been marked a success manually; a clear of one that runs has no effect.
+        # Also of running consumers, which may have been marked a success manually; one that runs is not cleared.
         add_pending_clear(session, run, consumer, before.region(consumer).newest_try, reason, services.now())
     return owed + len(stale)
 

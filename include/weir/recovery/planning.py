@@ -97,7 +97,7 @@ def plan_by_looking(services: Services, run: Run, failure: Failure) -> tuple[Pla
 
 def _state(session: Session, run: Run, losses: Mapping[PartitionId, Loss], context: Iterable[str]) -> RunState:
     state = run_state(session, run, include=tuple(context))
-    # An attempt that misses a result that was never computed, or was refused, has seen its producer finished in Airflow.
+    # An attempt that misses a result that was never computed, or was refused, found its producer finished in Airflow.
     producers = {partition: state.producer(partition) for partition in losses if partition.run in state.earlier}
     void = (
         region

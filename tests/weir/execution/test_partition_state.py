@@ -83,7 +83,7 @@ def test_an_illegal_move_tells_the_story_of_that_partition():
     with pytest.raises(IllegalTransition) as refused:
         require_transition("clean[0] of t0001", story(WRITING, FINISHED, RELEASED), LOST)
     assert str(refused.value) == (
-        "clean[0] of t0001 cannot become lost. Its story: writing since 2026-01-01 00:00:00Z (reason 0); "
+        "clean[0] of t0001 cannot become lost. Its history: writing since 2026-01-01 00:00:00Z (reason 0); "
         "finished since 2026-01-01 00:01:00Z (reason 1); released since 2026-01-01 00:02:00Z (reason 2)"
     )
     assert isinstance(refused.value, Internal)

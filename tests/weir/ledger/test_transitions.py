@@ -102,7 +102,7 @@ def test_an_illegal_move_tells_the_whole_story(ledger):
         with pytest.raises(IllegalTransition) as refused:
             transition(session, row, _S.LOST, "a probe", AT)
     said = str(refused.value)
-    assert said.startswith(f"clean[0] (plain) of {row.attempt} in r cannot become lost. Its story: writing since")
+    assert said.startswith(f"clean[0] (plain) of {row.attempt} in r cannot become lost. Its history: writing since")
     places = [said.index(each) for each in ("writing", "finished", "reason 1", "reason 2", "reason 3")]
     assert places == sorted(places)
 

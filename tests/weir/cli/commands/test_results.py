@@ -139,7 +139,7 @@ def test_the_whole_story_is_told_in_order(done):
             "finished: committed",
             "released: every consumer",
             "its data files are deleted",
-            "superseded: made again by t0003-",
+            "superseded: recomputed by t0003-",
             "in ladder/20130101T000000Z/joined/",
         )
     ]
