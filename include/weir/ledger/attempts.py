@@ -20,6 +20,8 @@ from weir.topology.regions import RegionId
 
 LIVE = (AttemptState.RUNNING.value, AttemptState.WAITING.value)
 
+POSSIBLY_RUNNING = (AttemptState.RUNNING.value, AttemptState.COMMITTED.value)
+"""The states of an attempt that Airflow may still call running."""
 
 # Built once: to build a statement costs more than to execute it.
 _OF_REGION = (
@@ -63,10 +65,6 @@ def newest_attempts(session: Session, run: str) -> dict[RegionId, list[AttemptRo
     for row in session.scalars(query):
         found.setdefault(RegionId(row.region, row.subtask), []).append(row)
     return found
-
-
-POSSIBLY_RUNNING = (AttemptState.RUNNING.value, AttemptState.COMMITTED.value)
-"""The states of an attempt that Airflow may still call running."""
 
 
 def origin_of(

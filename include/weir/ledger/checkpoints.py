@@ -15,6 +15,8 @@ from weir.errors import Conflict
 from weir.formats.checkpoint import Checkpoint, SnapshotKind
 from weir.ledger.database.tables import CheckpointRow
 
+_SHOWN = 10
+
 
 class CheckpointStatus(Enum):
     """The status of a checkpoint. A subsumed one stays completed and has a `subsumed_at`."""
@@ -182,9 +184,6 @@ def runs_of_lost_checkpoints(session: Session, dataflow: str, most: int) -> set[
         for run, row in lost.items()
         if newest[run] == row.number and sum(each > row.epoch for each in epochs) < most
     }
-
-
-_SHOWN = 10
 
 
 def what_is_kept(session: Session, dataflow: str) -> str:

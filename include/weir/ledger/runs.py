@@ -29,12 +29,26 @@ from weir.topology.ids import Epoch, RunId
 from weir.topology.regions import Topology
 
 _OF_EPOCH = select(RunRow).where(RunRow.dataflow == bindparam("dataflow"), RunRow.epoch == bindparam("epoch"))
+
 _RUNS = Table.metadata.tables[RunRow.__tablename__]
+
 _MARK = update(_RUNS).where(_RUNS.c.id == bindparam("run")).values(closed_at=bindparam("now"))
+
 _CLOSE, _REOPEN = _MARK.where(_RUNS.c.closed_at.is_(None)), _MARK.where(_RUNS.c.closed_at.is_not(None))
 
 _DATAFLOW = select(DataflowRow).where(DataflowRow.name == bindparam("dataflow"))
 """Built once: each task runs this query when it begins."""
+
+_SLICES = select(SourceSliceRow.slices).where(
+    SourceSliceRow.run == bindparam("run"), SourceSliceRow.stage == bindparam("stage")
+)
+
+_NEWEST_PINNED = (
+    select(RunRow.pinned)
+    .where(RunRow.dataflow == bindparam("dataflow"), RunRow.pinned.is_not(None))
+    .order_by(RunRow.created_at.desc(), RunRow.epoch.desc())
+    .limit(1)
+)
 
 SHOWN = 20
 """The largest number of runs that an error names."""
@@ -230,6 +244,23 @@ def run_by_id(session: Session, run: str, like: Topology | None = None) -> Run:
     return _run(row, session.get_one(DataflowRow, row.dataflow).lineage, like)
 
 
+def _run(row: RunRow, lineage: int, like: Topology | None = None) -> Run:
+    if row.pinned is None and like is None:
+        raise Misconfigured(f"run {row.id} is not pinned: clear its tasks in Airflow, so that they begin again")
+    return Run(
+        id=row.id,
+        topology=topology_of(row.pinned) if row.pinned is not None else cast("Topology", like),
+        epoch=row.epoch,
+        interval=(row.interval_start, row.interval_end),
+        dag_id=row.dag_id,
+        run_id=row.run_id,
+        task_prefix=row.task_prefix,
+        parameters=row.parameters,
+        predecessor=row.predecessor,
+        lineage=lineage,
+    )
+
+
 def has_later(session: Session, run: Run) -> bool:
     """Report whether the dataflow has an epoch after that of `run`."""
     query = select(RunRow.id).where(RunRow.dataflow == run.dataflow.name, RunRow.epoch > run.epoch).limit(1)
@@ -277,23 +308,6 @@ def forget_pin(session: Session, run: str) -> None:
     session.get_one(RunRow, run).pinned = None
 
 
-def _run(row: RunRow, lineage: int, like: Topology | None = None) -> Run:
-    if row.pinned is None and like is None:
-        raise Misconfigured(f"run {row.id} is not pinned: clear its tasks in Airflow, so that they begin again")
-    return Run(
-        id=row.id,
-        topology=topology_of(row.pinned) if row.pinned is not None else cast("Topology", like),
-        epoch=row.epoch,
-        interval=(row.interval_start, row.interval_end),
-        dag_id=row.dag_id,
-        run_id=row.run_id,
-        task_prefix=row.task_prefix,
-        parameters=row.parameters,
-        predecessor=row.predecessor,
-        lineage=lineage,
-    )
-
-
 def set_aside(session: Session, run: str) -> None:
     """Number all attempts of `run` below 1, in their order."""
     least, most = session.execute(
@@ -315,11 +329,6 @@ def is_of_earlier_incarnation(earlier: Iterable[AttemptRow], try_number: int, ti
     return ti_id not in ids and try_number in ids.values()
 
 
-_SLICES = select(SourceSliceRow.slices).where(
-    SourceSliceRow.run == bindparam("run"), SourceSliceRow.stage == bindparam("stage")
-)
-
-
 def slices_of(session: Session, run: str, stage: str) -> list[Any] | None:
     """Return the splits of a source, one per subtask; None if they are not resolved yet."""
     return session.scalar(_SLICES, {"run": run, "stage": stage})
@@ -338,14 +347,6 @@ def fix_slices(session: Session, run: str, stage: str, slices: list[Any], attemp
 def forget_slices(session: Session, run: str) -> None:
     """Delete the splits of `run`, so that its sources are resolved again."""
     session.query(SourceSliceRow).filter(SourceSliceRow.run == run).delete()
-
-
-_NEWEST_PINNED = (
-    select(RunRow.pinned)
-    .where(RunRow.dataflow == bindparam("dataflow"), RunRow.pinned.is_not(None))
-    .order_by(RunRow.created_at.desc(), RunRow.epoch.desc())
-    .limit(1)
-)
 
 
 def newest_pinned(session: Session, dataflow: str) -> Mapping[str, Any] | None:
