@@ -117,10 +117,10 @@ def _require_all_checks(job: RegionJob, report: RegionReport) -> None:
 
 
 def _blamed(services: Services, begun: Begun, reports: Sequence[CheckReport]) -> _Blamed:
-    """What was read over the inputs that are blamed, and whose producers can mend it.
+    """Return the partitions that were read over the suspected inputs, and that their producers can recompute.
 
-    That is neither what was made again already and came out equal (all subtasks of a stage blame a broadcast input,
-    which is made again once), nor what was restored: nobody makes that again.
+    Inputs that were already recomputed and are equal are left out (all subtasks of a stage suspect a broadcast input,
+    which is recomputed once), and so are restored ones, which cannot be recomputed.
     """
     found = {}
     for number, report in enumerate(reports):

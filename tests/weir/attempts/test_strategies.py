@@ -62,7 +62,7 @@ class Scene:
     def again(self):
         return dict(Counter(self.airflow.executed(self.run)) - Counter(self.before))
 
-    def stories(self):
+    def reports(self):
         with self.world.ledger.transaction() as session:
             return failover_reports(session)
 
@@ -101,11 +101,11 @@ def test_full_runs_all_again_that_has_begun_when_a_task_fails(scene):
     assert set(again) == ALL_OF
     assert again.pop("joined[1]") == 2
     assert set(again.values()) == {1}
-    [story] = found.stories()
-    assert (story.kind, story.plan.strategy) == (FailoverKind.FAILURE, "full")
-    assert story.row.cause.startswith("application: RuntimeError: boom")
-    assert story.row.labels["type"] == "application"
-    assert story.recomputed.regions == len(ALL_OF) - 1
+    [report] = found.reports()
+    assert (report.kind, report.plan.strategy) == (FailoverKind.FAILURE, "full")
+    assert report.row.cause.startswith("application: RuntimeError: boom")
+    assert report.row.labels["type"] == "application"
+    assert report.recomputed.regions == len(ALL_OF) - 1
     assert found.states() == {"success"}
 
 
@@ -115,7 +115,7 @@ def test_full_runs_all_again_when_something_is_lost(scene):
     found.airflow.clear_by_hand(found.run, "joined", 0)
     found.airflow.run_until_quiet()
     assert set(found.again()) == ALL_OF
-    assert found.stories()[0].kind is FailoverKind.LOSS
+    assert found.reports()[0].kind is FailoverKind.LOSS
 
 
 def test_full_runs_all_again_when_a_process_was_killed_and_what_has_not_begun_only_once(world):
@@ -143,7 +143,7 @@ def test_a_failure_that_is_not_retried_restarts_nobody(scene):
     found.airflow.clear_by_hand(found.run, "joined", 1)
     found.airflow.run_until_quiet()
     assert found.again() == {"joined[1]": 1}
-    assert found.stories() == []
+    assert found.reports() == []
 
 
 # individual
@@ -166,7 +166,7 @@ def test_individual_clears_nothing_and_a_person_carries_the_plan_out(scene):
     deliver(found.services, found.airflow)
     found.airflow.run_until_quiet()
     assert found.again() == {"weather[0]": 1, "joined[0]": 2}
-    assert [each.kind for each in found.stories()] == [FailoverKind.HELD_BACK, FailoverKind.BY_HAND]
+    assert [each.kind for each in found.reports()] == [FailoverKind.HELD_BACK, FailoverKind.BY_HAND]
     assert found.states() == {"success"}
 
 
@@ -269,7 +269,7 @@ def test_ten_consumers_that_fail_together_cause_one_restart_and_one_incident(sce
         task.state = "up_for_retry"
     airflow.run_until_quiet()
     assert found.again()["weather[0]"] == 1
-    first, *others = found.stories()
+    first, *others = found.reports()
     assert (first.row.incident, {each.row.incident for each in others}) == (None, {first.row.id})
     assert len(others) == 9
     assert {tuple(map(str, [step.region for step in each.plan.of(StepKind.RERUN)])) for each in others} == {()}
@@ -314,11 +314,11 @@ def test_a_failure_after_the_repair_has_committed_is_another_incident(scene):
         found.lose("weather")
         found.airflow.clear_by_hand(found.run, "joined", 0)
         found.airflow.run_until_quiet()
-    assert [story.row.incident for story in found.stories()] == [None, None]
+    assert [report.row.incident for report in found.reports()] == [None, None]
 
 
 def test_a_commit_that_read_what_was_found_damaged_meanwhile_is_refused(scene):
-    """Even if it is made again with equal content before the commit."""
+    """Even if it is recomputed with equal content before the commit."""
     found = scene(parallelism=2)
     airflow = found.airflow
 

@@ -93,7 +93,7 @@ def test_a_lease_is_renewed_while_its_reader_lives(done, monkeypatch):
     services = replace(done.services, now=now)
     with leased_reading(services, FLOW, of_stage(done, "joined"), "me"):
         done.airflow.time += timedelta(minutes=50)
-        for _ in range(4):  # two of them have begun behind the change, and one of them has ended
+        for _ in range(4):  # two of them have begun after the change, and one of them has ended
             assert looked.acquire(timeout=30)
         assert set(leases(done).values()) == {done.airflow.time + LEASE}
     assert leases(done) == {}

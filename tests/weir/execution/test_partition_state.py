@@ -1,4 +1,4 @@
-"""The life of a result partition: every pair of states, and what an illegal move tells."""
+"""State transitions of result partitions: all pairs of states, and the message of an illegal transition."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import product
@@ -29,12 +29,12 @@ LEGAL = {
     (QUARANTINED, RELEASED),  # it was kept long enough to be looked at
     (RELEASED, SUPERSEDED),
 }
-"""DESIGN 7, written once more by hand."""
+"""The transitions of DESIGN 7."""
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def story(*states):
+def history(*states):
     return [
         StateEntry(state, AT + timedelta(minutes=number), f"reason {number}") for number, state in enumerate(states)
     ]
@@ -43,10 +43,10 @@ def story(*states):
 @pytest.mark.parametrize(("now", "to"), product(PartitionState, PartitionState), ids=lambda state: state.value)
 def test_each_pair_of_states_is_a_move_or_an_error(now, to):
     if (now, to) in LEGAL:
-        require_transition("x", story(now), to)
+        require_transition("x", history(now), to)
         return
     with pytest.raises(IllegalTransition):
-        require_transition("x", story(now), to)
+        require_transition("x", history(now), to)
 
 
 def test_the_moves_are_told_of_every_state():
@@ -68,9 +68,9 @@ def test_what_was_released_is_never_finished_again():
 
 
 def test_only_the_last_chapter_counts():
-    require_transition("x", story(WRITING, FINISHED, LOST, FINISHED, LOST), SUPERSEDED)
+    require_transition("x", history(WRITING, FINISHED, LOST, FINISHED, LOST), SUPERSEDED)
     with pytest.raises(IllegalTransition):
-        require_transition("x", story(WRITING, FINISHED, LOST), RELEASED)
+        require_transition("x", history(WRITING, FINISHED, LOST), RELEASED)
 
 
 def test_a_partition_without_a_story_is_being_written():
@@ -81,7 +81,7 @@ def test_a_partition_without_a_story_is_being_written():
 
 def test_an_illegal_move_tells_the_story_of_that_partition():
     with pytest.raises(IllegalTransition) as refused:
-        require_transition("clean[0] of t0001", story(WRITING, FINISHED, RELEASED), LOST)
+        require_transition("clean[0] of t0001", history(WRITING, FINISHED, RELEASED), LOST)
     assert str(refused.value) == (
         "clean[0] of t0001 cannot become lost. Its history: writing since 2026-01-01 00:00:00Z (reason 0); "
         "finished since 2026-01-01 00:01:00Z (reason 1); released since 2026-01-01 00:02:00Z (reason 2)"

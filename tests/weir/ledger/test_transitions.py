@@ -85,8 +85,8 @@ def test_what_has_become_of_a_result_is_told_in_order(ledger):
         number = moved(session, _S.LOST, _S.FINISHED, _S.RELEASED, _S.SUPERSEDED).id
     with ledger.transaction() as session:
         row = session.get_one(ResultRow, number)
-        told = [(each.state, each.at - AT, each.reason) for each in history_of(session, row)]
-    assert told == [
+        states = [(each.state, each.at - AT, each.reason) for each in history_of(session, row)]
+    assert states == [
         (_S.WRITING, timedelta(0), f"by {row.attempt}"),
         (_S.FINISHED, timedelta(0), "committed"),
         (_S.LOST, timedelta(minutes=1), "reason 1"),
@@ -147,7 +147,7 @@ def test_a_reason_may_be_any_text(ledger):
 
 
 def test_nobody_else_changes_a_state():
-    """But for a ledger that is built again, which begins their stories anew."""
+    """Except in a rebuilt ledger, where their histories begin again."""
     root = Path(__file__).parents[3] / "include/weir"
     found = {
         str(file.relative_to(root))

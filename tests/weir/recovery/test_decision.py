@@ -47,7 +47,7 @@ def topology(*, deterministic=True, **options):
 
 
 def whole_run(of, *, changed=(), states=None, regions=(), run="run"):
-    """A run that has committed and closed; `changed` producers have new content that nobody has read yet."""
+    """A run that has committed and closed; `changed` producers have new content that was not read yet."""
     results = {}
     for region in of.region_ids():
         reads = tuple(
@@ -206,7 +206,7 @@ def wide(parallelism=8, **options):
     [(4, 0.5, False), (5, 0.5, True), (5, 1, False), (8, 0.9, False), (4, 0.2, True), (3, 0.2, False)],
 )
 def test_losses_of_most_of_a_run_at_once_wait_for_a_person(lost, largest, is_held_back):
-    """There are nine regions; below four nobody is asked."""
+    """There are nine regions; a plan of fewer than four needs no approval."""
     state = whole_run(wide())
     plan = decided(state, failed="b-out[0]", lost=[("a", i) for i in range(lost)], largest=largest)
     assert bool(plan.held_back) is is_held_back

@@ -1,4 +1,4 @@
-"""An owed clear goes when Airflow was seen to follow it, and not before."""
+"""A pending clear is delivered once Airflow is seen to have followed it, and not before."""
 
 import pytest
 from sqlalchemy import select
@@ -103,7 +103,7 @@ def test_a_newer_try_that_began_has_done_what_is_owed(owing):
 
 @pytest.mark.parametrize("state", ["success", "failed", "upstream_failed"])
 def test_a_newer_try_that_never_began_is_cleared(owing, state):
-    """Marked by hand, failed before its begin, or known to a lost ledger only: it has read nothing."""
+    """Marked manually, failed before its begin, or known to a lost ledger only: it has read nothing."""
     hand = Hand(state, 4, clears=True)
     [settled] = deliver(owing.services, hand)
     assert (settled.is_settled, settled.outcome) == (True, "cleared")
@@ -112,7 +112,7 @@ def test_a_newer_try_that_never_began_is_cleared(owing, state):
 
 
 def test_a_lower_try_is_one_of_a_dag_run_that_was_made_anew_and_is_cleared(owing):
-    """It was marked by hand before its first try; nobody would ever come to the try that the ledger knows."""
+    """It was marked manually before its first try, and would never reach the try that the ledger knows."""
     hand = Hand("success", 0, clears=True)
     [settled] = deliver(owing.services, hand)
     assert (settled.is_settled, settled.outcome) == (True, "cleared")
@@ -121,7 +121,7 @@ def test_a_lower_try_is_one_of_a_dag_run_that_was_made_anew_and_is_cleared(owing
 
 
 def test_a_finished_task_that_was_not_cleared_stays_owed(owing):
-    """As where somebody else has locked it."""
+    """As if another process had locked it."""
     [settled] = deliver(owing.services, Hand("success", 1))
     assert not settled.is_settled
     assert open_clears(owing) == [("joined", 1, 1)]

@@ -91,7 +91,7 @@ class DataflowRow(Table):
 
 
 class RunRow(Table):
-    """The run that owns an epoch, pinned to the dataflow that its first attempt saw (empty: to be pinned anew).
+    """The run that owns an epoch, pinned to the dataflow that its first attempt saw (empty: not pinned).
 
     `released_at` is since when all is released that ever will be, `deleted_at` since when Airflow has no such run, and
     `expired_at` since when its manifests and records are gone too.
@@ -403,7 +403,7 @@ class RestoreRow(Table):
     """What a dataflow goes on from that it did not compute itself: a checkpoint or savepoint at the end of `epoch`.
 
     `source` is the path or URL of its manifest, `origin` the dataflow that made it. What was restored stays until
-    `unpinned_at`: the first checkpoint behind it, of files of its own. The next epoch may do without the states
+    `unpinned_at`: the first checkpoint after it, of files of its own. The next epoch may do without the states
     `left_out`.
     """
 
@@ -427,7 +427,7 @@ class QualityCheckRow(Table):
     `layout` is that of an input (empty: rows as they were written). `attempt` is the one whose result it is,
     `by_attempt` the one that looked at it (empty: none of a run's). `why`, `policy` and `outcome` are values of
     weir.formats.checks's and weir.dataflow.quality's enums; `results` holds the ExpectationResults, `blamed` the input
-    partitions that were distrusted because of it, each with the `digest` that was read. `page` is the HTML page about
+    suspected input partitions, each with the `digest` that was read. `page` is the HTML page about
     it, relative to the store (None: not made yet).
     """
 
