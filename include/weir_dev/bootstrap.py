@@ -1,6 +1,7 @@
-"""Make `.venv` what `requirements.lock` says, then start the command line in it.
+"""Install into `.venv` what `requirements.lock` pins, then start the command line in it.
 
-Run as a script by the launcher, by any Python >= 3.11, before anything is installed: standard library only.
+The launcher runs this as a script, by any Python >= 3.11, before anything is installed: standard library only.
+`uv` installs if it is on the PATH, else pip. Both take only files whose hashes are in the lock.
 Invariant: a `.venv` without its stamp is never used; the stamp is removed before `.venv` is touched and written last.
 """
 
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
@@ -28,12 +30,15 @@ FORMAT: Final = 1
 PIP: Final = ("-m", "pip", "install", "--no-deps", "--no-build-isolation", "--disable-pip-version-check")
 _PROGRESS_EVERY_SECONDS: Final = 5.0
 
-_ASTRAY: Final = {"PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_REQUIREMENT"}
-"""Settings of a person's own that would have pip install into another place, or other things."""
+_IGNORED: Final = {
+    *("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_REQUIREMENT"),
+    *("UV_SYSTEM_PYTHON", "UV_PYTHON", "UV_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE_NEWER"),
+}
+"""Settings of the user's environment that would change what is installed, or where."""
 
 
 class InstallError(Exception):
-    """The installation failed; the message says where to read why."""
+    """The installation failed; the message has the end of its log."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -42,9 +47,9 @@ def main(arguments: Sequence[str]) -> None:
     try:
         python = ensure_installed(root, install)
     except InstallError as error:
-        sys.exit(f"weir: {error}")
+        sys.exit(f"weir: {error}\nweir: repair that, then type the same command again")
     except KeyboardInterrupt:
-        sys.exit("\nweir: interrupted; the installation starts anew the next time")
+        sys.exit("\nweir: interrupted; the installation starts from the beginning the next time")
     if verb[:1] == ["test"]:
         os.chdir(root)
         command = ["-m", "pytest", "-n", "auto", *verb[1:]]  # how many that is: tests/schedule.py
@@ -55,9 +60,9 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def ensure_installed(root: Path, installer: Callable[[Path, Path, bool], None]) -> Path:
-    """Return the Python of a `.venv` that is whole and up to date; the installer is called if it is not.
+    """Return the Python of a complete and current `.venv`; call the installer if it is not one.
 
-    Only one process installs at a time; others wait and then find it done.
+    One process installs at a time; others wait, and then find it installed.
     """
     venv = root / ".venv"
     wanted = fingerprints(root)
@@ -74,7 +79,7 @@ def ensure_installed(root: Path, installer: Callable[[Path, Path, bool], None]) 
 
 
 def fingerprints(root: Path) -> dict[str, str]:
-    """What an installation is made from."""
+    """Return what an installation is made from, by digests."""
     return {
         "format": str(FORMAT),
         # An editable install holds the checkout's path, and so does a virtual environment.
@@ -85,7 +90,7 @@ def fingerprints(root: Path) -> dict[str, str]:
 
 
 def installed(venv: Path) -> dict[str, str] | None:
-    """What `venv` was made from; None if it is not whole, was moved, or its Python is gone."""
+    """Return what `venv` was made from; None if it is incomplete, was moved, or its Python is gone."""
     try:
         stamp = json.loads((venv / STAMP_NAME).read_text())
     except (OSError, ValueError):
@@ -94,56 +99,94 @@ def installed(venv: Path) -> dict[str, str] | None:
     return stamp if is_usable else None
 
 
+@dataclass(frozen=True)
+class Tool:
+    """The commands of an installer: make the environment, install a requirement, and install all of a lock file."""
+
+    name: str
+    make: tuple[str, ...]
+    install: tuple[str, ...]
+    sync: tuple[str, ...]
+
+
+def pip(venv: Path) -> Tool:
+    """Return the commands of pip, in an environment of its own."""
+    install = (str(_python(venv)), *PIP)
+    return Tool("pip", (sys.executable, "-m", "venv", str(venv)), install, (*install, "--require-hashes", "-r"))
+
+
+def uv(program: str, venv: Path) -> Tool:
+    """Return the commands of uv."""
+    # Where a person has set several indexes, a pin may be in any of them, as with pip; hashes decide what is taken.
+    into = ("--python", str(_python(venv)), "--no-build-isolation", "--index-strategy", "unsafe-best-match")
+    return Tool(
+        "uv",
+        make=(program, "venv", "--python", sys.executable, str(venv)),
+        install=(program, "pip", "install", *into, "--no-deps"),
+        sync=(program, "pip", "sync", *into, "--require-hashes", "--compile-bytecode"),
+    )
+
+
 def install(root: Path, venv: Path, only_project: bool) -> None:  # noqa: FBT001  called by ensure_installed alone
-    """Make the virtual environment from nothing, or only install the project anew."""
+    """Make the virtual environment from nothing, or only install the project again."""
     log_path = root / ".weir" / "install.log"
     log_path.parent.mkdir(exist_ok=True)
+    program = shutil.which("uv")
     with log_path.open("w") as log:
-        _install(root, venv, log, only_project=only_project)
+        if program is not None:
+            try:
+                _install(root, venv, log, uv(program, venv), only_project=only_project)
+            except InstallError as error:
+                # Its settings are not pip's: a person may have set an index or a certificate for pip alone.
+                tell(f"weir: {error}\nweir: trying pip instead of uv")
+                only_project = False
+            else:
+                return
+        _install(root, venv, log, pip(venv), only_project=only_project)
 
 
-def _install(root: Path, venv: Path, log: IO[str], *, only_project: bool) -> None:
+def _install(root: Path, venv: Path, log: IO[str], tool: Tool, *, only_project: bool) -> None:
     lock = root / "requirements.lock"
-    python = str(_python(venv))
-    if not only_project:
+    # An environment that uv has made has no pip.
+    if not only_project or (tool.name == "pip" and not (venv / "bin" / "pip").exists()):
         total = len(re.findall(r"(?m)^[A-Za-z0-9]", lock.read_text()))
-        tell(f"weir: installing {total} packages into {venv}, once; about two minutes")
+        tell(f"weir: installing {total} packages into {venv} by {tool.name}, once; about two minutes")
         shutil.rmtree(venv, ignore_errors=True)
-        _run([sys.executable, "-m", "venv", str(venv)], log)
-        # Some packages come as sources: they are built with the setuptools that the lock names.
-        tools = venv / "build-requirements.txt"
-        tools.write_text(requirement(lock.read_text(), "setuptools"))
-        _run([python, *PIP, "--require-hashes", "-r", str(tools)], log)
-        _run([python, *PIP, "--require-hashes", "-r", str(lock)], log, Progress(total))
-    _run([python, *PIP, "-e", str(root)], log)
+        _run([*tool.make], log)
+        # Packages that come as sources are built with the setuptools that the lock pins.
+        build = venv / "build-requirements.txt"
+        build.write_text(requirement(lock.read_text(), "setuptools"))
+        _run([*tool.install, "--require-hashes", "-r", str(build)], log)
+        _run([*tool.sync, str(lock)], log, Progress(total))
+    _run([*tool.install, "-e", str(root)], log)
     _write_paths(root, venv)
     tell("weir: installed")
 
 
 def requirement(lock: str, package: str) -> str:
-    """The part of a lock file that pins one package."""
+    """Return the part of a lock file that pins one package."""
     found = re.search(rf"(?m)^{re.escape(package)}==(?:.*\\\n)*.*\n?", lock)
     if found is None:
-        raise InstallError(f"requirements.lock does not pin {package}: make it anew, with the development group")
+        raise InstallError(f"requirements.lock does not pin {package}: make it again, with the development group")
     return found[0]
 
 
 def tell(text: str, end: str = "\n") -> None:
-    """Print for whoever watches the installation, on stderr: stdout is for what the command itself answers.
+    """Print progress on stderr: stdout is for the answer of the command itself.
 
-    That nobody watches any more (`2>&1 | head`) does not end the installation.
+    A reader that has closed the pipe (`2>&1 | head`) does not end the installation.
     """
     try:
         print(text, end=end, file=sys.stderr, flush=True)
     except BrokenPipeError:
-        # The text that could not be written is still held, and would fail again when this process ends.
+        # The buffer still has the text, and would raise again when this process ends.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stderr.fileno())
         os.close(nowhere)
 
 
 class Progress:
-    """Counts the packages that pip names: on one line of a terminal, or every few seconds elsewhere."""
+    """Shows what pip or uv does: on one line of a terminal, or every few seconds elsewhere."""
 
     def __init__(self, total: int) -> None:
         self._total = total
@@ -152,13 +195,15 @@ class Progress:
         self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
 
     def line(self, text: str) -> None:
-        """Take a line of pip's output."""
+        """Take a line of the installer's output."""
         words = text.split()
         if text.startswith(("Collecting ", "Processing ", "Requirement already")):
             self._seen += 1
             self._show(f"{min(self._seen, self._total)}/{self._total} {words[1].rpartition('/')[2]}")
-        elif text.startswith(("Building wheel", "  Building wheel", "Installing collected")):
+        elif text.lstrip().startswith(("Building ", "Installing collected", "Resolved ", "Prepared ", "Installed ")):
             self._show(" ".join(words[:6]).rstrip(",:"), now=True)
+        elif text.lstrip().startswith("Downloading "):
+            self._show(" ".join(words[:2]))
 
     def _show(self, what: str, *, now: bool = False) -> None:
         if self._is_terminal:
@@ -176,7 +221,7 @@ class Progress:
 def _run(command: list[str], log: IO[str], progress: Progress | None = None) -> None:
     log.write(f"$ {' '.join(command)}\n")
     log.flush()
-    environment = {key: value for key, value in os.environ.items() if key not in _ASTRAY}
+    environment = {key: value for key, value in os.environ.items() if key not in _IGNORED}
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     ) as process:
@@ -194,8 +239,7 @@ def _run(command: list[str], log: IO[str], progress: Progress | None = None) -> 
         log.flush()
         end = "\n".join(Path(log.name).read_text().splitlines()[-15:])
         raise InstallError(
-            f"`{' '.join(command[:5])} ...` failed with status {process.returncode}. The end of {log.name}:\n{end}\n"
-            "weir: mend that, then type the same command again"
+            f"`{' '.join(command[:5])} ...` failed with status {process.returncode}. The end of {log.name}:\n{end}"
         )
 
 
@@ -213,7 +257,7 @@ def _alone(root: Path) -> Iterator[None]:
 
 
 def _write_paths(root: Path, venv: Path) -> None:
-    """Have the checkout's own packages found, which no wheel carries: the development tools and the examples."""
+    """Put the checkout's packages that are in no wheel on the path: the development tools and the examples."""
     for packages in venv.glob("lib/python*/site-packages"):
         (packages / "weir_checkout.pth").write_text(f"{root / 'include'}\n{root / 'spark_jobs'}\n")
 

@@ -14,14 +14,14 @@ LOOPBACK = "127.0.0.1"
 
 
 def choose_ports(names: Iterable[str], preferred: Mapping[str, int]) -> dict[str, int]:
-    """A free port for each name: the preferred one if nobody has it, else any."""
+    """Return a free port for each name: the preferred one if it is free, else any."""
     with ExitStack() as held:
         # All are held until the last is chosen.
         return {name: _bind(held, preferred.get(name, 0)) for name in names}
 
 
 def accepts_connections(port: int) -> bool:
-    """Whether somebody listens on this port."""
+    """Report whether a process listens on this port."""
     with socket.socket() as client:
         client.settimeout(1)
         return client.connect_ex((LOOPBACK, port)) == 0

@@ -1,4 +1,4 @@
-"""What `requirements.lock` pins, and the part of it that a deployment needs.
+"""The pins of `requirements.lock`, and the part of them that a deployment needs.
 
     python include/weir_dev/requirements.py requirements.lock > runtime.txt
     python include/weir_dev/requirements.py requirements.lock setuptools > build.txt
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 PROJECT: Final = "weir (pyproject.toml)"
-"""How the lock names what `[project] dependencies` asks for; packages of a group have its name behind a colon."""
+"""The lock's name for the requirer of `[project] dependencies`; that of a group ends with a colon and its name."""
 
 _PINS: Final = re.compile(r"(?m)^[A-Za-z0-9].*\n(?:[ \t].*\n?)*")
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")

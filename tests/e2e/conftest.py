@@ -9,9 +9,9 @@ from pathlib import Path
 import at_once
 import pytest
 
-from weir.cli.airflow_api import AirflowApi
 from weir.ledger.ledger import Ledger
 from weir.store.store import Store
+from weir_dev.airflow_api import AirflowApi
 from weir_dev.servers.postgres import running_postgres
 from weir_dev.stack.credentials import PERSON, SERVICE
 from weir_dev.stack.stack import Stack

@@ -147,8 +147,8 @@ class LadderStack(Field):
     def work(self, task: str) -> Work:
         """The running process of a task instance of the first day, as soon as there is one."""
         wanted = f"{task} of 2024-01-01"
-        self.wait(lambda: any(work.task.name == wanted for work in self.at_work()), f"a process of {task}")
-        return next(work for work in self.at_work() if work.task.name == wanted)
+        self.wait(lambda: any(work.task.name == wanted for work in self.running_tasks()), f"a process of {task}")
+        return next(work for work in self.running_tasks() if work.task.name == wanted)
 
     def start_slow(self, run_id: str, subtask: int, milliseconds_a_row: int = 20_000) -> int:
         """Clear a subtask of `doubled` that will dwell on its rows in Spark, for minutes if nobody stops it.

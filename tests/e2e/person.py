@@ -17,7 +17,7 @@ class Person:
 
     def pause(self):
         """Let the scheduler start nothing more."""
-        self._api._send("PATCH", self._path, {"is_paused": True})
+        self._api.ask("PATCH", self._path, {"is_paused": True})
 
     def clear(self, run_id, *tasks, **how):
         """Clear task instances (`doubled` means all of its map indexes); `how` is as in the request."""
@@ -31,51 +31,51 @@ class Person:
             "note": "cleared by a test",
             **how,
         }
-        cleared = self._api._send("POST", f"{self._path}/clearTaskInstances", body)["task_instances"]
+        cleared = self._api.ask("POST", f"{self._path}/clearTaskInstances", body)["task_instances"]
         assert cleared, f"nothing of {tasks} was cleared"
 
     def clear_run(self, run_id, **how):
         """Clear a whole run."""
         body = {"dry_run": False, "only_failed": False, **how}
-        self._api._send("POST", f"{self._run(run_id)}/clear", body)
+        self._api.ask("POST", f"{self._run(run_id)}/clear", body)
 
     def mark(self, run_id, task, state):
         """Set the state of one task instance, or of all map indexes of a task."""
         task_id, index = _task_and_index(task) if "[" in task else (task, None)
         entity = {"task_id": task_id, "map_index": index, "new_state": state}
         body = {"actions": [{"action": "update", "entities": [entity]}]}
-        answer = self._api._send("PATCH", f"{self._run(run_id)}/taskInstances", body)["update"]
+        answer = self._api.ask("PATCH", f"{self._run(run_id)}/taskInstances", body)["update"]
         assert answer["success"], answer
 
     def mark_run(self, run_id, state):
         """Set the state of a DagRun."""
-        self._api._send("PATCH", self._run(run_id), {"state": state})
+        self._api.ask("PATCH", self._run(run_id), {"state": state})
 
     def delete_run(self, run_id):
         """Delete a DagRun and all of its task instances."""
-        answer = self._api._client.delete(self._run(run_id))
+        answer = self._api.call("DELETE", self._run(run_id))
         assert answer.status_code == httpx.codes.NO_CONTENT, answer.text
 
     def trigger(self, day, next_day, run_id=None):
         """Make a DagRun of a day by hand; answers its id."""
         start, end = f"{day}T00:00:00Z", f"{next_day}T00:00:00Z"
         body = {"logical_date": start, "data_interval_start": start, "data_interval_end": end}
-        made = self._api._send("POST", f"{self._path}/dagRuns", body | ({"dag_run_id": run_id} if run_id else {}))
+        made = self._api.ask("POST", f"{self._path}/dagRuns", body | ({"dag_run_id": run_id} if run_id else {}))
         return made["dag_run_id"]
 
     def backfill(self, first, last, **how):
         """Start a backfill of days; answers its id."""
         body = {"dag_id": self.dag, "from_date": f"{first}T00:00:00Z", "to_date": f"{last}T00:00:00Z", **how}
-        return self._api._send("POST", "/api/v2/backfills", body)["id"]
+        return self._api.ask("POST", "/api/v2/backfills", body)["id"]
 
     def end_backfill(self, backfill):
         """Call a backfill complete, unless Airflow has (in half a minute): its runs never start again."""
-        answer = self._api._client.put(f"/api/v2/backfills/{backfill}/cancel")
+        answer = self._api.call("PUT", f"/api/v2/backfills/{backfill}/cancel")
         assert answer.is_success or "already completed" in answer.text, answer.text
 
     def state_of(self, run_id):
         """The state of a DagRun."""
-        return self._api._send("GET", self._run(run_id))["state"]
+        return self._api.ask("GET", self._run(run_id))["state"]
 
     def _run(self, run_id):
         return f"{self._path}/dagRuns/{quote(run_id)}"

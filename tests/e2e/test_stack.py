@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from weir.cli.airflow_api import AirflowApi
 from weir.errors import Misconfigured
+from weir_dev.airflow_api import AirflowApi
 from weir_dev.ports import accepts_connections
 from weir_dev.stack.airflow_components import COMPONENTS, health
 from weir_dev.stack.credentials import PERSON

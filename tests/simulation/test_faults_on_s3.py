@@ -3,10 +3,9 @@
 Begin, commit, loss, repair and close are those of the other simulations; here every one of their requests may fail.
 """
 
-import importlib.util
-from pathlib import Path
-
 import pytest
+from tests.simulation.random_faults import PATIENT, SOURCES, Chaos, new_world, outcome
+from tests.weir.small_dataflow import World, ladder
 
 from weir.ledger.database.tables import ResultRow
 from weir.store.errors import NotFound
@@ -14,23 +13,19 @@ from weir.store.store import Store
 from weir_dev.servers.faulty_http import SLOW_DOWN, FaultyHttp
 from weir_dev.servers.s3 import options_of, running_s3
 
-_spec = importlib.util.spec_from_file_location("random_faults", Path(__file__).with_name("test_random_faults.py"))
-simulation = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(simulation)
-
 BUCKET = "weir-of-simulations"
 
 
-class WorldOnS3(simulation.small.World):
+class WorldOnS3(World):
     """The small dataflow, with its store elsewhere."""
 
     def __init__(self, folder, store):
         self.folder, self.store, self.content = folder, store, {}
         self._empty_ledger = self._empty_file
-        self._open(simulation.small.ladder())
+        self._open(ladder())
 
 
-class ChaosOnS3(simulation.Chaos):
+class ChaosOnS3(Chaos):
     """The faults of the other simulations, done to objects, and a store that goes away for a while."""
 
     def __init__(self, world, seed, proxy, store):
@@ -84,21 +79,21 @@ def test_after_any_faults_on_s3_the_outcome_is_that_of_a_run_without(tmp_path, s
         (tmp_path / "faulty").mkdir()
         url = f"s3://{BUCKET}/{seed}"
         world = WorldOnS3(tmp_path / "faulty", Store.open(url, options_of(proxy.url) | {"timeout": 2}))
-        world.airflow.strategy = simulation.PATIENT
+        world.airflow.strategy = PATIENT
         chaos = ChaosOnS3(world, seed, proxy, Store.open(url, s3.storage_options))
         for _ in range(15):
             chaos.act()
         chaos.calm_down()
         world.airflow.run_until_quiet()
-        for task_id, map_index in (*simulation.SOURCES, ("joined", 0), ("joined", 1)):
+        for task_id, map_index in (*SOURCES, ("joined", 0), ("joined", 1)):
             world.airflow.clear_by_hand(chaos.run, task_id, map_index)
         world.airflow.run_until_quiet()
         assert set(world.airflow.states().values()) == {"success"}
-        assert proxy.struck > 5
+        assert proxy.injected > 5
         world.store = chaos.store
 
-    calm = simulation.new_world(tmp_path / "calm")
+    calm = new_world(tmp_path / "calm")
     calm.content.update(world.content)
     calm.airflow.dag_run()
     calm.airflow.run_until_quiet()
-    assert simulation.outcome(world) == simulation.outcome(calm)
+    assert outcome(world) == outcome(calm)

@@ -1,22 +1,17 @@
 """Ledgers that are lost and built again, and runs that move to another parallelism, in the middle of random faults."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
+from tests.simulation.random_faults import SOURCES, Chaos, new_world, outcome
+from tests.weir.small_dataflow import ladder
 
 from weir.ledger.database.tables import RunRow
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
 
-_spec = importlib.util.spec_from_file_location("random_faults", Path(__file__).with_name("test_random_faults.py"))
-faults = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(faults)
-
 RUN = "ladder@20130101T000000Z"
 
 
-class LosingChaos(faults.Chaos):
+class LosingChaos(Chaos):
     """Faults, and now and then the whole ledger is gone, or the DAG file changes."""
 
     def act(self):
@@ -34,7 +29,7 @@ class LosingChaos(faults.Chaos):
 
     def adopt(self):
         self.files.is_full = False  # a person looks first whether there is room
-        self.world.airflow.deploy(faults.small.ladder(self.random.choice([2, 3, 4])))
+        self.world.airflow.deploy(ladder(self.random.choice([2, 3, 4])))
         with self.world.ledger.transaction() as session:
             has_begun = session.get(RunRow, RUN) is not None
         if has_begun:
@@ -51,7 +46,7 @@ def test_lost_ledgers_and_adoptions_on_postgresql(tmp_path, empty_postgres_ledge
 
 
 def check_lost_ledgers_and_adoptions(tmp_path, seed, empty_ledger=None):
-    world = faults.new_world(tmp_path / "faulty", empty_ledger)
+    world = new_world(tmp_path / "faulty", empty_ledger)
     chaos = LosingChaos(world, tmp_path / "faulty", seed)
     for _ in range(40):
         chaos.act()
@@ -63,25 +58,25 @@ def check_lost_ledgers_and_adoptions(tmp_path, seed, empty_ledger=None):
     world.airflow.run_until_quiet()
     assert {task.state for task in world.airflow.tasks.values()} <= {"success", "removed"}
 
-    calm = faults.new_world(tmp_path / "calm")
+    calm = new_world(tmp_path / "calm")
     calm.airflow.deploy(world.airflow.flow)
     calm.content.update(world.content)
     calm.airflow.dag_run()
     calm.airflow.run_until_quiet()
-    assert faults.outcome(world) == faults.outcome(calm)
+    assert outcome(world) == outcome(calm)
 
 
 @pytest.mark.parametrize("seed", range(8, 11))
 def test_closing_a_run_heals_what_a_lost_ledger_had_owed(tmp_path, seed):
     """Nothing is cleared but the closing task, and the sources, whose changes only a person can know."""
-    world = faults.new_world(tmp_path / "faulty")
+    world = new_world(tmp_path / "faulty")
     chaos = LosingChaos(world, tmp_path / "faulty", seed)
     chaos.adopt = chaos.steps
     for _ in range(40):
         chaos.act()
     chaos.lose_ledger()
     chaos.calm_down()
-    for task_id, index in (*faults.SOURCES, ("joined", 0), ("joined", 1)):
+    for task_id, index in (*SOURCES, ("joined", 0), ("joined", 1)):
         world.airflow.clear_by_hand(chaos.run, task_id, index)
     for task in world.airflow.tasks.values():
         if task.state in ("failed", "upstream_failed"):
@@ -91,8 +86,8 @@ def test_closing_a_run_heals_what_a_lost_ledger_had_owed(tmp_path, seed):
     world.airflow.run_until_quiet()
     assert set(world.airflow.states().values()) == {"success"}
 
-    calm = faults.new_world(tmp_path / "calm")
+    calm = new_world(tmp_path / "calm")
     calm.content.update(world.content)
     calm.airflow.dag_run()
     calm.airflow.run_until_quiet()
-    assert faults.outcome(world) == faults.outcome(calm)
+    assert outcome(world) == outcome(calm)

@@ -68,7 +68,7 @@ def test_a_schedule_is_shrunk_to_what_matters():
     """Say that what breaks it is a damage behind a step that is struck."""
 
     def breaks(events):
-        steps = [at for at, event in enumerate(events) if event.fate.at]
+        steps = [at for at, event in enumerate(events) if event.fault.at]
         return bool(steps) and any(event.verb.value == "damage" for event in events[steps[0] :])
 
     events = random_events(Random(3))

@@ -1,90 +1,9 @@
-"""A small dataflow on a real ledger and a real store, under the fake Airflow."""
-
-import copy
-import shutil
+"""Fixtures of a world with the small dataflow."""
 
 import pytest
+from tests.weir.small_dataflow import World, ladder
 
-from weir.coordination.services import Services
-from weir.dataflow import Dataflow, Stage, blocking, pipelined, sink, source
-from weir.ledger.ledger import Ledger
-from weir.store.store import Store
-from weir.testing.fakes.airflow import FakeAirflow
-from weir.testing.fakes.engine import FakeEngine
-from weir.testing.fakes.ledgers import fast_folder, new_ledger
-
-
-def ladder(parallelism: int = 2) -> Dataflow:
-    """Raw into clean (pipelined), by key into joined with weather, by key into totals and routes, into a report."""
-    return Dataflow(
-        "ladder",
-        [
-            source("raw", "pipelines.ladder:raw", parallelism=parallelism),
-            Stage("clean", "pipelines.ladder:clean", [pipelined("raw")], parallelism=parallelism),
-            source("weather", "pipelines.ladder:weather"),
-            Stage(
-                "joined",
-                "pipelines.ladder:joined",
-                [blocking("clean", by="k"), blocking("weather", by="k")],
-                parallelism=2,
-            ),
-            Stage("totals", "pipelines.ladder:totals", [blocking("joined", by="k")], parallelism=2),
-            Stage("routes", "pipelines.ladder:routes", [blocking("joined", by="k")]),
-            Stage("report", "pipelines.ladder:report", [blocking("totals"), blocking("routes")]),
-            sink("report", "delays"),
-        ],
-    )
-
-
-class World:
-    """Everything a scenario needs, in one place."""
-
-    def __init__(self, folder, flow, empty_ledger=None):
-        self.folder = folder
-        self.store = Store.open(f"file://{folder}/store")
-        self.content = {}
-        self._empty_ledger = empty_ledger or self._empty_file
-        self._open(flow)
-
-    def lose_ledger(self):
-        """Go on with an empty ledger; Airflow and the store stay."""
-        self.ledger.close()
-        before = self.airflow
-        self._open(before.flow)
-        for name in ("tasks", "time", "strategy", "during", "after_commit", "reachable", "clear_numbers"):
-            setattr(self.airflow, name, getattr(before, name))
-
-    def _open(self, flow):
-        self.ledger = self._empty_ledger()
-        self.services = Services(ledger=self.ledger, store=self.store, now=lambda: self.airflow.time)
-        self.airflow = FakeAirflow(self.services, FakeEngine(self.store, self.content), flow)
-
-    def _empty_file(self):
-        for file in self.folder.glob("ledger.db*"):
-            file.unlink()
-        return new_ledger(self.folder / "ledger.db")
-
-
-class Saved:
-    """A world as it was, of which any number can go on from there."""
-
-    STATE = ("tasks", "time", "clear_numbers", "queued", "deleted")
-
-    def __init__(self, world, folder):
-        world.ledger.close()
-        self._folder, self._flow, self._content = folder, world.airflow.flow, dict(world.content)
-        self._airflow = copy.deepcopy({name: getattr(world.airflow, name) for name in self.STATE})
-        shutil.copytree(world.folder, folder)
-
-    def go_on(self, folder):
-        """A world of its own, in a new folder."""
-        shutil.copytree(self._folder, folder, dirs_exist_ok=True)
-        world = World(folder, self._flow, lambda: Ledger.open(f"sqlite:///{folder}/ledger.db"))
-        world._empty_ledger = world._empty_file
-        world.content.update(self._content)
-        for name, value in copy.deepcopy(self._airflow).items():
-            setattr(world.airflow, name, value)
-        return world
+from weir.testing.fakes.ledgers import fast_folder
 
 
 @pytest.fixture

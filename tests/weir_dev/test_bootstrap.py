@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from weir_dev.bootstrap import STAMP_NAME, InstallError, ensure_installed, installed, requirement
+from weir_dev.bootstrap import STAMP_NAME, InstallError, ensure_installed, install, installed, requirement
 
 ROOT = Path(__file__).parents[2]
 
@@ -109,6 +109,74 @@ def test_a_checkout_that_was_moved_is_installed_anew(checkout, tmp_path):
     assert installer.calls == [False, False]
 
 
+UV = """#!{python}
+import pathlib, sys
+log = pathlib.Path({log!r})
+words = sys.argv[1:]
+log.open("a").write(" ".join(words) + "\\n")
+if {fails}:
+    sys.exit("uv: no index")
+if words[0] == "venv":
+    packages = pathlib.Path(words[-1]) / "lib/python3.11/site-packages"
+    packages.mkdir(parents=True)
+    (packages.parents[2] / "bin").mkdir()
+    (packages.parents[2] / "bin/python").touch()
+"""
+
+
+@pytest.fixture
+def with_uv(checkout, tmp_path, monkeypatch):
+    """A checkout with a lock, and a `uv` first on the PATH that writes down what it is asked for."""
+    (checkout / "requirements.lock").write_text("setuptools==80 \\\n    --hash=sha256:00\n")
+
+    def make(*, fails=False):
+        log, folder = tmp_path / "uv.log", tmp_path / "uv"
+        folder.mkdir()
+        (folder / "uv").write_text(UV.format(python=sys.executable, log=str(log), fails=fails))
+        (folder / "uv").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+        return log
+
+    return make
+
+
+def test_uv_installs_where_there_is_one_only_what_the_lock_pins_by_its_hashes(checkout, with_uv):
+    log = with_uv()
+    venv = ensure_installed(checkout, install).parents[1]
+    make, build, sync, project = log.read_text().splitlines()
+    assert make == f"venv --python {sys.executable} {venv}"
+    assert "pip install" in build
+    assert "--require-hashes" in build
+    assert sync.startswith(f"pip sync --python {venv}/bin/python ")
+    assert "--require-hashes" in sync
+    assert sync.endswith(f" {checkout}/requirements.lock")
+    assert "--no-deps" in project
+    assert project.endswith(f"-e {checkout}")
+    paths = venv / "lib/python3.11/site-packages/weir_checkout.pth"
+    assert paths.read_text() == f"{checkout}/include\n{checkout}/spark_jobs\n"
+
+
+def test_uv_installs_only_the_project_again_when_only_that_changes(checkout, with_uv):
+    log = with_uv()
+    ensure_installed(checkout, install)
+    (checkout / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+    ensure_installed(checkout, install)
+    assert [line.split()[1] for line in log.read_text().splitlines()[4:]] == ["install"]
+
+
+def test_where_uv_fails_pip_is_tried_and_the_log_has_both(checkout, with_uv, monkeypatch, capfd):
+    log = with_uv(fails=True)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(InstallError, match="pip install"):
+        ensure_installed(checkout, install)
+    assert len(log.read_text().splitlines()) == 1
+    assert "trying pip instead of uv" in capfd.readouterr().err
+    text = (checkout / ".weir/install.log").read_text()
+    assert "uv: no index" in text
+    assert "-m pip install" in text
+    assert installed(checkout / ".venv") is None
+
+
 WATCHED = """
 import sys
 from pathlib import Path
@@ -165,7 +233,7 @@ def test_a_lock_without_the_build_tool_says_so():
 def launcher(tmp_path):
     """The launcher in a checkout whose bootstrap only prints its arguments, on a PATH with these programs alone."""
     root = tmp_path / "check out"
-    (root / "include/weir/cli").mkdir(parents=True)
+    (root / "include/weir_dev").mkdir(parents=True)
     shutil.copy(ROOT / "weir", root / "weir")
     (root / "include/weir_dev/bootstrap.py").write_text("import sys; print(sys.argv[1:])")
     path = tmp_path / "path"

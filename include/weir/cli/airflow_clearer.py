@@ -1,6 +1,6 @@
 """Clears task instances for the command line: through the plugin's endpoint, with the account in `WEIR_API`.
 
-Invariant: nothing is cleared here that has another try than the expected one; the endpoint compares.
+Invariant: only a task instance that has the expected try is cleared; the endpoint compares.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from weir.cli.airflow_api import AirflowApi
 from weir.coordination.airflow import ClearAnswer, ClearItem
+from weir.coordination.airflow_client import AirflowClient, path_of
 from weir.environment import API_VARIABLE, command_environment
 from weir.errors import Misconfigured
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 class ApiClearer:
     """Compares and clears through the plugin's endpoint."""
 
-    def __init__(self, api: AirflowApi) -> None:
+    def __init__(self, api: AirflowClient) -> None:
         self._api = api
 
     def clear(self, wanted: Sequence[ClearItem], note: str) -> list[ClearAnswer]:
-        """Clear what matches, in one request a DAG."""
+        """Clear the task instances that match, in one request for each DAG."""
         return self._ask(wanted, note, is_dry_run=False)
 
     def inspect(self, wanted: Sequence[ClearItem]) -> list[ClearAnswer]:
@@ -33,12 +33,15 @@ class ApiClearer:
         return self._ask(wanted, "", is_dry_run=True)
 
     def start(self, dag_id: str, run_id: str) -> str:
-        """Set a queued run running; answer the state that it was found in."""
-        return self._api.start_run(dag_id, run_id)
+        """Set a queued run running; return the state that it had."""
+        return str(self._api.ask("POST", path_of("weir", "dags", dag_id, "start"), {"run_id": run_id})["state"])
 
     def exists(self, dag_id: str, run_id: str) -> bool | None:
-        """Whether Airflow has this DagRun; None where it does not know the DAG, either."""
-        return self._api.has_run(dag_id, run_id)
+        """Report whether Airflow has this DagRun; None if it does not have the DAG, either."""
+        dag = ("api", "v2", "dags", dag_id)
+        if self._api.call("GET", path_of(*dag, "dagRuns", run_id)).is_success:
+            return True
+        return False if self._api.call("GET", path_of(*dag)).is_success else None
 
     def _ask(self, wanted: Sequence[ClearItem], note: str, *, is_dry_run: bool) -> list[ClearAnswer]:
         answers: dict[ClearItem, ClearAnswer] = {}
@@ -49,16 +52,17 @@ class ApiClearer:
                 | {"expected_try": each.expected_try}
                 for each in items
             ]
-            rows = self._api.compare_and_clear(dag_id, named, note, is_dry_run=is_dry_run)
+            body = {"items": named, "note": note, "dry_run": is_dry_run}
+            rows = self._api.ask("POST", path_of("weir", "dags", dag_id, "clear"), body)["items"]
             for item, row in zip(items, rows, strict=True):
                 answers[item] = ClearAnswer(item, row["state"], row["try_number"], row["cleared"])
         return [answers[item] for item in wanted]
 
 
-def airflow_api(environ: Mapping[str, str]) -> AirflowApi | None:
-    """Return Airflow's API, if its address is known: `WEIR_API`, or the local stack while it is up.
+def airflow_api(environ: Mapping[str, str]) -> AirflowClient | None:
+    """Return Airflow's API if its address is known: `WEIR_API`, or the local stack while it is up.
 
-    Raises Misconfigured for an address that is none, and Retryable if it does not answer.
+    Raises Misconfigured for an invalid address or a refused account, and Retryable if the server does not answer.
     """
     given = command_environment(environ).get(API_VARIABLE)
     if not given:
@@ -67,4 +71,6 @@ def airflow_api(environ: Mapping[str, str]) -> AirflowApi | None:
     if url.scheme not in {"http", "https"} or not url.hostname or url.username is None:
         raise Misconfigured(f"{API_VARIABLE} is no address: expected http://LOGIN:PASSWORD@HOST:PORT")
     address = f"{url.scheme}://{url.hostname}" + (f":{url.port}" if url.port else "") + url.path.rstrip("/")
-    return AirflowApi(address, unquote(url.username), unquote(url.password or ""))
+    client = AirflowClient(address, unquote(url.username), unquote(url.password or ""), source=API_VARIABLE)
+    client.log_in()
+    return client

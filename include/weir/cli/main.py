@@ -1,4 +1,4 @@
-"""The command line. Each group of verbs has a module of its own; this one puts them together.
+"""The command line; each group of verbs has a module of its own.
 
 Invariant: an error of Weir is a message on stderr and exit code 2, never a traceback.
 """
@@ -31,7 +31,7 @@ EXIT_ERROR = 2
 
 
 class WeirApp(typer.Typer):
-    """A Typer application that knows Weir's errors."""
+    """A Typer application that prints Weir's errors."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command line of this process."""

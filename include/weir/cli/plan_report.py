@@ -1,4 +1,4 @@
-"""A plan as a person reads it. Invariant: what is not shown of it is counted."""
+"""Prints a recovery plan. Invariant: steps that are not shown are counted."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from weir.recovery.rules.plan import Cost, Plan, Step, StepKind, Total
 from weir.recovery.rules.staleness import USUAL_CAUSES
 
 MOST_ROWS = 40
-"""The steps that a table shows; `--json` has all."""
+"""The number of steps that a table shows; `--json` has all."""
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
-def tell_plan(plan: Plan) -> None:
-    """Print a plan: a table of what becomes of whom, and what it costs."""
+def print_plan(plan: Plan) -> None:
+    """Print a plan: a table of its steps, and the cost."""
     console = Console()
     steps = [step for step in plan.steps if step.kind is not StepKind.SPARED]
-    _line(console, f"{plan.run}: failover={plan.strategy}, consumers={plan.consumers}. Asked: {plan.cause}.")
+    _line(console, f"{plan.run}: failover={plan.strategy}, consumers={plan.consumers}. Cause: {plan.cause}.")
     if plan.failed is not None:
-        _line(console, f"{plan.failed} is tried again by Airflow.")
+        _line(console, f"{plan.failed} is retried by Airflow.")
     if not steps:
         _line(
             console, "Nothing else would run again." if plan.failed else "Nothing is missing: nothing would run again."
@@ -34,7 +34,7 @@ def tell_plan(plan: Plan) -> None:
 
 
 def amount(total: Total) -> str:
-    """Say what some regions cost, in a few words."""
+    """Return the cost of some regions as text."""
     unknown = f", {total.unknown} without history" if total.unknown else ""
     return (
         f"{total.regions} region(s), {total.rows:,} rows, {_bytes(total.bytes)}, {total.seconds:,.1f} s{unknown}"
@@ -44,7 +44,7 @@ def amount(total: Total) -> str:
 
 
 def _table(steps: list[Step]) -> Table:
-    table = Table("region", "what becomes of it", "why", "rows", "bytes", "seconds")
+    table = Table("region", "action", "why", "rows", "bytes", "seconds")
     for step in steps:
         table.add_row(str(step.region), str(step.kind), step.reason, *_cells(step.cost))
     return table
@@ -65,9 +65,9 @@ def _totals(plan: Plan) -> list[str]:
         named = ", ".join(map(str, plan.not_deterministic))
         lines.append(f"Not deterministic before, from equal inputs: {named}. Usual causes: {USUAL_CAUSES}.")
     if plan.impossible:
-        lines.append(f"This cannot be carried out: {plan.impossible}.")
+        lines.append(f"This cannot be applied: {plan.impossible}.")
     elif plan.held_back:
-        lines.append(f"Weir does not carry this out by itself: {plan.held_back}. `weir plan {plan.run} --apply` does.")
+        lines.append(f"Weir does not apply this automatically: {plan.held_back}. `weir plan {plan.run} --apply` does.")
     return lines
 
 

@@ -1,8 +1,6 @@
-"""The program with Spark that computes digests again. Invariant: this process needs no Spark of its own, nor a Java.
+"""Runs programs that use Spark: digests of rows, quality checks, queries of states.
 
-The program with Spark that looks at stored rows. Invariant: this process needs no Spark, nor a Java.
-
-The program with Spark that answers queries about states. Invariant: this process needs no Spark, nor a Java.
+Invariant: this process needs neither Spark nor Java; each program has a process of its own.
 """
 
 from __future__ import annotations
@@ -36,10 +34,10 @@ if TYPE_CHECKING:
 def recomputed(
     asked: Sequence[ResultToCheck], remote: str | None, environ: Mapping[str, str]
 ) -> Iterator[ContentAnswer]:
-    """Have the digests of results computed again, in any order, as they come.
+    """Recompute the digests of results; yield them in any order, as they come.
 
-    `remote` is a Spark Connect server; without one it is that of the local stack while it is up, or a Spark in the
-    program itself. Raises EngineLost if the program does not come to its end.
+    `remote` is a Spark Connect server; the default is that of the environment, else local Spark in the
+    program. Raises EngineLost if the program fails.
     """
     for line in lines_of("weir_spark.checks.content", request_to_json(asked), remote, environ):
         answer = answer_from_json(line)
@@ -48,7 +46,7 @@ def recomputed(
 
 
 def lines_of(program: str, request: str, remote: str | None, environ: Mapping[str, str]) -> Iterator[str]:
-    """Return the lines that a program prints, given by its module; for `remote` see `recomputed`. Raises EngineLost."""
+    """Yield the lines that a program prints, named by its module; for `remote` see `recomputed`. Raises EngineLost."""
     url = remote or own_server(environ)
     with tempfile.TemporaryDirectory(prefix="weir-verify-") as folder:
         asked, log = Path(folder) / "request.json", Path(folder) / "log"
@@ -67,8 +65,8 @@ def lines_of(program: str, request: str, remote: str | None, environ: Mapping[st
                 yield from _lines(running)
         if running.returncode:
             raise EngineLost(
-                f"not all contents could be compared: {_end(log)}. Nothing is called wrong because of that; try again, "
-                "or name another Spark Connect server: --remote sc://host:port"
+                f"not all contents could be compared: {_end(log)}. No result is reported as bad because of "
+                "that; try again, or name another Spark Connect server: --remote sc://host:port"
             )
 
 
@@ -81,7 +79,7 @@ def _lines(program: subprocess.Popen[str]) -> Iterator[str]:
 
 
 def own_server(environ: Mapping[str, str]) -> str | None:
-    """Return the Spark Connect server of the environment: the local stack's, where that is what a command is about."""
+    """Return the Spark Connect server of the environment, or of the local stack where it is used."""
     return command_environment(environ).get(SPARK_VARIABLE)
 
 
@@ -93,16 +91,16 @@ def spark_environment(environ: Mapping[str, str], folder: Path) -> dict[str, str
 
 
 def _end(log: Path) -> str:
-    return " ".join(log.read_text(errors="replace").split())[-500:] or "it said nothing"
+    return " ".join(log.read_text(errors="replace").split())[-500:] or "without a message"
 
 
 def checked(
     job: CheckJob, remote: str | None, environ: Mapping[str, str], watch: Callable[[int], None] = lambda _done: None
 ) -> RegionReport:
-    """Have all that a job names looked at; `watch` is told how many partitions have been, as they come.
+    """Check the rows that a job names; `watch` receives the number of checked partitions.
 
-    `remote` is a Spark Connect server; without one it is that of the local stack while it is up, or a Spark in the
-    program itself. Raises EngineLost if the program does not come to its end.
+    `remote` is a Spark Connect server; the default is that of the environment, else local Spark in the
+    program. Raises EngineLost if the program fails.
     """
     report = RegionReport(attempt=job.attempt, outputs=(), code="", session={}, metrics={})
     done = 0
@@ -110,7 +108,7 @@ def checked(
         try:
             found = region_report_from_json(line.encode())
         except Misconfigured:
-            continue  # somebody else's word
+            continue  # a library's output
         report = replace(report, checks=(*report.checks, *found.checks))
         done += 1
         watch(done)
@@ -121,10 +119,10 @@ _SHOWN = 2000
 
 
 def answered(query: StateQuery, remote: str | None, environ: Mapping[str, str]) -> pa.Table:
-    """Have a query answered.
+    """Run a query of states and return its rows.
 
-    `remote` is a Spark Connect server; without one it is that of the local stack while it is up, or a Spark in the
-    program itself. Raises Misconfigured with what Spark says of the query.
+    `remote` is a Spark Connect server; the default is that of the environment, else local Spark in the
+    program. Raises Misconfigured with Spark's error.
     """
     url = remote or own_server(environ)
     with tempfile.TemporaryDirectory(prefix="weir-state-") as folder:
@@ -152,6 +150,6 @@ def answered(query: StateQuery, remote: str | None, environ: Mapping[str, str]) 
 
 
 def _problem(said: str) -> str:
-    """The program's own error, without the plans and stack traces that Spark puts behind it."""
-    found = said.rpartition(PROBLEM)[2].strip() or "it said nothing"
+    """Return the program's error without the plans and stack traces that Spark appends."""
+    found = said.rpartition(PROBLEM)[2].strip() or "without a message"
     return re.split(r";?\n\s*(?:'|\+-|JVM stacktrace|at )", found, maxsplit=1)[0][:_SHOWN]

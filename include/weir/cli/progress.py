@@ -1,12 +1,7 @@
-"""Showing that something is happening.
+"""Progress of long commands.
 
-Invariant: on a terminal there is always a moving line; elsewhere every change is a line of its own, with the time,
-and no half minute passes without one.
-
-Showing how much of many bytes has been read.
-
-Invariant: on a terminal there is always a moving bar with the time that is left; elsewhere a line now and then. It goes
-to stderr, so that what is answered can be piped.
+Invariants: on a terminal there is always a moving line or bar; elsewhere each change is a line with the time, at least
+every half minute. Byte progress goes to stderr, so that the output of a command can be piped.
 """
 
 from __future__ import annotations
@@ -37,7 +32,7 @@ _AT_MOST_EVERY_SECONDS = 3.0
 
 
 class Progress:
-    """Tells on a console what is being done, and how long it has taken."""
+    """Shows on a console the present phase and the elapsed time."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -62,7 +57,7 @@ class Progress:
         self._console.print(f"[green]done[/] {title} [dim]({time.monotonic() - began:.0f} s)[/]")
 
     def say(self, text: str) -> None:
-        """What is going on within the phase; to be called again and again, also with the same text."""
+        """Show the present step of the phase; may be called often with the same text."""
         if self._status is not None:
             self._status.update(f"{self._title} [dim]{self.elapsed():.0f} s[/]  {escape(text)}")
             return
@@ -72,7 +67,7 @@ class Progress:
             self._line(f"  {escape(text)}")
 
     def elapsed(self) -> float:
-        """Seconds since the beginning of everything."""
+        """Return the seconds since the progress was created."""
         return time.monotonic() - self._began
 
     def _line(self, text: str) -> None:
@@ -82,7 +77,7 @@ class Progress:
 
 @contextmanager
 def byte_progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show `title` and how much of `total` bytes is done; gives what is to be told, from any thread, of each part."""
+    """Show `title` and the progress of `total` bytes; yield the function that adds bytes, from any thread."""
     console = Console(stderr=True)
     shown = _bar(console, title, total) if console.is_terminal else _lines(console, title, total)
     with shown as advance:

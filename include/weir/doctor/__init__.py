@@ -1,1 +1,1 @@
-"""What can be wrong with a set-up: asking, judging, and how to mend it."""
+"""The checks of `weir doctor`: what a deployment needs, what was found, and how to correct it."""

@@ -1,15 +1,7 @@
-"""What a check found, as data.
+"""Findings of `weir doctor`, and the runner of its checks.
 
-Invariant: whatever is not ok says what was expected and what to do next.
-
-Asking many things at once, none of which may hold up the others.
-
-Invariant: every check ends in a finding within its time, whether it answers, hangs or crashes; of an area nothing more
-is asked once what the rest needs is not there.
-
-Keeping secrets out of what is shown.
-
-Invariant: a text that passed through here holds no password of a URL and none of the secrets that were named.
+Invariants: a finding that is not ok says what was expected and what to do. A check ends in a finding within its time
+limit, whether it answers, hangs or fails. A cleaned finding contains no known secret and no password of a URL.
 """
 
 from __future__ import annotations
@@ -20,27 +12,27 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote
 
 from weir.errors import WeirError
 
 
 class Status(Enum):
-    """How a check ended."""
+    """The result of a check."""
 
     OK = "ok"
     WARNING = "warning"
     """Weir works, but slower or less safely than it could."""
     PROBLEM = "problem"
-    """Something of Weir does not work."""
+    """A part of Weir does not work."""
     UNKNOWN = "unknown"
-    """It could not be asked, for a reason that is no fault of what was asked."""
+    """The check could not run, for a reason outside of what it checks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One line of the report. `mend` is what to do next, in the words to type where there are such."""
+    """One line of the report. `mend` is what to do next, as a command or a setting where there is one."""
 
     area: str
     name: str
@@ -50,74 +42,71 @@ class Finding:
     mend: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """A flat object of texts."""
+        """Return a flat object of texts."""
         return {**asdict(self), "status": self.status.value}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Finding:
-        """Read what `to_json` made. Raises KeyError, TypeError or ValueError for anything else."""
+        """Read the object of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
         return cls(**{**values, "status": Status(values["status"])})
 
 
 def ok(area: str, name: str, found: str) -> Finding:
-    """All is well."""
+    """Return a finding without a fault."""
     return Finding(area=area, name=name, status=Status.OK, found=found)
 
 
 def warning(area: str, name: str, found: str, *, expected: str, mend: str) -> Finding:
-    """It works, but."""
+    """Return a finding about a part that works, but not as it should."""
     return Finding(area=area, name=name, status=Status.WARNING, found=found, expected=expected, mend=mend)
 
 
 def problem(area: str, name: str, found: str, *, expected: str, mend: str) -> Finding:
-    """It does not work."""
+    """Return a finding about a part that does not work."""
     return Finding(area=area, name=name, status=Status.PROBLEM, found=found, expected=expected, mend=mend)
 
 
 def unknown(area: str, name: str, found: str, *, mend: str = "") -> Finding:
-    """Nobody can tell, from here."""
+    """Return a finding about a part that could not be checked."""
     return Finding(area=area, name=name, status=Status.UNKNOWN, found=found, mend=mend)
 
 
 def worst(findings: Iterable[Finding]) -> Status:
-    """The status of all together: a problem if there is one, else a warning, else what is unknown."""
+    """Return the worst status: a problem, else a warning, else unknown, else ok."""
     found = {each.status for each in findings}
     return next((each for each in (Status.PROBLEM, Status.WARNING, Status.UNKNOWN) if each in found), Status.OK)
 
 
-SECONDS = 20.0
-"""How long a check may take unless it says otherwise."""
-
-_CLOSING = {Status.PROBLEM, Status.UNKNOWN}
-
-
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One question and its time limit. After a gate that found a problem, the rest of its area is not asked."""
+    """A check and its time limit. After a gate with a problem, the remaining checks of its area are skipped."""
 
     area: str
     name: str
     ask: Callable[[], Iterable[Finding]]
-    seconds: float = SECONDS
+    seconds: float = 20.0
     is_gate: bool = False
+
+    def failed(self, found: str, mend: str) -> Finding:
+        """Return the finding about a check that failed."""
+        return problem(self.area, self.name, found, expected="an answer", mend=mend)
 
 
 class Enough(Exception):
-    """Raised by a check, after its findings: there is nothing yet that more could be asked of, and nothing is wrong."""
+    """Raised by a check after its findings: the remaining checks of the area do not apply, and nothing is wrong."""
 
 
 @dataclass(slots=True)
 class _Answer:
     findings: list[Finding] = field(default_factory=list)
     is_enough: bool = False
-    is_hanging: bool = False
-    is_there: threading.Event = field(default_factory=threading.Event)
+    is_complete: threading.Event = field(default_factory=threading.Event)
 
 
 def examine(areas: Sequence[Sequence[Check]]) -> Iterator[Finding]:
-    """Answer the findings as they come. Areas are asked at once, the checks of one area one after the other.
+    """Run the checks and yield findings as they come: areas in parallel, the checks of an area one after the other.
 
-    A check that hangs is left behind in a daemon thread.
+    A check that hangs is abandoned in a daemon thread.
     """
     found: queue.SimpleQueue[Finding | None] = queue.SimpleQueue()
     for area in areas:
@@ -127,88 +116,59 @@ def examine(areas: Sequence[Sequence[Check]]) -> Iterator[Finding]:
             yield finding
 
 
-def _examine_area(checks: Sequence[Check], tell: Callable[[Finding | None], None]) -> None:
+def _examine_area(checks: Sequence[Check], report: Callable[[Finding | None], None]) -> None:
     try:
-        for position, check in enumerate(checks):
-            answer = _asked(check)
-            for finding in answer.findings:
-                tell(finding)
-            if answer.is_enough:
-                return
-            if answer.is_hanging or (check.is_gate and any(each.status in _CLOSING for each in answer.findings)):
-                _tell_rest(check, checks[position + 1 :], tell)
+        for position, check in enumerate(checks, start=1):
+            answer = _Answer()
+            threading.Thread(target=_run, args=(check, answer), daemon=True).start()
+            is_complete = answer.is_complete.wait(check.seconds)
+            found = list(answer.findings)
+            if not is_complete:
+                mend = "see whether the target hangs: a mount, a server, a firewall that drops packets"
+                found.append(check.failed(f"no answer within {check.seconds:g} seconds", mend))
+            for finding in found:
+                report(finding)
+            is_closed = check.is_gate and any(each.status in {Status.PROBLEM, Status.UNKNOWN} for each in found)
+            if (is_closed or not is_complete) and checks[position:]:
+                rest = ", ".join(each.name for each in checks[position:])
+                report(unknown(check.area, "the rest", f"not checked, since it needs {check.name}: {rest}"))
+            if is_closed or not is_complete or answer.is_enough:
                 return
     finally:
-        tell(None)
+        report(None)
 
 
-def _tell_rest(needed: Check, rest: Sequence[Check], tell: Callable[[Finding | None], None]) -> None:
-    if rest:
-        names = ", ".join(each.name for each in rest)
-        tell(unknown(needed.area, "the rest", f"not asked, since it needs {needed.name}: {names}"))
-
-
-def _asked(check: Check) -> _Answer:
-    answer = _Answer()
-    threading.Thread(target=_ask, args=(check, answer), daemon=True).start()
-    if answer.is_there.wait(check.seconds):
-        return answer
-    return _Answer([*answer.findings, _hanging(check)], is_hanging=True)
-
-
-def _ask(check: Check, answer: _Answer) -> None:
+def _run(check: Check, answer: _Answer) -> None:
     try:
         for finding in check.ask():
             answer.findings.append(finding)
     except Enough:
         answer.is_enough = True
     except WeirError as error:
-        answer.findings.append(_failed(check, error))
-    except BaseException as error:  # noqa: BLE001  whatever it is, it is what was found
-        answer.findings.append(_crashed(check, error))
+        answer.findings.append(check.failed(str(error), "do as the message says"))
+    except BaseException as error:  # noqa: BLE001  reported as a finding
+        text = f"the check itself failed: {type(error).__name__}: {' '.join(str(error).split())[:500]}"
+        answer.findings.append(check.failed(text, "correct what the error names, or report it"))
     finally:
-        answer.is_there.set()
+        answer.is_complete.set()
 
 
-def _failed(check: Check, error: WeirError) -> Finding:
-    """Weir's own errors say what was expected and what to do."""
-    return problem(check.area, check.name, str(error), expected="an answer", mend="do as the message says")
-
-
-def _crashed(check: Check, error: BaseException) -> Finding:
-    found = f"the check itself failed: {type(error).__name__}: {_first_lines(error)}"
-    return problem(check.area, check.name, found, expected="an answer", mend="mend what the error names, or report it")
-
-
-def _hanging(check: Check) -> Finding:
-    return problem(
-        check.area,
-        check.name,
-        f"no answer within {check.seconds:g} seconds",
-        expected="an answer",
-        mend="see whether what was asked hangs: a mount, a server, a firewall that drops packets",
-    )
-
-
-def _first_lines(error: BaseException) -> str:
-    return " ".join(str(error).split("\n")[:3])[:500]
-
-
-HIDDEN = "***"
-
-_LEAST_LENGTH = 6
-"""A shorter secret is a part of too many words to be blackened wherever it stands."""
-
-_IN_URL = re.compile(r"(?P<before>[a-z][a-z0-9+.-]*://[^\s/:@'\"]*:)[^\s/@'\"]+(?P<after>@)", re.IGNORECASE)
-_NAMED = re.compile(
+HIDDEN: Final = "***"
+_LEAST_LENGTH: Final = 6
+"""A shorter secret is a part of too many words to be replaced everywhere."""
+_PASSWORD_IN_URL: Final = re.compile(
+    r"(?P<before>[a-z][a-z0-9+.-]*://[^\s/:@'\"]*:)[^\s/@'\"]+(?P<after>@)", re.IGNORECASE
+)
+_NAMED_SECRET: Final = re.compile(
     r"(?P<before>\b[\w-]*(?:password|passwd|token|secret|secret_key|access_key|authorization)"
     r"['\"]?\s*[=:]\s*(?:bearer\s+)?['\"]?)[^\s'\",;&]+",
     re.IGNORECASE,
 )
+_PUBLIC_OPTIONS: Final = ("url", "region", "host", "version", "timeout", "profile")
 
 
 class Secrecy:
-    """Knows secrets and blackens them."""
+    """Replaces secrets in texts: known ones, and what looks like a password or a token."""
 
     def __init__(self, secrets: Iterable[str | None] = ()) -> None:
         self._secrets: set[str] = set()
@@ -216,41 +176,33 @@ class Secrecy:
             self.learn(secret)
 
     def learn(self, secret: str | None) -> None:
-        """Hide this from now on."""
+        """Replace this text from now on."""
         if secret is not None and len(secret) >= _LEAST_LENGTH:
             self._secrets.add(secret)
 
     def learn_url(self, url: str | None) -> None:
-        """Hide the password of a URL."""
+        """Replace the password of a URL, quoted and unquoted."""
         account = (url or "").partition("://")[2].partition("/")[0].rpartition("@")[0]
         password = account.partition(":")[2]
-        for spelling in (password, unquote(password)):
-            self.learn(spelling)
+        self.learn(password)
+        self.learn(unquote(password))
 
     def learn_all(self, values: Mapping[str, Any]) -> None:
-        """Hide every text in these options, however deep, but those that say where or how."""
+        """Replace every text in these nested options, except those whose key names a place or a limit."""
         for key, value in values.items():
             if isinstance(value, Mapping):
                 self.learn_all(value)
-            elif isinstance(value, str) and _may_be_secret(key):
+            elif isinstance(value, str) and not any(word in key.lower() for word in _PUBLIC_OPTIONS):
                 self.learn(value)
 
     def clean(self, text: str) -> str:
-        """The text without secrets."""
+        """Return the text without secrets."""
         for secret in sorted(self._secrets, key=len, reverse=True):
             text = text.replace(secret, HIDDEN)
-        text = _IN_URL.sub(rf"\g<before>{HIDDEN}\g<after>", text)
-        return _NAMED.sub(rf"\g<before>{HIDDEN}", text)
+        text = _PASSWORD_IN_URL.sub(rf"\g<before>{HIDDEN}\g<after>", text)
+        return _NAMED_SECRET.sub(rf"\g<before>{HIDDEN}", text)
 
     def cleaned(self, finding: Finding) -> Finding:
-        """The finding without secrets."""
-        return replace(
-            finding,
-            found=self.clean(finding.found),
-            expected=self.clean(finding.expected),
-            mend=self.clean(finding.mend),
-        )
-
-
-def _may_be_secret(key: str) -> bool:
-    return not any(word in key.lower() for word in ("url", "region", "host", "version", "timeout", "profile"))
+        """Return the finding without secrets."""
+        found, expected, mend = map(self.clean, (finding.found, finding.expected, finding.mend))
+        return replace(finding, found=found, expected=expected, mend=mend)

@@ -1,9 +1,7 @@
-"""Whether results may be read, by the ledger.
+"""Selects the results that a reader may read, by the ledger and the files in the store.
 
-Invariant 3: nobody is given a partition that is not finished and valid, or half of a published version. Whoever is told
-"no" is told why, and what brings it back.
-
-Whether what was chosen is there. Invariant: a reader is given manifests only of results all files of which are.
+Invariant 3: a reader gets only finished, valid partitions whose files all exist, and only whole published versions. A
+refusal says why, and which command makes the results available again.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from weir.topology.regions import PartitionId, Topology
 
 
 class Unreadable(ResultUnavailable):
-    """What was asked for cannot be read: says why, and what brings it back. Carries what is wrong with each."""
+    """Raised for results that cannot be read: says why, and which command helps. Has the fault of each result."""
 
     def __init__(self, losses: Iterable[Loss], advice: str) -> None:
         super().__init__(tuple(losses))
@@ -58,12 +56,12 @@ class Chosen:
 
     @property
     def states(self) -> tuple[PartitionState, ...]:
-        """The states of results that may be read."""
+        """Return the states of results that may be read."""
         return TO_INSPECT if self.is_inspected else (PartitionState.FINISHED,)
 
 
 def published_results(session: Session, row: RunRow, topology: Topology, sink: str) -> Chosen:
-    """What readers see of a sink: the newest version, whatever has been computed since.
+    """Return the newest published version of a sink, whatever has been computed since.
 
     Raises Misconfigured for one that was never published or is not any more, and Unreadable.
     """
@@ -123,7 +121,7 @@ def _require(run: RunRow, rows: Iterable[ResultRow]) -> None:
 
 
 def current_results(session: Session, run: RunRow, stage: str) -> Chosen:
-    """All partitions of a stage in one layout: each holds all the rows. Raises Unreadable."""
+    """Return all partitions of a stage in one layout: each layout has all rows. Raises Unreadable."""
     state = run_state(session, run_by_id(session, run.id))
     layouts = sorted(state.topology.layouts_of(stage), key=lambda layout: layout != PLAIN)
     problem: Unreadable | None = None
@@ -140,7 +138,7 @@ def current_results(session: Session, run: RunRow, stage: str) -> Chosen:
 
 
 def results_of_attempt(session: Session, rows: Sequence[ResultRow]) -> Chosen:
-    """What an attempt has written of a stage, in one layout: whoever inspects it may read what is in quarantine.
+    """Return the results of one attempt of a stage, in one layout; also those in quarantine, for inspection.
 
     Raises Unreadable where its bytes are gone.
     """
@@ -194,9 +192,9 @@ def _unreadable(session: Session, state: RunState, losses: dict[PartitionId, Los
 
 
 def advice(run: str, rows: Iterable[ResultRow], *, is_named: bool = False) -> str:
-    """What brings results back; `is_named` says that nobody would find out by looking at sizes and footers.
+    """Return the command that recomputes results; `is_named` says that sizes and footers do not show the fault.
 
-    What nobody needed has to be asked for by its name, too.
+    A result that no task needs must be named in the command, too.
     """
     rows = list(rows)
     if rows and not any(row.is_current for row in rows):

@@ -1,6 +1,6 @@
-"""Which run and which stage a reader means.
+"""Resolves the run and the stage that a reader names.
 
-Invariant: a name that fits nothing, or several, is refused with those that are known.
+Invariant: a name with no match, or with several, is refused with the known names.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _time(run: str | date) -> date | None:
 
 
 def _at(known: list[RunRow], time: date | None) -> list[RunRow]:
-    """The runs whose interval begins on a day, or else holds it; or of which a time is in the interval. All in UTC."""
+    """Return the runs whose interval begins on a day, or else contains it, or contains a time. All in UTC."""
     if time is None:
         return []
     if not isinstance(time, datetime):
@@ -111,7 +111,7 @@ def _at(known: list[RunRow], time: date | None) -> list[RunRow]:
 
 
 def _newest(session: Session, begun: list[RunRow], topology: Topology, stage: str) -> RunRow:
-    """The newest run in which the stage has been made; what has become of it since is another question."""
+    """Return the newest run in which the stage was computed, whatever its results' present state."""
     if stage in topology.sinks:
         query = select(PublicationRow.run).where(PublicationRow.sink == stage, PublicationRow.published_at.is_not(None))
     else:

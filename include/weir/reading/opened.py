@@ -1,6 +1,6 @@
 """The results of a stage of a run, open for reading.
 
-Invariant 4: what is open is not released; it is claimed until it is closed or forgotten, or its process ends.
+Invariant 4: open results are leased until they are closed or garbage-collected, or the process ends.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class OpenPartition:
 class OpenedResults:
     """The rows of a stage of a run, of one attempt a partition, which stay as they are while this is open.
 
-    Close it, or use it in a `with` statement. It is closed by itself when nobody knows it any more, unless Spark was
+    Close it, or use it in a `with` statement. It is closed when it is garbage-collected, unless Spark was
     given its files: then when the process ends.
     """
 
@@ -107,7 +107,7 @@ class OpenedResults:
 
     @property
     def digest(self) -> str:
-        """What the rows are, all partitions together: equal for equal rows, however they are divided."""
+        """The digest of all rows: equal for equal rows, however they are partitioned."""
         return together([manifest.digest for _, manifest in self._parts])
 
     def arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
@@ -136,7 +136,7 @@ class OpenedResults:
         return session.read.options(**_SPARK_OPTIONS).schema(columns).parquet(*self.files)
 
     def close(self) -> None:
-        """Give up the claim: what nobody else needs may be released from now on."""
+        """Release the lease: results that no other reader needs may be released from now on."""
         self._is_open = False
         self._closing.close()
 
@@ -201,7 +201,7 @@ class OpenedResults:
 
 
 def together(digests: Sequence[ContentDigest]) -> str:
-    """The digest of all rows of several partitions; that of each, where they cannot be compared."""
+    """Return the digest of all rows of several partitions; the digest of each, where they cannot be combined."""
     first, *others = digests
     for other in others:
         if (other.schema, other.version, other.rule) != (first.schema, first.version, first.rule):

@@ -1,6 +1,6 @@
 """A keyed state at the end of an epoch, open for reading.
 
-Invariant 4: what is open is not released; it is claimed until it is closed or forgotten, or its process ends.
+Invariant 4: an open state is leased until it is closed or garbage-collected, or the process ends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FILES_AT_ONCE = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenStatePartition:
-    """What one subtask keeps: who committed it, its inclusive key groups, and its files, oldest epoch first."""
+    """The state of one subtask: the attempt that committed it, its inclusive key groups, its files, oldest first."""
 
     subtask: int
     layout: str
@@ -59,13 +59,13 @@ class StateAt:
     expired_until: int | None
     partitions: tuple[OpenStatePartition, ...]
     advice: str
-    """What brings a file back that is gone."""
+    """Return the command that restores a missing file."""
 
 
 class OpenedState:
     """The rows of a keyed state as an epoch has left them; they stay as they are while this is open.
 
-    Close it, or use it in a `with` statement. It is closed by itself when nobody knows it any more, unless Spark was
+    Close it, or use it in a `with` statement. It is closed when it is garbage-collected, unless Spark was
     given its files: then when the process ends.
     """
 
@@ -120,7 +120,7 @@ class OpenedState:
 
     @property
     def runs(self) -> int:
-        """The most rows of one key that a reader may have to choose from."""
+        """The maximum number of rows of one key that a reader merges."""
         return max((sorted_runs(each.files) for each in self.partitions), default=0)
 
     def get(self, *key: Any) -> dict[str, Any] | None:
@@ -177,7 +177,7 @@ class OpenedState:
         return stored.rows().select(*arrow_schema(self._at.spark_schema).names)
 
     def to_read(self) -> StateToRead:
-        """How a Spark job is told of it."""
+        """Return the state as a Spark job reads it."""
         files = tuple(
             StateFileToRead(
                 self._store.spark_url(each.path), each.epoch, each.key_groups, each.file.rows, each.file.bytes
@@ -194,7 +194,7 @@ class OpenedState:
         )
 
     def close(self) -> None:
-        """Give up the claim: what nobody else needs may be released from now on."""
+        """Release the lease: files that no other reader needs may be released from now on."""
         self._is_open = False
         self._closing.close()
 
@@ -254,7 +254,7 @@ class OpenedState:
 
 
 def _typed(name: str, value: Any, kind: pa.DataType) -> Any:
-    """A key's value in the type of its column; a text may stand for it. Raises Misconfigured for one that is none."""
+    """Return a key's value in the type of its column; text is parsed. Raises Misconfigured for an invalid value."""
     if value is None:
         return None
     try:

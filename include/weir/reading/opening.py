@@ -1,6 +1,6 @@
-"""`weir.open`: the results of any run, and the states of any epoch that is kept, for a notebook or a program.
+"""`weir.open`: the results of any run, and the states of any retained epoch, for a notebook or a program.
 
-Invariant 4: what is given to a reader is claimed in the transaction that answers that it is there.
+Invariant 4: a reader gets a lease in the transaction that finds the results.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a manifest says of columns, in Arrow's words and in those of Spark's DDL.
+"""Converts the recorded columns of a manifest to Arrow schemas and Spark DDL.
 
-Invariant: a reader gets the columns that were recorded, whatever the files beside them would say.
+Invariant: a reader gets the recorded columns, whatever the files have.
 """
 
 from __future__ import annotations

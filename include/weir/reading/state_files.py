@@ -1,10 +1,7 @@
-"""Reading files of keyed state without Spark.
+"""Reads and merges files of keyed state without Spark.
 
-Invariant: only the row groups that are asked for are fetched, and no byte is used that is not as it was recorded.
-
-The rows that files of keyed state come to. Invariant: of all rows of a key the one of the latest epoch counts.
-
-A deleted row hides the older ones, and so does one that has expired: what it replaced is older, and has expired, too.
+Invariants: only the needed row groups are fetched, and each byte is compared with its recorded digest. Of all rows of a
+key the newest epoch's wins. A deleted or expired row hides the older ones: they have expired, too.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from weir.topology.partitions import KEY_GROUP_COLUMN
 
 
 class Gone(Exception):
-    """A file is not as it was recorded: `is_there` tells a damaged one from one that is missing."""
+    """Raised for a damaged file, and for a missing one: then `is_there` is false."""
 
     def __init__(self, detail: str, *, is_there: bool) -> None:
         super().__init__(detail)
@@ -37,7 +34,7 @@ class Gone(Exception):
 
 
 def read_rows(store: Store, file: StateFile, schema: pa.Schema, key_groups: tuple[int, int]) -> pa.Table:
-    """The rows of an inclusive range of key groups that `file` means, with the columns of `schema`. Raises Gone."""
+    """Return the rows of the inclusive key groups of `file`, with the columns of `schema`. Raises Gone."""
     first, last = max(file.key_groups[0], key_groups[0]), min(file.key_groups[1], key_groups[1])
     groups = [segment for segment in file.file.segments if not segment.is_tail]
     wanted = [
@@ -98,7 +95,7 @@ UPDATED = "_weir_updated"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the rows of a state look like: the user's columns, its keys, and since when rows have expired.
+    """The schema of a state's rows: the user's columns, its keys, and the time before which rows have expired.
 
     A row is visible if its last update is above `expired_until`, in seconds since 1970; None: nothing expires.
     """
@@ -117,7 +114,7 @@ class Shape:
 
 
 def as_stored(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """A file's columns in the types of the state: those that it was given later are null in older files."""
+    """Return a file's columns in the types of the state: columns that were added later are null."""
     columns = [
         table.column(field.name).cast(field.type)
         if field.name in table.column_names
@@ -128,14 +125,14 @@ def as_stored(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def of_key_groups(table: pa.Table, key_groups: tuple[int, int]) -> pa.Table:
-    """The rows of an inclusive range of key groups."""
+    """Return the rows of an inclusive range of key groups."""
     first, last = key_groups
     group = table.column(KEY_GROUP_COLUMN)
     return table.filter(pc.and_(pc.greater_equal(group, first), pc.less_equal(group, last)))
 
 
 def of_key(table: pa.Table, key: dict[str, Any]) -> pa.Table:
-    """The rows of one key, given in the types of the key columns; null equals null."""
+    """Return the rows of one key, given in the types of the key columns; null equals null."""
     found = []
     for name, value in key.items():
         column = table.column(name)
@@ -145,7 +142,7 @@ def of_key(table: pa.Table, key: dict[str, Any]) -> pa.Table:
 
 
 def newest(tables: Sequence[pa.Table], shape: Shape) -> pa.Table:
-    """The visible rows of tables of one schema, the oldest first: a row a key, with Weir's own columns."""
+    """Merge tables of one schema, oldest first, to the visible row of each key, with Weir's own columns."""
     table = pa.concat_tables([shape.stored.empty_table(), *tables])
     if len(tables) > 1:
         at = "_weir_at"

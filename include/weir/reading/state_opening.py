@@ -1,12 +1,7 @@
-"""Which state a reader means, by an epoch.
+"""Selects the state that a reader names: at the end of an epoch, or in a checkpoint or savepoint.
 
-Invariant: what is given is what an epoch has committed, never the work of an attempt that has not come to its end; it
-is claimed in the transaction that answers that it is there.
-
-Which state a reader means, by a checkpoint or a savepoint.
-
-Invariant: what is given is what the manifest names, which is as it was written. What a checkpoint shares with others is
-claimed in the transaction that answers that it is retained; a savepoint is its owner's to delete.
+Invariants: a reader gets only committed state, or exactly the files that a manifest names. The lease begins in the
+transaction that finds the state; a savepoint needs none, since only its owner deletes it.
 """
 
 from __future__ import annotations
@@ -66,14 +61,14 @@ def open_state(
 
 
 def keyed_states(session: Session, dataflow: str) -> tuple[str, ...]:
-    """The keyed states of any run that the ledger remembers: one may have come or gone."""
+    """Return the keyed states of all runs in the ledger: dataflows may add and remove states."""
     flows = [topology_of(row.pinned).dataflow for row in runs_of(session, dataflow) if row.pinned is not None]
     states = (state for flow in flows for stage in flow.stages for state in stage.states)
     return tuple(sorted({state.name for state in states if state.kind is StateKind.KEYED}))
 
 
 def kept_checkpoints(session: Session, dataflow: str) -> list[CheckpointRow]:
-    """The checkpoints that are retained, without savepoints, by number."""
+    """Return the retained checkpoints, without savepoints, by number."""
     return [row for row in retained_checkpoints(session, dataflow) if not row.is_savepoint]
 
 
@@ -89,7 +84,7 @@ def _unreadable(losses: Sequence[Loss], dataflow: str, run: When, retained: str)
 
 
 def advice_on(run: str, retained: str) -> str:
-    """What brings a state of a run back that cannot be read."""
+    """Return the command that restores an unreadable state of a run."""
     return (
         f"`weir plan {run}` tells whether it can be made again. Kept are {retained}: read one of these with "
         "checkpoint=N, on the command line --checkpoint N"

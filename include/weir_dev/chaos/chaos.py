@@ -1,7 +1,7 @@
-"""`weir chaos`: a dataflow under faults at random times, and a comparison with what it should have come to.
+"""`weir chaos`: a dataflow under faults at random times, and a comparison with a run without faults.
 
 Invariant: it says that all is well only if every published row was compared with two other computations of it, and the
-ledger is sound. Whatever ends it, nothing that it started is running then.
+ledger is sound. However it ends, nothing that it started runs afterwards.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from rich.markup import escape
 from weir.errors import Misconfigured, Retryable, WeirError
 from weir_dev.chaos.data_faults import ChangeInput
 from weir_dev.chaos.field import CALM, DAG, FIRST_DAY, Field
-from weir_dev.chaos.plan import Blow, blows
-from weir_dev.chaos.report import Struck, costs, print_costs, print_verdicts
+from weir_dev.chaos.plan import PlannedFault, planned_faults
+from weir_dev.chaos.report import InjectedFault, costs, print_costs, print_verdicts
 from weir_dev.chaos.verdict import broken_invariants, unsettled, verdict_of
 
 if TYPE_CHECKING:
@@ -28,33 +28,33 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from weir.cli.progress import Progress
-    from weir_dev.chaos.faults import Fault, Strike
+    from weir_dev.chaos.faults import Fault, Injection
 
 
 FIRST_DAYS: Final = 3
 
 MOST_DAYS: Final = 6
-"""When there are so many runs, work is found by changing the input of one."""
+"""With so many runs, the input of one is changed to have tasks to run."""
 
 BUSY_RUNS: Final = 2
 
 DWELL_MILLISECONDS: Final = 40
-"""How long Spark dwells on each row of a stage, so that faults find it at work: two seconds a task."""
+"""How long Spark dwells on each row of a stage, so that faults find running tasks: two seconds a task."""
 
 POLL_SECONDS: Final = 0.25
 LOOK_SECONDS: Final = 3.0
 START_SECONDS: Final = 240.0
 
 SETTLE_SECONDS: Final = 600.0
-"""Upkeep, which carries out what nobody else comes by to do, runs every three minutes."""
+"""Upkeep, which delivers the clears that no task delivers, runs every three minutes."""
 
 CALM_SECONDS: Final = 600.0
 
 SHOWN: Final = 12
-"""How many reasons are told."""
+"""How many reasons are printed."""
 
 TARGET_SECONDS: Final = 10.0
-"""How long a fault waits for something to strike."""
+"""How long a fault waits for a target."""
 
 
 def first_settings() -> dict[str, object]:
@@ -82,18 +82,18 @@ class Chaos:
     seed: int
     minutes: float
     faults: Sequence[Fault]
-    _struck: list[Struck] = dataclasses.field(default_factory=list)
-    _open: list[tuple[str, Strike]] = dataclasses.field(default_factory=list)
+    _injected: list[InjectedFault] = dataclasses.field(default_factory=list)
+    _open: list[tuple[str, Injection]] = dataclasses.field(default_factory=list)
     _looked_at: float = 0.0
 
     def run(self) -> bool:
-        """Let the dataflow run, strike, wait until it is green, compare; whether all is as it should be."""
+        """Run the dataflow, inject faults, wait until it is green, compare; return whether all is right."""
         self._begin()
         try:
-            with self.progress.phase(f"striking for {self.minutes:g} minutes, seed {self.seed}"):
-                self._strike_all()
+            with self.progress.phase(f"injecting faults for {self.minutes:g} minutes, seed {self.seed}"):
+                self._inject_all()
         finally:
-            self._mend()
+            self._undo_all()
         with self.progress.phase("waiting until all runs are green"):
             settled = self._await_green(DAG, SETTLE_SECONDS)
         broken = [] if settled else [f"not green {SETTLE_SECONDS:.0f} s after the last fault: {self._why(DAG)}"]
@@ -102,62 +102,62 @@ class Chaos:
             self.field.api.unpause(CALM)
             if not self._await_green(CALM, CALM_SECONDS):
                 broken.append(f"the run without faults is not green: {self._why(CALM)}")
-        print_costs(self.console, self._struck, costs(self.field.ledger, DAG, self._struck))
+        print_costs(self.console, self._injected, costs(self.field.ledger, DAG, self._injected))
         days = [verdict_of(self.field, day) for day in self.field.days()]
         return print_verdicts(self.console, days, [*broken, *broken_invariants(self.field)])
 
     def _begin(self) -> None:
         with self.progress.phase(f"starting the first runs of {DAG}"):
-            for _ in _patiently(f"the DAGs {DAG} and {CALM} to appear"):
+            for _ in _polling(f"the DAGs {DAG} and {CALM} to appear"):
                 errors = self.field.api.import_errors()
                 if errors:
                     raise Misconfigured(f"Airflow cannot import a DAG file: {errors[0]}")
                 if self.field.api.has_dag(DAG) and self.field.api.has_dag(CALM):
                     break
             self.field.api.unpause(DAG)
-            # From the beginning there is something to lose, and somebody at work.
-            for _ in _patiently("the first run to be green"):
+            # So that there are results to lose and running tasks from the beginning.
+            for _ in _polling("the first run to be green"):
                 if any(run.state == "success" for run in self.field.dag_runs()):
                     break
                 self.progress.say("the first run is on its way")
 
-    def _strike_all(self) -> None:
+    def _inject_all(self) -> None:
         end = time.monotonic() + 60 * self.minutes
-        sequence = blows(self.seed, self.faults)
-        blow = next(sequence)
-        due = time.monotonic() + blow.after
+        sequence = planned_faults(self.seed, self.faults)
+        planned = next(sequence)
+        due = time.monotonic() + planned.after
         while (now := time.monotonic()) < end:
-            self._carry_on()
-            if now >= due and (self._strikes(blow) or now >= due + TARGET_SECONDS):
-                blow = next(sequence)
-                due = time.monotonic() + blow.after
+            self._continue()
+            if now >= due and (self._injects(planned) or now >= due + TARGET_SECONDS):
+                planned = next(sequence)
+                due = time.monotonic() + planned.after
             if now >= self._looked_at + LOOK_SECONDS:
                 self._looked_at = now
-                self._keep_busy(blow)
+                self._keep_busy(planned)
             time.sleep(POLL_SECONDS)
 
-    def _strikes(self, blow: Blow) -> bool:
+    def _injects(self, planned: PlannedFault) -> bool:
         at = datetime.now(UTC)
         try:
-            strike = blow.fault.strike(self.field, blow.chance)
+            injection = planned.fault.inject(self.field, planned.chance)
         except WeirError:
-            return False  # what another fault has broken keeps this one from finding anything
-        if strike is None:
+            return False  # another fault keeps this one from finding a target
+        if injection is None:
             return False
-        self._struck.append(Struck(blow.fault.name, at))
-        self._open.append((blow.fault.name, strike))
+        self._injected.append(InjectedFault(planned.fault.name, at))
+        self._open.append((planned.fault.name, injection))
         self.console.print(
             f"[dim]{self.progress.elapsed():4.0f} s[/]  {at:%H:%M:%S}  "
-            f"[bold red]fault {len(self._struck)}[/] {blow.fault.name}: {escape(strike.what)}",
+            f"[bold red]fault {len(self._injected)}[/] {planned.fault.name}: {escape(injection.what)}",
             soft_wrap=True,
         )
         return True
 
-    def _carry_on(self) -> None:
-        self._open = [(name, strike) for name, strike in self._open if not strike.is_over()]
+    def _continue(self) -> None:
+        self._open = [(name, injection) for name, injection in self._open if not injection.is_over()]
 
-    def _keep_busy(self, blow: Blow) -> None:
-        """Tell how it goes, and see to it that some runs are at work."""
+    def _keep_busy(self, planned: PlannedFault) -> None:
+        """Show the progress, and see to it that some runs have tasks to run."""
         runs = self.field.dag_runs()
         if not runs:
             self.progress.say("Airflow does not answer")
@@ -165,7 +165,7 @@ class Chaos:
         unfinished = [run for run in runs if run.state != "success"]
         under = f"; not over yet: {', '.join(name for name, _ in self._open)}" if self._open else ""
         self.progress.say(
-            f"{len(self._struck)} faults; {len(runs) - len(unfinished)} of {len(runs)} runs are green{under}"
+            f"{len(self._injected)} faults; {len(runs) - len(unfinished)} of {len(runs)} runs are green{under}"
         )
         if len(unfinished) >= BUSY_RUNS or len(runs) < len(self.field.days()):
             return
@@ -173,21 +173,21 @@ class Chaos:
             self.field.change(last_day=(self.field.days()[-1] + timedelta(days=1)).isoformat())
             return
         try:
-            work = ChangeInput().strike(self.field, blow.chance)
+            work = ChangeInput().inject(self.field, planned.chance)
         except WeirError:
             return
         if work is not None:
             self._open.append(("work", work))
 
-    def _mend(self) -> None:
-        for _, strike in self._open:
-            strike.mend()
+    def _undo_all(self) -> None:
+        for _, injection in self._open:
+            injection.undo()
 
     def _await_green(self, dag: str, seconds: float) -> bool:
         """Wait until nothing is missing, twice in a row; false when time is up."""
         deadline, looks = time.monotonic() + seconds, 0
         while time.monotonic() < deadline:
-            self._carry_on()
+            self._continue()
             missing = self._missing(dag)
             looks = 0 if missing or self._open else looks + 1
             if looks == 2:
@@ -218,7 +218,7 @@ def _first(reasons: list[str]) -> str:
     return f"{reasons[0]}{f' and {len(reasons) - 1} more' if len(reasons) > 1 else ''}"
 
 
-def _patiently(what: str) -> Iterator[None]:
+def _polling(what: str) -> Iterator[None]:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         yield

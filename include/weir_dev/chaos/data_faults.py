@@ -1,6 +1,6 @@
-"""Faults of data, and what people do: results lost or damaged, tasks cleared, an input that changes.
+"""Faults of data, and actions of people: results lost or damaged, tasks cleared, an input that changes.
 
-Invariant: whatever damages a result also has it read again, as a person who looks at it would.
+Invariant: a damaged result is also read again, as by a person who opens it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE
 from weir.formats.codec import manifest_from_json
 from weir.formats.paths import MANIFEST
-from weir_dev.chaos.faults import Strike
+from weir_dev.chaos.faults import Injection
 from weir_dev.chaos.field import Task, day_of
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 NOTE = "cleared by weir chaos"
 
 
-class Harm(Enum):
-    """What is done to a result."""
+class DamageKind(Enum):
+    """A kind of damage to a result."""
 
     LOST = "lost"
     CUT = "cut"
@@ -40,40 +40,40 @@ class Harm(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A current result is lost or damaged, and whoever reads it is cleared."""
+    """A current result is lost or damaged, and its readers are cleared."""
 
-    kind: Harm
+    kind: DamageKind
 
     @property
     def name(self) -> str:
-        """What `--faults` calls it."""
+        """The name of the fault in `--faults`."""
         return self.kind.value
 
-    def strike(self, field: Field, chance: Random) -> Strike | None:
-        """Strike one current result of any run."""
+    def inject(self, field: Field, chance: Random) -> Injection | None:
+        """Damage one current result of any run."""
         found = [
             (run, result) for run in field.runs() for result in run.results if result.state is PartitionState.FINISHED
         ]
         if not found:
             return None
         run, result = chance.choice(found)
-        done = harm(Path(field.stack.store_url.removeprefix("file://")) / result.folder, self.kind, chance)
+        done = damage_result(Path(field.stack.store_url.removeprefix("file://")) / result.folder, self.kind, chance)
         if done is None:
             return None  # another fault or another attempt was faster
         readers = _readers(run, result)
         label = f"{result.partition.stage}[{result.partition.subtask}] of {day_of(run.epoch)}"
         names = ", ".join(str(task.name).partition(" ")[0] for task in readers)
-        return Strike(f"{label}: {done}; cleared: {names}", lambda: field.deliver(readers, NOTE))
+        return Injection(f"{label}: {done}; cleared: {names}", lambda: field.deliver(readers, NOTE))
 
 
 @dataclass(frozen=True, slots=True)
 class DamageState:
-    """A file of keyed state is lost or cut short, whichever epoch wrote it, and whoever goes on from it is cleared."""
+    """A file of keyed state is lost or cut short, of any epoch, and the tasks that read it are cleared."""
 
     name: str = "state"
 
-    def strike(self, field: Field, chance: Random) -> Strike | None:
-        """Strike one file of a current state of any run; nothing where no dataflow keeps any."""
+    def inject(self, field: Field, chance: Random) -> Injection | None:
+        """Damage one file of a current state of any run; None where no dataflow keeps state."""
         runs = field.runs()
         found = [
             (at, result)
@@ -84,14 +84,14 @@ class DamageState:
         if not found:
             return None
         at, result = chance.choice(found)
-        done = harm_state(Path(field.stack.store_url.removeprefix("file://")), result.folder, chance)
+        done = damage_state(Path(field.stack.store_url.removeprefix("file://")), result.folder, chance)
         if done is None:
             return None
         state = f"{result.partition.stage}[{result.partition.subtask}]"
-        readers = [task for run in runs[at : at + 2] for task in _keepers(run, result.partition.stage)]
+        readers = [task for run in runs[at : at + 2] for task in _updaters(run, result.partition.stage)]
         names = ", ".join(sorted({str(task.name).partition(" ")[0] for task in readers}))
         label = f"{state} of {day_of(runs[at].epoch)}: {done}; cleared: {names}"
-        return Strike(label, lambda: field.deliver(readers, NOTE))
+        return Injection(label, lambda: field.deliver(readers, NOTE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +100,9 @@ class ClearFinished:
 
     name: str = "clear-finished"
 
-    def strike(self, field: Field, chance: Random) -> Strike | None:
-        """Strike one that has a current result."""
-        running = {work.task for work in field.at_work()}
+    def inject(self, field: Field, chance: Random) -> Injection | None:
+        """Clear one that has a current result."""
+        running = {work.task for work in field.running_tasks()}
         found = [
             run.tasks[run.state.topology.producer(result.partition)] for run in field.runs() for result in run.results
         ]
@@ -115,19 +115,19 @@ class ClearRunning:
 
     name: str = "clear-running"
 
-    def strike(self, field: Field, chance: Random) -> Strike | None:
-        """Strike one."""
-        return _cleared(field, [work.task for work in field.at_work()], chance)
+    def inject(self, field: Field, chance: Random) -> Injection | None:
+        """Clear one."""
+        return _cleared(field, [work.task for work in field.running_tasks()], chance)
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeInput:
-    """What a source reads changes, and a person clears the source."""
+    """A source's input changes, and a person clears the source."""
 
     name: str = "input"
 
-    def strike(self, field: Field, chance: Random) -> Strike | None:
-        """Strike the input of one run."""
+    def inject(self, field: Field, chance: Random) -> Injection | None:
+        """Change the input of one run."""
         runs = field.runs()
         if not runs:
             return None
@@ -136,19 +136,19 @@ class ChangeInput:
         field.change_epoch(run.epoch, add=add, count=count)
         sources = [task for region, task in sorted(run.tasks.items()) if region.name == "numbers"]
         what = f"the input of {day_of(run.epoch)} is {add} .. {add + count - 1} now; cleared: numbers"
-        return Strike(what, lambda: field.deliver(sources, NOTE))
+        return Injection(what, lambda: field.deliver(sources, NOTE))
 
 
-def _cleared(field: Field, tasks: list[Task], chance: Random) -> Strike | None:
+def _cleared(field: Field, tasks: list[Task], chance: Random) -> Injection | None:
     if not tasks:
         return None
     task = chance.choice(tasks)
     clears = [task]
-    return Strike(f"{task.name} cleared by hand", lambda: field.deliver(clears, NOTE))
+    return Injection(f"{task.name} cleared in Airflow", lambda: field.deliver(clears, NOTE))
 
 
 def _readers(run: RunView, result: CurrentResult) -> list[Task]:
-    """Everybody who reads the result: one alone might not read the bytes that are damaged."""
+    """Return all tasks that read the result: one alone might not read the damaged bytes."""
     topology = run.state.topology
     readers = [run.tasks[region] for region in topology.consumers(result.partition)]
     if result.partition.stage in topology.sinks:
@@ -156,8 +156,8 @@ def _readers(run: RunView, result: CurrentResult) -> list[Task]:
     return readers
 
 
-def _keepers(run: RunView, state: str) -> list[Task]:
-    """Those who keep a state in a run: they go on from that of the epoch before."""
+def _updaters(run: RunView, state: str) -> list[Task]:
+    """Return the tasks that update a state in a run: they read that of the epoch before."""
     topology = run.state.topology
     if state not in topology.states:
         return []
@@ -169,34 +169,34 @@ def _closing_task(run: RunView) -> Task:
     return Task(run.run_id, f"{prefix}{CLOSE.name}", -1, f"{CLOSE.name} of {day_of(run.epoch)}")
 
 
-def harm_state(store: Path, folder: str, chance: Random) -> str | None:
-    """Damage a file that a state in a folder of the store consists of, perhaps of an earlier attempt; what was done."""
+def damage_state(store: Path, folder: str, chance: Random) -> str | None:
+    """Damage a file of the state in a folder of the store; return what was done, None if nothing was."""
     try:
         state = manifest_from_json((store / folder / MANIFEST).read_bytes()).state
         file = chance.choice(() if state is None else state.files)
-        path, kind = store / file.path, chance.choice([Harm.LOST, Harm.CUT])
-        if kind is Harm.CUT:
+        path, kind = store / file.path, chance.choice([DamageKind.LOST, DamageKind.CUT])
+        if kind is DamageKind.CUT:
             os.truncate(path, chance.randrange(path.stat().st_size))
             return f"the file that {file.epoch} wrote is cut short"
         path.unlink()
-    except (OSError, IndexError, ValueError):  # it was gone, or nothing has changed so far
+    except (OSError, IndexError, ValueError):  # it is gone, or nothing has changed so far
         return None
     return f"the file that {file.epoch} wrote is lost"
 
 
-def harm(folder: Path, kind: Harm, chance: Random) -> str | None:
-    """Damage the result in a folder; what was done, or None if there was nothing to do it to."""
+def damage_result(folder: Path, kind: DamageKind, chance: Random) -> str | None:
+    """Damage the result in a folder; return what was done, None if nothing was."""
     try:
-        if kind is Harm.LOST:
+        if kind is DamageKind.LOST:
             shutil.rmtree(folder)
             return "folder lost"
-        if kind is Harm.MANIFEST:
+        if kind is DamageKind.MANIFEST:
             (folder / "manifest.json").unlink()
             return "manifest lost"
         file = chance.choice(sorted(folder.glob("*.parquet")))
         with file.open("r+b") as data:
             size = file.stat().st_size
-            if kind is Harm.CUT:
+            if kind is DamageKind.CUT:
                 data.truncate(chance.randrange(size))
                 return "file cut short"
             at, bit = chance.randrange(size), chance.randrange(8)

@@ -1,4 +1,4 @@
-"""What a fault is to the chaos run. Invariant: a strike can always be mended, so that nothing outlives the command."""
+"""Faults of a chaos run. Invariant: an injected fault can be undone, so that nothing outlives the command."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ if TYPE_CHECKING:
 
 
 def nothing() -> None:
-    """There is nothing to mend."""
+    """Do nothing: there is nothing to undo."""
 
 
 @dataclass(frozen=True, slots=True)
-class Strike:
-    """A fault that has struck.
+class Injection:
+    """A fault that was injected.
 
-    `is_over` is asked again and again, and carries on with what takes time; `mend` undoes at once what time would undo.
+    `is_over` is polled, and continues actions that take time; `undo` undoes at once what would end by itself later.
     """
 
     what: str
     is_over: Callable[[], bool]
-    mend: Callable[[], None] = nothing
+    undo: Callable[[], None] = nothing
 
 
 class Fault(Protocol):
-    """A kind of fault. Everything that is left to chance comes from the given random numbers."""
+    """A kind of fault. All its random choices come from the given random numbers."""
 
     @property
     def name(self) -> str:
-        """What `--faults` calls it."""
+        """The name of the fault in `--faults`."""
         ...
 
-    def strike(self, field: Field, chance: Random) -> Strike | None:
-        """Strike something; None if there is nothing to strike at present."""
+    def inject(self, field: Field, chance: Random) -> Injection | None:
+        """Inject the fault; None if there is nothing to inject it into at present."""
         ...

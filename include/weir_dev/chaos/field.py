@@ -1,6 +1,6 @@
-"""A running stack with the dataflow `ladder` of tests/flows, as a saboteur and a person see it.
+"""A running stack with the dataflow `ladder` of tests/flows, as the chaos run sees it and acts on it.
 
-Invariant: it reads ledger, store and processes without Airflow, so that it sees as much while a component is down.
+Invariant: it reads ledger, store and processes without Airflow, so that it sees the same while a component is down.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import select
 
-from weir.cli.airflow_api import AirflowApi, DagRun
 from weir.errors import WeirError
 from weir.ledger.clears import task_of
 from weir.ledger.database.tables import AttemptRow, RunRow
@@ -25,6 +24,7 @@ from weir.ledger.runs import run_by_id, runs_of
 from weir.ledger.snapshot import run_state
 from weir.store.store import Store
 from weir.topology.regions import RegionId
+from weir_dev.airflow_api import AirflowApi, DagRun
 from weir_dev.files import write_atomically
 from weir_dev.project import project_root
 from weir_dev.stack.airflow_components import SCHEDULER
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 DAG: Final = "ladder"
 
 CALM: Final = "ladder_calm"
-"""The same dataflow under another name: it runs when no fault strikes any more."""
+"""The same dataflow under another name: it runs when all faults are over."""
 
 SINK: Final = "sums"
 FIRST_DAY: Final = date(2024, 1, 1)
@@ -48,7 +48,7 @@ FLOWS: Final = Path("tests") / "flows"
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task instance of the ladder, and what people call it."""
+    """A task instance of the ladder, with a readable name."""
 
     run_id: str
     task_id: str
@@ -90,17 +90,17 @@ class Field:
         self.ledger = Ledger.open(stack.ledger_url)
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self.ledger.close()
         self.api.close()
 
     @cached_property
     def api(self) -> AirflowApi:
-        """Airflow's API, as the person who may do everything."""
+        """Airflow's API, as the administrator."""
         return AirflowApi(self.stack.url, PERSON, self.stack.credentials.person_password)
 
     def settings(self) -> dict[str, Any]:
-        """What the dataflow reads now."""
+        """Return what the dataflow reads now."""
         found: dict[str, Any] = json.loads(self.control.read_text())
         return found
 
@@ -114,19 +114,19 @@ class Field:
         self.change(epochs={**epochs, epoch: {**epochs.get(epoch, {}), **settings}})
 
     def days(self) -> list[date]:
-        """The days that there are to be runs of."""
+        """Return the days of all runs that shall be there."""
         last = date.fromisoformat(self.settings()["last_day"])
         return [FIRST_DAY + timedelta(days=number) for number in range((last - FIRST_DAY).days + 1)]
 
     def dag_runs(self) -> list[DagRun]:
-        """The runs that Airflow has; none while it does not answer."""
+        """Return the runs that Airflow has; none while it does not answer."""
         try:
             return self.api.runs(self.dag)
         except WeirError:
             return []
 
     def runs(self) -> list[RunView]:
-        """The runs that the ledger has and that were pinned. Raises Retryable."""
+        """Return the runs that the ledger has and that were pinned. Raises Retryable."""
         with self.ledger.transaction() as session:
             found = []
             for row in runs_of(session, self.dag):
@@ -141,8 +141,8 @@ class Field:
                 found.append(RunView(row.id, row.epoch, row.run_id, state, tasks))
             return found
 
-    def at_work(self) -> list[Work]:
-        """The task instances of all dataflows that run now, each with its processes. Raises Retryable."""
+    def running_tasks(self) -> list[Work]:
+        """Return the task instances of all dataflows that run now, with their processes. Raises Retryable."""
         scheduler = self.stack.state.process(SCHEDULER)
         processes = {} if scheduler is None else {one.ti_id: one for one in task_processes(scheduler)}
         with self.ledger.transaction() as session:
@@ -163,7 +163,7 @@ class Field:
         return sorted(works.values(), key=lambda work: work.task.name)
 
     def deliver(self, clears: list[Task], note: str) -> bool:
-        """Clear task instances as a person does, also running ones; whether none is left in `clears`."""
+        """Clear task instances as a person does, also running ones; return whether none is left in `clears`."""
         with suppress(WeirError):
             while clears:
                 task = clears[0]
@@ -172,7 +172,7 @@ class Field:
         return not clears
 
     def expected(self, epoch: str) -> list[dict[str, int]]:
-        """What plain Python computes of an epoch."""
+        """Return what plain Python computes of an epoch."""
         path = project_root() / FLOWS / "ladder.py"
         spec = importlib.util.spec_from_file_location("weir_chaos_ladder", path)
         if spec is None or spec.loader is None:
@@ -184,5 +184,5 @@ class Field:
 
 
 def day_of(epoch: str) -> str:
-    """The day of an epoch, as people write it."""
+    """Return the day of an epoch as text."""
     return f"{epoch[:4]}-{epoch[4:6]}-{epoch[6:8]}"

@@ -1,6 +1,6 @@
-"""Which fault strikes when. Invariant: it follows from the seed alone; only what a fault finds to strike does not.
+"""The order and the times of faults. Invariant: they follow from the seed alone; the targets depend on what runs.
 
-Faults are drawn from a shuffled deck, so that each kind has its turn before any has its second.
+Faults are drawn from a shuffled deck, so that every kind is injected once before any is injected again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from random import Random
 from typing import Final
 
 from weir.errors import Misconfigured
-from weir_dev.chaos.data_faults import ChangeInput, ClearFinished, ClearRunning, Damage, DamageState, Harm
+from weir_dev.chaos.data_faults import ChangeInput, ClearFinished, ClearRunning, Damage, DamageKind, DamageState
 from weir_dev.chaos.faults import Fault
 from weir_dev.chaos.server_faults import FreezeServer, KillExecutor, KillProgram, KillWorker, Server, StopDatabase
 from weir_dev.chaos.task_faults import FreezeTask, KillSupervisor, KillTask
@@ -22,12 +22,12 @@ from weir_dev.stack.spark_server import NAME as SPARK
 SHORTEST_SECONDS: Final = 3.0
 
 LONGEST_SECONDS: Final = 15.0
-"""Between two faults: the next often strikes while what the last one broke is not whole yet."""
+"""Between two faults: the next is often injected before Weir has recovered from the last."""
 
 
 @dataclass(frozen=True, slots=True)
-class Blow:
-    """A fault to come: so many seconds after the one before, and with its own chance."""
+class PlannedFault:
+    """A fault to inject: so many seconds after the one before, with its own random numbers."""
 
     after: float
     fault: Fault
@@ -35,7 +35,7 @@ class Blow:
 
 
 def known_faults(heartbeat_timeout: float, spark_workers: int, database: Server | None) -> tuple[Fault, ...]:
-    """Every kind of fault that a stack of this shape has."""
+    """Return all kinds of faults that a stack of this shape has."""
     always = (
         KillTask(),
         KillSupervisor(),
@@ -43,7 +43,7 @@ def known_faults(heartbeat_timeout: float, spark_workers: int, database: Server 
         *(KillProgram(name, name) for name in ("scheduler", "api-server", "dag-processor", "triggerer")),
         KillProgram("spark", SPARK),
         FreezeServer(),
-        *(Damage(harm) for harm in Harm),
+        *(Damage(kind) for kind in DamageKind),
         DamageState(),
         ClearFinished(),
         ClearRunning(),
@@ -54,7 +54,7 @@ def known_faults(heartbeat_timeout: float, spark_workers: int, database: Server 
 
 
 def chosen(faults: Sequence[Fault], names: Sequence[str]) -> tuple[Fault, ...]:
-    """Those of these names; all if there are none. Raises Misconfigured for a name that is none."""
+    """Return the faults of these names; all if there are no names. Raises Misconfigured for an unknown name."""
     known = {fault.name: fault for fault in faults}
     for name in names:
         if name not in known:
@@ -67,10 +67,10 @@ def chosen(faults: Sequence[Fault], names: Sequence[str]) -> tuple[Fault, ...]:
     return tuple(known[name] for name in names) or tuple(faults)
 
 
-def blows(seed: int, faults: Sequence[Fault]) -> Iterator[Blow]:
-    """The endless sequence of faults of a seed."""
+def planned_faults(seed: int, faults: Sequence[Fault]) -> Iterator[PlannedFault]:
+    """Yield the endless sequence of faults of a seed."""
     chance = Random(seed)  # noqa: S311 - nothing is kept secret
     while True:
         for fault in chance.sample(list(faults), len(faults)):
             after = chance.uniform(SHORTEST_SECONDS, LONGEST_SECONDS)
-            yield Blow(after, fault, Random(chance.getrandbits(64)))  # noqa: S311 - likewise
+            yield PlannedFault(after, fault, Random(chance.getrandbits(64)))  # noqa: S311 - likewise

@@ -1,4 +1,4 @@
-"""What a chaos run prints at its end. Invariant: it shows what the ledger says, and counts nothing twice."""
+"""The report of a chaos run. Invariant: it shows what the ledger says, and counts nothing twice."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Struck:
-    """A fault that struck, and when."""
+class InjectedFault:
+    """A fault that was injected, and when."""
 
     fault: str
     at: datetime
@@ -36,7 +36,7 @@ class Struck:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What happened from one fault until the next: tries that were not the first of their region, and why.
+    """Tries between one fault and the next that were not the first of their region, and their causes.
 
     `spared` are the regions that had a result and did not run again.
     """
@@ -46,8 +46,8 @@ class Cost:
     spared: int
 
 
-def costs(ledger: Ledger, dataflow: str, struck: Sequence[Struck]) -> list[Cost]:
-    """What followed each fault, in their order."""
+def costs(ledger: Ledger, dataflow: str, injected: Sequence[InjectedFault]) -> list[Cost]:
+    """Return what followed each fault, in their order."""
     with ledger.transaction() as session:
         attempts = {
             (run.id, region): rows
@@ -55,8 +55,8 @@ def costs(ledger: Ledger, dataflow: str, struck: Sequence[Struck]) -> list[Cost]
             for region, rows in newest_attempts(session, run.id).items()
             if region != CLOSE
         }
-    ends: list[datetime | None] = [*(one.at for one in struck[1:]), None]
-    return [_cost(attempts, one.at, end) for one, end in zip(struck, ends, strict=True)]
+    ends: list[datetime | None] = [*(one.at for one in injected[1:]), None]
+    return [_cost(attempts, one.at, end) for one, end in zip(injected, ends, strict=True)]
 
 
 def _cost(attempts: dict[tuple[RunId, RegionId], list[AttemptRow]], start: datetime, end: datetime | None) -> Cost:
@@ -77,18 +77,18 @@ def _cost(attempts: dict[tuple[RunId, RegionId], list[AttemptRow]], start: datet
     return Cost(again, reasons, spared)
 
 
-def print_costs(console: Console, struck: Sequence[Struck], found: Sequence[Cost]) -> None:
-    """The closing table, by kind of fault."""
+def print_costs(console: Console, injected: Sequence[InjectedFault], found: Sequence[Cost]) -> None:
+    """Print the table of costs, by kind of fault."""
     table = Table(
-        *("fault", "struck", "ran again", "because", "spared"),
-        title="What each fault cost, counted until the next one struck",
+        *("fault", "injected", "ran again", "because", "spared"),
+        title="What each fault cost, counted until the next one",
         title_justify="left",
         title_style="bold",
     )
     for column in table.columns:
         column.overflow = "fold"
-    for fault in sorted({one.fault for one in struck}):
-        mine = [cost for one, cost in zip(struck, found, strict=True) if one.fault == fault]
+    for fault in sorted({one.fault for one in injected}):
+        mine = [cost for one, cost in zip(injected, found, strict=True) if one.fault == fault]
         again, reasons = Counter[str](), Counter[str]()
         for cost in mine:
             again.update(cost.again)
@@ -100,7 +100,7 @@ def print_costs(console: Console, struck: Sequence[Struck], found: Sequence[Cost
 
 
 def print_verdicts(console: Console, days: Sequence[DayVerdict], broken: Sequence[str]) -> bool:
-    """Each published day against what it must be, and the ledger; whether all is as it should be."""
+    """Print how each published day and the ledger compare with what they must be; return whether all is right."""
     for each in days:
         if not each.differences:
             console.print(
@@ -111,7 +111,9 @@ def print_verdicts(console: Console, days: Sequence[DayVerdict], broken: Sequenc
     for what in broken:
         console.print(f"[bold red]BROKEN[/] {escape(what)}", soft_wrap=True)
     if not broken:
-        console.print("[green]sound[/] ledger and store: everything valid and there, nothing owed, nothing left over")
+        console.print(
+            "[green]sound[/] ledger and store: everything valid and there, no clear pending, nothing left over"
+        )
     return not broken and all(not each.differences for each in days)
 
 

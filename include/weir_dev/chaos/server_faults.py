@@ -1,6 +1,6 @@
 """Faults of servers: Airflow's components, Spark's, the database.
 
-Invariant: each is over only when what was killed is ready again.
+Invariant: a fault is over when the program that was killed is ready again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import psutil
 
-from weir_dev.chaos.faults import Strike
+from weir_dev.chaos.faults import Injection
 from weir_dev.chaos.task_faults import Frozen
 from weir_dev.stack.processes import send
 from weir_dev.stack.spark_cluster import WORKER
@@ -37,8 +37,8 @@ class KillProgram:
     name: str
     program: str
 
-    def strike(self, field: Field, chance: Random) -> Strike | None:
-        """Strike it, if it is there and ready."""
+    def inject(self, field: Field, chance: Random) -> Injection | None:
+        """Kill it, if it runs and is ready."""
         del chance
         return _kill_program(field, self.program)
 
@@ -49,8 +49,8 @@ class KillWorker:
 
     name: str = "worker"
 
-    def strike(self, field: Field, chance: Random) -> Strike | None:
-        """Strike one of them."""
+    def inject(self, field: Field, chance: Random) -> Injection | None:
+        """Kill one of them."""
         names = [one.name for one in _workers(field)]
         return _kill_program(field, chance.choice(names)) if names else None
 
@@ -61,14 +61,14 @@ class KillExecutor:
 
     name: str = "executor"
 
-    def strike(self, field: Field, chance: Random) -> Strike | None:
-        """Strike one of them."""
+    def inject(self, field: Field, chance: Random) -> Injection | None:
+        """Kill one of them."""
         executors = running_executors(_workers(field))
         if not executors:
             return None
         executor = chance.choice(executors)
         send(executor, signal.SIGKILL)
-        return Strike(f"SIGKILL to an executor of {executor.name}", lambda: not executor.is_alive())
+        return Injection(f"SIGKILL to an executor of {executor.name}", lambda: not executor.is_alive())
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +77,14 @@ class FreezeServer:
 
     name: str = "spark-pause"
 
-    def strike(self, field: Field, chance: Random) -> Strike | None:
-        """Strike it, if it is there."""
+    def inject(self, field: Field, chance: Random) -> Injection | None:
+        """Freeze it, if it runs."""
         server = _ready(field, SPARK)
         if server is None:
             return None
         seconds = chance.uniform(3, 20)
         frozen = Frozen((server,), seconds)
-        return Strike(f"SIGSTOP to the Spark Connect server for {seconds:.0f} s", frozen.is_over, frozen.thaw)
+        return Injection(f"SIGSTOP to the Spark Connect server for {seconds:.0f} s", frozen.is_over, frozen.resume)
 
 
 class Server(Protocol):
@@ -106,17 +106,17 @@ class StopDatabase:
     server: Server
     name: str = "postgres"
 
-    def strike(self, field: Field, chance: Random) -> Strike | None:
-        """Strike it."""
+    def inject(self, field: Field, chance: Random) -> Injection | None:
+        """Stop it, and start it later."""
         del field
         seconds = chance.uniform(0, 10)
         self.server.stop()
-        again = _StartedAgain(self.server, seconds)
-        return Strike(f"PostgreSQL stopped at once, for {seconds:.0f} s", again.is_over, again.start)
+        restart = _Restart(self.server, seconds)
+        return Injection(f"PostgreSQL stopped at once, for {seconds:.0f} s", restart.is_over, restart.start)
 
 
-class _StartedAgain:
-    """Starts a server when its time has come, once."""
+class _Restart:
+    """Starts a server once, after some seconds."""
 
     def __init__(self, server: Server, seconds: float) -> None:
         self._server = server
@@ -152,12 +152,12 @@ def _workers(field: Field) -> list[ProcessRecord]:
     return [one for one in state.processes if one.name.startswith(f"{WORKER}-") and one.name in state.ready]
 
 
-def _kill_program(field: Field, name: str) -> Strike | None:
+def _kill_program(field: Field, name: str) -> Injection | None:
     running = _ready(field, name)
     if running is None:
         return None
     send(running, signal.SIGKILL)
-    return Strike(f"SIGKILL to {name}", _is_replaced(field, running))
+    return Injection(f"SIGKILL to {name}", _is_replaced(field, running))
 
 
 def _is_replaced(field: Field, killed: ProcessRecord) -> Callable[[], bool]:

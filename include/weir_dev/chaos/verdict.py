@@ -1,6 +1,6 @@
-"""Whether a run under faults came to what a run without them comes to, and to a sound ledger.
+"""The comparison of a run under faults with one without, and the check of its ledger.
 
-Invariant: silence is not consent. What cannot be read is a difference too.
+Invariant: what cannot be read is a difference, too.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class DayVerdict:
 
 
 def unsettled(field: Field, dag: str, days: list[date]) -> list[str]:
-    """What keeps the runs of these days from being green, in words; empty when nothing does.
+    """Return why the runs of these days are not green; empty when they are.
 
     Raises Retryable while Airflow or the ledger does not answer.
     """
@@ -56,9 +56,11 @@ def unsettled(field: Field, dag: str, days: list[date]) -> list[str]:
         if one.state not in {"success", "removed"}
     ]
     with field.ledger.transaction() as session:
-        owed = [f"owed: {row.task_id}[{row.map_index}] of {row.run_id}" for row in open_clears(session, dag)]
-    running = [f"a process of {work.task.name} is running" for work in field.at_work()]
-    return [*missing, *unfinished, *instances, *owed, *running]
+        pending = [
+            f"pending clear: {row.task_id}[{row.map_index}] of {row.run_id}" for row in open_clears(session, dag)
+        ]
+    running = [f"a process of {work.task.name} is running" for work in field.running_tasks()]
+    return [*missing, *unfinished, *instances, *pending, *running]
 
 
 def verdict_of(field: Field, day: date) -> DayVerdict:
@@ -79,9 +81,11 @@ def verdict_of(field: Field, day: date) -> DayVerdict:
 
 
 def broken_invariants(field: Field) -> list[str]:
-    """What is wrong with the ledger, or between ledger and store; nothing should be."""
+    """Return what is wrong with the ledger, or between ledger and store."""
     with field.ledger.transaction() as session:
-        found = [f"a clear of {row.task_id}[{row.map_index}] of {row.run_id} is owed" for row in open_clears(session)]
+        found = [
+            f"a clear of {row.task_id}[{row.map_index}] of {row.run_id} is pending" for row in open_clears(session)
+        ]
         live = session.query(AttemptRow).filter(AttemptRow.state.in_(LIVE))
         found += [f"attempt {row.id} of {row.region}[{row.subtask}] is {row.state}" for row in live]
     for run in field.runs():
@@ -109,7 +113,7 @@ def _of_results(field: Field, run: RunView) -> list[str]:
 
 
 def _of_bytes(field: Field, run: RunView) -> list[str]:
-    """Damage that nobody has noticed: each was read by somebody since, or is what readers of the sink see."""
+    """Return damage that was not noticed, of results that were read since, or that the sink publishes."""
     store_id = field.store.initialise()
     pointer = published(field.store, field.dag, field.sink, run.epoch)
     with field.ledger.transaction() as session:

@@ -30,13 +30,13 @@ HEARTBEAT_TIMEOUT: Final = 15
 
 
 def chaos(
-    minutes: Annotated[float, typer.Option(min=0.1, help="How long faults strike.")] = 3.0,
+    minutes: Annotated[float, typer.Option(min=0.1, help="How long faults are injected.")] = 3.0,
     seed: Annotated[int | None, typer.Option(help="Gives the same sequence of faults again.")] = None,
     spark_workers: Annotated[int, typer.Option(min=0, help="Compute on a standalone cluster of so many.")] = 0,
     postgres: Annotated[bool, typer.Option("--postgres", help="Airflow and ledger on PostgreSQL.")] = False,  # noqa: FBT002 - Typer's way
     faults: Annotated[str, typer.Option(help="Only these kinds, separated by commas.")] = "",
 ) -> None:
-    """Let faults strike a running dataflow at random times, and compare what it publishes with a run without them."""
+    """Inject faults into a running dataflow at random times, and compare what it publishes with a run without them."""
     console = Console(width=None if sys.stdout.isatty() else 120)
     shape = _Shape(minutes, secrets.randbelow(1_000_000) if seed is None else seed, spark_workers, faults)
     with exits_on_signals(), ExitStack() as ends:
@@ -55,7 +55,7 @@ class _Database:
         ends.callback(_keep_ledger, self._server.url("weir"), folder / "ledger.db")
 
     def environment(self) -> dict[str, str]:
-        """What has a stack use it."""
+        """Return the environment with which a stack uses it."""
         return {
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self._server.url("airflow"),
             "WEIR_LEDGER": self._server.url("weir"),
@@ -72,7 +72,7 @@ class _Database:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What was asked for."""
+    """The options of the command."""
 
     minutes: float
     seed: int

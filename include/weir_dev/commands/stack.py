@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 EXIT_WRONG = 1
 
 EXIT_DOWN = 3
-"""What `status` answers when there is nothing to show, as service managers do."""
+"""The exit status of `status` if no stack runs, as service managers have it."""
 
 
 def up(

@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from weir.cli.airflow_api import AirflowApi, DagRun, TaskInstance
 from weir.cli.progress import Progress
 from weir.coordination.services import Services
 from weir.errors import Misconfigured, Retryable
 from weir.ledger.ledger import Ledger
 from weir.store.store import Store
+from weir_dev.airflow_api import AirflowApi, DagRun, TaskInstance
 from weir_dev.demo.evidence import (
     Report,
     Row,

@@ -1,4 +1,4 @@
-"""What the demo reads besides Airflow: the ledger, the published reports, and an independent computation of them.
+"""The demo's evidence besides Airflow: the ledger, the published reports, and an independent computation of them.
 
 Invariant: nothing here writes.
 """
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
-    from weir.cli.airflow_api import TaskInstance
     from weir.formats.pointer import Pointer
     from weir.ledger.database.tables import AttemptRow
     from weir.ledger.ledger import Ledger
     from weir.ledger.runs import Run
     from weir.store.store import Store
+    from weir_dev.airflow_api import TaskInstance
 
 
 Row = dict[str, Any]

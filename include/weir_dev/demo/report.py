@@ -1,8 +1,7 @@
-"""What the demo prints. Invariant: it shows what was measured and adds nothing.
+"""The demo's report and its verdict: which task instances ran again, and whether these are exactly the expected ones.
 
-The demo's verdict: which task instances ran again, and whether these are exactly the expected ones.
-
-Invariant: a task instance that ran again, was added or has gone is never left out of the comparison, whatever its run.
+Invariant: it shows what was measured and adds nothing; a task instance that ran again, was added or has gone is never
+left out of the comparison, whatever its run.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from weir.cli.airflow_api import TaskInstance
+    from weir_dev.airflow_api import TaskInstance
     from weir_dev.demo.hold import LostPartition
 
 

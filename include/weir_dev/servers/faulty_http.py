@@ -45,11 +45,11 @@ class _Fault:
     skip: int
     times: int | None
     is_due: Callable[[], bool] = lambda: True
-    struck: int = 0
+    injected: int = 0
 
 
 class FaultyHttp:
-    """A proxy before `target`; faults match a method and a shell pattern over path and query, and strike in order.
+    """A proxy before `target`; faults match a method and a shell pattern over path and query, and are tried in order.
 
     `skip` lets the first matching requests pass, `times` (None: all) says how many then fail.
     """
@@ -70,10 +70,10 @@ class FaultyHttp:
         return f"http://127.0.0.1:{self._server.server_port}"
 
     @property
-    def struck(self) -> int:
+    def injected(self) -> int:
         """How many requests were broken since the last `heal`."""
         with self._lock:
-            return sum(fault.struck for fault in self._faults)
+            return sum(fault.injected for fault in self._faults)
 
     @contextmanager
     def running(self) -> Iterator[FaultyHttp]:
@@ -160,7 +160,7 @@ class FaultyHttp:
             connection.close()
 
     def handle(self, exchange: _Exchange) -> None:
-        """Pass a request on, or let a fault strike."""
+        """Pass a request on, or inject a fault."""
         fault = self._fault_for(exchange)
         if fault is None:
             exchange.pass_on()
@@ -179,8 +179,8 @@ class FaultyHttp:
                     continue
                 if fault.skip:
                     fault.skip -= 1
-                elif (fault.times is None or fault.struck < fault.times) and fault.is_due():
-                    fault.struck += 1
+                elif (fault.times is None or fault.injected < fault.times) and fault.is_due():
+                    fault.injected += 1
                     return fault
             return None
 
@@ -195,7 +195,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 256
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: clients that go away are part of the game."""
+        """Print nothing: clients that close connections are expected."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -254,7 +254,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def handle_one_request(self) -> None:
-        """Read one request and hand it to the proxy, whatever its method is."""
+        """Read one request of any method, and pass it to the proxy."""
         with suppress(ConnectionError, TimeoutError):
             self.raw_requestline = self.rfile.readline(65537)
             if not self.raw_requestline or not self.parse_request():

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def hung_file(path: Path) -> Iterator[None]:
-    """Put a named pipe in the file's place: whoever opens it waits until the block ends, and is told an error then."""
+    """Put a named pipe in the file's place: opening it waits until the block ends, and then raises."""
     aside, pipe = path.with_name(f".{path.name}.aside"), path.with_name(f".{path.name}.pipe")
     aside.hardlink_to(path)
     os.mkfifo(pipe)

@@ -37,7 +37,7 @@ _STOP_SECONDS = 15.0
 _USER = "weir"
 
 _UNPRIVILEGED = "nobody"
-"""Whom the server runs as when we are root, which PostgreSQL refuses."""
+"""The account of the server when we are root, which PostgreSQL refuses."""
 
 _DURABILITY = {"fsync": "off", "full_page_writes": "off"}
 """Tests kill the server, never the machine: what a process has written to its files stays."""
@@ -63,11 +63,11 @@ class PostgresServer:
         return self._url(database).render_as_string(hide_password=False)
 
     def new_database(self, name: str, template: str = "template1") -> None:
-        """Make a database as a copy of another, to which nobody may be connected, unless it is there."""
+        """Make a database as a copy of another, which must have no connections, unless it is there."""
         with self.connect() as connection:
             query = text("SELECT 1 FROM pg_database WHERE datname = :name")
             if connection.execute(query, {"name": name}).first() is None:
-                with suppress(ProgrammingError):  # somebody was faster
+                with suppress(ProgrammingError):  # another process was faster
                     connection.exec_driver_sql(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
         self._databases.add(name)
 
@@ -207,7 +207,7 @@ def _is_open(path: Path) -> bool:
 
 
 def _credentials() -> dict[str, Any]:
-    """Arguments of Popen that make a program run as somebody whom PostgreSQL accepts."""
+    """Return arguments of Popen that run a program under an account that PostgreSQL accepts."""
     if os.geteuid() != 0:
         return {}
     entry = pwd.getpwnam(_UNPRIVILEGED)

@@ -20,7 +20,7 @@ from weir_dev.stack.processes import ProcessRecord
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux's prctl
 
 _AT_ONCE = signal.SIGQUIT
-"""What PostgreSQL takes for an immediate shutdown: no waiting for clients."""
+"""The signal of PostgreSQL's immediate shutdown, which does not wait for clients."""
 
 
 def guard(parent: ProcessRecord, folder: Path, command: dict[str, Any]) -> int:

@@ -93,7 +93,7 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[SmallDisk]:
 
 
 def may_mount() -> bool:
-    """Whether `small_disk` works in this process: it may mount, at least in namespaces of its own."""
+    """Report whether `small_disk` works in this process: it may mount, at least in namespaces of its own."""
     status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return bool(int(status["CapEff"], 16) >> _CAP_SYS_ADMIN & 1)
 

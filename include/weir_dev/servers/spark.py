@@ -1,4 +1,4 @@
-"""A Spark Connect server for tests: that of the local stack, on free ports. Invariant: nothing of it is left behind."""
+"""A Spark Connect server for tests: that of the local stack, on free ports. Invariant: nothing of it is left over."""
 
 from __future__ import annotations
 

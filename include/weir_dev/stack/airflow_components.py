@@ -52,7 +52,7 @@ def airflow_programs(
 
 
 def health(port: int) -> dict[str, Any]:
-    """What the api-server says of all components; empty if it does not answer."""
+    """Return the health of all components from the api-server; empty if it does not answer."""
     # Without a handler for proxies, which the environment may name.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:

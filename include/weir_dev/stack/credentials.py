@@ -30,7 +30,7 @@ SERVICE = "weir"
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What Airflow's components share, and the passwords of its two accounts."""
+    """The secrets that Airflow's components share, and the passwords of its two accounts."""
 
     jwt_secret: str
     fernet_key: str

@@ -1,8 +1,6 @@
-"""Whom the doctor examines: the local stack, or the environment of this command.
+"""The subject that the doctor examines: the local stack, or the environment of this command; and the stack's processes.
 
-Invariant: without an environment that says otherwise, it is the local stack.
-
-The local stack, judged by what is known of its processes. Invariant: a stack that is down is one finding.
+Invariant: without an environment that says otherwise, it is the local stack; a stack that is down is one finding.
 """
 
 from __future__ import annotations
@@ -59,7 +57,7 @@ def _components(state: StackState) -> Components:
 
 
 def _environment_of(state: StackState) -> dict[str, str] | None:
-    """What a stack was started with may differ from what this command would start it with."""
+    """Use the settings that the stack was started with, which may differ from those of this command."""
     scheduler = state.process(SCHEDULER)
     if scheduler is None or not scheduler.is_alive():
         return None
@@ -81,7 +79,7 @@ AREA = "stack"
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """The names of a stack's processes: those that work, that have not answered yet, and that are dead."""
+    """The names of a stack's processes: ready, not answering yet, and dead."""
 
     working: Sequence[str] = ()
     starting: Sequence[str] = ()
@@ -94,7 +92,7 @@ class Components:
 
 
 def judge_stack(components: Components, *, is_kept: bool, failure: str = "", logs: str = "") -> Finding:
-    """Judge a stack; `is_kept` says whether its keeper runs, `failure` why its last start failed."""
+    """Examine a stack; `is_kept` says whether its keeper runs, `failure` why its last start failed."""
     if not is_kept:
         return _judge_down(components, failure)
     if components.dead or components.starting:

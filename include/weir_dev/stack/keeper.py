@@ -180,7 +180,7 @@ class Keeper:
             )
 
     def _raise_again(self, program: Program, dead: ProcessRecord | None) -> None:
-        """Start a component again; one that dies before all are up has something that must be mended first."""
+        """Start a component again; one that dies before all are up has an error to repair first."""
         if dead is not None:
             _reap(dead)
         if self._state.phase is Phase.STARTING:

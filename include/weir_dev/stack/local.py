@@ -1,18 +1,19 @@
-"""The local stack as the commands of the product see it. Invariant: nothing is started, and no secret is created."""
+"""The local stack for the commands of the product. Invariant: nothing is started, and no secret is created."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from weir.cli.commands.doctor import Subject
 from weir.environment import API_VARIABLE, SPARK_VARIABLE
-from weir_dev.commands.stack import stack_of_this_checkout
 from weir_dev.ports import LOOPBACK
 from weir_dev.project import state_folder
-from weir_dev.stack import doctor_subject
 from weir_dev.stack.airflow_environment import API, SPARK, ledger_url, store_url
 from weir_dev.stack.credentials import SERVICE, load_or_create
 from weir_dev.stack.state import Phase, read_state
+
+if TYPE_CHECKING:
+    from weir.cli.commands.doctor import Subject
 
 
 def local_environment() -> dict[str, str]:
@@ -32,4 +33,7 @@ def local_environment() -> dict[str, str]:
 
 def subject_of_doctor() -> Subject:
     """Return the local stack as `weir doctor` examines it. Raises Misconfigured without a checkout."""
+    from weir_dev.commands.stack import stack_of_this_checkout  # noqa: PLC0415  a notebook needs no command line
+    from weir_dev.stack import doctor_subject  # noqa: PLC0415
+
     return doctor_subject.local_stack(stack_of_this_checkout())

@@ -32,7 +32,7 @@ class ProcessRecord:
     mark: str
 
     def is_alive(self) -> bool:
-        """Whether this very process still runs."""
+        """Report whether this process still runs, not another one with its pid."""
         return start_mark(self.pid) == self.mark
 
 
@@ -112,7 +112,7 @@ def _wait_gone(these: Iterable[ProcessRecord], seconds: float) -> None:
 
 
 def _reap(these: Iterable[ProcessRecord]) -> None:
-    """Take the exit status of our own children, so that they do not stay behind as zombies."""
+    """Take the exit status of our own children, so that they do not stay as zombies."""
     for one in these:
         with suppress(ChildProcessError):
             os.waitpid(one.pid, os.WNOHANG)

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 _GATE: Final = ("/bin/sh", "-c", 'read -r word && exec "$@" < /dev/null', "sh")
-"""Becomes the program, with the same pid, when it is told to; ends when nobody is left who could tell it."""
+"""Becomes the program, with the same pid, when a line comes on its input; ends if the input is closed before."""
 
 
 def _nothing() -> None:
     """Nothing has to be prepared."""
 
 
-def _nobody(_: ProcessRecord) -> None:
-    """Nobody has to know."""
+def _no_record(_: ProcessRecord) -> None:
+    """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +43,11 @@ class Program:
     is_ready: Callable[[], bool]
     prepare: Callable[[], None] = _nothing
 
-    def start(self, write_down: Callable[[ProcessRecord], None] = _nobody) -> ProcessRecord:
+    def start(self, write_down: Callable[[ProcessRecord], None] = _no_record) -> ProcessRecord:
         """Start the program; its output goes to the end of its log.
 
-        It begins when `write_down` has returned. If that fails, or this process is killed before, it never does: nobody
-        would know of it, and it would run for ever.
+        It begins when `write_down` has returned. If that fails, or this process is killed before, it never begins: it
+        would be in no record, and run for ever.
         """
         self.prepare()
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -29,7 +29,7 @@ EXECUTOR_MEMORY: Final = "1g"
 
 _WORKER_CORES: Final = 8
 """More than such a machine has: Spark gives cores to applications for as long as they last, and here the Connect
-server and some submitted jobs are at work at once."""
+server and some submitted jobs run at once."""
 
 _WORKER_MEMORY: Final = "12g"
 """Counted against the executors' heaps, which are never full at the same time."""
@@ -51,7 +51,7 @@ class SparkCluster:
 
     @property
     def url(self) -> str:
-        """What applications call their master."""
+        """The master's URL for applications."""
         return master_url(self.ports)
 
     def clear(self) -> None:
@@ -139,12 +139,12 @@ def worker_name(number: int) -> str:
 
 
 def master_url(ports: Mapping[str, int]) -> str:
-    """What applications call their master."""
+    """The master's URL for applications."""
     return f"spark://{LOOPBACK}:{ports[MASTER]}"
 
 
 def executor_settings(cores: int) -> dict[str, str]:
-    """What keeps one application from taking all of the cluster: so many cores, one to an executor of a gigabyte."""
+    """Return the limits of an application: so many cores, one for each executor of a gigabyte."""
     return {
         "spark.cores.max": str(cores),
         "spark.executor.cores": "1",
@@ -183,7 +183,7 @@ def alive_workers(master_ui_port: int) -> frozenset[int]:
 
 
 def _answer(master_ui_port: int) -> dict[str, Any]:
-    """What the master says of itself; empty if it does not answer or does not lead yet."""
+    """Return the master's state; empty if it does not answer or does not lead yet."""
     # Without a handler for proxies, which the environment may name.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:

@@ -1,4 +1,4 @@
-"""What Spark is made of in a local stack: a Connect server alone, or on a cluster of its own.
+"""The programs of Spark in a local stack: a Connect server alone, or with a standalone cluster.
 
 Invariant: whoever comes first leaves cores for the others; without that, one waits for the other for ever.
 """
@@ -52,5 +52,5 @@ def spark_programs(
 
 
 def is_of_spark(name: str) -> bool:
-    """Whether a program of this name is a part of Spark."""
+    """Report whether a program of this name is a part of Spark."""
     return name in {SPARK, MASTER} or name.startswith(f"{WORKER}-")

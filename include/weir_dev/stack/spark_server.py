@@ -91,7 +91,7 @@ class SparkServer:
         }
 
     def _prepare(self) -> None:
-        """A server that was killed has left its files behind."""
+        """Delete the files that a killed server has left."""
         shutil.rmtree(self.folder, ignore_errors=True)
         (self.folder / "tmp").mkdir(parents=True)
         (self.folder / "warehouse").mkdir()
@@ -106,7 +106,7 @@ def spark_home() -> Path:
 
 
 def accepts_grpc(port: int, timeout_seconds: float = 1.0) -> bool:
-    """Whether a gRPC server answers on this port."""
+    """Report whether a gRPC server answers on this port."""
     if not accepts_connections(port):
         return False
     import grpc  # noqa: PLC0415  takes half a second, and `weir status` never needs it

@@ -96,7 +96,7 @@ class Stack:
         return load_or_create(self.folder)
 
     def is_running(self) -> bool:
-        """Whether its keeper runs."""
+        """Report whether its keeper runs."""
         keeper = self.state.process(KEEPER)
         return keeper is not None and keeper.is_alive()
 

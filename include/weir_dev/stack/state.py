@@ -1,4 +1,4 @@
-"""What is known of a local stack: a request from who starts it, and a record kept by its keeper.
+"""The two documents of a local stack: the request to start it, and the record that its keeper writes.
 
 Invariant: every process that may be running stands in the record before anything else is done with it.
 """
@@ -32,7 +32,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackRequest:
-    """What to start. `parent` is the process without which the stack must not go on, if there is one.
+    """A request to start a stack. `parent` is the process without which the stack must not go on, if there is one.
 
     `dags` are the folders of DAG files; `environment` is added to that of every component. With `spark_workers` Spark
     is a standalone cluster of so many workers; without any, its executors are threads of the Connect server. Without
@@ -81,7 +81,7 @@ class StackRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackState:
-    """A stack's record. `processes` are the keeper, under its own name, and its components; `ready` those that work.
+    """A stack's record. `processes` are the keeper, under its own name, and its components; `ready` those that answer.
 
     `starts` counts how often each component was started.
     """
@@ -98,7 +98,7 @@ class StackState:
         return next((one for one in self.processes if one.name == name), None)
 
     def describe(self) -> str:
-        """What is being done, and which components work, in a few words."""
+        """Return the current action and the ready components, as one line."""
         ready = f"; ready: {', '.join(self.ready)}" if self.ready else ""
         return f"{self.message or self.phase.value}{ready}"
 

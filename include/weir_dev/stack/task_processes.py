@@ -47,7 +47,7 @@ def task_processes(scheduler: ProcessRecord) -> list[TaskProcess]:
 
 
 def descendants(of: Iterable[ProcessRecord]) -> list[ProcessRecord]:
-    """What these processes have started, and what those have, by pid."""
+    """Return the children of these processes, and their children, by pid."""
     found: dict[int, str] = {}
     for one in of:
         if one.is_alive():

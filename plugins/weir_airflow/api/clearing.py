@@ -10,8 +10,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from weir.coordination.airflow import MISSING, ClearAnswer, ClearItem
+from weir.coordination.airflow_client import AirflowClient, path_of
 from weir.errors import Misconfigured
-from weir_airflow.api.client import AirflowApi, path_of
+from weir_airflow.api.client import client_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -38,13 +39,13 @@ def clearer_for(connection: Connection) -> Airflow:
             f"The Airflow connection {connection.conn_id} has the type {connection.conn_type!r}; expected `http` or "
             "`https` with the api-server's URL as its host"
         )
-    return EndpointClearer(AirflowApi.of(connection))
+    return EndpointClearer(client_of(connection))
 
 
 class EndpointClearer:
     """Clears by the plugin's endpoint, and by public REST where the endpoint is missing."""
 
-    def __init__(self, api: AirflowApi) -> None:
+    def __init__(self, api: AirflowClient) -> None:
         self._api = api
         self._rest = RestClearer(api)
 
@@ -100,7 +101,7 @@ class RestClearer:
     back; its clears remain pending.
     """
 
-    def __init__(self, api: AirflowApi) -> None:
+    def __init__(self, api: AirflowClient) -> None:
         self._api = api
 
     def clear(self, wanted: Sequence[ClearItem], note: str) -> list[ClearAnswer]:

@@ -1,1 +1,1 @@
-"""Airflow's part of `weir doctor`."""
+"""The checks of `weir doctor` that need Airflow."""

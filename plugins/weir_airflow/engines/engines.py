@@ -62,8 +62,8 @@ def engine_at(address: str, connection: Connection, store: Store, options: Mappi
     return SubmitEngine(connection, store, options, lambda folder, job: write_bundle(folder, job).paths)
 
 
-def connect_checks(area: str, connection: Connection, store: Store | None) -> list[Check]:
-    """Return the checks of `weir doctor` for the connection's Spark Connect server. Raises Misconfigured."""
+def connect_checks(area: str, connection: Connection, store: Store) -> list[Check]:
+    """Return the checks of the connection's Spark Connect server for `weir doctor`. Raises Misconfigured."""
     from weir_spark.transport.doctor import ConnectExam  # noqa: PLC0415  imports pyspark: not in DAG files
 
     found: list[Check] = ConnectExam(area, _url(connection, engine_address(connection)), store).checks()

@@ -12,11 +12,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from overhead_usage import EventLogs, Usage, await_settled, left_in
 
-from weir.cli.airflow_api import AirflowApi
 from weir.execution.run_state import CLOSE
 from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.ledger.ledger import Ledger
 from weir.store.store import Store
+from weir_dev.airflow_api import AirflowApi
 from weir_dev.demo.evidence import published_rows
 from weir_dev.stack.credentials import PERSON
 from weir_dev.stack.stack import Stack
@@ -152,7 +152,7 @@ class OverheadStack:
             "data_interval_end": (start + timedelta(days=1)).isoformat(),
             "conf": {"copies": copies},
         }
-        return self.api._send("POST", f"/api/v2/dags/{variant}/dagRuns", body)["dag_run_id"]
+        return self.api.ask("POST", f"/api/v2/dags/{variant}/dagRuns", body)["dag_run_id"]
 
     def _has_dag(self, dag):
         errors = self.api.import_errors()
@@ -160,11 +160,11 @@ class OverheadStack:
         return self.api.has_dag(dag)
 
     def _dag_run(self, variant, run_id):
-        return self.api._send("GET", f"/api/v2/dags/{variant}/dagRuns/{run_id}")
+        return self.api.ask("GET", f"/api/v2/dags/{variant}/dagRuns/{run_id}")
 
     def _instances(self, variant, run_id):
         path = f"/api/v2/dags/{variant}/dagRuns/{run_id}/taskInstances"
-        return self.api._send("GET", path, limit=100)["task_instances"]
+        return self.api.ask("GET", path, limit=100)["task_instances"]
 
     def _await_end(self, variant, run_id):
         looks = itertools.count(1)

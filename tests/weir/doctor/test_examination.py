@@ -1,4 +1,4 @@
-"""Many questions at once, none of which holds up the others."""
+"""Running checks: areas in parallel, each check within its time limit."""
 
 import threading
 
@@ -13,7 +13,7 @@ HELD = 0.2
 
 @pytest.fixture
 def never():
-    """Something to hang at; let go when the test is over."""
+    """Something to hang at; released at the end of the test."""
     event = threading.Event()
     yield event
     event.set()
@@ -30,13 +30,13 @@ def check(name, *findings, area="store", raises=None, waits=None, **more):
     return Check(area, name, ask, **more)
 
 
-def told(*areas):
+def statuses(*areas):
     return [(each.area, each.name, each.status) for each in examine(areas)]
 
 
 def test_findings_of_an_area_come_in_the_order_of_its_checks():
     first = check("a", ok("store", "a", "1"), warning("store", "a", "2", expected="x", mend="y"))
-    assert told([first, check("b", ok("store", "b", "3"))]) == [
+    assert statuses([first, check("b", ok("store", "b", "3"))]) == [
         ("store", "a", Status.OK),
         ("store", "a", Status.WARNING),
         ("store", "b", Status.OK),
@@ -55,32 +55,32 @@ def test_a_check_that_hangs_is_a_problem_and_ends_its_area_only(never):
     assert by_name["store", "place"].status is Status.OK, "what was found before it hung counts"
     assert by_name["store", "mount"].status is Status.PROBLEM
     assert "no answer within 0.2 seconds" in by_name["store", "mount"].found
-    assert by_name["store", "the rest"].found == "not asked, since it needs mount: b, c"
+    assert by_name["store", "the rest"].found == "not checked, since it needs mount: b, c"
 
 
-def test_a_check_that_crashes_is_a_problem_and_the_next_one_is_asked():
+def test_a_check_that_fails_is_a_problem_and_the_next_check_runs():
     found = list(examine([[check("a", raises=KeyError("x")), check("b", ok("store", "b", "fine"))]]))
     assert [each.status for each in found] == [Status.PROBLEM, Status.OK]
     assert "KeyError: 'x'" in found[0].found
 
 
-def test_an_error_of_weir_is_told_in_its_own_words():
+def test_an_error_of_weir_is_reported_with_its_message():
     [found] = examine([[check("a", raises=Misconfigured("set WEIR_STORE"))]])
     assert found.status is Status.PROBLEM
     assert found.found == "set WEIR_STORE"
 
 
 @pytest.mark.parametrize("closing", [problem("store", "a", "bad", expected="x", mend="y"), unknown("store", "a", "?")])
-def test_behind_a_gate_that_is_shut_nothing_is_asked(closing):
+def test_after_a_gate_with_a_problem_no_check_of_its_area_runs(closing):
     asked = []
     behind = Check("store", "b", lambda: asked.append(1) or [])
-    found = told([check("a", closing, is_gate=True), behind])
+    found = statuses([check("a", closing, is_gate=True), behind])
     assert found[-1] == ("store", "the rest", Status.UNKNOWN)
     assert asked == []
 
 
-def test_a_warning_does_not_shut_a_gate():
-    found = told(
+def test_a_warning_does_not_close_a_gate():
+    found = statuses(
         [
             check("a", warning("store", "a", "slow", expected="x", mend="y"), is_gate=True),
             check("b", ok("store", "b", "fine")),
@@ -89,8 +89,8 @@ def test_a_warning_does_not_shut_a_gate():
     assert [status for _, _, status in found] == [Status.WARNING, Status.OK]
 
 
-def test_an_area_ends_in_silence_where_there_is_nothing_more_to_ask():
-    found = told([check("a", ok("ledger", "a", "not there yet"), raises=Enough()), check("b")])
+def test_a_check_can_end_its_area_without_a_finding():
+    found = statuses([check("a", ok("ledger", "a", "not there yet"), raises=Enough()), check("b")])
     assert found == [("store", "a", Status.OK)] or found == [("ledger", "a", Status.OK)]
 
 

@@ -25,5 +25,5 @@ def test_a_finding_survives_as_json(finding):
         ([SLOW, BAD, FINE], Status.PROBLEM),
     ],
 )
-def test_all_together_are_as_bad_as_the_worst(findings, status):
+def test_the_status_of_all_findings_is_the_worst(findings, status):
     assert worst(findings) is status

@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 from sqlalchemy import select
-from tests.weir.conftest import Saved, World
 from tests.weir.restoring import EPOCHS, aircraft, files_of, keep_savepoints, rows_of, run_days
+from tests.weir.small_dataflow import Saved, World
 
 from weir.errors import Internal, Misconfigured
 from weir.formats.checks import CheckOutcome
@@ -269,7 +269,7 @@ def test_a_restore_test_writes_only_to_its_own_folder(days):
             partial(store.delete, checkpoint_path("ladder", 3)),
             partial(store.delete_folder, "ladder"),
         ):
-            with pytest.raises(Internal, match="not its own"):
+            with pytest.raises(Internal, match="outside its folder"):
                 touch()
         assert store.read(checkpoint_path("ladder", 3)) == days.store.read(checkpoint_path("ladder", 3))
 

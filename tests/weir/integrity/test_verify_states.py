@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 from sqlalchemy import select
-from tests.weir.conftest import Saved, World
 from tests.weir.keeping import aircraft, run_days
+from tests.weir.small_dataflow import Saved, World
 
 from weir.dataflow import broadcast_state, list_state
 from weir.formats.content_check import ContentAnswer, request_from_json, request_to_json

@@ -1,16 +1,15 @@
 """Leases by the database's clock: a worker whose clock is wrong neither loses its inputs nor keeps them for ever."""
 
-import importlib.util
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
 
 import pytest
 from sqlalchemy import delete, func, select, update
+from tests.weir.small_dataflow import World, ladder
 
 from weir.coordination.read_leases import ReadLease, claimed
 from weir.ledger.database.tables import LeaseRow, ResultRow
@@ -19,10 +18,6 @@ from weir.ledger.ledger import Ledger
 from weir.reading.opening import open_results
 from weir.retention.release import release
 from weir.testing.fakes.ledgers import fast_folder
-
-_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[1] / "conftest.py")
-small = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(small)
 
 FLOW = "ladder"
 RUN = "ladder@20130101T000000Z"
@@ -39,7 +34,7 @@ def a_run_on(request, database):
         empty = partial(Ledger.open, server.url(name))
     with fast_folder() as folder:
         (folder / "store").mkdir()
-        world = small.World(folder, small.ladder(), empty)
+        world = World(folder, ladder(), empty)
         world.airflow.dag_run()
         world.airflow.run_until_quiet()
         world.has_clock = database == "postgresql"

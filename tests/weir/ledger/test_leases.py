@@ -1,26 +1,21 @@
 """Read leases live from the begin's answer to the attempt's end."""
 
-import importlib.util
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from sqlalchemy import select
+from tests.weir.small_dataflow import World, ladder
 
 from weir.ledger.database.tables import LeaseRow, ResultRow
 from weir.ledger.leases import LEASE
 from weir.testing.fakes.airflow import Killed
-
-_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[1] / "conftest.py")
-small = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(small)
 
 
 @pytest.fixture
 def world(tmp_path):
     """A run whose `joined[0]` may begin."""
     (tmp_path / "store").mkdir()
-    world = small.World(tmp_path, small.ladder())
+    world = World(tmp_path, ladder())
     world.run = world.airflow.dag_run()
     for task_id, index in (("raw-clean", 0), ("raw-clean", 1), ("weather", -1)):
         world.airflow.step(world.airflow.task(world.run, task_id, index))

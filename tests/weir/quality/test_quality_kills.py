@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from tests.weir.checking import NOT_NULL, attempts, checks, gated, results, use, with_suites, write_suite
-from tests.weir.conftest import Saved, World, ladder
+from tests.weir.small_dataflow import Saved, World, ladder
 from tests.weir.state.test_checkpoint_kills import DyingLedger, DyingStore, Fate
 
 from weir.dataflow import expectations

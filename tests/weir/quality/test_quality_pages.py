@@ -1,11 +1,10 @@
 """Pages about checks are written to the store once, fail nothing, and are deleted with the records of their run."""
 
-import importlib.util
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from tests.weir.checking import NOT_NULL, checks, gated, use, violate
+from tests.weir.small_dataflow import Saved, World
 
 from weir.coordination.services import Services
 from weir.dataflow import expectations
@@ -18,10 +17,6 @@ from weir.retention.sweep_report import Garbage
 from weir.store.walk import files_below
 from weir.testing.fakes.ledgers import fast_folder
 
-_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[1] / "conftest.py")
-small = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(small)
-
 EPOCHS = ["20130101T000000Z", "20130102T000000Z"]
 
 
@@ -30,9 +25,9 @@ def two_days():
     """Rows that pass on the first day, and that are refused on the second."""
     with fast_folder() as folder:
         (folder / "world/store").mkdir(parents=True)
-        world = small.World(folder / "world", gated(expectations("clean_rows")))
+        world = World(folder / "world", gated(expectations("clean_rows")))
         violate(world, set(), {NOT_NULL})
-        yield small.Saved(world, folder / "saved")
+        yield Saved(world, folder / "saved")
 
 
 @pytest.fixture

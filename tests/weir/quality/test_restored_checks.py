@@ -3,7 +3,6 @@
 import pytest
 from sqlalchemy import select
 from tests.weir.checking import NOT_NULL, with_suites, write_suite
-from tests.weir.conftest import Saved, World
 from tests.weir.restoring import (
     EPOCHS,
     aircraft,
@@ -18,6 +17,7 @@ from tests.weir.restoring import (
     spoil,
     states_of,
 )
+from tests.weir.small_dataflow import Saved, World
 
 from weir.dataflow import expectations, keyed_state, list_state
 from weir.formats.checks import CheckReason, CheckReport, ExpectationResult

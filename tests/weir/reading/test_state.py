@@ -1,14 +1,13 @@
 """`weir.open(..., state=...)`: what an epoch has left, for a key or as a whole, and what a reader is told otherwise."""
 
-import importlib.util
 import shutil
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
+from tests.weir.reading.state_world import epoch, group_of, history, keeps_state, run_days
 
 import weir
 from weir.errors import Misconfigured
@@ -21,21 +20,10 @@ from weir.store.errors import NotFound
 from weir.store.store import Store
 from weir.topology.partitions import KEY_GROUP_COLUMN
 
-_spec = importlib.util.spec_from_file_location("state_world", Path(__file__).with_name("state_world.py"))
-of_state = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(of_state)
-epoch, group_of, history, run_days, SCHEMA = (
-    of_state.epoch,
-    of_state.group_of,
-    of_state.history,
-    of_state.run_days,
-    of_state.SCHEMA,
-)
-
 
 @pytest.fixture
 def days(world):
-    return of_state.keeps_state(world)
+    return keeps_state(world)
 
 
 def expected(world, day):

@@ -1,13 +1,12 @@
-"""A ledger that is gone is built again from what the store holds."""
+"""A lost ledger is rebuilt from what the store holds."""
 
-import importlib.util
 import random
 import shutil
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from sqlalchemy import select
+from tests.weir.small_dataflow import World, ladder
 
 from weir.coordination.services import Services
 from weir.errors import Fenced, Misconfigured, Retryable
@@ -16,10 +15,6 @@ from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
 from weir.store.published import published
 from weir.store.store import Store
-
-_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[1] / "conftest.py")
-small = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(small)
 
 RUN = "ladder@20130101T000000Z"
 
@@ -256,7 +251,7 @@ def test_an_epoch_without_a_record_is_told_of_and_its_run_computes_anew(green):
 
 
 def test_results_from_before_an_adoption_are_not_taken(green):
-    green.airflow.deploy(small.ladder(4))
+    green.airflow.deploy(ladder(4))
     adopt(green.services, RUN)
     green.lose_ledger()
     [built] = rebuild(green.services)
@@ -273,7 +268,7 @@ def test_results_from_before_an_adoption_are_not_taken(green):
 
 def test_a_ledger_that_was_lost_and_not_built_again_does_not_mix_two_topologies(green):
     green.lose_ledger()
-    green.airflow.deploy(small.ladder(4))
+    green.airflow.deploy(ladder(4))
     green.airflow.clear_run_by_hand(green.run)
     green.airflow.run_until_quiet()
     note = green.airflow.task(green.run, "weather").notes[-1]
@@ -287,7 +282,7 @@ def test_a_ledger_that_was_lost_and_not_built_again_does_not_mix_two_topologies(
 
 def test_slices_are_known_again_from_the_manifests(tmp_path):
     (tmp_path / "store").mkdir()
-    world = small.World(tmp_path, sliced())
+    world = World(tmp_path, sliced())
     world.folder, run = tmp_path, world.airflow.dag_run()
     world.airflow.run_until_quiet()
     assert set(world.airflow.states().values()) == {"success"}

@@ -1,4 +1,4 @@
-"""A ledger that is built again, of a dataflow that keeps state: its checkpoints, and what forks of it began with."""
+"""The rebuilt ledger of a dataflow that keeps state: its checkpoints, and the pins of its forks."""
 
 from datetime import timedelta
 

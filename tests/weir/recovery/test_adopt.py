@@ -1,9 +1,7 @@
 """Parallelism that changes between runs, during a run, and before an old run is cleared."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
+from tests.weir.small_dataflow import World, ladder
 
 from weir.errors import Fenced, Misconfigured
 from weir.formats.codec import run_record_from_json
@@ -11,16 +9,12 @@ from weir.ledger.database.tables import OwedClearRow, ResultRow, RunRow
 from weir.recovery.adopt import adopt
 from weir.store.published import published
 
-_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[1] / "conftest.py")
-small = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(small)
-
 JOINED = (("joined", 0), ("joined", 1))
 
 
 def new_world(folder, parallelism):
     (folder / "store").mkdir(parents=True)
-    return small.World(folder, small.ladder(parallelism))
+    return World(folder, ladder(parallelism))
 
 
 @pytest.fixture
@@ -71,7 +65,7 @@ def of_run(world, run):
 
 def test_each_run_is_computed_with_its_own_parallelism(world, faultless):
     for day, parallelism in ((1, 3), (2, 4), (3, 2)):
-        world.airflow.deploy(small.ladder(parallelism))
+        world.airflow.deploy(ladder(parallelism))
         run_green(world, day)
         assert outcome(world, day) == faultless(parallelism)
 
@@ -79,7 +73,7 @@ def test_each_run_is_computed_with_its_own_parallelism(world, faultless):
 def test_a_run_goes_on_with_the_parallelism_it_began_with(world, faultless):
     run = world.airflow.dag_run()
     world.airflow.step(world.airflow.task(run, "raw-clean", 0))
-    world.airflow.deploy(small.ladder(4))
+    world.airflow.deploy(ladder(4))
     world.airflow.run_until_quiet()
     fourth = world.airflow.task(run, "raw-clean", 3)
     assert (fourth.state, fourth.runs) == ("success", [1])
@@ -90,7 +84,7 @@ def test_a_run_goes_on_with_the_parallelism_it_began_with(world, faultless):
 def test_a_run_that_needs_a_task_instance_that_is_gone_says_what_to_type(world, faultless):
     run = world.airflow.dag_run()
     world.airflow.step(world.airflow.task(run, "raw-clean", 0))
-    world.airflow.deploy(small.ladder(2))
+    world.airflow.deploy(ladder(2))
     world.airflow.run_until_quiet()
     for key in JOINED:
         joined = world.airflow.task(run, *key)
@@ -109,7 +103,7 @@ def test_a_run_that_has_all_it_needs_does_not_miss_a_task_instance_that_is_gone(
     run = world.airflow.dag_run()
     for index in range(3):
         world.airflow.step(world.airflow.task(run, "raw-clean", index))
-    world.airflow.deploy(small.ladder(2))
+    world.airflow.deploy(ladder(2))
     world.airflow.run_until_quiet()
     assert outcome(world) == faultless(3)
 
@@ -117,7 +111,7 @@ def test_a_run_that_has_all_it_needs_does_not_miss_a_task_instance_that_is_gone(
 @pytest.mark.parametrize("parallelism", [4, 2])
 def test_an_old_run_heals_with_the_parallelism_it_began_with(world, faultless, parallelism):
     run = run_green(world)
-    world.airflow.deploy(small.ladder(parallelism))
+    world.airflow.deploy(ladder(parallelism))
     lose(world, "clean", 1)
     for key in JOINED:
         world.airflow.clear_by_hand(run, *key)
@@ -128,7 +122,7 @@ def test_an_old_run_heals_with_the_parallelism_it_began_with(world, faultless, p
 
 def test_an_old_run_whose_lost_result_nobody_can_make_any_more_says_what_to_type(world, faultless):
     run = run_green(world)
-    world.airflow.deploy(small.ladder(2))
+    world.airflow.deploy(ladder(2))
     lose(world, "clean", 2)
     world.airflow.clear_by_hand(run, "joined", 0)
     world.airflow.run_until_quiet()
@@ -141,7 +135,7 @@ def test_an_old_run_whose_lost_result_nobody_can_make_any_more_says_what_to_type
 @pytest.mark.parametrize("parallelism", [4, 2, 1])
 def test_an_adopted_run_becomes_one_of_the_present_dataflow(world, faultless, parallelism):
     run = run_green(world)
-    world.airflow.deploy(small.ladder(parallelism))
+    world.airflow.deploy(ladder(parallelism))
     adoption = adopt(world.services, run)
     assert adoption.run == RUN
     assert adoption.results == 10
@@ -155,7 +149,7 @@ def test_an_adopted_run_becomes_one_of_the_present_dataflow(world, faultless, pa
 def test_a_run_is_adopted_there_and_back_again(world, faultless):
     run = run_green(world)
     for parallelism in (4, 2, 3):
-        world.airflow.deploy(small.ladder(parallelism))
+        world.airflow.deploy(ladder(parallelism))
         adopt(world.services, run)
         world.airflow.clear_run_by_hand(run)
         world.airflow.run_until_quiet()
@@ -164,7 +158,7 @@ def test_a_run_is_adopted_there_and_back_again(world, faultless):
 
 def test_an_adopted_run_of_which_only_a_consumer_is_cleared_makes_again_what_it_needs(world, faultless):
     run = run_green(world)
-    world.airflow.deploy(small.ladder(4))
+    world.airflow.deploy(ladder(4))
     adopt(world.services, RUN)
     world.airflow.clear_by_hand(run, "weir_close")
     world.airflow.run_until_quiet()
@@ -192,7 +186,7 @@ def test_a_run_may_be_adopted_while_its_tasks_retry_wait_and_run(world, faultles
     def adopt_once(key):
         if key.task_id == "joined":
             world.airflow.during = lambda _key: None
-            world.airflow.deploy(small.ladder(4))
+            world.airflow.deploy(ladder(4))
             adopt(world.services, RUN)
 
     world.airflow.during = adopt_once
@@ -223,13 +217,13 @@ def test_the_record_of_a_run_follows_its_pin(world):
     run = run_green(world)
     first = record()
     assert (first.run, first.run_id, first.abandoned) == (RUN, run, ())
-    assert first.pinned == small.ladder(3).to_json()
+    assert first.pinned == ladder(3).to_json()
     adopt(world.services, RUN)
     assert record().pinned is None
-    world.airflow.deploy(small.ladder(4))
+    world.airflow.deploy(ladder(4))
     world.airflow.clear_run_by_hand(run)
     world.airflow.run_until_quiet()
-    assert record().pinned == small.ladder(4).to_json()
+    assert record().pinned == ladder(4).to_json()
     assert len(record().abandoned) == 11
     assert record().created_at == first.created_at
 
@@ -249,7 +243,7 @@ def test_a_stage_that_was_not_mapped_before_becomes_so(tmp_path, faultless):
     run = run_green(world)
     world.airflow.clear_by_hand(run, "raw-clean")
     world.airflow.run_until_quiet()
-    world.airflow.deploy(small.ladder(3))
+    world.airflow.deploy(ladder(3))
     adopt(world.services, RUN)
     world.airflow.clear_run_by_hand(run)
     world.airflow.run_until_quiet()

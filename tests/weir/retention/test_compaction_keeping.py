@@ -2,8 +2,8 @@
 
 import pytest
 from sqlalchemy import select
-from tests.weir.conftest import Saved, World
 from tests.weir.keeping import aircraft, run_days
+from tests.weir.small_dataflow import Saved, World
 
 from weir.ledger.database.tables import CompactionRow, ResultRow
 from weir.ledger.runs import epoch_of_run

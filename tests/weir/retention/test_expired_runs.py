@@ -1,12 +1,11 @@
 """Runs expire, versions are replaced, DagRuns are deleted: needed results stay, all others go in any order."""
 
-import importlib.util
 import os
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from sqlalchemy import select
+from tests.weir.small_dataflow import Saved, World, ladder
 
 from weir.coordination.services import Services
 from weir.dataflow.retention import RetentionPolicy
@@ -23,10 +22,6 @@ from weir.store.store import Store
 from weir.store.walk import files_below
 from weir.testing.fakes.airflow import Killed
 from weir.testing.fakes.ledgers import fast_folder
-
-_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[1] / "conftest.py")
-small = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(small)
 
 DAY = timedelta(days=1)
 RUN = "ladder@20130101T000000Z"
@@ -68,7 +63,7 @@ def two_days():
     """Two runs; in the first a result was lost and made again, and another version was published."""
     with fast_folder() as folder:
         (folder / "world/store").mkdir(parents=True)
-        world = small.World(folder / "world", small.ladder())
+        world = World(folder / "world", ladder())
         for day in (1, 2):
             world.airflow.dag_run(day)
             world.airflow.run_until_quiet()
@@ -79,7 +74,7 @@ def two_days():
         world.airflow.clear_by_hand(NAME, "totals", 0)
         world.airflow.run_until_quiet()
         assert published(world.store, "ladder", "delays", "20130101T000000Z").version == 2
-        yield small.Saved(world, folder / "saved")
+        yield Saved(world, folder / "saved")
 
 
 @pytest.fixture

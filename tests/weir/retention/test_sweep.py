@@ -1,12 +1,11 @@
 """A sweep deletes from the store what is not needed, and nothing else."""
 
-import importlib.util
 import os
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from sqlalchemy import select
+from tests.weir.small_dataflow import Saved, World, ladder
 
 from weir.dataflow import Dataflow
 from weir.errors import Misconfigured, Retryable
@@ -18,10 +17,6 @@ from weir.retention.sweep_report import Garbage
 from weir.store.walk import files_below
 from weir.testing.fakes.airflow import Killed
 from weir.testing.fakes.ledgers import fast_folder
-
-_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[1] / "conftest.py")
-small = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(small)
 
 DAY = timedelta(days=1)
 
@@ -54,7 +49,7 @@ def one_day():
     """A run of one day, of which one try wrote all its results and was killed before its commit."""
     with fast_folder() as folder:
         (folder / "world/store").mkdir(parents=True)
-        world, killed = small.World(folder / "world", small.ladder()), []
+        world, killed = World(folder / "world", ladder()), []
         commit = world.airflow.coordinator.commit
 
         def once(begun, report, clearer):
@@ -66,7 +61,7 @@ def one_day():
         world.airflow.coordinator.commit = once
         world.airflow.dag_run(1)
         world.airflow.run_until_quiet()
-        yield small.Saved(world, folder / "saved"), killed
+        yield Saved(world, folder / "saved"), killed
 
 
 @pytest.fixture
@@ -269,7 +264,7 @@ def test_a_dataflow_that_is_not_known_is_refused(day):
 def test_an_attempt_that_was_given_up_does_not_commit_what_was_swept(tmp_path):
     """It sleeps for longer than a failed run is kept, is taken for dead, and wakes up."""
     (tmp_path / "store").mkdir()
-    world, slept = small.World(tmp_path, small.ladder()), []
+    world, slept = World(tmp_path, ladder()), []
     run = world.airflow.dag_run(1)
     compute = world.airflow.engine.run
 

@@ -1,8 +1,7 @@
-"""Going on from a checkpoint: what comes out is what had come out if nothing had ever gone wrong."""
+"""Restoring a checkpoint: the results are those of a run without any fault."""
 
 import pytest
 from sqlalchemy import select
-from tests.weir.conftest import Saved, World
 from tests.weir.restoring import (
     EPOCHS,
     aircraft,
@@ -19,6 +18,7 @@ from tests.weir.restoring import (
     spoil,
     states_of,
 )
+from tests.weir.small_dataflow import Saved, World
 
 from weir.dataflow import keyed_state
 from weir.errors import Misconfigured
@@ -75,11 +75,11 @@ def test_restoring_what_is_there_changes_nothing_but_the_lineage(days):
 def test_a_dry_run_says_what_would_be_done_and_does_nothing(days):
     spoil(days, 2)
     lineage, before = lineage_of(days), states_of(days, 2)
-    told = restore(days, "day2", is_dry=True)
+    planned = restore(days, "day2", is_dry=True)
     assert (lineage_of(days), states_of(days, 2)) == (lineage, before)
     done = restore(days, "day2")
-    assert (told.partitions, told.stale, told.later) == (done.partitions, done.stale, done.later)
-    assert len(told.stale) == 2
+    assert (planned.partitions, planned.stale, planned.later) == (done.partitions, done.stale, done.later)
+    assert len(planned.stale) == 2
 
 
 def test_epochs_behind_a_restored_one_are_owed_their_clears_one_after_the_other(days):
@@ -337,12 +337,12 @@ def test_a_restore_behind_which_a_process_dies_is_complete(days):
     right = states_of(days, 3)
     spoil(days, 2)
     restore(days, "day2")
-    # Nobody has carried anything out yet: whoever begins next does.
+    # No pending clear is delivered yet: the next task that begins delivers them.
     run_days(days.airflow, 4)
     assert states_of(days, 3) == right
 
 
-# A ledger that is built again
+# A rebuilt ledger
 
 
 @pytest.mark.parametrize("is_lost", [True, False])

@@ -1,10 +1,9 @@
-"""Going on from a checkpoint while closes come by: what is restored has its files, or nothing is."""
+"""Restoring a checkpoint while runs are closed: what is restored has its files, or nothing is restored."""
 
 import threading
 
 import pytest
 from sqlalchemy import text
-from tests.weir.conftest import Saved, World
 from tests.weir.restoring import (
     EPOCHS,
     aircraft,
@@ -16,6 +15,7 @@ from tests.weir.restoring import (
     run_days,
     states_of,
 )
+from tests.weir.small_dataflow import Saved, World
 
 from weir.coordination.services import Services
 from weir.dataflow import keyed_state
@@ -52,7 +52,7 @@ def days(two_days, tmp_path):
 
 
 class Once:
-    """Does something the first time that it is asked to."""
+    """Calls a function once."""
 
     def __init__(self, work):
         self._work, self._lock = work, threading.Lock()
@@ -66,15 +66,15 @@ class Once:
 class WatchedStore(Store):
     """Tells of the first state's manifest that is read, just before it is."""
 
-    __slots__ = ("told",)
+    __slots__ = ("callback",)
 
-    def __init__(self, store, told):
+    def __init__(self, store, callback):
         super().__init__(store.files)
-        self.told = told
+        self.callback = callback
 
     def read(self, path):
         if "/history/" in path:
-            self.told()
+            self.callback()
         return super().read(path)
 
 
@@ -103,7 +103,7 @@ def test_a_checkpoint_that_is_subsumed_before_the_commit_is_not_restored(days, f
 
 
 @pytest.mark.parametrize("fork", [None, "forked"])
-def test_files_that_a_checkpoint_hands_over_while_somebody_asks_are_in_use(days, fork):
+def test_files_that_pass_from_a_checkpoint_to_results_during_a_deletion_are_in_use(days, fork):
     def hand_over():
         restore(days, 1, fork=fork)
         run_days(days.airflow, 3)
@@ -126,7 +126,7 @@ def test_a_subsumed_checkpoint_is_refused_though_its_manifest_is_still_there(day
         restore(days, 1)
 
 
-def test_on_postgresql_nobody_subsumes_what_a_fork_is_about_to_name(tmp_path, empty_postgres_ledger):
+def test_on_postgresql_a_checkpoint_that_a_fork_is_about_to_name_is_not_subsumed(tmp_path, empty_postgres_ledger):
     """The two transactions are of different dataflows, so that these do not shut each other out."""
     (tmp_path / "store").mkdir()
     world = World(tmp_path, WHOLE, empty_postgres_ledger)

@@ -29,7 +29,7 @@ def flow(ttl, **more):
 
 
 def test_a_run_that_has_rows_live_longer_by_now_is_pinned_to_what_the_checkpoint_says(world):
-    """Otherwise the next epoch sees rows again that had expired, and goes on from tallies without them."""
+    """Otherwise the next epoch sees expired rows again, and resumes from digests without them."""
     world.airflow.deploy(flow("2 days"))
     run_days(world.airflow, 1, 2, 3)
     keep_savepoints(world, 3)

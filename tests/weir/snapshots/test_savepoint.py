@@ -5,7 +5,6 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import func, select
-from tests.weir.conftest import Saved, World
 from tests.weir.restoring import (
     EPOCHS,
     aircraft,
@@ -18,6 +17,7 @@ from tests.weir.restoring import (
     spoil,
     states_of,
 )
+from tests.weir.small_dataflow import Saved, World
 
 from weir.errors import Misconfigured, Retryable
 from weir.formats.codec import checkpoint_from_json
@@ -55,7 +55,7 @@ def lying(store, folder):
     return {each.path for each in files_below(store, [folder])}
 
 
-def test_a_savepoint_is_the_newest_checkpoint_if_nobody_says_which(days):
+def test_a_savepoint_is_of_the_newest_checkpoint_unless_a_number_is_given(days):
     made = make(days)
     assert (made.epoch, made.status, made.number) == (EPOCHS[1], "complete", 3)
     assert make(days, checkpoint=1).epoch == EPOCHS[0]
@@ -200,7 +200,7 @@ def test_what_does_not_exist_is_refused_with_what_there_is(days):
         show(days.services, "ladder", "2", Store.open)
 
 
-def test_a_fork_of_a_savepoint_needs_nobody(days):
+def test_a_fork_of_a_savepoint_does_not_need_its_origin(days):
     make(days, name="mine")
     restore(days, "mine", fork="forked")
     days.store.delete_folder("ladder")

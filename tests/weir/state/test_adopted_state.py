@@ -15,7 +15,7 @@ FIRST, RUN = f"ladder@{EPOCHS[0]}", "scheduled__2013-01-01"
 
 
 def aircraft(state="history", name="known", *, carries=True):
-    """Each day's flights change a state of some name; and totals, which go on from those before if they are carried."""
+    """Each day's flights change a state of some name; and totals that resume from those before if they are carried."""
     kept = {} if state is None else {"state": keyed_state(state, key="k", schema="k BIGINT, n BIGINT")}
     before = [previous("totals", schema="k BIGINT")] if carries else []
     return Dataflow(

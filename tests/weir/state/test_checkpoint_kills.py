@@ -1,11 +1,11 @@
-"""Checkpoints under kills: whatever step was the last, whoever comes next completes or undoes it."""
+"""Checkpoints under kills: whatever step was the last, a later process completes or undoes it."""
 
 from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
 from sqlalchemy import select
-from tests.weir.conftest import Saved
+from tests.weir.small_dataflow import Saved
 from tests.weir.state.test_checkpoints import aircraft, checkpoint, is_there, retained, rows, run_days
 
 from weir.coordination.services import Services
@@ -26,7 +26,7 @@ FIFTH = "scheduled__2013-01-05"
 
 
 class Fate:
-    """Counts the changes of store and ledger, and kills whoever makes the n-th: just before it, or just behind."""
+    """Counts the changes of store and ledger, and kills the process of the n-th: just before it, or just after."""
 
     def __init__(self, nth):
         self.left = nth
@@ -89,7 +89,7 @@ def dying(world, nth):
 @pytest.fixture(scope="module")
 def before_the_fifth_closes(tmp_path_factory):
     """Four days of a history that forgets, and a fifth of which only the closing task is left."""
-    from tests.weir.conftest import World, ladder
+    from tests.weir.small_dataflow import World, ladder
 
     folder = tmp_path_factory.mktemp("checkpoints")
     (folder / "world" / "store").mkdir(parents=True)
@@ -133,7 +133,7 @@ def test_the_closing_task_may_be_killed_at_any_step(before_the_fifth_closes):
         expected, kept = state_files(world), [day for _, day in retained(world)]
     assert kept == [3, 4, 5]
     killed = 0
-    for nth in range(1, 200, 2):  # before each change: to be killed behind it is to be killed before the next
+    for nth in range(1, 200, 2):  # before each change: a kill after it is a kill before the next
         with fast_folder() as folder:
             world = before_the_fifth_closes.go_on(folder / "killed")
             airflow, fate = dying(world, nth)
@@ -185,12 +185,12 @@ def test_a_pending_number_of_a_run_that_is_closed_is_given_up_and_its_manifest_g
 
 
 def give_up_lost(world, number):
-    """The manifest of a checkpoint is lost, and upkeep is killed behind having given it up."""
+    """The manifest of a checkpoint is lost, and upkeep is killed after having given it up."""
     world.store.delete(f"ladder/_checkpoints/{number:08d}.json")
     assert checkpoint_keeping._abandon_lost(world.services, "ladder") == (number,)
 
 
-def test_a_run_whose_lost_checkpoint_was_given_up_is_checkpointed_by_whoever_comes_next(before_the_fifth_closes):
+def test_a_run_whose_lost_checkpoint_was_given_up_is_checkpointed_by_the_next_process(before_the_fifth_closes):
     with fast_folder() as folder:
         world = before_the_fifth_closes.go_on(folder / "world")
         finish(world)

@@ -95,7 +95,7 @@ def test_a_released_epochs_file_stays_as_long_as_a_retained_checkpoint_names_it(
     assert live_state_files(days.services, "ladder") == set(named)
 
 
-def test_a_file_that_nobody_names_any_more_is_deleted_with_the_checkpoint(world):
+def test_a_file_that_is_not_named_any_more_is_deleted_with_the_checkpoint(world):
     world.airflow.deploy(aircraft(ttl="2 days"))
     run_days(world, 1)
     (first,) = checkpoint(world, 1).files
@@ -170,10 +170,10 @@ def test_the_closing_task_waits_until_the_epoch_before_is_closed(days):
     assert [(row.number, row.epoch) for row in rows(days)] == [(1, EPOCHS[0]), (2, EPOCHS[1])]
 
 
-def test_nobody_waits_for_an_epoch_that_nobody_will_close(days):
+def test_no_task_waits_for_an_epoch_that_no_task_will_close(days):
     for day in (1, 2):
         days.airflow.dag_run(day)
-    days.airflow.task("scheduled__2013-01-01", "weir_close").state = "success"  # marked by hand
+    days.airflow.task("scheduled__2013-01-01", "weir_close").state = "success"  # marked by a user
     days.airflow.run_until_quiet()
     second = days.airflow.task("scheduled__2013-01-02", "weir_close")
     assert second.state == "failed"
@@ -239,7 +239,7 @@ def test_verifying_reads_the_files_that_epochs_share_and_tells_the_checkpoints_t
     run_days(days, 1, 2, 3)
     shared = next(iter(checkpoint(days, 1).files))
     data = days.store.read(shared)
-    days.store.replace(shared, b"x" + data[1:])  # where no footer tells
+    days.store.replace(shared, b"x" + data[1:])  # where no footer shows it
     with days.ledger.transaction() as session:
         results = results_to_verify(session, [f"ladder@{epoch}" for epoch in EPOCHS[:3]], VERIFIED)
     found = verify_results(days.services, [row for row in results if row.stage == "history"], "a test")

@@ -1,4 +1,4 @@
-"""Compaction beside the run: what it merges, who goes on from it, and that nothing depends on it."""
+"""Compaction beside the run: what it merges, which attempts resume from it, and that nothing depends on it."""
 
 from dataclasses import replace
 
@@ -65,7 +65,7 @@ def test_states_are_the_same_with_and_without_compaction(days, tmp_path):
     assert digests(days, *range(1, 7)) == with_it
 
 
-def test_nobody_waits_for_a_compaction(days):
+def test_no_task_waits_for_a_compaction(days):
     run_days(days, 1, 2, 3)
     days.airflow.dag_run(4)
     run = "scheduled__2013-01-04"
@@ -174,7 +174,7 @@ def test_a_compaction_whose_input_is_gone_fails_after_a_few_tries_and_its_run_do
     assert days.airflow.task("scheduled__2013-01-04", "weir_close").state == "success"
 
 
-def test_what_a_state_that_was_replaced_had_been_compacted_to_is_read_by_nobody(days):
+def test_the_compaction_of_a_replaced_state_is_not_read(days):
     run_days(days, 1, 2, 3, 4)
     before = present(days, 4)
     days.content["aircraft"] = "other"

@@ -116,7 +116,7 @@ def test_over_fifty_epochs_of_one_per_cent_three_bytes_are_written_for_one_that_
     assert model.figures.space <= 2.0
 
 
-def test_where_much_changes_what_nobody_sees_is_cleaned_away_by_slices():
+def test_where_much_changes_invisible_rows_are_removed_by_slices():
     model, chosen = with_base(budget=2_000 * ROW // 5), random.Random(2)
     for _ in range(30):
         model.epoch(uniform(chosen, 2_000, 0.1))
@@ -150,8 +150,8 @@ def test_without_a_budget_the_most_urgent_slices_come_first_and_all_have_their_t
     model, chosen = with_base(budget=0, runs=3), random.Random(4)
     for _ in range(10):
         model.epoch(uniform(chosen, 2_000, 0.05))
-    behind = sorted_runs(model.files)
-    assert behind > 3
+    runs = sorted_runs(model.files)
+    assert runs > 3
     model.budget = 2_000 * ROW
     for _ in range(4):
         model.epoch({})
@@ -187,7 +187,7 @@ def test_where_all_is_deleted_nothing_is_left():
     assert merges_of((), 0, Limits(8, 0, 0)) == ()
 
 
-def test_a_small_state_is_not_merged_for_the_rows_that_nobody_sees():
+def test_a_small_state_is_not_merged_for_invisible_rows():
     model = Model(budget=10**9)
     for number in range(5):
         assert model.epoch({1: number}) == ()

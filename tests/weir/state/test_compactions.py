@@ -79,6 +79,6 @@ def test_to_enter_one_again_whose_connection_broke_is_to_have_entered_it(ledger)
         assert len(compaction_rows(session, RUN)) == 1
 
 
-def test_what_nobody_asks_for_is_not_looked_up(ledger):
+def test_compactions_of_no_attempts_are_not_looked_up(ledger):
     with ledger.transaction() as session:
         assert compactions_of(session, []) == {}

@@ -74,8 +74,8 @@ lists_of_subtasks = st.lists(st.lists(st.integers(), max_size=5), max_size=5)
 
 @for_all(lists_of_subtasks, st.integers(1, 7))
 def test_each_element_is_one_subtasks_own(lists, parallelism):
-    shares = [own_elements(lists, parallelism, subtask) for subtask in range(parallelism)]
-    assert [each for share in shares for each in share] == [each for one in lists for each in one]
+    assigned = [own_elements(lists, parallelism, subtask) for subtask in range(parallelism)]
+    assert [each for elements in assigned for each in elements] == [each for elements in lists for each in elements]
 
 
 @for_all(lists_of_subtasks, st.integers(1, 7))

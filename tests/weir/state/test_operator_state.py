@@ -1,4 +1,4 @@
-"""Lists and broadcast state over epochs: what each subtask goes on from."""
+"""List and broadcast state over epochs: the elements that a subtask resumes from."""
 
 import pytest
 from sqlalchemy import select

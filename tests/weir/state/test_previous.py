@@ -178,7 +178,7 @@ def test_a_change_stops_where_the_content_comes_out_equal(three):
     assert digests(three) == old
 
 
-def test_an_epoch_waits_for_an_earlier_one_that_has_failed_until_somebody_has_mended_it(days):
+def test_an_epoch_waits_for_an_earlier_failed_epoch_until_it_is_cleared(days):
     first, second = days.airflow.dag_run(1), days.airflow.dag_run(2)
     days.airflow.step(days.airflow.task(first, "day"))
     failed = days.airflow.task(first, "history-known", 0)
@@ -220,7 +220,7 @@ def step(world, run, task, index=-1):
     world.airflow.step(world.airflow.task(run, task, index))
 
 
-def test_nobody_reads_what_was_made_of_an_earlier_epoch_that_has_changed_since(three):
+def test_results_of_an_earlier_epoch_that_has_changed_since_are_not_read(three):
     three.content["day"] = "corrected"
     three.airflow.clear_by_hand(three.runs[0], "day")
     step(three, three.runs[0], "day")
@@ -335,7 +335,7 @@ def test_an_epoch_waits_for_an_adopted_one_of_another_parallelism_before_that_ha
     second = days.airflow.dag_run(2)
     step(days, second, "day")
     reader = days.airflow.task(second, "history-known", 0 if present > 1 else -1)
-    days.airflow.step(reader)  # nobody is at work on what it misses: it asks for that
+    days.airflow.step(reader)  # no task computes what it misses: it requests that
     days.airflow.step(reader)
     assert reader.state == "up_for_reschedule"
     days.airflow.run_until_quiet()

@@ -1,4 +1,4 @@
-"""Keyed state over epochs: what an epoch goes on from, and what happens to those behind it when it changes."""
+"""Keyed state over epochs: what an epoch resumes from, and what happens to later epochs when it changes."""
 
 import json
 

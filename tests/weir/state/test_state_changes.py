@@ -2,7 +2,7 @@
 
 import pytest
 from sqlalchemy import select
-from tests.weir.conftest import Saved, World
+from tests.weir.small_dataflow import Saved, World
 
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, list_state, sink, source
 from weir.formats.codec import manifest_from_json
@@ -40,8 +40,8 @@ def run_day(world, monkeypatch):
 
 
 @pytest.fixture
-def behind(first_day, tmp_path):
-    """A world behind the first day."""
+def after_first(first_day, tmp_path):
+    """A world after the first day."""
     return first_day.go_on(tmp_path)
 
 
@@ -96,13 +96,13 @@ def refusals(world, day):
         (flow(), "state 'history' is not declared any more"),
     ],
 )
-def test_a_state_that_cannot_go_on_is_refused_before_anything_runs(behind, monkeypatch, declared, why):
-    assert running(behind, monkeypatch)(2, declared) == {"failed"}
-    told = refusals(behind, 2)
+def test_a_state_that_cannot_go_on_is_refused_before_anything_runs(after_first, monkeypatch, declared, why):
+    assert running(after_first, monkeypatch)(2, declared) == {"failed"}
+    told = refusals(after_first, 2)
     assert len(told) == 1
     assert why in told.pop()
-    assert behind.airflow.engine.computed == []
-    with behind.ledger.transaction() as session:
+    assert after_first.airflow.engine.computed == []
+    with after_first.ledger.transaction() as session:
         assert list(session.scalars(select(RunRow.epoch))) == [DAY.format(1)]
 
 

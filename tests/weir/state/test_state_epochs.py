@@ -1,12 +1,12 @@
-"""The epochs of a dataflow with state: their order, several in flight, and what follows when one is made again."""
+"""The epochs of a dataflow with state: their order, several in flight, and what follows when one is recomputed."""
 
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from sqlalchemy import select
-from tests.weir.conftest import Saved, World
 from tests.weir.restoring import files_of, keep_savepoints, restore, second_airflow
+from tests.weir.small_dataflow import Saved, World
 
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 from weir.errors import Misconfigured
@@ -187,7 +187,7 @@ def test_a_day_that_was_left_out_is_put_in_by_adopting_the_next_one(days):
     assert one
 
 
-def test_a_later_day_that_was_deleted_is_in_nobodys_way(days):
+def test_a_later_day_that_was_deleted_does_not_hinder_earlier_days(days):
     (third,) = run_days(days, 3)
     days.airflow.delete(third)
     with days.ledger.transaction("ladder") as session:
@@ -242,7 +242,7 @@ def test_a_run_whose_interval_has_no_length_is_refused_only_where_there_is_state
     assert begun.run.epoch == "20130101T070000Z"
 
 
-# Made again
+# Recomputed
 
 
 @pytest.fixture

@@ -245,7 +245,7 @@ def test_every_retained_checkpoint_that_named_it_is_complete_once_more_and_no_nu
     assert {day: each.number in numbers for day, each in found.items()} == {1: True, 2: False, 3: False}
     with days.ledger.transaction() as session:
         tries = session.scalars(select(AttemptRow.run).where(AttemptRow.region == "aircraft-known")).all()
-    assert len(tries) == 5 + 1  # the third day's own try found it, and its next one read what was made again
+    assert len(tries) == 5 + 1  # the third day's own try found it, and its next one read what was recomputed
     assert is_well(days)
 
 

@@ -136,7 +136,7 @@ def test_what_passes_is_sat_out(s3, proxy, operation, strike):
     strike(proxy)
     with suppress(Retryable):  # only of the marker, which is another one
         operation(s3)
-    assert proxy.struck >= 1
+    assert proxy.injected >= 1
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_answers_of_a_server_in_trouble_are_sat_out(s3, proxy, name, answer):
     s3.create("folder/file", b"content")
     proxy.answer(answer, times=2)
     OPERATIONS[name](s3)
-    assert proxy.struck == 2
+    assert proxy.injected == 2
 
 
 def outcomes(store):

@@ -17,9 +17,9 @@ def wanted(run_id, task_id="spring", map_index=-1, expected_try=1):
 
 @pytest.fixture
 def api(api_url):
-    from weir_airflow.api.client import AirflowApi
+    from weir.coordination.airflow_client import AirflowClient
 
-    return lambda user="worker", password=None: AirflowApi(api_url, user, password or PASSWORDS[user])
+    return lambda user="worker", password=None: AirflowClient(api_url, user, password or PASSWORDS[user])
 
 
 @pytest.fixture
@@ -126,11 +126,11 @@ def test_a_wrong_password_is_a_misconfiguration_that_names_the_connection(api, n
 
 
 def test_a_server_that_does_not_answer_is_retryable(new_run):
+    from weir.coordination.airflow_client import AirflowClient
     from weir_airflow.api.clearing import EndpointClearer
-    from weir_airflow.api.client import AirflowApi
 
     with pytest.raises(Retryable, match="did not answer"):
-        EndpointClearer(AirflowApi("http://127.0.0.1:9", "worker", "x")).clear([wanted("run")], "")
+        EndpointClearer(AirflowClient("http://127.0.0.1:9", "worker", "x")).clear([wanted("run")], "")
 
 
 def test_a_token_that_is_no_longer_good_is_renewed(api, new_run):

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from weir.formats.codec import manifest_from_json
-from weir_dev.chaos.data_faults import Harm, harm, harm_state
+from weir_dev.chaos.data_faults import DamageKind, damage_result, damage_state
 from weir_dev.chaos.server_faults import StopDatabase
 from weir_dev.chaos.task_faults import Frozen
 from weir_dev.stack.processes import record
@@ -29,32 +29,32 @@ def result(tmp_path):
 
 
 def test_a_lost_result_is_gone(result):
-    assert harm(result, Harm.LOST, Random(1)) == "folder lost"
+    assert damage_result(result, DamageKind.LOST, Random(1)) == "folder lost"
     assert not result.exists()
 
 
 def test_a_lost_manifest_leaves_the_data(result):
-    assert harm(result, Harm.MANIFEST, Random(1)) == "manifest lost"
+    assert damage_result(result, DamageKind.MANIFEST, Random(1)) == "manifest lost"
     assert [file.name for file in result.iterdir()] == ["part-0.parquet"]
 
 
 def test_a_cut_file_is_a_shorter_beginning(result):
-    assert harm(result, Harm.CUT, Random(1)) == "file cut short"
+    assert damage_result(result, DamageKind.CUT, Random(1)) == "file cut short"
     left = (result / "part-0.parquet").read_bytes()
     assert len(left) < len(BYTES)
     assert BYTES.startswith(left)
 
 
 def test_a_flipped_bit_is_one_bit(result):
-    assert "flipped" in harm(result, Harm.BIT, Random(1))
+    assert "flipped" in damage_result(result, DamageKind.BIT, Random(1))
     after = (result / "part-0.parquet").read_bytes()
     assert sum((one ^ other).bit_count() for one, other in zip(BYTES, after, strict=True)) == 1
 
 
-@pytest.mark.parametrize("kind", Harm)
-def test_what_is_gone_already_is_no_strike(result, kind):
-    harm(result, Harm.LOST, Random(1))
-    assert harm(result, kind, Random(1)) is None
+@pytest.mark.parametrize("kind", DamageKind)
+def test_what_is_gone_already_is_not_damaged(result, kind):
+    damage_result(result, DamageKind.LOST, Random(1))
+    assert damage_result(result, kind, Random(1)) is None
 
 
 @pytest.fixture
@@ -72,14 +72,14 @@ def state(tmp_path):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_of_a_state_one_file_is_lost_or_cut_whoever_wrote_it(tmp_path, state, seed):
-    done = harm_state(tmp_path, "newest", Random(seed))
+    done = damage_state(tmp_path, "newest", Random(seed))
     harmed = [file for file in state if not file.exists() or file.read_bytes() != BYTES]
     assert len(harmed) == 1
     assert done.endswith("lost" if not harmed[0].exists() else "cut short")
 
 
-def test_a_state_that_is_gone_already_is_no_strike(tmp_path):
-    assert harm_state(tmp_path, "newest", Random(1)) is None
+def test_a_state_that_is_gone_already_is_not_damaged(tmp_path):
+    assert damage_state(tmp_path, "newest", Random(1)) is None
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_what_is_frozen_can_be_thawed_at_once(sleeper):
     frozen = Frozen((sleeper,), 3600)
     wait_for(lambda: state_of(sleeper) == psutil.STATUS_STOPPED)
     assert not frozen.is_over()
-    frozen.thaw()
+    frozen.resume()
     wait_for(frozen.is_over)
     wait_for(lambda: state_of(sleeper) != psutil.STATUS_STOPPED)
 
@@ -132,7 +132,7 @@ class Database:
 
 def test_a_stopped_database_is_started_once_whoever_is_first():
     database = Database()
-    strike = StopDatabase(database).strike(None, Random(4))
-    strike.mend()
-    wait_for(strike.is_over)
+    injection = StopDatabase(database).inject(None, Random(4))
+    injection.undo()
+    wait_for(injection.is_over)
     assert database.done == ["stop", "start"]

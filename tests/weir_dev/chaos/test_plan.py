@@ -7,37 +7,40 @@ from itertools import islice
 import pytest
 
 from weir.errors import Misconfigured
-from weir_dev.chaos.plan import LONGEST_SECONDS, SHORTEST_SECONDS, blows, chosen, known_faults
+from weir_dev.chaos.plan import LONGEST_SECONDS, SHORTEST_SECONDS, chosen, known_faults, planned_faults
 
 FAULTS = known_faults(15, 2, object())
 
 
-def told(seed, count=100):
-    return [(blow.after, blow.fault.name, blow.chance.random()) for blow in islice(blows(seed, FAULTS), count)]
+def planned_of(seed, count=100):
+    return [
+        (planned.after, planned.fault.name, planned.chance.random())
+        for planned in islice(planned_faults(seed, FAULTS), count)
+    ]
 
 
 def test_a_seed_gives_the_same_faults_again():
-    assert told(7) == told(7)
+    assert planned_of(7) == planned_of(7)
 
 
 def test_another_seed_gives_others():
-    assert told(7) != told(8)
+    assert planned_of(7) != planned_of(8)
 
 
-def test_each_kind_strikes_before_any_strikes_again():
-    names = [name for _, name, _ in told(3, len(FAULTS))]
+def test_each_kind_is_injected_before_any_is_injected_again():
+    names = [name for _, name, _ in planned_of(3, len(FAULTS))]
     assert sorted(names) == sorted(fault.name for fault in FAULTS)
 
 
 def test_faults_follow_each_other_within_the_bounds():
-    assert all(SHORTEST_SECONDS <= after <= LONGEST_SECONDS for after, _, _ in told(5, 500))
+    assert all(SHORTEST_SECONDS <= after <= LONGEST_SECONDS for after, _, _ in planned_of(5, 500))
 
 
 def test_no_two_kinds_have_one_name():
     assert len({fault.name for fault in FAULTS}) == len(FAULTS)
 
 
-def test_only_those_that_were_asked_for_strike():
+def test_only_faults_that_were_asked_for_are_planned():
     assert [fault.name for fault in chosen(FAULTS, ["bit", "scheduler"])] == ["bit", "scheduler"]
     assert chosen(FAULTS, []) == FAULTS
 

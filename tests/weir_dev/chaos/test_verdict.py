@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.weir.small_dataflow import World, ladder
 
 from weir.dataflow import Dataflow
 from weir.formats.paths import pointer_folder
 from weir.ledger.database.tables import AttemptRow, OwedClearRow, PublicationRow, ResultRow
 from weir.testing.fakes.ledgers import fast_folder
 from weir_dev.chaos.field import Field
-from weir_dev.chaos.report import Struck, costs
+from weir_dev.chaos.report import InjectedFault, costs
 from weir_dev.chaos.verdict import broken_invariants
 
 EPOCH = "20130101T000000Z"
-_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[2] / "weir/conftest.py")
-small = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(small)
 
 
 @pytest.fixture
@@ -28,7 +24,7 @@ def closed():
     """A world whose one run is closed, and the field on it."""
     with fast_folder() as folder:
         (folder / "store").mkdir()
-        world = small.World(folder, small.ladder())
+        world = World(folder, ladder())
         world.run_id = world.airflow.dag_run()
         world.airflow.run_until_quiet()
         stack = SimpleNamespace(store_url=f"file://{folder}/store", ledger_url=f"sqlite:///{folder}/ledger.db")
@@ -105,7 +101,7 @@ def owe_a_clear(world):
                 created_at=datetime.now(UTC),
             )
         )
-    return "is owed"
+    return "is pending"
 
 
 def publish_another(world):
@@ -159,12 +155,12 @@ def test_what_is_broken_is_named(closed, break_it):
 
 def test_what_runs_again_is_counted_for_the_fault_before_it_and_the_rest_is_spared(closed):
     world, field = closed
-    struck = [Struck("lost", world.airflow.time)]
+    injected = [InjectedFault("lost", world.airflow.time)]
     a_file_of(world, "joined").unlink()
     world.airflow.clear_by_hand(world.run_id, "totals", 0)
     world.airflow.run_until_quiet()
-    struck.append(Struck("nothing", world.airflow.time + timedelta(seconds=1)))
-    first, second = costs(field.ledger, "ladder", struck)
+    injected.append(InjectedFault("nothing", world.airflow.time + timedelta(seconds=1)))
+    first, second = costs(field.ledger, "ladder", injected)
     assert first.again == {"joined": 1, "totals": 2}
     assert first.spared == 7
     assert (second.again, second.spared) == ({}, 9)

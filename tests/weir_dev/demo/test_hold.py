@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
 from datetime import date
-from pathlib import Path
 
 import pytest
+from tests.weir.small_dataflow import World, ladder
 
-from weir.cli.airflow_api import TaskInstance
 from weir.dataflow import Dataflow
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import ResultRow
 from weir.retention.release import release
 from weir.store.published import published
 from weir.testing.fakes.ledgers import fast_folder
+from weir_dev.airflow_api import TaskInstance
 from weir_dev.demo.evidence import epoch_key, pending_clears
 from weir_dev.demo.hold import held_day, partition_to_lose, verified_day
 from weir_dev.demo.report import changed_tries, unexpected_reruns
 
 DAY = date(2013, 1, 1)
 LOST, KEY = "joined[0]", "k"
-_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[2] / "weir/conftest.py")
-small = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(small)
 
 
 @pytest.fixture
@@ -31,7 +27,7 @@ def world():
     """A world whose one run is closed."""
     with fast_folder() as folder:
         (folder / "store").mkdir()
-        world = small.World(folder, small.ladder())
+        world = World(folder, ladder())
         world.run_id = world.airflow.dag_run()
         world.airflow.run_until_quiet()
         yield world

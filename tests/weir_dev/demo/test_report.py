@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weir.cli.airflow_api import TaskInstance
+from weir_dev.airflow_api import TaskInstance
 from weir_dev.demo.hold import LostPartition
 from weir_dev.demo.report import in_short, reason_in_short
 

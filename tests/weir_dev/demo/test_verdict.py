@@ -9,7 +9,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from weir.cli.airflow_api import TaskInstance
+from weir_dev.airflow_api import TaskInstance
 from weir_dev.demo.demo import EXPECTED_TRIES
 from weir_dev.demo.hold import LostPartition
 from weir_dev.demo.report import (

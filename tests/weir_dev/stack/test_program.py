@@ -82,7 +82,9 @@ def killed(started):
 
 folder = Path(sys.argv[1])
 command = (sys.executable, "-c", "open('begun', 'w')")
-Program("teller", command, dict(os.environ), folder, folder / "log", 1.0, lambda: True).start(killed)
+log = folder / "log"
+values = {"environment": dict(os.environ), "folder": folder, "log": log, "grace_seconds": 1.0, "is_ready": lambda: True}
+Program(name="teller", command=command, **values).start(killed)
 """
 
 

@@ -68,7 +68,7 @@ asked = (
 )
 before = "great_expectations" in sys.modules
 to_run = CheckToRun(Suite("s", "f", asked), Policy.FAIL, CheckReason.FRESH)
-report = check(rows, to_run, Checked("st", 0, "", 10), lambda _: None)
+report = check(rows, to_run, Checked(stage="st", subtask=0, digest="", rows=10), lambda _: None)
 persisted = session.sparkContext._jsc.getPersistentRDDs().size()
 told = [(each.success, each.observed, each.rows, each.unexpected, each.examples, each.error) for each in report.results]
 print(json.dumps({"before": before, "called": called, "results": told, "persisted": persisted}))

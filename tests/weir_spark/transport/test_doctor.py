@@ -1,4 +1,4 @@
-"""A real Spark Connect server, as the doctor sees it."""
+"""The checks of a real Spark Connect server."""
 
 import signal
 
@@ -18,19 +18,18 @@ def store(tmp_path):
     return opened
 
 
-def looked_at(server, store):
+def checked(server, store):
     url = f"{server.url}/;user_id=weir"
     return {each.name: each for each in examine([ConnectExam("spark", url, store).checks()])}
 
 
 def test_a_good_server_is_ok_and_leaves_the_store_as_it_was(server, store):
-    found = looked_at(server, store)
+    found = checked(server, store)
     assert {each.status for each in found.values()} == {Status.OK}, found
     assert set(found) == {
         "reachable",
         "version",
         "Java",
-        "missing and corrupt files",
         "Python",
         "reads the store",
         "writes the store",
@@ -38,14 +37,14 @@ def test_a_good_server_is_ok_and_leaves_the_store_as_it_was(server, store):
     assert store.folders("") == []
 
 
-def test_a_store_that_spark_cannot_read_is_reported_with_the_missing_jar(server, store):
+def test_a_store_that_spark_cannot_open_is_reported_with_the_jar_that_it_needs(server, store):
     class Elsewhere(Store):
         """Is here by its files, and in the cloud by the name that Spark is given."""
 
         def spark_url(self, path):
-            return f"s3a://nobody/{path}"
+            return f"s3a://no-such-bucket/{path}"
 
-    found = looked_at(server, Elsewhere(store.files))
+    found = checked(server, Elsewhere(store.files))
     assert found["reads the store"].status is Status.PROBLEM
     assert "--packages org.apache.hadoop:hadoop-aws:3." in found["reads the store"].mend
     assert "JVM stacktrace" not in found["reads the store"].found
@@ -59,21 +58,21 @@ def test_another_folder_of_the_same_name_is_not_taken_for_the_store(server, stor
         def spark_url(self, path):
             return f"file://{tmp_path}/elsewhere/{path}"
 
-    found = looked_at(server, Unmounted(store.files))
+    found = checked(server, Unmounted(store.files))
     assert found["reads the store"].status is Status.PROBLEM
     assert "mount the store on every machine of Spark" in found["reads the store"].mend
     assert found["the rest"].found.endswith("writes the store")
 
 
-def test_a_store_that_cannot_be_written_is_no_fault_of_spark(server, store):
+def test_a_store_that_this_process_cannot_write_is_no_problem_of_spark(server, store):
     store.delete("weir-store.json")
     gone = Store.open(f"{store.url}/not/there")
-    found = looked_at(server, gone)
+    found = checked(server, gone)
     assert found["reads the store"].status is Status.UNKNOWN
     assert found["version"].status is Status.OK
 
 
-def test_where_no_server_listens_nothing_else_is_checked(store):
+def test_without_a_server_no_other_check_runs(store):
     exam = ConnectExam("spark", "sc://127.0.0.1:1/;user_id=weir", store)
     found = list(examine([exam.checks()]))
     assert [each.status for each in found] == [Status.PROBLEM, Status.UNKNOWN]
@@ -84,7 +83,7 @@ def test_a_server_that_hangs_does_not_hang_the_doctor(server, store, monkeypatch
     monkeypatch.setattr("weir_spark.transport.doctor.SECONDS", 1.0)
     server.send(signal.SIGSTOP)
     try:
-        found = looked_at(server, store)
+        found = checked(server, store)
     finally:
         server.send(signal.SIGCONT)
     assert found["reachable"].status is Status.OK, "the system itself takes connections for a while"

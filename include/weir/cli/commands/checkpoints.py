@@ -1,4 +1,4 @@
-"""`weir checkpoints`: what is kept of the state of dataflows, and since when. Invariant: it changes nothing."""
+"""`weir checkpoints`: lists checkpoints and savepoints. Invariant: it changes nothing."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ VERSION = 1
 
 def checkpoints(
     dataflow: Annotated[str | None, typer.Argument(help="Only this dataflow.", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,  # noqa: FBT002  Typer's
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  Typer's
 ) -> None:
-    """List checkpoints and savepoints: epoch, status, sizes, files new and shared, and by which one each was subsumed.
+    """List checkpoints and savepoints: epoch, status, sizes, new and shared files, and which checkpoint subsumed each.
 
-    The incremental size is that of files that no checkpoint before it named; runs to merge is how many files a read may
-    have to choose from for one key.
+    The incremental size is that of files that no earlier checkpoint has; runs to merge is the number of sorted runs
+    that a read merges.
     """
     from weir.state.checkpoint_overview import checkpoint_overview  # noqa: PLC0415  SQLAlchemy is slow to import
 

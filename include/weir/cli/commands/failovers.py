@@ -1,4 +1,4 @@
-"""`weir failovers` and `weir why`: what ran again, why, and what it has cost. Invariant: they change nothing."""
+"""`weir failovers` and `weir why`: recorded failovers, and the history of a task. Invariant: they change nothing."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 def failovers(
     dataflow: Annotated[str | None, typer.Argument(help="Only this dataflow.", show_default=False)] = None,
     epoch: Annotated[str | None, typer.Argument(help="Only this epoch.", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,  # noqa: FBT002  Typer's
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  Typer's
 ) -> None:
-    """Tell of every decision to run something again: what was lost, what ran again, what was spared, what it cost."""
+    """Show failovers: what was lost, which regions ran again, which were spared, and the cost."""
     from weir.recovery.failovers import failover_reports  # noqa: PLC0415  SQLAlchemy is slow to import
 
     with opened_services() as services, services.ledger.transaction() as session:
@@ -34,16 +34,16 @@ def failovers(
         print(json.dumps({"version": 1, "failovers": [each.to_json() for each in found]}))
         return
     if not found:
-        _say("No failover is recorded.")
+        _print("No failover is recorded.")
     for each in found:
-        _tell_failover(each)
+        _print_failover(each)
 
 
 def why(
     task: Annotated[str, typer.Argument(help="A task id, or TASK[SUBTASK].", show_default=False)],
     run: Annotated[str, typer.Option("--run", help="DATAFLOW@EPOCH, or Airflow's run id.", show_default=False)],
 ) -> None:
-    """Tell why a task ran as often as it did: attempts, failures, clears, what it joined and what it read, in order."""
+    """Show why a task ran repeatedly: its attempts, failures, clears, and inputs, in order."""
     from weir.ledger.runs import named_run  # noqa: PLC0415
     from weir.recovery.history import events_of, task_history  # noqa: PLC0415  SQLAlchemy is slow to import
 
@@ -51,39 +51,39 @@ def why(
         of = named_run(session, run).id
         found = [(str(each.region), events_of(session, of, each)) for each in task_history(session, run, task)]
     for region, events in found:
-        _say(region)
+        _print(region)
         for event in events:
-            _tell_event(event)
+            _print_event(event)
 
 
-def _tell_failover(story: FailoverReport) -> None:
+def _print_failover(story: FailoverReport) -> None:
     row, plan = story.row, story.plan
     asked = "by a person" if story.kind.value == "by hand" else "nothing had failed yet"
     failed = f"{row.region}[{row.subtask}], attempt {row.attempt}" if row.region else asked
     incident = f", of incident {row.incident}" if row.incident else ""
-    _say(f"{_at(row.decided_at)}  failover {row.id}{incident} ({story.kind.value}): {row.run}, {failed}")
-    _say(f"  cause: {row.cause or 'none recorded'}")
+    _print(f"{_at(row.decided_at)}  failover {row.id}{incident} ({story.kind.value}): {row.run}, {failed}")
+    _print(f"  cause: {row.cause or 'none recorded'}")
     if row.labels:
-        _say("  labels: " + ", ".join(f"{key}={value}" for key, value in row.labels.items()))
+        _print("  labels: " + ", ".join(f"{key}={value}" for key, value in row.labels.items()))
     if plan.held_back or plan.impossible:
-        _say(f"  held back: {plan.impossible or plan.held_back}")
+        _print(f"  held back: {plan.impossible or plan.held_back}")
     for kind in StepKind:
         steps = plan.of(kind)
         names = f"{len(steps)} region(s)" if kind is StepKind.SPARED else ", ".join(str(each.region) for each in steps)
         if steps:
-            _say(f"  {kind}: {names}")
-    _say(f"  recomputed: {amount(story.recomputed)}; a full restart: {amount(plan.full_restart())}")
+            _print(f"  {kind}: {names}")
+    _print(f"  recomputed: {amount(story.recomputed)}; a full restart: {amount(plan.full_restart())}")
     for finding in story.findings:
-        _say(f"  not deterministic: {finding}. Usual causes: {USUAL_CAUSES}")
+        _print(f"  not deterministic: {finding}. Usual causes: {USUAL_CAUSES}")
 
 
-def _tell_event(event: Event) -> None:
-    _say(f"  {_at(event.at)}  {event.text}")
+def _print_event(event: Event) -> None:
+    _print(f"  {_at(event.at)}  {event.text}")
     for detail in event.details:
-        _say(f"    {detail}")
+        _print(f"    {detail}")
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     Console().print(text, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 
 
 SHOWN = 20
-"""How many of a list are shown; --json has all."""
+"""The number of lines that are shown; --json has all."""
 
 
 def gc(
     dataflow: Annotated[str | None, typer.Argument(help="Only this dataflow.", show_default=False)] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be done.")] = False,  # noqa: FBT002  Typer's
-    full: Annotated[bool, typer.Option("--full", help="Look at every folder, not only at recent runs.")] = False,  # noqa: FBT002  Typer's
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report what would be done.")] = False,  # noqa: FBT002  Typer's
+    full: Annotated[bool, typer.Option("--full", help="Sweep every folder, not only those of recent runs.")] = False,  # noqa: FBT002  Typer's
     older_than: Annotated[
         str | None,
-        typer.Option(help='How old files must be that nobody knows, like "1 day".', show_default=False),
+        typer.Option(help='Minimum age of unknown files that are deleted, like "1 day".', show_default=False),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,  # noqa: FBT002  Typer's
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  Typer's
 ) -> None:
-    """Release what nobody needs and delete it, with what dead attempts left; tell what is kept, and why."""
+    """Delete results that are no longer needed and files of dead attempts; report what is retained, and why."""
     from weir.retention.sweep import sweep  # noqa: PLC0415  SQLAlchemy is slow to import
 
     floor = _floor(older_than)
@@ -50,22 +50,22 @@ def gc(
     if as_json:
         print(json.dumps(report.to_json()))
     else:
-        _tell(report)
+        _print_report(report)
 
 
 @contextmanager
 def _airflow() -> Iterator[tuple[Clearer | None, str]]:
-    """Airflow, which is asked which runs it has no more; without it, why it is not."""
+    """Yield Airflow, to find deleted DagRuns, or None and a note that says why it cannot be asked."""
     from weir.cli.airflow_clearer import ApiClearer, airflow_api  # noqa: PLC0415
     from weir.environment import API_VARIABLE  # noqa: PLC0415
 
     try:
         api = airflow_api(os.environ)
     except WeirError as error:
-        yield None, f"Airflow was not asked which runs it has no more: {error}"
+        yield None, f"Airflow was not asked for deleted runs: {error}"
         return
     if api is None:
-        yield None, f"Airflow was not asked which runs it has no more ({API_VARIABLE}=http://LOGIN:PASSWORD@HOST:PORT)."
+        yield None, f"Airflow was not asked for deleted runs ({API_VARIABLE}=http://LOGIN:PASSWORD@HOST:PORT)."
         return
     try:
         yield ApiClearer(api), ""
@@ -78,17 +78,17 @@ def _floor(text: str | None) -> timedelta | None:
         return None
     found = time_from_text("--older-than", text)
     if found is None:
-        raise Misconfigured('--older-than is "forever": nothing would ever be that old; expected a time like "1 day"')
+        raise Misconfigured('--older-than is "forever": no file gets that old; expected a time like "1 day"')
     return found
 
 
-def _tell(report: SweepReport) -> None:
+def _print_report(report: SweepReport) -> None:
     console = Console()
     console.print(_sums(report), highlight=False)
     for run in report.expired:
         console.print(f"{'Would expire' if report.is_dry else 'Expired'}: {run.path}: {run.reason}", highlight=False)
-    _tell_list("Finished results that miss files (`weir verify` looks closer)", report.missing)
-    _tell_list("Unknown to the ledger, and left alone", report.unknown)
+    _print_list("Finished results with missing files (`weir verify` checks them)", report.missing)
+    _print_list("Unknown to the ledger, and not deleted", report.unknown)
     for note in report.notes:
         console.print(note, markup=False, highlight=False, soft_wrap=True)
 
@@ -105,7 +105,7 @@ def _sums(report: SweepReport) -> Table:
     return table
 
 
-def _tell_list(title: str, found: Iterable[Kept]) -> None:
+def _print_list(title: str, found: Iterable[Kept]) -> None:
     each = list(found)
     if not each:
         return

@@ -1,4 +1,4 @@
-"""`weir plan`: what would run again.
+"""`weir plan`: which regions would run again.
 
 Invariant: without --apply it changes nothing. The engine that decides in production answers, also for a job graph that
 Weir can run; for any other job graph Flink's algorithm does, and the command says so.
@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 from weir.cli.job_graph_plan import plan_of_job_graph
-from weir.cli.plan_report import tell_plan
+from weir.cli.plan_report import print_plan
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
 from weir.environment import opened_services
 from weir.errors import Misconfigured, WeirError
@@ -32,20 +32,22 @@ def plan(
         str | None, typer.Argument(help="A run: DATAFLOW@EPOCH, or Airflow's run id.", show_default=False)
     ] = None,
     topology: Annotated[
-        Path | None, typer.Option(help="Instead of a run: a job graph, as JSON; - for standard input.", allow_dash=True)
+        Path | None, typer.Option(help="Instead of a run: a job graph as JSON; - for standard input.", allow_dash=True)
     ] = None,
     fail: Annotated[str | None, typer.Option(help="The task that fails, like joined[1]; join#1 in a graph.")] = None,
     lost: Annotated[
-        list[str] | None, typer.Option(help="A result that is gone, like clean[0]; a->b:0#2 in a graph.")
+        list[str] | None, typer.Option(help="A result that is lost, like clean[0]; a->b:0#2 in a graph.")
     ] = None,
-    consumers: Annotated[Consumers, typer.Option(help="In a graph: their rule.")] = Consumers.IF_CHANGED,
-    strategy: Annotated[FailoverStrategy, typer.Option(help="In a graph: which tasks.")] = FailoverStrategy.REGION,
-    apply: Annotated[bool, typer.Option("--apply", help="Carry the plan of a run out.")] = False,  # noqa: FBT002  Typer's
-    as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,  # noqa: FBT002  Typer's
+    consumers: Annotated[Consumers, typer.Option(help="In a graph: when consumers run again.")] = Consumers.IF_CHANGED,
+    strategy: Annotated[
+        FailoverStrategy, typer.Option(help="In a graph: which tasks restart.")
+    ] = FailoverStrategy.REGION,
+    apply: Annotated[bool, typer.Option("--apply", help="Apply the plan of a run.")] = False,  # noqa: FBT002  Typer's
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  Typer's
 ) -> None:
-    """Tell what would run again: in a run, now or if a task failed or results were gone, or in a job graph."""
+    """Show what would run again: in a run, now or after a failure or a loss, or in a job graph."""
     if (run is None) is (topology is None):
-        raise Misconfigured("say what to plan: a run, `weir plan DATAFLOW@EPOCH`, or a job graph, `--topology FILE`")
+        raise Misconfigured("name what to plan: a run, `weir plan DATAFLOW@EPOCH`, or a job graph, `--topology FILE`")
     if topology is not None:
         _plan_graph(topology, fail, lost or [], consumers, strategy, as_json=as_json)
     elif run is not None:
@@ -57,7 +59,7 @@ def _plan_run(run: str, fail: str | None, lost: list[str], *, is_applied: bool, 
 
     if is_applied and fail is not None:
         raise Misconfigured(
-            f"{fail} has not failed: --apply carries out what the run misses now. Leave --fail out, or clear {fail} in "
+            f"{fail} has not failed: --apply recomputes what the run misses now. Leave --fail out, or clear {fail} in "
             "Airflow"
         )
     with opened_services() as services:
@@ -66,14 +68,14 @@ def _plan_run(run: str, fail: str | None, lost: list[str], *, is_applied: bool, 
         if as_json:
             print(json.dumps(answer.plan.to_json()))
         else:
-            tell_plan(answer.plan)
+            print_plan(answer.plan)
         if is_applied:
-            said = _settle(services, answer, owed) if owed else "Nothing is to be done."
+            said = _settle(services, answer, owed) if owed else "Nothing to do."
             Console(stderr=as_json).print(said, markup=False, highlight=False, soft_wrap=True)
 
 
 def _settle(services: Services, answer: Answer, owed: int) -> str:
-    """Have Airflow follow, if it can be reached; say what is left to do."""
+    """Deliver the clears if Airflow can be reached; return what was done and what is left."""
     from weir.cli.airflow_clearer import ApiClearer, airflow_api  # noqa: PLC0415
     from weir.environment import API_VARIABLE  # noqa: PLC0415
     from weir.recovery.pending_clears import deliver  # noqa: PLC0415
@@ -81,15 +83,15 @@ def _settle(services: Services, answer: Answer, owed: int) -> str:
 
     run = answer.run
     left = (
-        f"{owed} clear(s) are owed, and whoever comes by carries them out: the DAG weir_upkeep (is it unpaused?), or "
-        f"the next task of {run.dag_id}. Tasks of {run.run_id} that Airflow calls upstream_failed are yours to clear"
+        f"{owed} clear(s) are pending; delivered by the DAG weir_upkeep (is it unpaused?), or "
+        f"the next task of {run.dag_id}. Clear tasks of {run.run_id} that are upstream_failed yourself"
     )
     try:
         api = airflow_api(os.environ)
     except WeirError as error:
         return f"{left}. Airflow: {error}"
     if api is None:
-        return f"{left}. (This command does it at once with {API_VARIABLE}=http://LOGIN:PASSWORD@HOST:PORT.)"
+        return f"{left}. (With {API_VARIABLE}=http://LOGIN:PASSWORD@HOST:PORT this command delivers them at once.)"
     try:
         more = add_clears_of_upstream_failed(services, run, ApiClearer(api))
         done = deliver(services, ApiClearer(api), run.dataflow.name)
@@ -114,18 +116,18 @@ def _plan_graph(
 ) -> None:
     asked = read_topology(_text(topology))
     if lost and not fail:
-        raise Misconfigured("say which task does not find the partition: --fail TASK --lost PARTITION")
+        raise Misconfigured("name the task that does not find the partition: --fail TASK --lost PARTITION")
     if len(lost) > 1:
-        raise Misconfigured("in a job graph a task does not find one partition at a time: give --lost once")
+        raise Misconfigured("in a job graph one partition is lost at a time: give --lost once")
     failures = (TaskFailure(fail, lost[0] if lost else None),) if fail else asked.failures
     if not failures:
-        raise Misconfigured(f"{topology} names no `failures`: say which task fails, --fail TASK")
+        raise Misconfigured(f"{topology} names no `failures`: name the task that fails, --fail TASK")
     found = plan_of_job_graph(asked, failures, consumers, strategy)
     if as_json:
         print(json.dumps(found.answer))
     else:
         for restart in found.answer["restarts"]:
-            _tell(restart)
+            _print_report(restart)
     if found.note():
         Console(stderr=as_json).print(found.note(), markup=False, highlight=False, soft_wrap=True)
 
@@ -139,7 +141,7 @@ def _text(path: Path) -> str:
         raise Misconfigured(f"the topology {path} cannot be read: {error}") from error
 
 
-def _tell(restart: dict[str, Any]) -> None:
+def _print_report(restart: dict[str, Any]) -> None:
     lost = f", which does not find {restart['lost']}" if restart["lost"] else ""
     lines = [
         f"{restart['task']} fails{lost}",

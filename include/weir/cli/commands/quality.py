@@ -1,6 +1,6 @@
-"""`weir quality`: what checks have found, epoch by epoch, and pages about them. Invariant: it changes no check.
+"""`weir quality`: the recorded results of quality checks, and pages about them.
 
-What checks have found, as a person reads it, and as JSON. Invariant: what a line leaves out, `--json` has.
+Invariants: it changes no check; `--json` has everything that a line leaves out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 EPOCHS = 10
-"""How many epochs are shown if nobody says otherwise."""
+"""The default number of epochs."""
 
 _HISTORY = "history"
 
@@ -37,30 +37,32 @@ class _HistoryUnlessNamed(TyperGroup):
     """`weir quality flight_delays` is `weir quality history flight_delays`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the verb in where none is named."""
+        """Insert the verb where none is given."""
         is_named = bool(args) and (args[0] in self.commands or args[0] == "--help")
         return super().parse_args(ctx, args if is_named else [_HISTORY, *args])
 
 
 quality_app = typer.Typer(
-    cls=_HistoryUnlessNamed, help="Tell what checks of data quality have found, and make pages about them."
+    cls=_HistoryUnlessNamed, help="Show the results of data quality checks, and create pages about them."
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="Answer as JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @quality_app.command(_HISTORY)
 def history(
     dataflow: Annotated[str | None, typer.Argument(help="Only this dataflow.", show_default=False)] = None,
     stage: Annotated[str | None, typer.Option(help="Only this stage, or state.")] = None,
-    suite: Annotated[str | None, typer.Option(help="Only this suite; weir is that of the built-in checks.")] = None,
-    expectation: Annotated[str | None, typer.Option(help="Only expectations of this type, a line each.")] = None,
-    column: Annotated[str | None, typer.Option(help="Only expectations of this column, a line each.")] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="How many of the newest epochs.")] = EPOCHS,
-    violations: Annotated[bool, typer.Option("--violations", help="Only what is violated.")] = False,  # noqa: FBT002  Typer's
+    suite: Annotated[
+        str | None, typer.Option(help="Only this suite; `weir` is the suite of the built-in checks.")
+    ] = None,
+    expectation: Annotated[str | None, typer.Option(help="Only expectations of this type, one line for each.")] = None,
+    column: Annotated[str | None, typer.Option(help="Only expectations of this column, one line for each.")] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="The number of newest epochs.")] = EPOCHS,
+    violations: Annotated[bool, typer.Option("--violations", help="Only violated checks.")] = False,  # noqa: FBT002  Typer's
     as_json: AsJson = False,  # noqa: FBT002  Typer's
 ) -> None:
-    """Tell what checks have found in the newest epochs, the newest last (the verb may be left out).
+    """Show the checks of the newest epochs, the newest last (the verb can be omitted).
 
     A line for each check; with --expectation or --column, one for each expectation.
     """
@@ -72,9 +74,9 @@ def history(
         if not found:
             _require_known(session, dataflow)
     if expectation is None and column is None:
-        checks_json(found) if as_json else tell_checks(found)
+        checks_json(found) if as_json else print_checks(found)
         return
-    (expectations_json if as_json else tell_expectations)(found, expectation, column, is_violated=violations)
+    (expectations_json if as_json else print_expectations)(found, expectation, column, is_violated=violations)
 
 
 @quality_app.command()
@@ -82,9 +84,9 @@ def show(
     run: Annotated[str, typer.Argument(metavar="RUN", help="DATAFLOW@EPOCH, or Airflow's run id.", show_default=False)],
     as_json: AsJson = False,  # noqa: FBT002  Typer's
 ) -> None:
-    """Tell all that was checked in a run, each expectation with what was found."""
+    """Show all checks of a run, with the result of each expectation."""
     found = _checks_of(run)
-    checks_json(found) if as_json else tell_run(found)
+    checks_json(found) if as_json else print_run(found)
 
 
 @quality_app.command()
@@ -93,7 +95,7 @@ def docs(
         str | None, typer.Argument(metavar="[RUN]", help="Only this run: DATAFLOW@EPOCH, or Airflow's run id.")
     ] = None,
 ) -> None:
-    """Make the pages about checks that have none, and say where they are."""
+    """Create the missing pages about checks, and print their place."""
     from weir.ledger.runs import named_run  # noqa: PLC0415  SQLAlchemy is slow to import
 
     with opened_services() as services:
@@ -103,13 +105,13 @@ def docs(
                 runs = [named_run(session, run).id]
         made = _made(services, runs)
         where = services.store.url
-    _say(str(made))
+    _print(str(made))
     if made.newest:
-        _say(f"The newest is {where}/{made.newest}")
+        _print(f"The newest is {where}/{made.newest}")
 
 
 def _made(services: Services, runs: list[str] | None) -> PagesReport:
-    """All of them, a batch at a time."""
+    """Create all missing pages, a batch at a time."""
     from weir.quality.page_program import render_pages  # noqa: PLC0415  SQLAlchemy is slow to import
     from weir.quality.pages import PagesReport, make_pages  # noqa: PLC0415
 
@@ -137,10 +139,6 @@ def _require_known(session: Any, dataflow: str | None) -> None:
         raise Misconfigured(f"the ledger knows no dataflow {dataflow}: `weir runs` lists what it knows")
 
 
-def _say(text: str) -> None:
-    Console().print(text, markup=False, highlight=False, soft_wrap=True)
-
-
 VERSION = 1
 _COLUMNS = (
     "dataflow",
@@ -164,7 +162,7 @@ _COLUMNS = (
 )
 
 _SHOWN = 3
-"""How many violated expectations a line names, and how many examples."""
+"""The number of violated expectations, and of examples, in a line."""
 
 
 def checks_json(found: Sequence[QualityCheckRow]) -> None:
@@ -184,10 +182,10 @@ def expectations_json(
     print(json.dumps({"version": VERSION, "expectations": lines}))
 
 
-def tell_checks(found: Sequence[QualityCheckRow]) -> None:
+def print_checks(found: Sequence[QualityCheckRow]) -> None:
     """Print a line for each check."""
     if not found:
-        _print("No check is recorded that matches.")
+        _print("No recorded check matches.")
         return
     table = Table("dataflow", "epoch", "partition", "suite", "why", "came to", "met", "violated", "attempt", "by")
     for row in found:
@@ -201,7 +199,7 @@ def tell_checks(found: Sequence[QualityCheckRow]) -> None:
     Console().print(table)
 
 
-def tell_expectations(
+def print_expectations(
     found: Sequence[QualityCheckRow], type_: str | None, column: str | None, *, is_violated: bool
 ) -> None:
     """Print a line for each matching expectation of each check."""
@@ -213,17 +211,17 @@ def tell_expectations(
             for _, _, result in _matching([row], type_, column, is_violated=is_violated)
         ]
         if row.outcome == CheckOutcome.SAME.value and row.suite in suites and not is_violated:
-            lines.append(("", "met", "rows with this digest had passed before"))
+            lines.append(("", "met", "rows with this digest have passed before"))
         for said in lines:
             table.add_row(*(_plain(each) for each in (*_place(row), row.suite, *said, row.why, row.attempt)))
     if not table.row_count:
-        _print("No expectation is recorded that matches.")
+        _print("No recorded expectation matches.")
         return
     Console().print(table)
 
 
-def tell_run(found: Sequence[QualityCheckRow]) -> None:
-    """Print all that was found in a run."""
+def print_run(found: Sequence[QualityCheckRow]) -> None:
+    """Print all checks of a run."""
     if not found:
         _print("Nothing was checked in this run: its stages have no quality=, or have not committed yet.")
     for row in found:
@@ -237,7 +235,7 @@ def tell_run(found: Sequence[QualityCheckRow]) -> None:
         for result in expectation_results_from_plain(row.results):
             _print(f"  {_verdict(result):8}  {_named(result)}: {_found(result)}")
         for each in row.blamed:
-            _print(f"  distrusted: {each['stage']}[{each['subtask']}] of {each['attempt']}, in run {each['run']}")
+            _print(f"  suspected input: {each['stage']}[{each['subtask']}] of {each['attempt']}, in run {each['run']}")
         if row.page:
             _print(f"  page: {row.page}")
 
@@ -262,7 +260,7 @@ def _place(row: QualityCheckRow) -> tuple[str, str, str]:
 
 
 def _named(result: ExpectationResult) -> str:
-    """The type with its arguments, as a person tells one from another."""
+    """Return the type with its arguments."""
     return f"{result.type}({', '.join(f'{name}={_brief(value)}' for name, value in result.kwargs.items())})"
 
 
@@ -291,7 +289,7 @@ def _check_json(row: QualityCheckRow) -> dict[str, Any]:
 
 
 def _plain(text: str) -> str:
-    """Brackets are subtasks here, and no markup."""
+    """Escape brackets: they are subtasks here, not markup."""
     return text.replace("[", r"\[")
 
 

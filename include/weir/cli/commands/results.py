@@ -1,6 +1,6 @@
-"""`weir results`: what became of what was computed. Invariant: looking changes nothing.
+"""`weir results`: the results of runs, their states and their history.
 
-Results as a person reads them, and as JSON. Invariant: what is not shown of a digest or an attempt, `--json` has.
+Invariants: it changes nothing; `--json` has everything that the tables leave out.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def results(
         typer.Argument(metavar="[RUN|DATAFLOW]", help="Only this run, or dataflow.", show_default=False),
     ] = None,
     stage: Annotated[str | None, typer.Option("--stage", help="Only this stage.")] = None,
-    story: Annotated[bool, typer.Option("--story", help="All that has become of each, in order.")] = False,  # noqa: FBT002  Typer's
-    as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,  # noqa: FBT002  Typer's
+    story: Annotated[bool, typer.Option("--story", help="The history of each result, in order.")] = False,  # noqa: FBT002  Typer's
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  Typer's
 ) -> None:
-    """Tell what runs have made: each result with its attempt, state, rows, bytes, digest, readers, and why it stays.
+    """Show results: attempt, state, rows, bytes, digest, readers, and why each is retained.
 
-    Of a run each result, of a dataflow a line for each stage of each run.
+    A run is shown by result, a dataflow by run and stage.
     """
     from weir.integrity.verification_queries import runs_named  # noqa: PLC0415
     from weir.ledger.database.tables import RunRow  # noqa: PLC0415
@@ -54,13 +54,13 @@ def results(
         print(json.dumps(results_json(found, kept)))
     elif is_one_run or story:
         for each in found:
-            tell_run(each, kept, with_story=story)
+            print_run(each, kept, with_story=story)
     else:
-        tell_runs(found)
+        print_runs(found)
 
 
 def _kept(services: Services, runs: Iterable[str]) -> dict[tuple[str, str, int, str, str], str]:
-    """Why each result that is there is kept, or goes next."""
+    """Return why each stored result is retained, or will be released next."""
     from weir.ledger.runs import dataflow_of  # noqa: PLC0415
     from weir.retention.release import release  # noqa: PLC0415
 
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from weir.retention.result_history import Consumer, ResultHistory, RunHistory, StageHistory, Unfinished
 
     Reasons = Mapping[tuple[str, str, int, str, str], str]
-    """Why a result that is there is kept, or goes next: by run, stage, subtask, layout and attempt."""
+    """Why a stored result is retained, or will be released next: by run, stage, subtask, layout and attempt."""
 
 
 VERSION = 1
@@ -89,23 +89,23 @@ _THERE = (PartitionState.FINISHED.value, PartitionState.QUARANTINED.value, Parti
 
 
 def results_json(memories: Iterable[RunHistory], kept: Reasons) -> dict[str, Any]:
-    """All that is known; times are in UTC, ISO 8601, sizes in bytes."""
+    """Return the whole history as JSON values; times are in UTC, ISO 8601, sizes in bytes."""
     return {"version": VERSION, "runs": [_run_json(each, kept) for each in memories]}
 
 
-def tell_run(memory: RunHistory, kept: Reasons, *, with_story: bool) -> None:
+def print_run(memory: RunHistory, kept: Reasons, *, with_story: bool) -> None:
     """Print each result of a run."""
-    _say(_headline(memory))
+    _print(_headline(memory))
     for stage in memory.stages:
-        _say(f"  {_stage_line(stage)}")
+        _print(f"  {_stage_line(stage)}")
         for result in stage.results:
             for line in _result_lines(result, kept, with_story=with_story):
-                _say(f"    {line}")
+                _print(f"    {line}")
         for unfinished in stage.unfinished:
-            _say(f"    {_unfinished_line(unfinished)}")
+            _print(f"    {_unfinished_line(unfinished)}")
 
 
-def tell_runs(memories: Iterable[RunHistory]) -> None:
+def print_runs(memories: Iterable[RunHistory]) -> None:
     """Print a line for each stage of each run."""
     table = Table("run", "stage", "partitions", "attempts", "states", "rows", "bytes at rest", "released")
     for memory in memories:
@@ -149,7 +149,7 @@ def _stage_line(stage: StageHistory) -> str:
 
 
 def _rows_once(stage: StageHistory) -> list[Any]:
-    """The current results in one layout: each layout holds all the rows."""
+    """Return the current results of one layout: each layout has all rows."""
     current = [each.row for each in stage.results if each.row.is_current]
     return [row for row in current if row.layout == current[0].layout]
 
@@ -163,9 +163,9 @@ _NEVER_CURRENT = (PartitionState.SUPERSEDED.value, PartitionState.QUARANTINED.va
 
 
 def _state(result: ResultHistory) -> str:
-    """The state, and whether the content is right: these are two questions."""
+    """Return the state of the files, and whether the content is stale or was recomputed."""
     if not result.row.is_current and result.row.state not in _NEVER_CURRENT:
-        return f"{result.row.state}, made again"
+        return f"{result.row.state}, recomputed"
     return f"{result.row.state}, stale" if result.is_valid is False else result.row.state
 
 
@@ -178,7 +178,7 @@ def _released(stage: StageHistory) -> str:
 
 
 def _at_rest(stage: StageHistory) -> int:
-    """The files of a released state stay while anybody shares one, and those of its compactions."""
+    """Return the stored bytes; a released state keeps the files that other results share, and those of compactions."""
     results = sum(each.row.bytes for each in stage.results if each.row.deleted_at is None and _has_bytes(each))
     return results + stage.compacted
 
@@ -199,7 +199,7 @@ def _result_lines(result: ResultHistory, kept: Reasons, *, with_story: bool) -> 
 
 
 def _story(result: ResultHistory) -> list[tuple[datetime, str]]:
-    """All that has become of a result, oldest first."""
+    """Return the state transitions of a result, oldest first."""
     events = [(each.at, f"{each.state.value}: {each.reason}") for each in result.story]
     if result.row.deleted_at is not None:
         events.append((result.row.deleted_at, "its data files are deleted"))
@@ -219,7 +219,7 @@ def _details(result: ResultHistory, kept: Reasons) -> Iterable[str]:
     if result.readers:
         yield f"being read by {', '.join(result.readers)}"
     if row.differs_from:
-        yield f"differs from {row.differs_from}, which was made from the same"
+        yield f"differs from {row.differs_from}, which was computed from equal inputs"
     if row.state != PartitionState.FINISHED.value:
         yield f"{row.state} on {_at(row.state_at)}: {row.state_reason}"
     elif (reason := kept.get(_key(result))) is not None:
@@ -303,11 +303,11 @@ def _unfinished_json(unfinished: Unfinished) -> dict[str, Any]:
 
 
 def _short(digest: str) -> str:
-    """The part of a digest that tells it from others: the xor and what is behind it are of the rows."""
+    """Return a short form of a digest: its beginning, and its end, which has the xor of the rows."""
     return digest if len(digest) <= 24 else f"{digest[:10]}..{digest[-12:]}"
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     Console().print(text, markup=False, highlight=False, soft_wrap=True)
 
 

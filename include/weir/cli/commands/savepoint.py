@@ -1,6 +1,6 @@
-"""`weir savepoint create|list|show|drop`: copies of checkpoints that need nothing else.
+"""`weir savepoint create|list|show|drop`: self-contained copies of checkpoints.
 
-Invariant: what fails leaves nothing behind, and only a savepoint that is named is deleted.
+Invariant: a failed command leaves no files, and only the named savepoint is deleted.
 """
 
 from __future__ import annotations
@@ -20,26 +20,27 @@ if TYPE_CHECKING:
     from weir.snapshots.source import Source
 
 
-savepoint_app = typer.Typer(help="Make, list and drop savepoints.", no_args_is_help=True)
+savepoint_app = typer.Typer(help="Create, list and drop savepoints.", no_args_is_help=True)
 DataflowName = Annotated[str, typer.Argument(help="The dataflow.", show_default=False)]
 SavepointName = Annotated[str, typer.Argument(help="Its number, its name, or its folder.", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="Answer as JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @savepoint_app.command()
 def create(
     dataflow: DataflowName,
     checkpoint: Annotated[
-        int | None, typer.Option("--checkpoint", help="Of which checkpoint; else of the newest.", show_default=False)
+        int | None,
+        typer.Option("--checkpoint", help="The checkpoint to copy; default: the newest.", show_default=False),
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option("--to", help="A folder, or a URL of one, that is there; else in the store.", show_default=False),
+        typer.Option("--to", help="An existing folder, or its URL; default: in the store.", show_default=False),
     ] = None,
     name: Annotated[str | None, typer.Option("--name", help="The name of its folder.", show_default=False)] = None,
     as_json: AsJson = False,  # noqa: FBT002  Typer's
 ) -> None:
-    """Copy all that a checkpoint consists of into one folder, which can be moved and restored from anywhere."""
+    """Copy all files of a checkpoint into one folder, which can be moved and restored from anywhere."""
     from weir.snapshots.savepoint import SavepointRequest  # noqa: PLC0415  SQLAlchemy is slow to import
     from weir.snapshots.savepoint import create as create_savepoint  # noqa: PLC0415
 
@@ -48,10 +49,10 @@ def create(
     if as_json:
         print(json.dumps({"version": 1, "savepoint": _json(made)}))
         return
-    _say(
+    _print(
         f"Savepoint {made.number} of {made.dataflow}, the state at the end of epoch {made.epoch}: "
         f"{made.files} file(s), {format_size(made.bytes)}, at {made.url}\n"
-        f"It needs nothing else: move it where you like. `weir restore {made.dataflow} {made.number}` goes on from it."
+        f"It is self-contained and can be moved. `weir restore {made.dataflow} {made.number}` restores it."
     )
 
 
@@ -60,7 +61,7 @@ def list_(
     dataflow: Annotated[str | None, typer.Argument(help="Only this dataflow.", show_default=False)] = None,
     as_json: AsJson = False,  # noqa: FBT002  Typer's
 ) -> None:
-    """List the savepoints that were made; one that was moved is known by its new folder only."""
+    """List savepoints; one that was moved is found only by its new folder."""
     from weir.snapshots.savepoint import savepoints, tidy  # noqa: PLC0415
 
     with opened_services() as services:
@@ -88,7 +89,7 @@ def list_(
 
 @savepoint_app.command()
 def show(dataflow: DataflowName, savepoint: SavepointName, as_json: AsJson = False) -> None:  # noqa: FBT002  Typer's
-    """Tell what a savepoint holds, and whether all of its files are there."""
+    """Show the states and results of a savepoint, and check that all of its files exist."""
     from weir.snapshots.savepoint import show as show_savepoint  # noqa: PLC0415
     from weir.snapshots.source import require_whole  # noqa: PLC0415
 
@@ -99,26 +100,26 @@ def show(dataflow: DataflowName, savepoint: SavepointName, as_json: AsJson = Fal
         print(json.dumps({"version": 1, **_content(source)}))
         return
     known = source.checkpoint
-    _say(
+    _print(
         f"Savepoint {known.number} of {known.dataflow} at {source.folder.url}: the state at the end of epoch "
         f"{known.epoch}, made {known.completed_at}, {known.new_files} file(s), {format_size(known.full_bytes)}, "
-        "all there"
+        "complete"
     )
     for state in known.states:
         rows = sum(part.rows for part in state.partitions)
-        _say(f"  state {state.state.name} of stage {state.stage}: {rows} row(s), {len(state.partitions)} subtask(s)")
+        _print(f"  state {state.state.name} of stage {state.stage}: {rows} row(s), {len(state.partitions)} subtask(s)")
     for result in known.results:
-        _say(f"  {result.stage}[{result.subtask}] ({result.layout}): {len(result.files)} file(s)")
+        _print(f"  {result.stage}[{result.subtask}] ({result.layout}): {len(result.files)} file(s)")
 
 
 @savepoint_app.command()
 def drop(dataflow: DataflowName, savepoint: SavepointName) -> None:
-    """Delete a savepoint with all of its files, also one that was never finished."""
+    """Delete a savepoint with all of its files, also an incomplete one."""
     from weir.snapshots.savepoint import drop as drop_savepoint  # noqa: PLC0415
 
     with opened_services() as services:
         gone = drop_savepoint(services, dataflow, savepoint, open_store)
-    _say(f"Savepoint {gone.number} of {gone.dataflow} is deleted: {gone.url}, {format_size(gone.bytes)}")
+    _print(f"Savepoint {gone.number} of {gone.dataflow} is deleted: {gone.url}, {format_size(gone.bytes)}")
 
 
 def _content(source: Source) -> dict[str, Any]:
@@ -160,5 +161,5 @@ def _json(savepoint: Savepoint) -> dict[str, Any]:
     }
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     Console().print(text, markup=False, highlight=False, soft_wrap=True)

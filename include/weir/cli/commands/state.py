@@ -1,4 +1,4 @@
-"""`weir state`: what dataflows keep from epoch to epoch. Invariant: only what was committed is shown."""
+"""`weir state`: queries keyed state at the end of an epoch. Invariant: only committed state is read."""
 
 from __future__ import annotations
 
@@ -25,31 +25,33 @@ if TYPE_CHECKING:
     from weir.reading.opened_state import OpenedState
 
 
-state_app = typer.Typer(help="Look at the keyed state of dataflows, at the end of any epoch that is kept.")
+state_app = typer.Typer(help="Query the keyed state of dataflows, at the end of any retained epoch.")
 
 SHOWN = 20
-"""How many rows a terminal is given."""
+"""The default number of rows on a terminal."""
 
 DataflowName = Annotated[str, typer.Argument(metavar="DATAFLOW", help="A dataflow.", show_default=False)]
 StateName = Annotated[str, typer.Argument(metavar="STATE", help="The name of one of its states.", show_default=False)]
 Epoch = Annotated[
     str | None,
-    typer.Option(help="At the end of which run: DATAFLOW@EPOCH, Airflow's run id, an epoch, a day. Default: newest."),
+    typer.Option(
+        help="The run at whose end to read: DATAFLOW@EPOCH, Airflow's run id, an epoch, a day. Default: newest."
+    ),
 ]
 
 Snapshot = Annotated[
     str | None,
     typer.Option(
         "--checkpoint",
-        help="As this retained checkpoint or savepoint has it: its number, a savepoint's name or folder.",
+        help="Read this retained checkpoint or savepoint: its number, a savepoint's name or folder.",
     ),
 ]
 
 Limit = Annotated[
-    int | None, typer.Option(help=f"At most so many rows; 0 for all.  [default: {SHOWN}, all with --json]")
+    int | None, typer.Option(help=f"The maximum number of rows; 0 for all.  [default: {SHOWN}, all with --json]")
 ]
 
-AsJson = Annotated[bool, typer.Option("--json", help="Answer as JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @state_app.command()
@@ -59,7 +61,7 @@ def get(
     key: Annotated[list[str], typer.Argument(help="The key's columns, in order.", show_default=False)],
     epoch: Epoch = None,
     checkpoint: Snapshot = None,
-    null: Annotated[str | None, typer.Option(help="A text that stands for null in a key, like NULL.")] = None,
+    null: Annotated[str | None, typer.Option(help="The text that means null in a key, like NULL.")] = None,
     as_json: AsJson = False,  # noqa: FBT002  Typer's
 ) -> None:
     """Show the row of a key; exit code 1 if there is none."""
@@ -71,9 +73,9 @@ def get(
         elif row is None:
             print(f"{_headline(opened)}: no row of {', '.join(key)}")
         else:
-            _say(_headline(opened))
+            _print(_headline(opened))
             for name, value in row.items():
-                _say(f"  {name}: {_shown(value)}")
+                _print(f"  {name}: {_shown(value)}")
     if row is None:
         sys.exit(1)
 
@@ -99,25 +101,23 @@ def scan(
             rows.append(table.slice(0, left))
             if left is not None and table.num_rows >= left:
                 break
-        _tell(rows, _headline(opened), _where(opened), opened.rows, as_json=as_json)
+        _print_report(rows, _headline(opened), _where(opened), opened.rows, as_json=as_json)
 
 
 @state_app.command()
 def sql(
     dataflow: DataflowName,
-    query: Annotated[
-        str, typer.Argument(help="Spark SQL; each state is a view of its name.", metavar="QUERY", show_default=False)
-    ],
+    query: Annotated[str, typer.Argument(help="Spark SQL; each state is a view.", metavar="QUERY", show_default=False)],
     epoch: Epoch = None,
     checkpoint: Snapshot = None,
     remote: Annotated[
         str | None,
-        typer.Option(help="A Spark Connect server, sc://host:port; default: the local stack's, or a Spark of its own."),
+        typer.Option(help="A Spark Connect server, sc://host:port; default: that of the local stack, or local Spark."),
     ] = None,
     limit: Limit = None,
     as_json: AsJson = False,  # noqa: FBT002  Typer's
 ) -> None:
-    """Query the states of a dataflow, all as the same epoch has left them."""
+    """Query the states of a dataflow, all at the end of the same epoch."""
     from weir.cli.programs import answered  # noqa: PLC0415  pyarrow is slow to import
     from weir.formats.state_query import StateQuery  # noqa: PLC0415
 
@@ -129,11 +129,11 @@ def sql(
         table = answered(StateQuery(query, states, most), remote, os.environ)
         first = next(iter(opened.values()))
         where = {**_where(first), "state": sorted(opened)}
-        _tell([table], f"{', '.join(sorted(opened))} at the end of {first.run}", where, None, as_json=as_json)
+        _print_report([table], f"{', '.join(sorted(opened))} at the end of {first.run}", where, None, as_json=as_json)
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: times in ISO 8601, decimals as text, bytes in hex, maps as lists of pairs."""
+    """Return a value for JSON: times in ISO 8601, decimals as text, bytes in hex, maps as lists of pairs."""
     if isinstance(value, dict):
         return {name: plain(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
@@ -161,7 +161,7 @@ def _open(
 def _named_in(
     query: str, closing: ExitStack, services: Services, dataflow: str, epoch: str | None, checkpoint: str | None
 ) -> dict[str, OpenedState]:
-    """The states that a query names, of one epoch: the newest that has all of them."""
+    """Open the states that a query names, at the end of the newest epoch that has all of them."""
     known = _keyed_states(services, dataflow)
     words = {word.lower() for word in re.findall(r"\w+", query)}
     names = [name for name in known if name.lower() in words]
@@ -199,18 +199,20 @@ def _headline(opened: OpenedState) -> str:
     return f"{opened.name} at the end of {opened.run}{of}: {opened.rows:,} rows"
 
 
-def _tell(tables: list[pa.Table], headline: str, where: dict[str, Any], rows: int | None, *, as_json: bool) -> None:
+def _print_report(
+    tables: list[pa.Table], headline: str, where: dict[str, Any], rows: int | None, *, as_json: bool
+) -> None:
     found = [row for table in tables for row in table.to_pylist()]
     if as_json:
         print(json.dumps({**where, "rows": plain(found)}))
         return
-    _say(headline)
+    _print(headline)
     shown = Table(*(tables[0].column_names if tables else ()))
     for row in found:
         shown.add_row(*(_shown(value) for value in row.values()))
     Console().print(shown)
     if rows is not None and rows > len(found):
-        _say(f"{rows - len(found):,} more; --limit 0 shows all")
+        _print(f"{rows - len(found):,} more; --limit 0 shows all")
 
 
 def _shown(value: Any) -> str:
@@ -218,5 +220,5 @@ def _shown(value: Any) -> str:
     return found if isinstance(found, str) else json.dumps(found)
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     Console().print(line, markup=False, highlight=False, soft_wrap=True)

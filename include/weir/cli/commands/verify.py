@@ -1,8 +1,6 @@
-"""`weir verify`: results are read again, every byte of them, before somebody needs them.
+"""`weir verify`: reads every byte of stored results again.
 
-Invariant: what is found bad is written down, so that nobody reads it; nothing is made again without --repair.
-
-What `weir verify` has found, as a person or a program reads it. Invariant: what is not shown is counted.
+Invariants: a bad result is recorded, so that no task reads it; it is recomputed only with --repair.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ def verify(
         str | None,
         typer.Argument(metavar="[RUN|DATAFLOW]", help="Only this run, or dataflow.", show_default=False),
     ] = None,
-    content: Annotated[bool, typer.Option("--content", help="Digest all rows again, by Spark.")] = False,  # noqa: FBT002  Typer's
+    content: Annotated[bool, typer.Option("--content", help="Recompute the digests of all rows with Spark.")] = False,  # noqa: FBT002  Typer's
     remote: Annotated[
         str | None,
         typer.Option(
@@ -50,26 +48,26 @@ def verify(
         ),
     ] = None,
     expectations: Annotated[  # noqa: FBT002  Typer's
-        bool, typer.Option("--expectations", help="Check rows by the suites of their stages, by Spark.")
+        bool, typer.Option("--expectations", help="Check rows against the suites of their stages with Spark.")
     ] = False,
     checkpoint: Annotated[
         str | None,
         typer.Option(
-            metavar="N|newest", help="For --expectations: restore this checkpoint to try it out.", show_default=False
+            metavar="N|newest", help="For --expectations: test the restore of this checkpoint.", show_default=False
         ),
     ] = None,
     savepoint: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME|URL", help="For --expectations: restore this savepoint to try it out.", show_default=False
+            metavar="NAME|URL", help="For --expectations: test the restore of this savepoint.", show_default=False
         ),
     ] = None,
-    repair: Annotated[bool, typer.Option("--repair", help="Have made again what is bad and needed.")] = False,  # noqa: FBT002  Typer's
-    as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,  # noqa: FBT002  Typer's
+    repair: Annotated[bool, typer.Option("--repair", help="Recompute bad results that are needed.")] = False,  # noqa: FBT002  Typer's
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  Typer's
 ) -> None:
-    """Read results again: sizes, digests of all bytes, checksums of pages, manifests and what is published.
+    """Read results again and check sizes, digests of bytes, page checksums, manifests and published versions.
 
-    Exit code 1 says that something is bad.
+    Exit code 1 means that something is bad.
     """
     if expectations or checkpoint is not None or savepoint is not None:
         if content or repair or not expectations:
@@ -89,7 +87,7 @@ def verify(
             report = _with_contents(services, report, remote)
         repairs = _repaired(services, report) if repair else ()
         said = _settled(services, repairs) if any(each.owed for each in repairs) else ""
-    tell(report, repairs, said, as_json=as_json)
+    print_report(report, repairs, said, as_json=as_json)
     if not report.is_right:
         raise typer.Exit(EXIT_BAD)
 
@@ -143,7 +141,7 @@ def _with_contents(services: Services, report: VerifyReport, remote: str | None)
 
 
 def _sizes(report: VerifyReport, asked: Iterable[ResultToCheck]) -> dict[int, int]:
-    """The bytes that are read for each question: of keyed state those of all files that it consists of."""
+    """Return the bytes to read for each result: those of keyed state are in all of its files."""
     results = {each.result: each.bytes for each in report.verified}
     return {
         each.number: results[each.number] if each.state is None else sum(file.bytes for file in each.state.files)
@@ -158,19 +156,19 @@ def _repaired(services: Services, report: VerifyReport) -> Sequence[Repair]:
 
 
 def _settled(services: Services, repairs: Sequence[Repair]) -> str:
-    """Have Airflow follow, if it can be reached; say what is left to do."""
+    """Deliver the clears if Airflow can be reached; return what was done and what is left."""
     from weir.cli.airflow_clearer import ApiClearer, airflow_api  # noqa: PLC0415
     from weir.environment import API_VARIABLE  # noqa: PLC0415
     from weir.recovery.pending_clears import deliver  # noqa: PLC0415
 
     owed = sum(each.owed for each in repairs)
-    left = f"{owed} clear(s) are owed, and whoever comes by carries them out: the DAG weir_upkeep (is it unpaused?)"
+    left = f"{owed} clear(s) are pending; the DAG weir_upkeep delivers them (is it unpaused?)"
     try:
         api = airflow_api(os.environ)
     except WeirError as error:
         return f"{left}. Airflow: {error}"
     if api is None:
-        return f"{left}. (This command does it at once with {API_VARIABLE}=http://LOGIN:PASSWORD@HOST:PORT.)"
+        return f"{left}. (With {API_VARIABLE}=http://LOGIN:PASSWORD@HOST:PORT this command delivers them at once.)"
     try:
         done = [each for name in _dataflows(repairs) for each in deliver(services, ApiClearer(api), name)]
     except WeirError as error:
@@ -189,12 +187,12 @@ def _dataflows(repairs: Sequence[Repair]) -> list[str]:
 VERSION = 1
 
 SHOWN = 40
-"""How many of a list are shown; --json has all."""
+"""The number of lines that are shown; --json has all."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """The runs that were looked at, what was found of each of their results, and what is wrong beside the data."""
+    """The verified runs, the outcome of each of their results, and misfits between records."""
 
     runs: tuple[str, ...]
     verified: tuple[VerifiedResult, ...]
@@ -202,18 +200,18 @@ class VerifyReport:
 
     @property
     def bad(self) -> tuple[VerifiedResult, ...]:
-        """The results that are not as they should be."""
+        """Return the bad results."""
         from weir.integrity.verify import BAD  # noqa: PLC0415  SQLAlchemy is slow to import
 
         return tuple(each for each in self.verified if each.outcome in BAD)
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing is wrong."""
+        """Report whether nothing is wrong."""
         return not self.bad and not self.misfits
 
     def counts(self) -> dict[str, tuple[int, int]]:
-        """How many results, and bytes, came out how."""
+        """Return the number of results, and of bytes, by outcome."""
         numbers = Counter(each.outcome.value for each in self.verified)
         sizes: Counter[str] = Counter()
         for each in self.verified:
@@ -221,7 +219,7 @@ class VerifyReport:
         return {outcome: (count, sizes[outcome]) for outcome, count in numbers.items()}
 
     def to_json(self, repairs: Iterable[Repair]) -> dict[str, Any]:
-        """As --json prints it."""
+        """Return the values that --json prints."""
         return {
             "version": VERSION,
             "runs": list(self.runs),
@@ -232,14 +230,14 @@ class VerifyReport:
         }
 
 
-def tell(report: VerifyReport, repairs: Sequence[Repair], settled: str, *, as_json: bool) -> None:
-    """Print what was found and what follows."""
+def print_report(report: VerifyReport, repairs: Sequence[Repair], settled: str, *, as_json: bool) -> None:
+    """Print the outcomes, the repairs, and the next commands."""
     if as_json:
         print(json.dumps(report.to_json(repairs)))
         return
     counts = report.counts()
     said = ", ".join(f"{count} {outcome} ({format_size(size)})" for outcome, (count, size) in sorted(counts.items()))
-    _line(f"{len(report.verified)} result(s) of {len(report.runs)} run(s): {said or 'nothing is there'}.")
+    _line(f"{len(report.verified)} result(s) of {len(report.runs)} run(s): {said or 'none is stored'}.")
     if report.bad:
         Console().print(_table(report.bad[:SHOWN]))
     for line in _shown([str(each) for each in report.misfits]):
@@ -250,7 +248,9 @@ def tell(report: VerifyReport, repairs: Sequence[Repair], settled: str, *, as_js
         _line(settled)
     if report.bad and not repairs:
         runs = sorted({each.run for each in report.bad if each.is_current and each.loss is not None})
-        for run in _shown([f"`weir verify {run} --repair` has what is needed of {run} made again" for run in runs]):
+        for run in _shown(
+            [f"`weir verify {run} --repair` recomputes the bad results of {run} that are needed" for run in runs]
+        ):
             _line(run)
 
 

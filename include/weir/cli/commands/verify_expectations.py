@@ -1,8 +1,6 @@
-"""`weir verify --expectations`: rows by the suites of their stages, and checkpoints by restoring them.
+"""`weir verify --expectations`: checks stored rows against suites, and tests the restore of checkpoints.
 
-Invariant: nothing is changed but the ledger's record of what was found; what a restore test has written goes with it.
-
-What checks have found, as a person or a program reads it. Invariant: each check has its line.
+Invariant: only the ledger's record of the checks changes; the files of a restore test are deleted with it.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ NEWEST = "newest"
 def verify_expectations(
     name: str | None, checkpoint: str | None, savepoint: str | None, remote: str | None, *, as_json: bool
 ) -> bool:
-    """Check committed results, or what a checkpoint or savepoint restores to; answers whether all is right."""
+    """Check committed results, or the restored state of a checkpoint or savepoint; return whether all checks pass."""
     if checkpoint is not None and savepoint is not None:
         raise Misconfigured("a restore test restores a checkpoint or a savepoint: name one of them")
     check = partial(_checked, remote)
@@ -51,15 +49,15 @@ def verify_expectations(
             looked = [_asked(services, name, check)]
         else:
             looked = [_told(each) for each in _drills(services, name, checkpoint, savepoint, check)]
-    tell(looked, as_json=as_json)
+    print_report(looked, as_json=as_json)
     return all(each.is_right for each in looked)
 
 
 def _drills(
     services: Services, name: str | None, checkpoint: str | None, savepoint: str | None, check: Check
 ) -> Sequence[RestoreTestReport]:
-    """One after the other: each reads all of a dataflow's state."""
-    from weir.integrity.restore_test import dataflows_with_checkpoints, run_restore_test  # noqa: PLC0415  SQLAlchemy is slow
+    """Test the restores one after the other: each reads all of a dataflow's state."""
+    from weir.integrity.restore_test import dataflows_with_checkpoints, run_restore_test  # noqa: PLC0415
 
     if checkpoint == NEWEST:
         return [
@@ -70,7 +68,7 @@ def _drills(
     if checkpoint is not None and not checkpoint.isdigit():
         raise Misconfigured(f"--checkpoint {checkpoint}: expected a number, or {NEWEST}")
     if name is None and "/" not in (which or ""):
-        raise Misconfigured(f"whose is it? `weir verify DATAFLOW --expectations` with the dataflow of {which}")
+        raise Misconfigured(f"name the dataflow of {which}: `weir verify DATAFLOW --expectations`")
     return [run_restore_test(services, name or "", which, open_store, check)]
 
 
@@ -100,7 +98,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What was looked at, and what was found; `problem` is why it could not be; the ledger may not know whose it is."""
+    """The checks of some results; `problem` is why they could not run, `is_recorded` whether the ledger has them."""
 
     what: str
     checks: tuple[CheckReport, ...]
@@ -109,11 +107,11 @@ class Looked:
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing is wrong."""
+        """Report whether nothing is wrong."""
         return not self.problem and not any(each.violated for each in self.checks)
 
     def to_json(self) -> dict[str, Any]:
-        """As --json prints it."""
+        """Return the values that --json prints."""
         from weir.formats.codec import expectation_results_to_plain  # noqa: PLC0415  it reads all documents' types
 
         return {
@@ -138,8 +136,8 @@ class Looked:
         }
 
 
-def tell(looked: Sequence[Looked], *, as_json: bool) -> None:
-    """Print what was found."""
+def print_report(looked: Sequence[Looked], *, as_json: bool) -> None:
+    """Print a line for each check."""
     if as_json:
         print(json.dumps({"version": VERSION, "looked_at": [each.to_json() for each in looked]}))
         return
@@ -150,9 +148,9 @@ def tell(looked: Sequence[Looked], *, as_json: bool) -> None:
         if each.problem:
             _line(each.problem)
         if not (each.is_recorded or each.problem):
-            _line("The ledger does not know this dataflow, so nothing of this is recorded")
+            _line("The ledger does not know this dataflow, so the checks are not recorded")
     if not looked:
-        _line("No dataflow keeps a checkpoint: there is nothing to restore")
+        _line("No dataflow has a retained checkpoint: there is nothing to restore")
 
 
 def _summary(looked: Looked) -> str:

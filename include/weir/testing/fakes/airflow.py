@@ -34,7 +34,7 @@ FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed"})
 
 
 class Killed(BaseException):
-    """Raised by a test in the middle of an attempt: the process is gone, and nobody handles it."""
+    """Raised by a test in the middle of an attempt: the process is gone, and no handler runs."""
 
 
 class FakeAirflow:
@@ -51,16 +51,16 @@ class FakeAirflow:
         self.during: Callable[[TaskKey], None] = lambda _key: None
         self.after_commit: Callable[[TaskKey], None] = lambda _key: None
         self.collects = True
-        """Whether what nobody needs is released behind each commit."""
+        """Whether results that are no longer needed are released after each commit."""
         self.reachable = True
         self.time = datetime(2026, 1, 1, tzinfo=UTC)
 
     def now(self) -> datetime:
-        """The fake clock; it moves by a second a try, and on when everybody waits."""
+        """The fake clock; it moves by a second a try, and on when all tasks wait."""
         return self.time
 
     def dag_run(self, day: int = 1, *, is_queued: bool = False, kind: str = "scheduled") -> str:
-        """Start the DagRun of a day in January 2013, or have it wait behind others; answers its run id."""
+        """Start the DagRun of a day in January 2013, or queue it; return its run id."""
         run_id = f"{kind}__2013-01-{day:02d}"
         self._verify_integrity(run_id)
         if is_queued:
@@ -68,7 +68,7 @@ class FakeAirflow:
         return run_id
 
     def delete(self, run_id: str) -> None:
-        """Delete a DagRun; one that is made anew, also under the same id, counts its tries from 1."""
+        """Delete a DagRun; one that is created again, also under the same id, counts its tries from 1."""
         self.tasks = {key: task for key, task in self.tasks.items() if key.run_id != run_id}
         self.clear_numbers.pop(run_id, None)
         self.deleted += 1
@@ -82,11 +82,11 @@ class FakeAirflow:
         return found
 
     def exists(self, dag_id: str, run_id: str) -> bool | None:  # noqa: ARG002 - there is one DAG
-        """Whether there is such a DagRun; nobody knows while Airflow cannot be reached."""
+        """Report whether there is such a DagRun; None while Airflow cannot be reached."""
         return any(key.run_id == run_id for key in self.tasks) if self.reachable else None
 
     def deploy(self, flow: Dataflow) -> None:
-        """Change the DAG file. Runs at work follow at once, finished ones when something of them is cleared."""
+        """Change the DAG file. Running DagRuns follow at once, finished ones when a task instance is cleared."""
         self.flow = flow
         unfinished = {key.run_id for key, task in self.tasks.items() if task.state not in FINISHED | {"removed"}}
         for run_id in unfinished:
@@ -125,7 +125,7 @@ class FakeAirflow:
         return self.tasks[TaskKey("dag", run_id, task_id, map_index)]
 
     def executed(self, run_id: str) -> dict[str, int]:
-        """How many tries of each task instance were executed."""
+        """Return the number of executed tries, by task instance."""
         return {
             f"{key.task_id}[{max(key.map_index, 0)}]": len(task.runs)
             for key, task in self.tasks.items()
@@ -186,7 +186,7 @@ class FakeAirflow:
                 self._retry(task, decision.delay_seconds)
 
     def request(self, task: FakeTask) -> BeginRequest:
-        """What a task's process tells the coordinator."""
+        """Build the request of a task's process."""
         return BeginRequest(
             key=task.key,
             try_number=task.try_number,
@@ -216,7 +216,7 @@ class FakeAirflow:
         elif task.state == "running":
             task.state = "failed"
 
-    # A person, and Weir's hand
+    # What a person does, and what Weir asks for
 
     def clear_by_hand(self, run_id: str, task_id: str, map_index: int = -1) -> None:
         """Clear one task instance without its downstream, as a person does in the UI."""

@@ -57,7 +57,7 @@ class FakeTask:
         self.notes.append(reason)
 
     def waits_for(self, other: TaskKey) -> bool:
-        """Whether it may run only when `other` has succeeded."""
+        """Report whether it may run only when `other` has succeeded."""
         if other.run_id != self.key.run_id or other.task_id not in self.upstream:
             return False
         return other.task_id not in self.pipeline or other.map_index == self.key.map_index

@@ -1,13 +1,9 @@
 """An engine without Spark: it writes results that depend on their inputs and on nothing else.
 
 Invariant: equal inputs, equal functions and equal worlds give equal digests, as deterministic stages do. Copies are
-written, read and resumed from as the real job does.
-
-How the fake engine checks rows. Invariant: what is asked is answered, and what has passed is not checked again.
-
-Lists and broadcast state as the fake engine keeps them: a hash, then the elements as JSON, then zeroes.
-
-Invariant: each epoch adds one element to each subtask's list; broadcast state depends on the epochs and the world only.
+written, read and resumed from as the real job does. All expectations asked for are evaluated, and none that has passed
+before. A list state is a hash, then the elements as JSON, then zeroes: each epoch adds one element to each subtask's
+list. Broadcast state depends on the epochs and the world only.
 """
 
 from __future__ import annotations

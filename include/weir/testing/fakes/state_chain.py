@@ -1,6 +1,6 @@
-"""A keyed state over epochs without a coordinator: what jobs would be told of it, and what they have reported.
+"""A keyed state over epochs without a coordinator: the inputs of jobs, and their reports.
 
-Invariant: each epoch goes on from what the one before has left, by the same pure rules as in a run.
+Invariant: each epoch reads the state of the one before, by the same pure rules as in a run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class StateChain:
         return [key_group_range(self.max_parallelism, parallelism, subtask) for subtask in range(parallelism)]
 
     def read(self, epoch: str, key_groups: KeyGroups | None = None) -> StateToRead:
-        """What a subtask with these key groups is told in an epoch."""
+        """Return the state that a subtask with these key groups reads in an epoch."""
         mine, until = key_groups or (0, self.max_parallelism - 1), self.expired_until(epoch)
         files = tuple(
             StateFileToRead(
@@ -73,7 +73,7 @@ class StateChain:
         return OutputToWrite(layout, folder, self.store.spark_url(folder))
 
     def go_on(self, epoch: str, reports: dict[KeyGroups, OutputReport]) -> None:
-        """Take what the subtasks of an epoch have written for the state that the next one goes on from."""
+        """Make the reports of an epoch's subtasks the state that the next epoch reads."""
         self.partitions = {mine: self._content(epoch, mine, report) for mine, report in reports.items()}
 
     def expired_until(self, epoch: str) -> int | None:

@@ -1,8 +1,6 @@
-"""Stores that count and stores that fail, for tests of Weir and of pipelines.
+"""Stores that count, that fail, and that have no exclusive create, for tests of Weir and of pipelines.
 
-Invariant: both do exactly what the store behind them does, but for what they were told to count or to fail.
-
-A store without an exclusive create, for tests of what relies on one. Invariant: it does all else as it should.
+Invariant: apart from that they do what the wrapped store does.
 """
 
 from __future__ import annotations
@@ -65,7 +63,7 @@ class FailingStore(Store):
 
     def __init__(self, store: Store) -> None:
         self._failures: list[_Failure] = []
-        super().__init__(_FailingFiles(store.files, self._strike))
+        super().__init__(_FailingFiles(store.files, self._inject))
 
     def fail(self, pattern: str, error: OSError, times: int | None = None) -> None:
         """Let the next `times` (None: all) operations on matching paths fail."""
@@ -75,7 +73,7 @@ class FailingStore(Store):
         """Forget all failures."""
         self._failures.clear()
 
-    def _strike(self, path: str) -> None:
+    def _inject(self, path: str) -> None:
         for failure in self._failures:
             if failure.times == 0 or not fnmatchcase(path, failure.pattern):
                 continue
@@ -85,20 +83,20 @@ class FailingStore(Store):
 
 
 class _FailingFiles:
-    """Asks `strike` before each operation."""
+    """Calls `inject`, which may raise, before each operation."""
 
-    __slots__ = ("_files", "_strike")
+    __slots__ = ("_files", "_inject")
 
-    def __init__(self, files: Files, strike: Callable[[str], None]) -> None:
+    def __init__(self, files: Files, inject: Callable[[str], None]) -> None:
         self._files = files
-        self._strike = strike
+        self._inject = inject
 
     @property
     def url(self) -> str:
         return self._files.url
 
     def make_root(self) -> None:
-        self._strike("")
+        self._inject("")
         self._files.make_root()
 
     def create(self, path: str, data: bytes) -> None:
@@ -132,7 +130,7 @@ class _FailingFiles:
         return self._files.free_space()
 
     def _on(self, path: str) -> Files:
-        self._strike(path)
+        self._inject(path)
         return self._files
 
 

@@ -1,21 +1,21 @@
-"""What a task of the fake Airflow supplies to the drivers of `weir.attempts`.
+"""The ports that a task of the fake Airflow supplies to the drivers of `weir.attempts`.
 
-Invariant: the drivers are those of the plugin; nothing here says in which order a task takes its steps, or what follows
-from an error.
+Invariant: the drivers are those of the plugin; the order of a task's steps and the handling of errors are
+not decided here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from weir.attempts.attempt import run_attempt
 from weir.attempts.closing import run_close
 from weir.attempts.compacting import run_compaction
 from weir.attempts.coordinator import Coordinator
 from weir.attempts.failing import FailedTry, book_failure, decide_failure
-from weir.attempts.ports import Log, TaskEngine, TaskPorts
+from weir.attempts.ports import Airflow, Log, TaskEngine, TaskPorts
 from weir.coordination.airflow import Clearer
 from weir.coordination.values import (
     Awaiting,
@@ -39,14 +39,9 @@ from weir.store.errors import AlreadyExists
 from weir.store.store import Store
 from weir.topology.regions import region_compacted
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from weir.testing.fakes.airflow import FakeAirflow
-
 
 class Rescheduled(Exception):
-    """The task is to run again, as the same try, when it has waited."""
+    """The task is rescheduled: it runs again later, as the same try."""
 
     def __init__(self, awaiting: Awaiting) -> None:
         self.awaiting = awaiting
@@ -57,10 +52,23 @@ class FailedForGood(Exception):
     """The task instance fails, and no retry policy is asked."""
 
 
+class Hooks(Protocol):
+    """What a test may change of the attempts of a fake Airflow."""
+
+    coordinator: Coordinator
+    """Begins and commits: a test may put another one in its place."""
+
+    after_commit: Callable[[TaskKey], None]
+    """Called after each commit."""
+
+    collects: bool
+    """Whether results that are no longer needed are released after each commit."""
+
+
 class FakeTaskPorts:
     """One process of a task instance; `lines` is its log."""
 
-    def __init__(self, airflow: FakeAirflow, coordinator: Coordinator) -> None:
+    def __init__(self, airflow: Airflow, coordinator: Coordinator) -> None:
         self.airflow = airflow
         self.coordinator = coordinator
         self.lines: list[str] = []
@@ -79,25 +87,25 @@ class FakeTaskPorts:
 
 
 class TaskCoordinator(Coordinator):
-    """The coordinator of `airflow`, for one task: a test may look at each commit, and do without releases."""
+    """The coordinator for one task, with the hooks of a test."""
 
-    def __init__(self, airflow: FakeAirflow, key: TaskKey) -> None:
-        super().__init__(airflow.coordinator.services)
-        self._airflow, self._key = airflow, key
+    def __init__(self, hooks: Hooks, key: TaskKey) -> None:
+        super().__init__(hooks.coordinator.services)
+        self._hooks, self._key = hooks, key
 
     def begin(self, request: BeginRequest, clearer: Clearer) -> BeginOutcome:
-        """Begin, as a test may have it."""
-        return self._airflow.coordinator.begin(request, clearer)
+        """Begin, by the coordinator of the hooks."""
+        return self._hooks.coordinator.begin(request, clearer)
 
     def commit(self, begun: Begun, report: RegionReport, clearer: Clearer) -> Committed:
-        """Commit, as a test may have it, then call `after_commit`."""
-        committed = self._airflow.coordinator.commit(begun, report, clearer)
-        self._airflow.after_commit(self._key)
+        """Commit, by the coordinator of the hooks, then call `after_commit`."""
+        committed = self._hooks.coordinator.commit(begun, report, clearer)
+        self._hooks.after_commit(self._key)
         return committed
 
     def release(self, dataflow: str, runs: Iterable[str] | None = None) -> tuple[Deleted, ...]:
         """Release, unless `collects` is false."""
-        return super().release(dataflow, runs) if self._airflow.collects else ()
+        return super().release(dataflow, runs) if self._hooks.collects else ()
 
 
 class FakeTaskEngine:

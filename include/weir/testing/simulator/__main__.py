@@ -1,6 +1,6 @@
-"""`python -m weir.testing.simulator --seeds 5000 --from 0`: simulate many seeds, and tell what is wrong.
+"""`python -m weir.testing.simulator --seeds 5000 --from 0`: simulate many seeds, and print the findings.
 
-Invariant: what it prints of a finding is enough to see it again: `--seed N`, or `--replay FILE` with the schedule.
+Invariant: the printed finding is enough to reproduce it: `--seed N`, or `--replay FILE` with the schedule.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """An Airflow whose processes overlap, whose API goes away, and whose users clear, mark and delete.
 
-Invariant: what a process says counts for Airflow only while its try is the one that runs.
+Invariant: Airflow heeds a process only while it runs the current try.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Api(Enum):
     UP = "up"
     AWAY = "away"
     ANSWERS = "answers"
-    """It does what it is asked, and its answers are lost."""
+    """It carries out requests, and its answers are lost."""
     SLOW = "slow"
-    """Who asks gives up waiting; later it is done all the same."""
+    """Requests time out, and are carried out later."""
 
 
 class Unexpected(BaseException):
@@ -48,7 +48,7 @@ class Unexpected(BaseException):
 
 
 class SimulatedCoordinator(TaskCoordinator):
-    """The coordinator for one task: what the drivers only log is looked at, too."""
+    """The coordinator for one task; errors that the drivers only log are checked, too."""
 
     def __init__(self, airflow: SimulatedAirflow, key: TaskKey) -> None:
         super().__init__(airflow, key)
@@ -95,7 +95,7 @@ class SimulatedAirflow(FakeAirflow):
         self.late: list[tuple[list[ClearItem], str]] = []
         self.process: Process | None = None
         self.started = 0
-        self.lives: dict[str, int] = {}
+        self.incarnations: dict[str, int] = {}
         self.on_answer: Callable[[list[ClearAnswer]], None] = lambda _answers: None
         self.marked: set[TaskKey] = set()
 
@@ -125,7 +125,7 @@ class SimulatedAirflow(FakeAirflow):
         try:
             self._try(process, task, request)
         except Killed:
-            self._come_again(process, task, 0.0)
+            self._retry_later(process, task, 0.0)
 
     def _try(self, process: Process, task: FakeTask, request: BeginRequest) -> None:
         ports = FakeTaskPorts(self, SimulatedCoordinator(self, task.key))
@@ -135,21 +135,21 @@ class SimulatedAirflow(FakeAirflow):
         try:
             run_task(ports, engine, self.flow.name, request)
         except Rescheduled as rescheduled:
-            if self.is_told(task, process):
+            if self.is_heard(task, process):
                 task.state = "up_for_reschedule"
                 task.not_before = self.time + timedelta(seconds=rescheduled.awaiting.seconds)
         except FailedForGood as failed:
-            if self.is_told(task, process):
+            if self.is_heard(task, process):
                 task.fail(str(failed))
         except Exception as error:  # noqa: BLE001 - as Airflow does
             self.require_expected(error)
             self._fail(process, task, ports, request, error)
         else:
-            if self.is_told(task, process):
+            if self.is_heard(task, process):
                 task.state = "success"
 
     def collect(self, runs: Sequence[str] | None, *, is_reclaiming: bool = False) -> None:
-        """As an operator does: where it fails, whoever comes by does it."""
+        """Release results, as an operator does; where it fails, any later process does it."""
         if not self.collects:
             return
         try:
@@ -163,32 +163,32 @@ class SimulatedAirflow(FakeAirflow):
         self, process: Process, task: FakeTask, ports: FakeTaskPorts, request: BeginRequest, error: Exception
     ) -> None:
         if region_compacted(task.key.task_id) is not None:
-            self._come_again(process, task, RETRY_DELAY.total_seconds())
+            self._retry_later(process, task, RETRY_DELAY.total_seconds())
             return
         decision = answer_failure(ports, self.flow.name, request, error, self.strategy)
         if decision.action is not Action.FAIL:
-            self._come_again(process, task, decision.delay_seconds)
-        elif self.is_told(task, process):
+            self._retry_later(process, task, decision.delay_seconds)
+        elif self.is_heard(task, process):
             task.fail(decision.reason)
 
     def require_expected(self, error: Exception) -> None:
-        """Raise Unexpected for what must never be raised."""
+        """Raise Unexpected if `error` must never be raised."""
         if isinstance(error, Internal) or not isinstance(error, (WeirError, StageFailed)):
             raise Unexpected(f"{type(error).__name__}: {error}") from error
 
-    def _come_again(self, process: Process, task: FakeTask, seconds: float) -> None:
-        if self.is_told(task, process):
+    def _retry_later(self, process: Process, task: FakeTask, seconds: float) -> None:
+        if self.is_heard(task, process):
             self._retry(task, seconds)
 
-    def is_told(self, task: FakeTask, process: Process) -> bool:
-        """Whether Airflow still listens to `process`."""
+    def is_heard(self, task: FakeTask, process: Process) -> bool:
+        """Report whether `process` runs the current try of `task`."""
         return task.state == "running" and self.owners.get(task.key) is process
 
     def lose(self, process: Process) -> None:
-        """Hear no more of a process; it may go on all the same."""
+        """Take the try of a process for failed, as after missed heartbeats; the process may run on."""
         for key, owner in list(self.owners.items()):
             if owner is process and self.tasks[key].state == "running":
-                self._come_again(process, self.tasks[key], 0.0)
+                self._retry_later(process, self.tasks[key], 0.0)
                 del self.owners[key]
 
     # The API
@@ -224,7 +224,7 @@ class SimulatedAirflow(FakeAirflow):
             raise Retryable("Airflow's answer is lost")
 
     def deliver(self) -> None:
-        """Do what a slow API was asked to do."""
+        """Carry out the requests that a slow API has taken."""
         late, self.late = self.late, []
         for wanted, note in late:
             self._clear_now(wanted, note)
@@ -245,12 +245,12 @@ class SimulatedAirflow(FakeAirflow):
     # A person
 
     def mark(self, task: FakeTask, state: str) -> None:
-        """Mark a task instance; its process, if there is one, is not heard any more."""
+        """Mark a task instance; Airflow heeds its process no more."""
         task.state, task.not_before = state, None
         self.marked.add(task.key)
 
     def clear_with_downstream(self, task: FakeTask) -> None:
-        """Clear a task instance and all behind it, as the UI does if nobody says otherwise."""
+        """Clear a task instance and its downstream, as the UI does by default."""
         names, run = {task.key.task_id}, [each for each in self.tasks.values() if each.key.run_id == task.key.run_id]
         for _ in run:
             names |= {each.key.task_id for each in run if each.upstream & names}
@@ -270,15 +270,15 @@ class SimulatedAirflow(FakeAirflow):
             self.require_expected(error)
 
     def recreate(self, run_id: str) -> None:
-        """Delete a DagRun, and make it anew."""
+        """Delete a DagRun, and create it again."""
         for key in [key for key in self.tasks if key.run_id == run_id]:
             del self.tasks[key]
             self.owners.pop(key, None)
         self.clear_numbers.pop(run_id, None)
-        self.lives[run_id] = self.lives.get(run_id, 0) + 1
+        self.incarnations[run_id] = self.incarnations.get(run_id, 0) + 1
         self._verify_integrity(run_id)
 
     def request(self, task: FakeTask) -> BeginRequest:
-        """As Airflow does: no task instance of a run that was made anew has the id of an earlier one."""
+        """Build a request; no task instance of a recreated run has the id of an earlier one."""
         asked = super().request(task)
-        return replace(asked, ti_id=f"ti-{self.lives.get(task.key.run_id, 0)}-{task.try_number}")
+        return replace(asked, ti_id=f"ti-{self.incarnations.get(task.key.run_id, 0)}-{task.try_number}")

@@ -1,10 +1,7 @@
-"""Random dataflows, small enough to be run thousands of times.
+"""Random dataflows, small enough to be run thousands of times, and scenes with quality gates and their suites.
 
-Invariant: each is sound and publishes something; it can be printed, and read back as it was.
-
-Scenes whose rows are checked, and the suites that they name.
-
-Invariant: each suite has one expectation, which bad rows violate and no others; its name says whom it blames.
+Invariant: a dataflow is valid and publishes something; it can be printed, and read back as it was. A suite has one
+expectation, which only bad rows violate; its name holds the inputs that it suspects.
 """
 
 from __future__ import annotations
@@ -57,7 +54,7 @@ COLLECTING: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What a simulation is about: a dataflow, and the natures of its stages."""
+    """The subject of a simulation: a dataflow, and the natures of its stages."""
 
     flow: Dataflow
     natures: dict[str, Nature]
@@ -72,17 +69,17 @@ class Scene:
 
     @property
     def keeps_state(self) -> bool:
-        """Whether an epoch depends on the one before."""
+        """Report whether an epoch depends on the one before."""
         return any(exchange.is_previous for stage in self.flow.stages for exchange in stage.exchanges.values())
 
     @property
     def collects(self) -> bool:
-        """Whether what nobody needs is released and swept."""
+        """Report whether results that are no longer needed are released and swept."""
         return self.flow.keep is not None
 
     @property
     def is_gated(self) -> bool:
-        """Whether rows are checked."""
+        """Report whether rows are checked."""
         return any(stage.gates for stage in self.flow.stages)
 
     def __str__(self) -> str:
@@ -95,7 +92,7 @@ class Scene:
 
 
 def random_scene(random: Random) -> Scene:
-    """Three or four stages, one or two of them sources, of parallelism 1 to 3; what nobody reads is published."""
+    """Draw three or four stages, one or two of them sources, of parallelism 1 to 3; leaves are published."""
     while True:
         stages: list[Stage] = []
         for number in range(random.choice([3, 3, 3, 4])):
@@ -307,7 +304,7 @@ WHENS: Final = ("always", "always", "always", "restored")
 POLICIES: Final = ("backtrack", "backtrack", "backtrack", "fail", "retry", "warn")
 
 ANY_ROWS: Final = "rows"
-"""The suite that blames nobody; that of others is named by whom it blames."""
+"""The suite that suspects no input; the names of others hold the inputs that they suspect."""
 
 
 def gated_scene(random: Random, scene: Scene) -> Scene:

@@ -1,6 +1,6 @@
-"""What happens in a simulation, as data that can be printed, read back, and left out.
+"""The events of a simulation, as data that can be printed, read back, and left out.
 
-Invariant: an event says all that it needs; carried out in another world it does what comes nearest to it.
+Invariant: an event is self-contained; in another world it does the nearest thing that is possible.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from enum import Enum
 from random import Random
 from typing import Final
 
-from weir.testing.simulator.process import NO_FATE, Fate, Strike
+from weir.testing.simulator.process import NO_FAULT, FaultKind, ProcessFault
 
 
 class Verb(Enum):
-    """What happens; `number` says to whom, counted around among those that there are."""
+    """The kind of an event; its `number` selects the target among those that there are, modulo their count."""
 
     STEP = "step"
     """A task instance that may run is run by a new process."""
     RESUME = "resume"
-    """A suspended process goes on."""
+    """A suspended process is resumed."""
     LOSE = "lose"
     """Airflow hears no more of a suspended process, and takes the try for failed."""
     WAIT = "wait"
@@ -30,7 +30,7 @@ class Verb(Enum):
     DEPLOY = "deploy"
     """The DAG file changes: a region has one subtask more in runs that begin from now on."""
     RECREATE = "recreate"
-    """A DagRun is deleted, and made anew under its name."""
+    """A DagRun is deleted, and created again under its name."""
     CLEAR = "clear"
     """A person clears one task instance."""
     CLEAR_DOWN = "clear-with-downstream"
@@ -40,24 +40,24 @@ class Verb(Enum):
     FAIL = "mark-failed"
     SKIP = "mark-skipped"
     UPKEEP = "upkeep"
-    """Somebody comes by and carries out what is owed."""
+    """Upkeep delivers pending clears."""
     AIRFLOW = "airflow"
     """Airflow's API is `up`, is `away`, loses its `answers`, or is `slow`."""
     DELIVER = "deliver"
-    """What a slow API was asked to do happens now."""
+    """The requests that a slow API has taken are carried out."""
     STORE = "store"
     """The store is `up`, is `away`, `full`, or `unmounted`."""
     DAMAGE = "damage"
     """A result is damaged: its `folder` is gone, its `manifest`, a `bit` is turned, or it is `cut`."""
     RESTORE = "restore"
-    """What was gone or damaged is as it was."""
+    """The damage of a file is undone."""
     CHANGE = "change"
-    """The world changes: a source would read something else now."""
+    """A source reads other rows from now on."""
     SPOIL = "spoil"
-    """A source reads bad rows from now on, until the world changes again."""
+    """A source reads bad rows from now on, until its rows change again."""
     COLLECT = "collect"
-    """Upkeep releases what nobody needs, or what policies keep where room is needed; it may sweep the store, too; or it
-    only says what it would do."""
+    """Upkeep releases results that are not needed, or those that policies keep where space is needed; it may sweep the
+    store, too; or it only plans that (dry)."""
     READ = "read"
     """A notebook claims a result to read it; the claim is not renewed."""
     LEAVE = "leave"
@@ -65,9 +65,9 @@ class Verb(Enum):
     SAVEPOINT = "savepoint"
     """A person makes a savepoint of a checkpoint."""
     GO_BACK = "go-back"
-    """A person lets the dataflow go on from a checkpoint or a savepoint."""
+    """A person restores the dataflow from a checkpoint or a savepoint."""
     FORK = "fork"
-    """A person lets another dataflow begin with one; it runs when all has healed."""
+    """A person begins a fork from one; it runs when all has recovered."""
 
 
 HOWS: Final = {
@@ -102,15 +102,15 @@ _WEIGHTS: Final = {
     Verb.LEAVE: 1,
 }
 
-_STRIKES: Final = {Strike.NONE: 60, Strike.KILL: 14, Strike.SUSPEND: 14, Strike.REFUSE: 9, Strike.FAIL: 5}
+_FAULTS: Final = {FaultKind.NONE: 60, FaultKind.KILL: 14, FaultKind.SUSPEND: 14, FaultKind.REFUSE: 9, FaultKind.FAIL: 5}
 
 _MOST_STEPS: Final = 32
-"""About as many as an attempt has at which it can be struck."""
+"""About as many steps as an attempt has at which a fault can be injected."""
 
 _MISHAPS: Final = (Verb.DAMAGE, Verb.DAMAGE, Verb.CLEAR, Verb.CHANGE, Verb.COLLECT, Verb.WAIT)
 
 _MET: Final = (Verb.STEP, Verb.RESUME, Verb.COLLECT, Verb.SAVEPOINT, Verb.GO_BACK, Verb.FORK)
-"""What is done by a process, which may be struck."""
+"""The events that run a process, into which a fault may be injected."""
 
 _RESCALES: Final = 0.3
 """How many of the further runs begin behind a change of the DAG file."""
@@ -139,20 +139,20 @@ class Event:
     verb: Verb
     number: int = 0
     how: str = ""
-    fate: Fate = NO_FATE
+    fault: ProcessFault = NO_FAULT
 
     def __str__(self) -> str:
-        fate = f"{self.fate.strike.value}@{self.fate.at}" if self.fate.strike is not Strike.NONE else ""
-        return " ".join(text for text in (self.verb.value, str(self.number), self.how, fate) if text)
+        fault = f"{self.fault.kind.value}@{self.fault.at}" if self.fault.kind is not FaultKind.NONE else ""
+        return " ".join(text for text in (self.verb.value, str(self.number), self.how, fault) if text)
 
     @classmethod
     def from_text(cls, text: str) -> Event:
         """Read an event as it is printed. Raises ValueError."""
         verb, _, rest = text.strip().partition(" ")
         number, *more = rest.split() or ["0"]
-        struck = next((each.split("@") for each in more if "@" in each), None)
-        fate = Fate(Strike(struck[0]), int(struck[1])) if struck else NO_FATE
-        return cls(Verb(verb), int(number), next((each for each in more if "@" not in each), ""), fate)
+        injected = next((each.split("@") for each in more if "@" in each), None)
+        fault = ProcessFault(FaultKind(injected[0]), int(injected[1])) if injected else NO_FAULT
+        return cls(Verb(verb), int(number), next((each for each in more if "@" not in each), ""), fault)
 
 
 def random_events(random: Random) -> tuple[Event, ...]:
@@ -207,7 +207,7 @@ def _overlap(random: Random) -> list[Event]:
     """Steps, one of which is suspended; a mishap, and steps of others; then it goes on."""
     steps = [Event(Verb.STEP, random.randrange(100)) for _ in range(random.randint(3, 7))]
     steps[random.randrange(len(steps) - 1)] = Event(
-        Verb.STEP, random.randrange(100), fate=Fate(Strike.SUSPEND, random.randint(3, _MOST_STEPS))
+        Verb.STEP, random.randrange(100), fault=ProcessFault(FaultKind.SUSPEND, random.randint(3, _MOST_STEPS))
     )
     others = [Event(Verb.STEP, random.randrange(100)) for _ in range(random.randint(1, 3))]
     return [*steps, _event(random, random.choice(_MISHAPS)), *others, Event(Verb.RESUME)]
@@ -215,14 +215,14 @@ def _overlap(random: Random) -> list[Event]:
 
 def _event(random: Random, verb: Verb) -> Event:
     how = random.choice(HOWS.get(verb, ("",)))
-    fate = random_fate(random) if verb in _MET else NO_FATE
-    return Event(verb, random.randrange(100), how, fate)
+    fault = random_fault(random) if verb in _MET else NO_FAULT
+    return Event(verb, random.randrange(100), how, fault)
 
 
-def random_fate(random: Random) -> Fate:
+def random_fault(random: Random) -> ProcessFault:
     """What meets one process: most often nothing."""
-    (strike,) = random.choices(list(_STRIKES), list(_STRIKES.values()))
-    return Fate(strike, random.randint(1, _MOST_STEPS)) if strike is not Strike.NONE else NO_FATE
+    (kind,) = random.choices(list(_FAULTS), list(_FAULTS.values()))
+    return ProcessFault(kind, random.randint(1, _MOST_STEPS)) if kind is not FaultKind.NONE else NO_FAULT
 
 
 def events_from_text(text: str) -> tuple[Event, ...]:

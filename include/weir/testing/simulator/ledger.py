@@ -1,4 +1,4 @@
-"""A real SQLite ledger in memory, whose every transaction may be refused, cut off, or answered to nobody.
+"""A real SQLite ledger in memory, whose transactions may be refused, cut off, or lose their answers.
 
 Invariant: what one simulation wrote the next does not see, though both use one database.
 """
@@ -22,7 +22,7 @@ from weir.ledger.ledger import Ledger
 
 
 class SimulatedLedger(Ledger):
-    """The ledger of one simulation. `step` is called around each transaction, `observe` behind each that committed."""
+    """The ledger of one simulation. `step` is called around each transaction, `observe` after each that committed."""
 
     def __init__(
         self, enter: Callable[[int], None], step: Callable[[Exception], None], observe: Callable[[], None]

@@ -1,7 +1,7 @@
-"""A task's process, which may be killed, refused an answer, or suspended at any step, and go on when others have run.
+"""A task's process, which may be killed, refused an answer, or suspended at any step and resumed later.
 
-Invariant: of all processes one runs at a time, and only while somebody waits for it; so a simulation is the same each
-time. Whatever a process has done before it was suspended is seen by all others.
+Invariant: of all processes one runs at a time, and only while its caller waits; so a simulation is the same each time.
+Whatever a process has done before it was suspended is seen by all others.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from typing import Final
 from weir.testing.fakes.airflow import Killed
 
 
-class Strike(Enum):
-    """What meets a process."""
+class FaultKind(Enum):
+    """A kind of fault of a process."""
 
     NONE = ""
     KILL = "kill"
     SUSPEND = "suspend"
     REFUSE = "refuse"
-    """What it asks for is not done; or is done, and the answer is lost."""
+    """A request is refused; or it is carried out, and the answer is lost."""
     FAIL = "fail"
     """The stage's function raises."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
-    """What meets a process, at the earliest at the step `at`, counted from 1."""
+class ProcessFault:
+    """A fault of a process, injected at the step `at`, counted from 1, or at the first possible one after it."""
 
-    strike: Strike = Strike.NONE
+    kind: FaultKind = FaultKind.NONE
     at: int = 0
 
 
-NO_FATE: Final = Fate()
+NO_FAULT: Final = ProcessFault()
 
 
 class StageFailed(Exception):
@@ -51,17 +51,17 @@ class Process:
         self.depth = 0
         """Of transactions: within one it cannot be suspended."""
         self._work = work
-        self._fate = NO_FATE
+        self._fault = NO_FAULT
         self._passed = 0
         self._is_doomed = False
         self._thread: threading.Thread | None = None
         self._mine, self._yours = threading.Semaphore(0), threading.Semaphore(0)
         self._error: BaseException | None = None
 
-    def run(self, fate: Fate) -> None:
-        """Go on, until the end or until the process is suspended."""
-        self._fate, self._passed = fate, 0
-        if self._thread is None and fate.strike is not Strike.SUSPEND:
+    def run(self, fault: ProcessFault) -> None:
+        """Run until the process ends or is suspended."""
+        self._fault, self._passed = fault, 0
+        if self._thread is None and fault.kind is not FaultKind.SUSPEND:
             self._run()
             return
         if self._thread is None:
@@ -76,29 +76,29 @@ class Process:
         """Kill it where it stands."""
         if self._thread is not None and not self.is_over:
             self._is_doomed = True
-            self.run(NO_FATE)
+            self.run(NO_FAULT)
 
     def step(self, refusal: Exception | None = None, *, computes: bool = False) -> None:
-        """Pass a step; `refusal` is what a process is told whose request is refused here."""
+        """Pass a step, and inject the fault if it is due; a refused request raises `refusal`."""
         if self._is_doomed:
             raise Killed
         self._passed += 1
-        if self._fate.strike is Strike.NONE or self._passed < self._fate.at:
+        if self._fault.kind is FaultKind.NONE or self._passed < self._fault.at:
             return
-        if self._fate.strike is Strike.SUSPEND and self.depth == 0:
+        if self._fault.kind is FaultKind.SUSPEND and self.depth == 0:
             self._suspend()
-        elif self._fate.strike is Strike.KILL:
+        elif self._fault.kind is FaultKind.KILL:
             self._is_doomed = True  # it does nothing any more, not even what it would to clean up
             raise Killed
-        elif self._fate.strike is Strike.REFUSE and refusal is not None:
-            self._fate = NO_FATE
+        elif self._fault.kind is FaultKind.REFUSE and refusal is not None:
+            self._fault = NO_FAULT
             raise refusal
-        elif self._fate.strike is Strike.FAIL and computes:
-            self._fate = NO_FATE
+        elif self._fault.kind is FaultKind.FAIL and computes:
+            self._fault = NO_FAULT
             raise StageFailed("the stage's function raises")
 
     def _suspend(self) -> None:
-        self._fate = NO_FATE
+        self._fault = NO_FAULT
         self._yours.release()
         self._mine.acquire()
         if self._is_doomed:

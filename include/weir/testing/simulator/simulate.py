@@ -1,12 +1,7 @@
-"""Simulating: one seed, or a schedule that was printed. Invariant: equal seeds and events have equal outcomes.
+"""Simulates a seed, a printed schedule, or many seeds on all cores; shrinks and reports what breaks an invariant.
 
-Many seeds, on all cores. Invariant: how they are divided changes nothing of what is found in each.
-
-Making a schedule that breaks an invariant short (Zeller's delta debugging).
-
-Invariant: what is answered breaks the same invariant as what was given.
-
-What a person is told of a finding. Invariant: it holds all that is needed to see it again.
+Invariants: equal seeds and events have equal outcomes, however seeds are divided among processes. A shrunk schedule
+(Zeller's delta debugging) breaks the same invariant as the original. A report has all that is needed to reproduce it.
 """
 
 from __future__ import annotations
@@ -23,26 +18,27 @@ from multiprocessing import get_context
 from random import Random
 from typing import Final
 
+from weir.testing.simulator.actions import apply
 from weir.testing.simulator.dataflows import Scene, gated_scene, random_scene, stateful_scene
 from weir.testing.simulator.events import Event, events_to_text, random_events, with_bad_rows, with_runs
 from weir.testing.simulator.healing import heal
-from weir.testing.simulator.process import NO_FATE
-from weir.testing.simulator.witness import Broken
+from weir.testing.simulator.observer import Broken
+from weir.testing.simulator.process import NO_FAULT
 from weir.testing.simulator.world import World
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An invariant that does not hold: its name, what was found, and behind which event (None: while it healed)."""
+    """An invariant that does not hold: its name, what was found, and at which event (None: during recovery)."""
 
     invariant: str
     found: str
-    behind: int | None
+    event: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """The shares of scenes whose epochs go on from one another, which cost several times as much, and of gated ones."""
+    """The shares of scenes that keep state, which cost several times as much, and of gated ones."""
 
     stateful: float = 0.03
     gated: float = 0.1
@@ -52,7 +48,7 @@ USUAL: Final = Shares()
 
 
 def scene_and_events(seed: int, shares: Shares = USUAL) -> tuple[Scene, tuple[Event, ...]]:
-    """What a seed stands for."""
+    """Return the scene and the events of a seed."""
     random = Random(seed)  # noqa: S311 - nothing is secret
     scene, events = random_scene(random), random_events(random)
     if random.random() < shares.stateful:
@@ -63,11 +59,11 @@ def scene_and_events(seed: int, shares: Shares = USUAL) -> tuple[Scene, tuple[Ev
 
 
 def simulate(scene: Scene, events: Sequence[Event]) -> Finding | None:
-    """Carry out the events, then let all heal; the first thing that is wrong."""
+    """Apply the events, then let everything recover; return the first broken invariant."""
     world, number = World(scene), None
     try:
-        for number, event in enumerate(events):  # noqa: B007 - told where it broke
-            world.carry_out(event)
+        for number, event in enumerate(events):  # noqa: B007 - the finding names it
+            apply(world, event)
         number = None
         heal(world)
     except Broken as broken:
@@ -91,7 +87,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What came of many seeds; `seeds` are those that were simulated."""
+    """The outcome of many seeds; `seeds` is the number simulated."""
 
     seeds: int
     findings: tuple[Found, ...]
@@ -120,7 +116,7 @@ def _chunks(seeds: Iterable[int]) -> Iterator[tuple[int, ...]]:
 
 
 def _simulated(seeds: tuple[int, ...], shares: Shares) -> tuple[int, list[Found]]:
-    gc.set_threshold(100_000, 20, 100)  # a simulation makes much that lives as long as it does
+    gc.set_threshold(100_000, 20, 100)  # a simulation makes much that incarnations as long as it does
     findings = []
     for seed in seeds:
         finding = simulate(*scene_and_events(seed, shares))
@@ -133,7 +129,7 @@ Breaks = Callable[[Sequence[Event]], bool]
 
 
 def shrunk(events: Sequence[Event], breaks: Breaks) -> tuple[Event, ...]:
-    """As few events as can be found by leaving some out, and as little as can be of what meets their processes."""
+    """Return as few events, with as few faults of processes, as still break the invariant."""
     found = _without_parts(tuple(events), breaks)
     while True:
         simpler = _simplified(found, breaks)
@@ -173,19 +169,19 @@ def _simplified(events: tuple[Event, ...], breaks: Breaks) -> tuple[Event, ...]:
 
 
 def _simpler(event: Event) -> Iterator[Event]:
-    if event.fate != NO_FATE:
+    if event.fault != NO_FAULT:
         yield Event(event.verb, event.number, event.how)
     if event.number:
-        yield Event(event.verb, 0, event.how, event.fate)
+        yield Event(event.verb, 0, event.how, event.fault)
 
 
 def report_of(seed: int, finding: Finding, *, shrink: bool = True, shares: Shares = USUAL) -> str:
-    """The seed, what is wrong, the dataflow, and the events that lead there."""
+    """Return the seed, the broken invariant, the dataflow, and the events that lead there."""
     scene, events = scene_and_events(seed, shares)
     if shrink:
         events = shrunk(events, lambda fewer: _breaks(scene, fewer, finding.invariant))
         finding = simulate(scene, events) or finding
-    when = "while all healed" if finding.behind is None else f"at event {finding.behind + 1}"
+    when = "during recovery" if finding.event is None else f"at event {finding.event + 1}"
     again = f"python -m weir.testing.simulator --seed {seed}{_as(shares)}"
     return "\n".join(
         [
@@ -193,7 +189,7 @@ def report_of(seed: int, finding: Finding, *, shrink: bool = True, shares: Share
             f"# {' '.join(finding.found.split())} ({when})",
             str(scene),
             events_to_text(events),
-            f"# see it again: {again} (or --replay a file with these lines)",
+            f"# reproduce: {again} (or --replay a file with these lines)",
             "",
         ]
     )

@@ -28,7 +28,7 @@ class Condition(Enum):
 
 
 class MemoryFiles:
-    """The files of one simulation. `step` is called before and behind each change, with what a refusal is."""
+    """The files of one simulation. `step` is called before and after each change, with the error of a refusal."""
 
     workers = 1
 

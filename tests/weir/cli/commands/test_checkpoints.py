@@ -1,20 +1,15 @@
 """What a person reads of checkpoints."""
 
-import importlib.util
 import json
-from pathlib import Path
 
 import pytest
+from tests.weir.small_dataflow import Saved, World
 from typer.testing import CliRunner
 
 from weir.cli.main import app
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 from weir.errors import Misconfigured
 from weir.testing.fakes.ledgers import fast_folder
-
-_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[2] / "conftest.py")
-small = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(small)
 
 FLOW = Dataflow(
     "ladder",
@@ -33,11 +28,11 @@ def four_days():
     """A dataflow with state after four days."""
     with fast_folder() as folder:
         (folder / "world/store").mkdir(parents=True)
-        world = small.World(folder / "world", FLOW)
+        world = World(folder / "world", FLOW)
         for day in range(1, 5):
             world.airflow.dag_run(day)
             world.airflow.run_until_quiet()
-        yield small.Saved(world, folder / "saved")
+        yield Saved(world, folder / "saved")
 
 
 @pytest.fixture

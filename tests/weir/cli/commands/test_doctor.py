@@ -1,4 +1,4 @@
-"""`weir doctor`: whom it examines, how it starts Airflow's part, what it prints."""
+"""`weir doctor`: which deployment it examines, the process that needs Airflow, and the report."""
 
 import io
 import json
@@ -10,7 +10,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from weir.cli.commands import doctor as command
-from weir.cli.commands.doctor import ENVIRONMENT, AirflowPart, Subject, in_order, print_report
+from weir.cli.commands.doctor import ENVIRONMENT, AirflowProcess, Subject, in_order, print_report
 from weir.cli.main import app
 from weir.doctor.examination import Check, Status, examine, ok, problem, unknown, warning
 from weir_dev.stack.credentials import load_or_create
@@ -41,11 +41,11 @@ def stack(stack_request):
 
 @pytest.fixture
 def script(tmp_path, monkeypatch):
-    """A module that stands for Airflow's part."""
+    """Write a module that runs instead of the one that imports Airflow."""
 
     def write(text):
         (tmp_path / "part_of_test.py").write_text(text)
-        return AirflowPart({**os.environ, "PYTHONPATH": str(tmp_path)}, module="part_of_test")
+        return AirflowProcess({**os.environ, "PYTHONPATH": str(tmp_path)}, module="part_of_test")
 
     return write
 
@@ -77,13 +77,13 @@ def test_the_report_has_a_line_a_finding_and_the_advice_under_what_is_not_ok():
     ]
 
 
-def test_airflow_s_part_is_heard_line_by_line(script):
+def test_findings_of_the_airflow_process_are_read_line_by_line(script):
     findings = [json.dumps(each.to_json()) for each in FINDINGS]
     part = script(f"print({findings[0]!r})\nprint({findings[1]!r})\n")
     assert list(part.findings()) == FINDINGS[:2]
 
 
-def test_airflow_s_part_that_dies_is_a_finding_beside_what_it_had_found(script):
+def test_an_airflow_process_that_fails_is_a_finding_after_those_it_had_printed(script):
     line = json.dumps(FINDINGS[0].to_json())
     part = script(f"print({line!r}, flush=True)\nraise SystemExit('cannot reach postgresql://weir:hush-hush@db/x')\n")
     first, last = part.findings()
@@ -93,12 +93,12 @@ def test_airflow_s_part_that_dies_is_a_finding_beside_what_it_had_found(script):
     assert sys.executable in last.mend
 
 
-def test_airflow_s_part_that_says_nothing_is_a_finding(script):
+def test_an_airflow_process_without_output_is_a_finding(script):
     [found] = script("").findings()
     assert found.status is Status.PROBLEM
 
 
-def test_airflow_s_part_that_hangs_is_left_and_ended(script):
+def test_an_airflow_process_that_hangs_is_ended(script):
     line = json.dumps(FINDINGS[0].to_json())
     part = script(f"import time\nprint({line!r}, flush=True)\ntime.sleep(600)\n")
     found = list(examine([[Check("part", "process", part.findings, seconds=5.0)]]))
@@ -117,7 +117,7 @@ def test_an_environment_with_a_store_is_examined_instead_of_the_local_stack(no_e
         assert (found.is_local, found.environment) == (False, {name: "x"})
 
 
-def test_a_stack_that_was_never_started_is_one_warning_and_nothing_is_made(stack):
+def test_a_stack_that_was_never_started_is_one_warning_and_nothing_is_created(stack):
     subject = local_stack(stack)
     assert (subject.environment, subject.is_served) == (None, False)
     assert statuses(subject.findings) == [Status.WARNING]
@@ -134,7 +134,7 @@ def test_a_stack_that_is_down_has_the_environment_that_it_would_have(stack):
     assert "spark_default" in subject.connections
 
 
-def test_a_stack_with_a_dead_component_is_told_which(stack):
+def test_a_dead_component_of_a_stack_is_named(stack):
     load_or_create(stack.folder)
     alive = record("keeper", os.getpid())
     dead = record("scheduler", 2**22 + 1)

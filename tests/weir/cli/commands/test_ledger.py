@@ -1,12 +1,11 @@
 """What a person reads of the ledger, and what repairs it."""
 
-import importlib.util
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 from sqlalchemy import select
+from tests.weir.small_dataflow import World, ladder
 from typer.testing import CliRunner
 
 from weir.cli.main import app
@@ -15,16 +14,12 @@ from weir.ledger.database.tables import ResultRow
 from weir.store.store import Store
 from weir_dev.servers.s3 import running_s3
 
-_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[2] / "conftest.py")
-small = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(small)
-
 
 @pytest.fixture
 def healed(tmp_path, monkeypatch):
     """A run in which one lost result was made again."""
     (tmp_path / "store").mkdir()
-    world = small.World(tmp_path, small.ladder())
+    world = World(tmp_path, ladder())
     run = world.airflow.dag_run()
     world.airflow.run_until_quiet()
     with world.ledger.transaction() as session:
@@ -85,7 +80,7 @@ def test_a_run_is_adopted_by_its_name(healed):
     told = typed("run", "adopt", "ladder@20130101T000000Z")
     assert "9 result(s) superseded" in told
     assert "Next: clear the whole run scheduled__2013-01-01 of DAG dag" in told
-    assert "to be pinned anew" in typed("runs")
+    assert "to be pinned again" in typed("runs")
 
 
 def test_the_ledger_is_built_again(healed, tmp_path):
@@ -98,7 +93,7 @@ def test_the_ledger_is_built_again(healed, tmp_path):
     assert "9 region(s) valid, 1 published version(s)" in told
     assert "What the store does not tell" in told
     assert "9 valid, 0 stale, 0 missing" in typed("runs", "ladder")
-    assert "as this Weir needs it" in typed("ledger", "upgrade")
+    assert "has the newest tables" in typed("ledger", "upgrade")
 
 
 def test_a_rebuild_asks_what_to_rebuild(healed):
@@ -113,7 +108,7 @@ def test_the_store_of_the_workers_is_opened_with_its_options(tmp_path, monkeypat
         monkeypatch.setenv("WEIR_STORE", "s3a://weir-of-cli/team")
         monkeypatch.setenv("WEIR_STORE_OPTIONS", json.dumps(server.storage_options))
         monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
-        assert "The store holds no dataflow" in typed("ledger", "rebuild", "--all")
+        assert "The store has no dataflow" in typed("ledger", "rebuild", "--all")
         assert "hush" not in typed("runs")
 
 

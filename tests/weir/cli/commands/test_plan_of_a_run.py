@@ -1,12 +1,11 @@
 """`weir plan RUN`, `weir failovers` and `weir why`, as a person types them."""
 
-import importlib.util
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 from sqlalchemy import select
+from tests.weir.small_dataflow import World, ladder
 from typer.testing import CliRunner
 
 from weir.cli import airflow_clearer
@@ -16,10 +15,6 @@ from weir.errors import Misconfigured
 from weir.ledger.database.tables import AttemptRow, OwedClearRow, ResultRow
 from weir.recovery.rules.plan import Plan, StepKind
 
-_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[2] / "conftest.py")
-small = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(small)
-
 RUN = "ladder@20130101T000000Z"
 
 
@@ -27,7 +22,7 @@ RUN = "ladder@20130101T000000Z"
 def world(tmp_path, monkeypatch):
     """A run that has gone through, in the environment's ledger and store."""
     (tmp_path / "store").mkdir()
-    world = small.World(tmp_path, small.ladder())
+    world = World(tmp_path, ladder())
     world.run = world.airflow.dag_run()
     world.airflow.run_until_quiet()
     monkeypatch.setenv("WEIR_STORE", str(tmp_path / "store"))
@@ -89,7 +84,7 @@ def test_what_a_failure_would_do_is_told_before_the_fact(world):
     assert names(plan, StepKind.RERUN) == ["weather[0]", "joined[1]"]
     plan = planned(RUN, "--fail", "totals[0]", "--lost", "weather")
     assert names(plan, StepKind.RERUN) == []
-    assert "joined[1] is tried again by Airflow." in typed("plan", RUN, "--fail", "joined[1]")
+    assert "joined[1] is retried by Airflow." in typed("plan", RUN, "--fail", "joined[1]")
 
 
 @pytest.mark.parametrize(
@@ -109,16 +104,16 @@ def test_what_cannot_be_planned_is_refused_with_advice(world, words, said):
         typed("plan", *words)
 
 
-def test_a_plan_is_carried_out_by_hand_and_whoever_comes_by_clears(world):
+def test_an_applied_plan_is_delivered_by_any_later_process(world):
     lose(world, "joined", 1)
     told = typed("plan", RUN, "--apply")
-    assert "1 clear(s) are owed, and whoever comes by carries them out: the DAG weir_upkeep" in told
+    assert "1 clear(s) are pending; delivered by the DAG weir_upkeep" in told
     assert "WEIR_API=http://LOGIN:PASSWORD@HOST:PORT" in told
     assert owed(world) == ["joined"]
     world.airflow.coordinator.deliver(world.airflow, "ladder")
     world.airflow.run_until_quiet()
     assert world.airflow.executed(world.run)["joined[1]"] == 2
-    assert "Nothing is to be done." in typed("plan", RUN, "--apply")
+    assert "Nothing to do." in typed("plan", RUN, "--apply")
 
 
 class Api:
@@ -127,16 +122,18 @@ class Api:
     def __init__(self, airflow):
         self.airflow, self.is_closed = airflow, False
 
-    def compare_and_clear(self, dag_id, items, note, *, is_dry_run):
-        wanted = [ClearItem(dag_id, **each) for each in items]
-        answers = self.airflow.inspect(wanted) if is_dry_run else self.airflow.clear(wanted, note)
-        return [{"state": each.state, "try_number": each.try_number, "cleared": each.cleared} for each in answers]
+    def ask(self, method, path, body):
+        assert (method, path) == ("POST", "/weir/dags/dag/clear")
+        wanted = [ClearItem("dag", **each) for each in body["items"]]
+        answers = self.airflow.inspect(wanted) if body["dry_run"] else self.airflow.clear(wanted, body["note"])
+        rows = [{"state": each.state, "try_number": each.try_number, "cleared": each.cleared} for each in answers]
+        return {"items": rows}
 
     def close(self):
         self.is_closed = True
 
 
-def test_a_plan_is_carried_out_at_once_where_airflow_can_be_reached(world, monkeypatch):
+def test_an_applied_plan_is_delivered_at_once_where_airflow_can_be_reached(world, monkeypatch):
     lose(world, "joined", 1)
     api = Api(world.airflow)
     monkeypatch.setattr(airflow_clearer, "airflow_api", lambda environ: api)

@@ -1,21 +1,16 @@
 """What a person reads of checks: over epochs, of a run, and pages."""
 
-import importlib.util
 import json
-from pathlib import Path
 
 import pytest
 from tests.weir.checking import NOT_NULL, UNIQUE, gated, violate
+from tests.weir.small_dataflow import Saved, World
 from typer.testing import CliRunner
 
 from weir.cli.main import app
 from weir.dataflow import expectations
 from weir.errors import Misconfigured
 from weir.testing.fakes.ledgers import fast_folder
-
-_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[2] / "conftest.py")
-small = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(small)
 
 RUNS = [f"gated@2013010{day}T000000Z" for day in range(1, 4)]
 
@@ -25,9 +20,9 @@ def three_days():
     """Rows that are right on the first day, that warn on the second, and that are refused on the third."""
     with fast_folder() as folder:
         (folder / "world/store").mkdir(parents=True)
-        world = small.World(folder / "world", gated(expectations("clean_rows")))
+        world = World(folder / "world", gated(expectations("clean_rows")))
         violate(world, set(), {UNIQUE}, {NOT_NULL, UNIQUE})
-        yield small.Saved(world, folder / "saved")
+        yield Saved(world, folder / "saved")
 
 
 @pytest.fixture

@@ -1,12 +1,11 @@
 """`weir results`: what a person reads of what was computed."""
 
-import importlib.util
 import json
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from sqlalchemy import select
+from tests.weir.small_dataflow import World, ladder
 from typer.testing import CliRunner
 
 from weir.cli.main import app
@@ -16,10 +15,6 @@ from weir.ledger.database.tables import ResultRow
 from weir.retention.release import delete_released, release
 from weir.testing.fakes.airflow import Killed
 from weir.testing.fakes.ledgers import fast_folder
-
-_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[2] / "conftest.py")
-small = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(small)
 
 RUN = "ladder@20130101T000000Z"
 NAME = "scheduled__2013-01-01"
@@ -32,7 +27,7 @@ def world(monkeypatch):
         monkeypatch.setenv("WEIR_STORE", str(folder / "store"))
         monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{folder}/ledger.db")
         monkeypatch.setenv("COLUMNS", "250")
-        yield small.World(folder, small.ladder())
+        yield World(folder, ladder())
 
 
 @pytest.fixture
@@ -197,7 +192,7 @@ def test_a_stale_result_is_told_to_be_stale(done):
 
 def test_a_run_that_is_to_be_pinned_anew_is_told_too(done):
     CliRunner().invoke(app, ["run", "adopt", RUN])
-    assert "joined: 2 finished, made again" in typed(RUN)
+    assert "joined: 2 finished, recomputed" in typed(RUN)
 
 
 def test_a_name_that_is_not_known_is_refused(done):

@@ -4,8 +4,8 @@ import json
 import shutil
 
 import pytest
-from tests.weir.conftest import Saved, World
 from tests.weir.restoring import EPOCHS, aircraft, run_days, states_of
+from tests.weir.small_dataflow import Saved, World
 from typer.testing import CliRunner
 
 from weir.cli.main import app
@@ -62,7 +62,7 @@ def test_one_that_was_moved_is_restored_by_its_folder(days, tmp_path):
     told = typed("restore", "ladder", str(tmp_path / "moved"), "--as", "forked")
     assert f"Restored savepoint 3 of ladder (epoch {EPOCHS[0]}) into forked" in told
     assert "its rows are checked when they are first read" in told
-    assert f"Next: a DAG of dataflow forked, whose first run is the one behind epoch {EPOCHS[0]}" in told
+    assert f"Next: a DAG of dataflow forked, whose first run is the one after epoch {EPOCHS[0]}" in told
     assert states_of(days, 1, "forked") == states_of(days, 1)
 
 
@@ -84,8 +84,8 @@ def test_a_dry_run_says_what_would_run_again(days):
 
 def test_restoring_what_is_there_says_that_nothing_runs_again(days):
     told = typed("restore", "ladder", "1")
-    assert "4 partition(s) are as they were then, and stay" in told
-    assert f"Nothing behind epoch {EPOCHS[0]} has read other state: nothing runs again" in told
+    assert "4 partition(s) are unchanged since then, and stay" in told
+    assert f"No run after epoch {EPOCHS[0]} has read other state: nothing runs again" in told
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,12 @@
 """`weir state`, as a person types it."""
 
-import importlib.util
 import json
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
+from tests.weir.reading.parquet_world import ReaderWorld
+from tests.weir.reading.state_world import epoch, history, keeps_state, run_days
 from typer.testing import CliRunner
 
 from weir.cli.commands.state import plain
@@ -18,18 +18,7 @@ from weir.formats.region_job import StateFileToRead, StateToRead
 from weir.formats.state_query import StateQuery, query_from_json, query_to_json
 from weir.testing.fakes.ledgers import fast_folder
 
-READING = Path(__file__).parents[2] / "reading"
-
-
-def loaded(name):
-    spec = importlib.util.spec_from_file_location(f"reading_{name}", READING / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-reading, of_state = loaded("conftest"), loaded("state_world")
-LAST = of_state.epoch(3)
+LAST = epoch(3)
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +26,8 @@ def days():
     """Three days that have kept state, in a store and a ledger of their own."""
     with fast_folder() as folder:
         (folder / "store").mkdir()
-        world = of_state.keeps_state(reading.World(folder, of_state.history()))
-        yield of_state.run_days(world, of_state.history(), 1, 2, 3)
+        world = keeps_state(ReaderWorld(folder, history()))
+        yield run_days(world, history(), 1, 2, 3)
         world.ledger.close()
 
 
@@ -64,11 +53,11 @@ def test_the_row_of_a_key_is_shown(days):
 
 def test_an_earlier_epoch_has_its_own_row(days):
     told = json.loads(typed("get", "ladder", "history", "N1", "--epoch", "2013-01-01", "--json"))
-    run = f"ladder@{of_state.epoch(1)}"
+    run = f"ladder@{epoch(1)}"
     assert told == {
         "state": "history",
         "run": run,
-        "epoch": of_state.epoch(1),
+        "epoch": epoch(1),
         "checkpoint": None,
         "row": {"tail": "N1", "n": 1},
     }
@@ -143,4 +132,4 @@ def test_of_all_that_spark_says_only_the_error_is_told():
     )
     assert _problem(said) == "AnalysisException: [UNRESOLVED_COLUMN] no `altitude`; line 1"
     assert _problem("Killed\n") == "Killed"
-    assert _problem("") == "it said nothing"
+    assert _problem("") == "without a message"

@@ -1,21 +1,16 @@
 """`weir verify`, as a person types it."""
 
-import importlib.util
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 from sqlalchemy import select
+from tests.weir.small_dataflow import World, ladder
 from typer.testing import CliRunner
 
 from weir.cli.main import app
 from weir.ledger.database.tables import OwedClearRow, PublicationRow, ResultRow
 from weir.testing.fakes.ledgers import fast_folder
-
-_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[2] / "conftest.py")
-small = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(small)
 
 RUN = "ladder@20130101T000000Z"
 
@@ -31,7 +26,7 @@ def tmp_path():
 def world(tmp_path, monkeypatch):
     """A run that has gone through, in the environment's ledger and store."""
     (tmp_path / "store").mkdir()
-    world = small.World(tmp_path, small.ladder())
+    world = World(tmp_path, ladder())
     world.run = world.airflow.dag_run()
     world.airflow.run_until_quiet()
     monkeypatch.setenv("WEIR_STORE", str(tmp_path / "store"))
@@ -95,7 +90,7 @@ def test_with_repair_it_is_made_again(world):
     told, code = typed(RUN, "--repair")
     assert code == 1
     assert "re-running joined[1]" in told
-    assert "1 clear(s) are owed" in told
+    assert "1 clear(s) are pending" in told
     world.airflow.run_until_quiet()
     assert typed(RUN)[1] == 1  # still owed: nobody has carried it out
     world.airflow.coordinator.deliver(world.airflow)

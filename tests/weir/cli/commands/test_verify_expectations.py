@@ -1,13 +1,12 @@
 """`weir verify --expectations`, as far as it comes to no rows: what is asked wrongly, and what cannot be restored."""
 
-import importlib.util
 import json
-from pathlib import Path
 
 import pytest
+from tests.weir.small_dataflow import World
 from typer.testing import CliRunner
 
-from weir.cli.commands.verify_expectations import Looked, tell
+from weir.cli.commands.verify_expectations import Looked, print_report
 from weir.cli.main import app
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 from weir.dataflow.quality import Policy
@@ -15,10 +14,6 @@ from weir.errors import Misconfigured
 from weir.formats.checks import CheckReason, CheckReport, ExpectationResult
 from weir.formats.suite import Severity
 from weir.testing.fakes.ledgers import fast_folder
-
-_spec = importlib.util.spec_from_file_location("small_dataflow", Path(__file__).parents[2] / "conftest.py")
-small = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(small)
 
 HISTORY = keyed_state("history", key="k", schema="k BIGINT")
 FLOW = Dataflow(
@@ -35,7 +30,7 @@ FLOW = Dataflow(
 def world(monkeypatch):
     with fast_folder() as folder:
         (folder / "store").mkdir()
-        world = small.World(folder, FLOW)
+        world = World(folder, FLOW)
         monkeypatch.setenv("WEIR_STORE", str(folder / "store"))
         monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{folder}/ledger.db")
         monkeypatch.setenv("COLUMNS", "250")
@@ -58,7 +53,7 @@ def typed(*words):
         (["--expectations", "--content"], "a question of its own"),
         (["--expectations", "--checkpoint", "3", "--savepoint", "x"], "name one of them"),
         (["ladder", "--expectations", "--checkpoint", "three"], "expected a number, or newest"),
-        (["--expectations", "--checkpoint", "3"], "whose is it"),
+        (["--expectations", "--checkpoint", "3"], "name the dataflow of 3"),
         (["--remote", "sc://nowhere"], "need a Spark"),
         (["nobody", "--expectations", "--checkpoint", "newest"], "knows no dataflow nobody"),
     ],
@@ -70,7 +65,7 @@ def test_what_is_asked_wrongly_is_said_before_anything_is_read(world, words, sai
 
 def test_where_nothing_keeps_state_and_no_stage_has_a_suite_all_is_right(world):
     assert typed("--expectations", "--checkpoint", "newest") == (
-        "No dataflow keeps a checkpoint: there is nothing to restore\n",
+        "No dataflow has a retained checkpoint: there is nothing to restore\n",
         0,
     )
     world.airflow.dag_run()
@@ -91,7 +86,7 @@ def test_a_checkpoint_that_cannot_be_restored_is_told_with_the_file_and_exits_wi
     told, code = typed("ladder", "--expectations", "--checkpoint", "1")
     assert "checkpoint 1 of ladder" in told
     assert "it cannot be restored. Nothing could be checked" in told
-    assert "nothing of this is recorded" not in told
+    assert "the checks are not recorded" not in told
 
 
 def test_a_report_has_a_line_a_check_with_what_is_violated(capsys, monkeypatch):
@@ -116,10 +111,10 @@ def test_a_report_has_a_line_a_check_with_what_is_violated(capsys, monkeypatch):
     )
     looked = Looked("checkpoint 3 of ladder: restored to a scratch place", checks, "", is_recorded=False)
     assert not looked.is_right
-    tell([looked], as_json=False)
+    print_report([looked], as_json=False)
     said = capsys.readouterr().out
     assert "2 check(s), 1 failed" in said
     (line,) = [each for each in said.splitlines() if "failed" in each and "history[0]" in each]
     assert "weir_rows_as_recorded(): found 19" in line
     assert "1 expectation(s) met" in said
-    assert "nothing of this is recorded" in said
+    assert "the checks are not recorded" in said

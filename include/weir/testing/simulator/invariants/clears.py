@@ -1,90 +1,87 @@
-"""What must hold of owed clears (DESIGN 9, invariants 3 and 7).
+"""Invariants of pending clears (DESIGN 9, invariants 3 and 7).
 
-Invariant: whether Airflow followed is worked out here from what the fake Airflow answered, not from what was recorded.
+Invariant: whether Airflow followed is worked out here from what the fake Airflow answered, not from the ledger.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from weir.coordination.airflow import MISSING, ClearAnswer
 from weir.dataflow.dataflow import FailoverStrategy
 from weir.execution.run_state import CLOSE
-from weir.testing.simulator.invariants.epochs import Where
-from weir.testing.simulator.invariants.sight import Attempt, Clear, Partition, Read
+from weir.testing.simulator.history.epochs import RunRegion
+from weir.testing.simulator.history.history import History
+from weir.testing.simulator.history.ledger_view import Attempt, Clear, Partition, Read
 from weir.topology.regions import RegionId
-
-if TYPE_CHECKING:
-    from weir.testing.simulator.witness import Witness
-
 
 ENDED: Final = ("committed", "adopted", "failed")
 NOTHING_TO_CLEAR: Final = (MISSING, "removed", "skipped")
 AT_REST: Final = (*NOTHING_TO_CLEAR, "success", "failed", "upstream_failed")
 
 
-def a_commit_owes_what_follows_from_it(witness: Witness) -> Iterator[str]:
+def a_commit_records_the_clears_that_follow_from_it(history: History) -> Iterator[str]:
     """In its own transaction: the clear of each finished consumer that had read something else."""
-    sight = witness.sight
-    if witness.strategy is FailoverStrategy.INDIVIDUAL:
+    ledger = history.ledger
+    if history.strategy is FailoverStrategy.INDIVIDUAL:
         return
-    for row in sight.new_commits:
-        owed = {each.whose for each in sight.owed()}
-        for run, consumer in _consumers(witness, row):
-            read = _read_something_else(witness, row, run, consumer)
+    for row in ledger.new_commits:
+        owed = {each.run_region for each in ledger.pending_clears()}
+        for run, consumer in _consumers(history, row):
+            read = _read_something_else(history, row, run, consumer)
             if read is not None and (run, consumer) not in owed:
                 yield f"{row.id} of {row.region} has committed; {consumer} of {run} read {read.attempt}, not cleared"
 
 
-def _consumers(witness: Witness, row: Attempt) -> set[Where]:
+def _consumers(history: History, row: Attempt) -> set[RunRegion]:
     """Those of its own run, and those of later ones that may have read it."""
-    (run, region), topology = row.whose, witness.topology_of(row.run)
+    (run, region), topology = row.run_region, history.topology_of(row.run)
     outputs = () if region == CLOSE else topology.outputs(region)
     found = {(run, consumer) for partition in outputs for consumer in topology.consumers(partition)}
     if any(each.stage in topology.sinks for each in outputs):
         found.add((run, CLOSE))
     if outputs and topology.reads_previous:
-        found |= {each for each in witness.sight.regions() if each[0] > run and each[1] != CLOSE}
+        found |= {each for each in history.ledger.regions() if each[0] > run and each[1] != CLOSE}
     return found
 
 
-def _read_something_else(witness: Witness, row: Attempt, run: str, consumer: RegionId) -> Read | None:
+def _read_something_else(history: History, row: Attempt, run: str, consumer: RegionId) -> Read | None:
     """The first result of the region of `row` that the consumer read, and that is another one now."""
-    sight = witness.sight
-    for read in sight.reads.get(_made_by(witness, run, consumer), ()):
-        found = sight.current.get(read.partition)
-        if found is not None and found.attempt == row.id and witness.is_other(read, found):
+    ledger = history.ledger
+    for read in ledger.reads.get(_made_by(history, run, consumer), ()):
+        found = ledger.current.get(read.partition)
+        if found is not None and found.attempt == row.id and history.is_other(read, found):
             return read
     return None
 
 
-def _made_by(witness: Witness, run: str, consumer: RegionId) -> str:
-    """The attempt that made what a region has now."""
+def _made_by(history: History, run: str, consumer: RegionId) -> str:
+    """Return the attempt that made the current results of a region."""
     if consumer == CLOSE:
-        committed = witness.sight.committed(run, CLOSE)
+        committed = history.ledger.committed(run, CLOSE)
         return "" if committed is None else committed.id
-    found = witness.sight.current.get(Partition(run, witness.topology_of(run).outputs(consumer)[0]))
+    found = history.ledger.current.get(Partition(run, history.topology_of(run).outputs(consumer)[0]))
     return "" if found is None else found.attempt
 
 
-def a_clear_is_settled_when_airflow_has_followed(witness: Witness) -> Iterator[str]:
-    """Not before Airflow said that it has cleared, or that a try which does what is owed has begun or is to come."""
-    for clear in witness.sight.newly_settled:
-        if clear.run_id in witness.made_anew:
-            continue  # what was owed of the DagRun before is dropped
-        if any(row.is_restored and row.whose == clear.whose for row in witness.sight.new_commits):
-            continue  # it would have made anew what is restored
-        answers = witness.answers.get((clear.run_id, clear.task_id, clear.map_index), ())
-        if not any(_follows(witness, clear, answer) for answer in answers):
-            told = ", ".join(f"{each.state} at try {each.try_number}" for each in answers) or "nothing"
-            yield f"the clear of {clear.region}[{clear.subtask}] after try {clear.expected_try} is settled: {told}"
+def a_clear_is_settled_when_airflow_has_followed(history: History) -> Iterator[str]:
+    """A clear is delivered only after Airflow has cleared, or a later try has begun or will begin."""
+    for clear in history.ledger.newly_settled:
+        if clear.run_id in history.recreated:
+            continue  # the pending clears of the DagRun before are dropped
+        if any(row.is_restored and row.run_region == clear.run_region for row in history.ledger.new_commits):
+            continue  # it would have recomputed what is restored
+        answers = history.answers.get((clear.run_id, clear.task_id, clear.map_index), ())
+        if not any(_follows(history, clear, answer) for answer in answers):
+            answered = ", ".join(f"{each.state} at try {each.try_number}" for each in answers) or "nothing"
+            yield f"the clear of {clear.region}[{clear.subtask}] after try {clear.expected_try} is settled: {answered}"
 
 
-def _follows(witness: Witness, clear: Clear, answer: ClearAnswer) -> bool:
+def _follows(history: History, clear: Clear, answer: ClearAnswer) -> bool:
     if answer.cleared or answer.state in NOTHING_TO_CLEAR:
         return answer.item.expected_try == clear.expected_try
-    tries = [row for row in witness.sight.attempts.values() if row.whose == clear.whose]
+    tries = [row for row in history.ledger.attempts.values() if row.run_region == clear.run_region]
     if answer.try_number > clear.expected_try:
         return answer.state not in AT_REST or any(row.try_number > clear.expected_try for row in tries)
     if answer.state in AT_REST:

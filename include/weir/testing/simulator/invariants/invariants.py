@@ -1,4 +1,4 @@
-"""DESIGN 9's invariants, as functions over what can be seen of a simulation.
+"""DESIGN 9's invariants, as functions over the history of a simulation.
 
 Invariant: each function yields what breaks it, as text, and changes nothing.
 """
@@ -6,159 +6,159 @@ Invariant: each function yields what breaks it, as text, and changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from weir.dataflow.dataflow import FailoverStrategy
 from weir.execution.run_state import CLOSE
-from weir.testing.simulator.invariants.again import made_again
+from weir.testing.simulator.history.history import History
+from weir.testing.simulator.history.ledger_view import Clear, Partition, Read, Result
 from weir.testing.simulator.invariants.clears import (
     a_clear_is_settled_when_airflow_has_followed,
-    a_commit_owes_what_follows_from_it,
+    a_commit_records_the_clears_that_follow_from_it,
 )
 from weir.testing.simulator.invariants.gates import (
     nothing_bad_passes_a_gate,
+    only_suspected_inputs_are_quarantined,
     what_is_in_quarantine_is_bad,
-    who_is_distrusted_is_blamed,
 )
-from weir.testing.simulator.invariants.needs import what_is_released_is_needed_by_nobody
+from weir.testing.simulator.invariants.needs import no_needed_result_is_released
 from weir.testing.simulator.invariants.plans import a_plan_names_what_must_run_again, what_is_spared_is_not_cleared
+from weir.testing.simulator.invariants.recomputation import recomputed
 from weir.testing.simulator.invariants.restores import (
     a_restore_is_what_was_kept,
-    nobody_commits_who_began_before_a_restore,
+    no_attempt_from_before_a_restore_commits,
     what_was_restored_stays_pinned,
 )
-from weir.testing.simulator.invariants.sight import Clear, Partition, Read, Result
 from weir.testing.simulator.invariants.snapshots import a_checkpoint_is_what_is_current
 from weir.topology.regions import RegionId
 
-if TYPE_CHECKING:
-    from weir.testing.simulator.witness import Witness
 
-
-def one_attempt_a_try_becomes_current(witness: Witness) -> Iterator[str]:
+def one_attempt_a_try_becomes_current(history: History) -> Iterator[str]:
     """Invariant 2."""
-    sight = witness.sight
-    for row in sight.new_commits:
-        tried = (*row.whose, row.try_number)
-        other = witness.committed_tries.get(tried, row.id)
-        witness.committed_tries[tried] = row.id
+    ledger = history.ledger
+    for row in ledger.new_commits:
+        tried = (*row.run_region, row.try_number)
+        other = history.committed_tries.get(tried, row.id)
+        history.committed_tries[tried] = row.id
         # Attempts of a DagRun that is no more have been given other numbers.
-        if other != row.id and sight.attempts[other].try_number == row.try_number:
+        if other != row.id and ledger.attempts[other].try_number == row.try_number:
             yield f"{row.id} and {other} are both committed for try {row.try_number} of {row.region}[{row.subtask}]"
 
 
-def a_fenced_attempt_changes_nothing(witness: Witness) -> Iterator[str]:
+def a_fenced_attempt_changes_nothing(history: History) -> Iterator[str]:
     """Invariant 2: only the newest attempt commits, and none that has ended before."""
-    sight = witness.sight
-    for row in sight.new_commits:
+    ledger = history.ledger
+    for row in ledger.new_commits:
         if row.is_restored:
-            continue  # it is nobody's, and fences all others
+            continue  # it is synthetic, and fences all others
         newer = [
-            each.id for each in sight.attempts.values() if each.whose == row.whose and each.try_number > row.try_number
+            each.id
+            for each in ledger.attempts.values()
+            if each.run_region == row.run_region and each.try_number > row.try_number
         ]
         if newer:
             yield f"{row.id} has committed though {', '.join(newer)} had begun"
-        known = sight.before.get(row.id)
+        known = ledger.before.get(row.id)
         if known is not None and known.state != "running":
             yield f"{row.id} has committed though it was {known.state}"
-    committed = {row.id for row in sight.new_commits}
-    for result in sight.new_results:
+    committed = {row.id for row in ledger.new_commits}
+    for result in ledger.new_results:
         if result.is_current and result.attempt not in committed:
             yield f"a result of {result.attempt} is current, which has not committed just now"
 
 
-def results_of_a_region_are_of_one_attempt(witness: Witness) -> Iterator[str]:
+def results_of_a_region_are_of_one_attempt(history: History) -> Iterator[str]:
     """Invariant 2."""
     found: dict[tuple[str, RegionId], set[str]] = {}
-    for partition, result in witness.sight.current.items():
-        _, region = witness.epochs.producer(partition)
-        if not witness.sight.attempts[result.attempt].is_restored:
+    for partition, result in history.ledger.current.items():
+        _, region = history.epochs.producer(partition)
+        if not history.ledger.attempts[result.attempt].is_restored:
             found.setdefault((partition.run, region), set()).add(result.attempt)
     for (_, region), attempts in found.items():
         if len(attempts) > 1:
             yield f"the current results of {region} are those of {', '.join(sorted(attempts))}"
 
 
-def a_commit_has_read_nothing_damaged(witness: Witness) -> Iterator[str]:
-    """Invariant 3: what was found damaged before the commit is not trusted."""
-    sight = witness.sight
-    for row in sight.new_commits:
-        read = {(each.partition, each.attempt): each for each in sight.reads[row.id]}
-        for result in sight.results.values():
+def a_commit_has_read_nothing_damaged(history: History) -> Iterator[str]:
+    """Invariant 3: no commit has read a result that was found damaged before."""
+    ledger = history.ledger
+    for row in ledger.new_commits:
+        read = {(each.partition, each.attempt): each for each in ledger.reads[row.id]}
+        for result in ledger.results.values():
             if result.fault == "damaged" and (result.partition, result.attempt) in read:
                 yield f"{row.id} of {row.region} has committed, but {_shown(result)} was found damaged"
 
 
-def a_commit_was_made_from_what_is_current(witness: Witness) -> Iterator[str]:
+def a_commit_was_made_from_what_is_current(history: History) -> Iterator[str]:
     """Invariant 3."""
-    sight = witness.sight
-    for row in sight.new_commits:
-        for read in sight.reads[row.id]:
-            found = sight.current.get(read.partition)
+    ledger = history.ledger
+    for row in ledger.new_commits:
+        for read in ledger.reads[row.id]:
+            found = ledger.current.get(read.partition)
             if found is None or found.digest != read.digest or found.state == "quarantined":
                 yield f"{row.id} of {row.region} has committed, but read {_short(read)} and {_shown(found)} is current"
-            elif found.attempt != read.attempt and witness.restarts_consumers(read.partition.id.stage):
+            elif found.attempt != read.attempt and history.restarts_consumers(read.partition.id.stage):
                 yield f"{row.id} of {row.region} read {_short(read)}, but {found.attempt} is, and it always restarts"
 
 
-def what_is_called_lost_was_harmed(witness: Witness) -> Iterator[str]:
-    """Invariant 5: what a store that is away, or an answer that is out of date, seems to miss is not made again."""
-    for result in witness.sight.newly_lost:
-        folders = {result.folder, *(path.rpartition("/")[0] for path in witness.files_of(result))}
-        if result.fault != "stale" and not folders & witness.harmed:
+def what_is_called_lost_was_harmed(history: History) -> Iterator[str]:
+    """Invariant 5: a result that only seems lost, as the store is away or an answer is outdated, is not recomputed."""
+    for result in history.ledger.newly_lost:
+        folders = {result.folder, *(path.rpartition("/")[0] for path in history.files_of(result))}
+        if result.fault != "stale" and not folders & history.damaged:
             yield f"{_shown(result)} is called lost ({result.fault}), and nothing has happened to it"
 
 
-def nobody_reads_what_is_not_finished_and_valid(witness: Witness) -> Iterator[str]:
-    """Invariant 3: what a begin claims to read is so at that instant."""
-    sight = witness.sight
-    for lease in sight.new_leases:
-        result = sight.results[lease.result]
-        if lease.holder not in sight.attempts:
+def only_finished_and_valid_inputs_are_read(history: History) -> Iterator[str]:
+    """Invariant 3: the inputs that a begin leases are finished and valid at that instant."""
+    ledger = history.ledger
+    for lease in ledger.new_leases:
+        result = ledger.results[lease.result]
+        if lease.holder not in ledger.attempts:
             continue  # a person may look at anything that is there
-        if not result.is_current or not sight.is_good(result.partition):
-            valid = "valid" if sight.is_valid(result.partition) else "not valid"
+        if not result.is_current or not ledger.is_good(result.partition):
+            valid = "valid" if ledger.is_valid(result.partition) else "not valid"
             yield f"{lease.holder} reads {_shown(result)}, which is {result.state}, {valid}"
 
 
-def a_valid_result_is_what_its_inputs_give(witness: Witness) -> Iterator[str]:
-    """Invariants 1 and 3: computed again from what is current now, it is the same."""
-    sight = witness.sight
-    if not sight.results_changed:
+def a_valid_result_is_what_its_inputs_give(history: History) -> Iterator[str]:
+    """Invariants 1 and 3: recomputed from the current inputs, a valid result is the same."""
+    ledger = history.ledger
+    if not ledger.results_changed:
         return
-    for partition, result in sight.current.items():
-        if sight.is_valid(partition) and not sight.attempts[result.attempt].is_restored:
-            expected = _again(witness, partition, result)
-            found = witness.engine.made[result.attempt].contents[result.stage]
+    for partition, result in ledger.current.items():
+        if ledger.is_valid(partition) and not ledger.attempts[result.attempt].is_restored:
+            expected = _again(history, partition, result)
+            found = history.engine.made[result.attempt].contents[result.stage]
             if found != expected:
                 yield f"{_shown(result)} is valid, but its present inputs do not give it"
 
 
-def _again(witness: Witness, partition: Partition, result: Result) -> str | None:
-    return made_again(witness, partition, witness.engine.made[result.attempt].own)[result.stage]
+def _again(history: History, partition: Partition, result: Result) -> str | None:
+    return recomputed(history, partition, history.engine.made[result.attempt].own)[result.stage]
 
 
-def a_clear_has_a_cause(witness: Witness) -> Iterator[str]:
-    """Invariant 5: what need not run again is not cleared."""
-    for clear in witness.sight.new_clears:
-        if clear.failover is None and not _reads_something_else(witness, clear):
+def a_clear_has_a_cause(history: History) -> Iterator[str]:
+    """Invariant 5: a region that need not run again is not cleared."""
+    for clear in history.ledger.new_clears:
+        if clear.failover is None and not _reads_something_else(history, clear):
             yield f"{clear.region}[{clear.subtask}] is to be cleared after try {clear.expected_try}: {clear.reason}"
-        if clear.failover is None and witness.strategy is FailoverStrategy.INDIVIDUAL:
+        if clear.failover is None and history.strategy is FailoverStrategy.INDIVIDUAL:
             yield f"Weir clears {clear.region}[{clear.subtask}] by itself, though failover is individual"
 
 
-def _reads_something_else(witness: Witness, clear: Clear) -> bool:
-    sight = witness.sight
-    run, region = clear.whose
-    committed = sight.committed(run, region)
-    reads = () if committed is None else sight.reads[committed.id]
-    # The closing task runs again, too, where the very files that it had published are gone.
-    return any(_differs(witness, read, is_same_wanted=region == CLOSE) for read in reads)
+def _reads_something_else(history: History, clear: Clear) -> bool:
+    ledger = history.ledger
+    run, region = clear.run_region
+    committed = ledger.committed(run, region)
+    reads = () if committed is None else ledger.reads[committed.id]
+    # The closing task runs again, too, where the files that it had published are gone.
+    return any(_differs(history, read, is_same_wanted=region == CLOSE) for read in reads)
 
 
-def _differs(witness: Witness, read: Read, *, is_same_wanted: bool) -> bool:
-    found = witness.sight.current.get(read.partition)
-    return found is None or witness.is_other(read, found) or (is_same_wanted and found.attempt != read.attempt)
+def _differs(history: History, read: Read, *, is_same_wanted: bool) -> bool:
+    found = history.ledger.current.get(read.partition)
+    return found is None or history.is_other(read, found) or (is_same_wanted and found.attempt != read.attempt)
 
 
 def _short(read: Read) -> str:
@@ -169,26 +169,26 @@ def _shown(result: Result | None) -> str:
     return "nothing" if result is None else f"{result.partition.id} of {result.attempt} ({result.digest})"
 
 
-AFTER_EACH_TRANSACTION: Final[tuple[Callable[[Witness], Iterator[str]], ...]] = (
+AFTER_EACH_TRANSACTION: Final[tuple[Callable[[History], Iterator[str]], ...]] = (
     nothing_bad_passes_a_gate,
     what_is_in_quarantine_is_bad,
-    who_is_distrusted_is_blamed,
+    only_suspected_inputs_are_quarantined,
     one_attempt_a_try_becomes_current,
     a_fenced_attempt_changes_nothing,
     results_of_a_region_are_of_one_attempt,
     a_commit_was_made_from_what_is_current,
     a_commit_has_read_nothing_damaged,
-    nobody_reads_what_is_not_finished_and_valid,
+    only_finished_and_valid_inputs_are_read,
     what_is_called_lost_was_harmed,
     a_valid_result_is_what_its_inputs_give,
     a_clear_has_a_cause,
-    a_commit_owes_what_follows_from_it,
+    a_commit_records_the_clears_that_follow_from_it,
     a_clear_is_settled_when_airflow_has_followed,
     a_plan_names_what_must_run_again,
     what_is_spared_is_not_cleared,
-    what_is_released_is_needed_by_nobody,
+    no_needed_result_is_released,
     a_checkpoint_is_what_is_current,
     a_restore_is_what_was_kept,
-    nobody_commits_who_began_before_a_restore,
+    no_attempt_from_before_a_restore_commits,
     what_was_restored_stays_pinned,
 )

@@ -1,201 +1,76 @@
-"""What must hold of checkpoints (DESIGN 8, and 9's invariants 4 and 7).
-
-Invariant: which files a checkpoint has is read from its manifest as it was written, not asked of what keeps it.
-"""
+"""Invariants of checkpoints (DESIGN 8, and 9's invariants 4 and 7)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
 
 from weir.formats.checkpoint import Checkpoint
-from weir.formats.codec import checkpoint_from_json
-from weir.formats.paths import checkpoint_path, checkpoints_folder
-from weir.formats.savepoint import SAVEPOINT
-from weir.testing.simulator.invariants.sight import Partition, Result
+from weir.formats.paths import checkpoint_path
+from weir.testing.simulator.history.history import History
+from weir.testing.simulator.history.ledger_view import Result
+from weir.testing.simulator.history.snapshots import Snapshot, parts_of
 from weir.testing.simulator.store import URL
-from weir.topology.regions import PartitionId
-
-if TYPE_CHECKING:
-    from weir.testing.simulator.witness import Witness
 
 
-Key = tuple[str, int]
-"""A dataflow, and the number of a checkpoint or savepoint of it."""
-
-
-class Snapshot(NamedTuple):
-    """What the ledger knows of a checkpoint or savepoint; `folder` is where a savepoint is, as a URL."""
-
-    number: int
-    dataflow: str
-    kind: str
-    status: str
-    epoch: str
-    run: str
-    attempt: str
-    folder: str
-    subsumed_at: str | None
-    deleted_at: str | None
-
-    @property
-    def key(self) -> Key:
-        """Whose it is, and its number."""
-        return self.dataflow, self.number
-
-    @property
-    def is_savepoint(self) -> bool:
-        """Whether its files are its own."""
-        return self.folder != ""
-
-    @property
-    def is_retained(self) -> bool:
-        """Whether it is complete, and nobody has said that it may go; no savepoint counts."""
-        is_complete = self.status == "completed" and self.subsumed_at is None and self.deleted_at is None
-        return is_complete and not self.is_savepoint
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether a dataflow may go on from it."""
-        return self.is_retained or (self.is_savepoint and self.status == "completed" and self.deleted_at is None)
-
-
-class Snapshots:
-    """The checkpoints of one simulation: as the ledger has them, and as they were written."""
-
-    def __init__(self) -> None:
-        self.known: dict[Key, Snapshot] = {}
-        self.newly_completed: list[Snapshot] = []
-        self.written: dict[Key, Checkpoint] = {}
-        self.completed: set[str] = set()
-        """The runs that have had one, retained or not."""
-
-    def look(self, rows: list[Snapshot]) -> None:
-        """Note what has changed."""
-        before, self.known = self.known, {row.key: row for row in rows}
-        self.newly_completed = [
-            row
-            for row in rows
-            if row.status == "completed" and (row.key not in before or before[row.key].status != "completed")
-        ]
-        self.completed |= {row.run for row in self.newly_completed}
-
-    def wrote(self, path: str, data: bytes) -> None:
-        """A file is there, perhaps the manifest of a checkpoint or savepoint, complete or not."""
-        folder, _, name = path.rpartition("/")
-        if name == SAVEPOINT or folder == checkpoints_folder(path.partition("/")[0]):
-            found = checkpoint_from_json(data)
-            self.written[found.dataflow, found.number] = found
-
-    def retained(self) -> Iterator[Checkpoint]:
-        """Those from which anybody may go on, as they were written."""
-        return (self.written[row.key] for row in self.known.values() if row.is_retained)
-
-    def why_needed(self, result: Result) -> str | None:
-        """Which retained checkpoint is of a result; others may name files of it, whatever becomes of the result."""
-        for each in self.retained():
-            if any((part.partition, part.attempt) == (result.partition, result.attempt) for part in parts_of(each)):
-                return f"checkpoint {each.number} is of it"
-        return None
-
-    def why_kept(self, path: str) -> str | None:
-        """Which retained checkpoint or complete savepoint a file belongs to."""
-        for row in self.known.values():
-            if row.is_savepoint and row.is_usable and f"{URL}/{path}".startswith(f"{row.folder}/"):
-                return f"it is of savepoint {row.number}"
-        for each in self.retained():
-            folders = {result.folder for result in each.results}
-            if path == checkpoint_path(each.dataflow, each.number) or path in each.files:
-                return f"checkpoint {each.number} names it"
-            if path.rpartition("/")[0] in folders:
-                return f"checkpoint {each.number} names its result"
-        return None
-
-
-def a_checkpoint_is_what_is_current(witness: Witness) -> Iterator[str]:
-    """When it completes, it has all that the next epoch goes on from; and that of the epoch before is complete."""
-    for row in witness.snapshots.newly_completed:
-        written = witness.snapshots.written.get(row.key)
+def a_checkpoint_is_what_is_current(history: History) -> Iterator[str]:
+    """A completed checkpoint has all that the next epoch reads; and that of the epoch before is complete."""
+    for row in history.snapshots.newly_completed:
+        written = history.snapshots.written.get(row.key)
         if row.is_savepoint:
-            yield from _missing(witness, row, written)
+            yield from _missing(history, row, written)
             continue
-        before = witness.epochs.previous_of(row.run)
-        is_first = before is None or witness.restores.began_with(before)
-        if not is_first and before not in witness.snapshots.completed:
+        before = history.epochs.previous_of(row.run)
+        is_first = before is None or history.restores.began_with(before)
+        if not is_first and before not in history.snapshots.completed:
             yield f"checkpoint {row.number} of {row.run} is complete before that of {before}"
         if written is None:
             yield f"checkpoint {row.number} is complete, and has no manifest"
             continue
         for partition, attempt, _, files in parts_of(written):
-            found = witness.sight.current.get(partition)
-            if found is None or found.attempt != attempt or not witness.sight.is_valid(partition):
+            found = history.ledger.current.get(partition)
+            if found is None or found.attempt != attempt or not history.ledger.is_valid(partition):
                 yield f"checkpoint {row.number} has {partition.id} of {attempt}, which is not current or not valid"
-            elif not _is_there(witness, found, files):
+            elif not _is_there(history, found, files):
                 yield f"checkpoint {row.number} misses a file of {partition.id} of {attempt}"
 
 
-def _missing(witness: Witness, row: Snapshot, written: Checkpoint | None) -> Iterator[str]:
-    """What a savepoint lacks that is complete: it needs nothing else."""
+def _missing(history: History, row: Snapshot, written: Checkpoint | None) -> Iterator[str]:
+    """Yield the files that a complete savepoint lacks."""
     for _, _, _, files in () if written is None else parts_of(written):
         for path in files:
-            if f"{row.folder.removeprefix(f'{URL}/')}/{path}" not in witness.files:
+            if f"{row.folder.removeprefix(f'{URL}/')}/{path}" not in history.files:
                 yield f"savepoint {row.number} is complete without {path}"
     if written is None:
         yield f"savepoint {row.number} is complete, and has no manifest"
 
 
-class Part(NamedTuple):
-    """What a checkpoint has of one partition, and who made it."""
-
-    partition: Partition
-    attempt: str
-    digest: str
-    files: tuple[str, ...]
-
-
-def parts_of(written: Checkpoint) -> Iterator[Part]:
-    """What a checkpoint consists of, by the partitions of its run."""
-    for kept in written.states:
-        for part in kept.partitions:
-            yield Part(
-                Partition(written.run, PartitionId(kept.state.name, part.subtask, kept.layout.id)),
-                part.attempt,
-                part.digest,
-                tuple(file.path for file in part.files),
-            )
-    for each in written.results:
-        names = tuple(f"{each.folder}/{file.name}" for file in each.files)
-        partition = Partition(written.run, PartitionId(each.stage, each.subtask, each.layout))
-        yield Part(partition, each.attempt, each.digest, names)
-
-
-def _is_there(witness: Witness, result: Result, files: tuple[str, ...]) -> bool:
+def _is_there(history: History, result: Result, files: tuple[str, ...]) -> bool:
     folders = {result.folder, *(path.rpartition("/")[0] for path in files)}
-    return not folders.isdisjoint(witness.harmed) or all(path in witness.files for path in files)
+    return not folders.isdisjoint(history.damaged) or all(path in history.files for path in files)
 
 
-def unfinished(witness: Witness) -> Iterator[str]:
-    """What is not in order when all is well: each run's newest checkpoint is its state, and nothing is half done."""
-    snapshots, sight = witness.snapshots, witness.sight
+def unfinished(history: History) -> Iterator[str]:
+    """Yield snapshots that are not finished when all has recovered, or whose content is not current."""
+    snapshots, ledger = history.snapshots, history.ledger
     newest = {row.run: row for row in sorted(snapshots.known.values()) if row.is_retained}
     for row in snapshots.known.values():
         if row.status == "pending":
             yield f"checkpoint {row.number} of {row.run} is neither complete nor given up"
         path = checkpoint_path(row.dataflow, row.number)
-        if path in witness.files and not row.is_retained:
+        if path in history.files and not row.is_retained:
             yield f"{path} is left"
         folder = f"{row.folder.removeprefix(f'{URL}/')}/"
-        if row.is_savepoint and not row.is_usable and any(each.startswith(folder) for each in witness.files):
+        if row.is_savepoint and not row.is_usable and any(each.startswith(folder) for each in history.files):
             yield f"{row.folder} is left"
         if row.is_retained and newest[row.run] != row:
             yield f"checkpoint {row.number} of {row.run} is retained beside {newest[row.run].number}"
     for run, row in newest.items():
         for partition, attempt, _, files in parts_of(snapshots.written[row.key]):
-            found = sight.current[partition]
-            # One that came out as it was, without a file of its own, is what the checkpoint has.
-            is_same = found.attempt == attempt or set(files) == set(witness.files_of(found))
-            if not is_same or not _is_there(witness, found, files):
+            found = ledger.current[partition]
+            # A recomputed result with the same files is what the checkpoint has.
+            is_same = found.attempt == attempt or set(files) == set(history.files_of(found))
+            if not is_same or not _is_there(history, found, files):
                 yield f"checkpoint {row.number} of {run} has {partition.id} of {attempt}; {found.attempt} is current"
-    last = max(sight.runs(), default=None)
-    if witness.flow.keeps_state and last is not None and last not in newest:
+    last = max(ledger.runs(), default=None)
+    if history.flow.keeps_state and last is not None and last not in newest:
         yield f"{last} has no checkpoint"

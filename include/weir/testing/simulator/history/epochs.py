@@ -1,6 +1,6 @@
-"""Which dataflow each run is pinned to, and which run it goes on from.
+"""The dataflow that each run is pinned to, and the run before it.
 
-Invariant: a region or a result is named with its run; what a run reads of the one before is named with that one.
+Invariant: a region or a result is named with its run; an input of the run before is named with that run.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 from weir.execution.run_state import CLOSE
 from weir.ledger.runs import run_key, topology_of
-from weir.testing.simulator.invariants.sight import Partition
+from weir.testing.simulator.history.ledger_view import Partition
 from weir.topology.regions import PartitionId, RegionId, Topology
 
-Where = tuple[str, RegionId]
+RunRegion = tuple[str, RegionId]
 """A run and its region."""
 
 
@@ -30,7 +30,7 @@ class Epochs:
         self.newest, self.is_rescaled = topology, True
 
     def topology_of(self, run: str) -> Topology:
-        """What a run is pinned to."""
+        """Return the topology that a run is pinned to."""
         if not self.is_rescaled:
             return self.newest
         row = self._connection.execute("SELECT pinned FROM run WHERE id = ?", (run,)).fetchone()
@@ -38,14 +38,14 @@ class Epochs:
         return self.newest if not pinned else topology_of(pinned)
 
     def previous_of(self, run: str) -> str | None:
-        """The run that it goes on from."""
+        """Return the run before it, whose state and results it reads."""
         if not self.newest.reads_previous:
             return None
         row = self._connection.execute("SELECT dataflow, predecessor FROM run WHERE id = ?", (run,)).fetchone()
         return None if row is None or row[1] is None else run_key(*row)
 
-    def inputs_of(self, where: Where) -> Iterator[Partition]:
-        """What a region needs, of its own run and the one before; the closing task needs all of its own."""
+    def inputs_of(self, where: RunRegion) -> Iterator[Partition]:
+        """Yield the inputs of a region, of its own run and the one before; the closing task needs all of its own."""
         run, region = where
         topology = self.topology_of(run)
         if region == CLOSE:
@@ -55,8 +55,8 @@ class Epochs:
             yield from (Partition(run, each) for each in read.partitions)
         yield from self.previous_inputs(where)
 
-    def previous_inputs(self, where: Where) -> Iterator[Partition]:
-        """What a region needs of the run before."""
+    def previous_inputs(self, where: RunRegion) -> Iterator[Partition]:
+        """Yield the inputs of a region that are of the run before."""
         run, region = where
         if region == CLOSE:
             return
@@ -65,11 +65,11 @@ class Epochs:
             yield from self.partitions_of(before or "", read.producer, read.layout.id)
 
     def partitions_of(self, run: str, stage: str, layout: str) -> list[Partition]:
-        """The partitions of a stage in a run."""
+        """Return the partitions of a stage in a run."""
         topology = self.topology_of(run)
         found: tuple[PartitionId, ...] = topology.partitions_of(stage, layout) if topology.writes(stage, layout) else ()
         return [Partition(run, each) for each in found]
 
-    def producer(self, partition: Partition) -> Where:
-        """Who writes a partition."""
+    def producer(self, partition: Partition) -> RunRegion:
+        """Return the region that writes a partition."""
         return partition.run, self.topology_of(partition.run).producer(partition.id)

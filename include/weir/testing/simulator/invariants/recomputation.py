@@ -1,19 +1,20 @@
-"""What a region gives, worked out anew from what its inputs are: not from files, but from what was put into them.
+"""The recomputation of a region's results from the contents of its inputs, without reading files.
 
-Invariant: nothing here knows of state files; the state of an epoch is that of the one before with what was done to it.
+Invariant: no state file is read; the state of an epoch is that of the one before with its updates applied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from weir.dataflow.stage import Stage
 from weir.dataflow.state import State, StateKind
 from weir.testing.simulator.engine import Nature, content_of
-from weir.testing.simulator.invariants.epochs import Epochs, Where
-from weir.testing.simulator.invariants.sight import Partition
+from weir.testing.simulator.history.epochs import Epochs, RunRegion
+from weir.testing.simulator.history.history import History
+from weir.testing.simulator.history.ledger_view import Partition
 from weir.testing.simulator.rows import (
     applied,
     changes_of,
@@ -27,33 +28,29 @@ from weir.testing.simulator.rows import (
 from weir.topology.partitions import PreviousInput
 from weir.units import time_from_text
 
-if TYPE_CHECKING:
-    from weir.testing.simulator.witness import Witness
-
-
 Content = Callable[[Partition], str | None]
-"""The content of a partition; None where nobody can know it, since it follows from a mood."""
+"""The content of a partition; None where it is not deterministic."""
 
 UNKNOWN: Final = object()
 
 
-def made_again(witness: Witness, partition: Partition, own: Mapping[str, object]) -> Mapping[str, str | None]:
-    """What the region that makes `partition` gives by stage, from what is current now."""
+def recomputed(history: History, partition: Partition, own: Mapping[str, object]) -> Mapping[str, str | None]:
+    """Recompute the region of `partition` from the current inputs; return its contents by stage."""
 
     def content(read: Partition) -> str:
-        current = witness.sight.current[read]
-        return witness.engine.made[current.attempt].contents[current.stage]
+        current = history.ledger.current[read]
+        return history.engine.made[current.attempt].contents[current.stage]
 
-    natures = witness.engine.natures
-    return contents_of(witness.epochs, witness.epochs.producer(partition), natures, lambda stage: own[stage], content)
+    natures = history.engine.natures
+    return contents_of(history.epochs, history.epochs.producer(partition), natures, lambda stage: own[stage], content)
 
 
 def contents_of(
-    epochs: Epochs, where: Where, natures: Mapping[str, Nature], own: Callable[[str], object], content: Content
+    epochs: Epochs, where: RunRegion, natures: Mapping[str, Nature], own: Callable[[str], object], content: Content
 ) -> dict[str, str | None]:
-    """What the stages of a region give; `own` is what a stage is made of besides what it reads."""
+    """Compute the contents of a region's stages; `own` is what a stage's content follows from besides its inputs."""
     found: dict[str, str | None] = {}
-    kept: dict[str, _Kept] = {}
+    kept: dict[str, _StateBefore] = {}
     for stage in epochs.topology_of(where[0]).stages_of(where[1].name):
         if stage.name in kept:
             found[stage.name] = kept[stage.name].after(found[next(iter(stage.exchanges.values())).stage])
@@ -72,10 +69,10 @@ def contents_of(
 
 def _read(
     epochs: Epochs,
-    where: Where,
+    where: RunRegion,
     stage: Stage,
     found: Mapping[str, str | None],
-    kept: dict[str, _Kept],
+    kept: dict[str, _StateBefore],
     content: Content,
 ) -> Iterable[str | None]:
     run, region = where
@@ -99,32 +96,32 @@ def _read(
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """What a region goes on from of one keyed state; no rows where nobody can know them."""
+class _StateBefore:
+    """A keyed state before the epoch's updates, of one region; no rows where they are not deterministic."""
 
     rows: dict[int, str] | None
     groups: tuple[int, int]
     day: int
 
     def after(self, content: str | None) -> str | None:
-        """All rows, as text, when the stage that keeps them has given `content`."""
+        """Return all rows as text, after the stage that updates them has given `content`."""
         if content is None or self.rows is None:
             return None
         return packed(applied(self.rows, changes_of(content, self.rows, self.groups, self.day)))
 
 
-def _kept(state: State, read: PreviousInput, contents: list[str | None], day: int) -> _Kept:
+def _kept(state: State, read: PreviousInput, contents: list[str | None], day: int) -> _StateBefore:
     groups = read.key_groups or (0, 0)
     rows: dict[int, str] = {}
     for text in contents:
         if text is None:
-            return _Kept(None, groups, day)
+            return _StateBefore(None, groups, day)
         rows |= within(unpacked(text), groups)
     time = None if state.ttl is None else time_from_text("ttl", state.ttl)
     until = None if time is None else start_of(day) - int(time.total_seconds())
-    return _Kept(visible(rows, until), groups, day)
+    return _StateBefore(visible(rows, until), groups, day)
 
 
 def day_of(run: str) -> int:
-    """The day of January 2013 that is a run's epoch."""
+    """Return the day of January 2013 of a run's epoch."""
     return int(run.rpartition("@")[2][6:8])

@@ -1,6 +1,6 @@
-"""What can be seen of a ledger, read without the code that is tested.
+"""A view of the ledger's tables, read without the tested code.
 
-Invariant: it tells what is in the tables at one instant, and what has come since the last look.
+Invariant: it is what the tables hold at one instant, and what has changed since the last refresh.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Attempt(NamedTuple):
 
     @property
     def is_restored(self) -> bool:
-        """Whether it is nobody's: what it has made is what a checkpoint or savepoint had."""
+        """Report whether it is synthetic: its results are those of a checkpoint or savepoint."""
         return self.origin == "restored"
 
     @property
-    def whose(self) -> tuple[str, RegionId]:
+    def run_region(self) -> tuple[str, RegionId]:
         """The run and its region."""
         return self.run, RegionId(self.region, self.subtask)
 
@@ -75,7 +75,7 @@ class Read(NamedTuple):
 
 
 class Clear(NamedTuple):
-    """An owed clear."""
+    """A pending or delivered clear."""
 
     id: int
     run: str
@@ -91,7 +91,7 @@ class Clear(NamedTuple):
     reason: str
 
     @property
-    def whose(self) -> tuple[str, RegionId]:
+    def run_region(self) -> tuple[str, RegionId]:
         """The run and its region."""
         return self.run, RegionId(self.region, self.subtask)
 
@@ -107,7 +107,7 @@ class Failover(NamedTuple):
     plan: str
 
     def steps(self) -> list[dict[str, Any]]:
-        """What the plan says of each region."""
+        """Return the plan's steps, one for each region."""
         found: list[dict[str, Any]] = json.loads(self.plan)["steps"]
         return found
 
@@ -129,13 +129,13 @@ class Closed(NamedTuple):
     closed_at: str | None
 
 
-class Sight:
-    """The ledger as it was at the last look; the names that begin with `new` hold what came with it."""
+class LedgerView:
+    """The ledger at the last refresh; the names that begin with `new` hold the changes since the one before."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._changes = -1
-        self.looks = 0
+        self.refreshes = 0
         self.attempts: dict[str, Attempt] = {}
         self.results: dict[int, Result] = {}
         self.current: dict[Partition, Result] = {}
@@ -143,7 +143,7 @@ class Sight:
         self.clears: dict[int, Clear] = {}
         self.first_seen: dict[str, int] = {}
         self.committed_in: dict[str, int] = {}
-        """By attempt, the look at which it was seen to have committed."""
+        """By attempt, the refresh at which it was first seen committed."""
         self.failovers: dict[int, Failover] = {}
         self.leases: dict[int, Lease] = {}
         self._forget_news()
@@ -154,7 +154,7 @@ class Sight:
         self.new_commits: list[Attempt] = []
         self.new_results: list[Result] = []
         self.newly_lost: list[Result] = []
-        self.newly_distrusted: list[Result] = []
+        self.newly_suspected: list[Result] = []
         self.newly_released: list[Result] = []
         self.new_clears: list[Clear] = []
         self.newly_settled: list[Clear] = []
@@ -162,29 +162,29 @@ class Sight:
         self.new_leases: list[Lease] = []
         self.results_changed = False
 
-    def look(self) -> bool:
-        """Read what has changed; whether anything has."""
+    def refresh(self) -> bool:
+        """Read the tables if they have changed; report whether they have."""
         if self._connection.total_changes == self._changes:
             return False
         self._changes = self._connection.total_changes
-        self.looks += 1
+        self.refreshes += 1
         self._forget_news()
-        self._look_at_attempts()
-        self._look_at_results()
-        self._look_at_others()
+        self._read_attempts()
+        self._read_results()
+        self._read_others()
         return True
 
-    def _look_at_attempts(self) -> None:
+    def _read_attempts(self) -> None:
         self.attempts = {row.id: row for row in map(Attempt._make, self._rows(Attempt, "attempt"))}
         for row in self.attempts.values():
-            self.first_seen.setdefault(row.id, self.looks)
+            self.first_seen.setdefault(row.id, self.refreshes)
             known = self.before.get(row.id)
             if row.state == "committed" and (known is None or known.state != "committed"):
                 self.new_commits.append(row)
-                self.committed_in[row.id] = self.looks
+                self.committed_in[row.id] = self.refreshes
                 self.reads[row.id] = tuple(self._reads_of(row.id))
 
-    def _look_at_results(self) -> None:
+    def _read_results(self) -> None:
         found = {row.id: row for row in map(Result._make, self._rows(Result, "result"))}
         self.results_changed = found != self.results
         self.new_results = [row for row in found.values() if row.id not in self.results]
@@ -192,16 +192,16 @@ class Sight:
             changed = [row for row in found.values() if row.id in self.results and self.results[row.id] != row]
             moved = [row for row in changed if self.results[row.id].state != row.state]
             self.newly_lost = [row for row in moved if row.state == "lost"]
-            self.newly_distrusted = [row for row in moved if row.state == "quarantined"]
+            self.newly_suspected = [row for row in moved if row.state == "quarantined"]
             self.newly_released = [row for row in moved if row.state == "released"]
             self.results = found
             self.current = {row.partition: row for row in found.values() if row.is_current}
             self._valid = {}
 
-    def _look_at_others(self) -> None:
+    def _read_others(self) -> None:
         clears = {row.id: row for row in map(Clear._make, self._rows(Clear, "owed_clear"))}
         self.new_clears = [row for row in clears.values() if row.id not in self.clears]
-        self.newly_settled = [row for row in self.owed() if clears.get(row.id, row).settled_at is not None]
+        self.newly_settled = [row for row in self.pending_clears() if clears.get(row.id, row).settled_at is not None]
         self.clears = clears
         last = max(self.failovers, default=0)
         self.new_failovers = list(map(Failover._make, self._rows(Failover, "failover", f"WHERE id > {last}")))
@@ -226,10 +226,10 @@ class Sight:
             for subtask, read, digest in json.loads(members):
                 yield Read(Partition(run, PartitionId(stage, subtask, layout)), read, digest)
 
-    # What follows from it
+    # Derived from the tables
 
     def is_valid(self, partition: Partition) -> bool:
-        """Whether the current result has the right content: all that it was made from is valid, and has the digest."""
+        """Report whether all inputs of the current result are valid, and have the digests that it read."""
         if partition not in self._valid:
             self._valid[partition] = False  # a result that was made from itself is not
             result = self.current.get(partition)
@@ -241,23 +241,23 @@ class Sight:
         return self._valid[partition]
 
     def holds(self, read: Read) -> bool:
-        """Whether what was read is valid now, and the same."""
+        """Report whether an input is valid now, and the same."""
         found = self.current.get(read.partition)
         return found is not None and found.digest == read.digest and self.is_valid(read.partition)
 
     def is_good(self, partition: Partition) -> bool:
-        """Whether the current result is valid, and there as far as the ledger knows."""
+        """Report whether the current result is valid, and finished as far as the ledger knows."""
         found = self.current.get(partition)
         return found is not None and found.state == "finished" and self.is_valid(partition)
 
     def is_done(self, partition: Partition) -> bool:
-        """Whether the current result is valid, and there or released: nobody has needed its bytes any more."""
+        """Report whether the current result is valid, and finished or released."""
         found = self.current.get(partition)
         return found is not None and found.state in ("finished", "released") and self.is_valid(partition)
 
     def newest(self, run: str, region: RegionId) -> Attempt | None:
         """The newest attempt of a region in this DagRun."""
-        own = [row for row in self.attempts.values() if row.whose == (run, region) and row.try_number > 0]
+        own = [row for row in self.attempts.values() if row.run_region == (run, region) and row.try_number > 0]
         return max(own, key=lambda row: row.try_number, default=None)
 
     def runs(self) -> dict[str, Closed]:
@@ -271,28 +271,28 @@ class Sight:
 
     def committed(self, run: str, region: RegionId) -> Attempt | None:
         """The newest attempt of a region that has committed; those of a DagRun that is no more have tries below 1."""
-        own = [row for row in self.attempts.values() if row.whose == (run, region) and row.try_number > 0]
+        own = [row for row in self.attempts.values() if row.run_region == (run, region) and row.try_number > 0]
         tries = [row for row in own if row.state == "committed"]
         return max(tries, key=lambda row: row.try_number, default=None)
 
-    def is_at_work(self, run: str, region: RegionId) -> bool:
-        """Whether an attempt of a region has not ended, or a clear will bring one."""
-        tries = [row for row in self.attempts.values() if row.whose == (run, region)]
+    def is_running(self, run: str, region: RegionId) -> bool:
+        """Report whether an attempt of a region is running, or a pending clear will start one."""
+        tries = [row for row in self.attempts.values() if row.run_region == (run, region)]
         newest = max(tries, key=lambda row: row.try_number, default=None)
         if newest is not None and newest.state in ("running", "waiting", "retrying"):
             return True
         ended = max((row.try_number for row in tries if row.state in ("committed", "adopted", "failed")), default=0)
-        owed = [row for row in self.clears.values() if row.whose == (run, region) and not row.is_void]
+        owed = [row for row in self.clears.values() if row.run_region == (run, region) and not row.is_void]
         return any(row.expected_try >= ended for row in owed)
 
     def regions(self) -> set[tuple[str, RegionId]]:
         """The regions that have begun, each with its run."""
-        return {row.whose for row in self.attempts.values() if row.try_number > 0}
+        return {row.run_region for row in self.attempts.values() if row.try_number > 0}
 
-    def claimed(self) -> set[str]:
-        """The folders that somebody has a claim on."""
+    def leased(self) -> set[str]:
+        """Return the folders of results with a read lease."""
         return {self.results[row.result].folder for row in self.leases.values()}
 
-    def owed(self) -> list[Clear]:
-        """The clears that Airflow has not been seen to follow."""
+    def pending_clears(self) -> list[Clear]:
+        """Return the clears that are not delivered yet."""
         return [row for row in self.clears.values() if row.settled_at is None]

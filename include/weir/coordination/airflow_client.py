@@ -1,0 +1,132 @@
+"""An HTTP client of Airflow's api-server, for tasks, the command line and development tools.
+
+Invariant: a call returns an answer of Airflow or raises an error that says whether to try again or what to change.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlsplit
+
+import httpx
+
+from weir.errors import Misconfigured, Retryable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+CONNECTION: Final = "the Airflow connection weir_api"
+TIMEOUT_SECONDS: Final = 30.0
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_REFUSED: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
+_TRANSIENT: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
+_RETURNED: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.CONFLICT})
+
+
+class AirflowClient:
+    """Sends requests with the token of one account; requests a new token when Airflow refuses the old one.
+
+    A password without a login is used as the token. `source` names the setting that has the account, for messages.
+    """
+
+    def __init__(
+        self, base_url: str, login: str | None = None, password: str | None = None, *, source: str = CONNECTION
+    ) -> None:
+        self.base_url = base_url.rstrip("/")
+        self._login = login
+        self._password = password
+        self._source = source
+        self._token: str | None = None
+        self._http = httpx.Client(
+            timeout=TIMEOUT_SECONDS,
+            limits=httpx.Limits(max_keepalive_connections=0),  # the server may close an idle connection at any moment
+            trust_env=urlsplit(self.base_url).hostname not in _LOOPBACK,  # no proxy reaches this machine's loopback
+        )
+
+    def close(self) -> None:
+        """Release the resources of the HTTP client."""
+        self._http.close()
+
+    def log_in(self) -> None:
+        """Request a token. Raises Misconfigured if Airflow refuses the account, Retryable if it does not answer."""
+        self._token = self._new_token()
+
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None, **query: str | int) -> httpx.Response:
+        """Send one request; return answers below 400, and 404, 405 and 409, for the caller to interpret.
+
+        Raises Misconfigured if the account is refused or lacks a permission, Retryable if the server does not answer.
+        """
+        response = self._send(method, path, body, query)
+        if response.status_code in _REFUSED and self._login is not None:
+            # The token has expired (401), or the server was restarted with another secret (403).
+            self._token = None
+            response = self._send(method, path, body, query)
+        self._raise_for_error(method, path, response)
+        return response
+
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, **query: str | int) -> dict[str, Any]:
+        """Send one request and return the JSON object of the answer. Raises as `call`, Misconfigured for 404 too."""
+        response = self.call(method, path, body, **query)
+        if response.is_error:
+            raise Misconfigured(f"Airflow at {self.base_url} answered {method} {path} with {_text_of(response)}")
+        found: dict[str, Any] = response.json()
+        return found
+
+    def _send(self, method: str, path: str, body: Mapping[str, Any] | None, query: Mapping[str, Any]) -> httpx.Response:
+        if self._token is None:
+            self.log_in()
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        return self._request(method, path, headers=headers, json=body, params=dict(query) or None)
+
+    def _new_token(self) -> str:
+        if self._login is None and self._password is not None:
+            return self._password
+        if self._login is None:
+            # Only Airflow's simple auth manager gives tokens without credentials, in its "all admins" mode.
+            response = self._request("GET", "/auth/token")
+        else:
+            account = {"username": self._login, "password": self._password or ""}
+            response = self._request("POST", "/auth/token", json=account)
+        if response.is_server_error or response.status_code in _TRANSIENT:
+            raise Retryable(
+                f"Airflow at {self.base_url} answered {_text_of(response)} when asked for a token; try again later"
+            )
+        if not response.is_success:
+            raise Misconfigured(
+                f"Airflow at {self.base_url} gave no token to {self._login or 'an anonymous caller'}: it answered "
+                f"{_text_of(response)}. Check login and password of {self._source}"
+            )
+        return str(response.json()["access_token"])
+
+    def _request(self, method: str, path: str, **arguments: Any) -> httpx.Response:
+        try:
+            return self._http.request(method, self.base_url + path, **arguments)
+        except httpx.HTTPError as error:
+            raise Retryable(f"Airflow's API at {self.base_url} did not answer {method} {path}: {error!r}") from error
+
+    def _raise_for_error(self, method: str, path: str, response: httpx.Response) -> None:
+        code = response.status_code
+        if code in _REFUSED:
+            raise Misconfigured(
+                f"Airflow at {self.base_url} refused {method} {path} with {_text_of(response)}: the account "
+                f"{self._login or '(token)'} of {self._source} needs the permission to edit task "
+                "instances of this DAG (PUT on TASK_INSTANCE; role `user` of the simple auth manager)"
+            )
+        if response.is_server_error or code in _TRANSIENT:
+            raise Retryable(f"Airflow's API at {self.base_url} answered {method} {path} with {_text_of(response)}")
+        if response.is_error and code not in _RETURNED:
+            raise Misconfigured(
+                f"Airflow at {self.base_url} did not understand {method} {path}: {_text_of(response)}. "
+                "Do its version and that of Weir's plugin fit together?"
+            )
+
+
+def path_of(*segments: str) -> str:
+    """Return a URL path of these segments, each quoted: run ids contain `:` and `+`."""
+    return "/" + "/".join(quote(segment, safe="~") for segment in segments)
+
+
+def _text_of(response: httpx.Response) -> str:
+    return f"{response.status_code} {response.text[:300]}".strip()

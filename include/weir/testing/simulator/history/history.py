@@ -1,0 +1,97 @@
+"""The history of one simulation: everything that the invariants are checked against.
+
+Invariant: it is read from the ledger's tables and the store's files, and from what the engine and Airflow did; never
+from the code that is tested.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+
+from weir.coordination.airflow import ClearAnswer
+from weir.dataflow.dataflow import Consumers, FailoverStrategy
+from weir.formats.paths import MANIFEST
+from weir.testing.simulator.engine import SIZE, SimulatedEngine
+from weir.testing.simulator.history.epochs import Epochs, RunRegion
+from weir.testing.simulator.history.ledger_view import LedgerView, Read, Result
+from weir.testing.simulator.history.publications import Publications
+from weir.testing.simulator.history.restores import Restores
+from weir.testing.simulator.history.snapshots import Snapshots
+from weir.topology.regions import Topology
+
+Try = tuple[*RunRegion, int]
+"""A run, its region, and a try number."""
+
+
+class History:
+    """What has happened in one simulation; the observer adds to it, the invariants read it."""
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        topology: Topology,
+        engine: SimulatedEngine,
+        files: Mapping[str, bytes],
+        now: Callable[[], datetime],
+    ) -> None:
+        self.ledger, self.engine, self.files, self.now = LedgerView(connection), engine, files, now
+        self.epochs = Epochs(connection, topology)
+        self.flow = topology.dataflow
+        self.snapshots, self.restores, self.published = Snapshots(), Restores(), Publications()
+        self.committed_tries: dict[Try, str] = {}
+        """By try, the attempt that has committed."""
+        self.created: set[str] = set()
+        """The paths of all files that were ever created."""
+        self.damaged: set[str] = set()
+        """The folders of results whose files were lost or damaged."""
+        self.answers: dict[tuple[str, str, int], list[ClearAnswer]] = {}
+        """Airflow's answers to clears, by DagRun, task and map index."""
+        self.recreated: set[str] = set()
+        """The DagRuns that were deleted and made again under their names."""
+        self.state_files: dict[str, tuple[str, ...]] = {}
+        """By folder of a result of keyed state, the data files that its manifest names."""
+        self.is_reclaiming = False
+        """Whether the process that runs now needs free space."""
+        self._states = {state.name for stage in topology.dataflow.stages for state in stage.states}
+
+    @property
+    def strategy(self) -> FailoverStrategy:
+        """The dataflow's failover strategy."""
+        return self.flow.failover
+
+    def topology_of(self, run: str) -> Topology:
+        """Return the topology that a run is pinned to."""
+        return self.epochs.topology_of(run)
+
+    def files_of(self, result: Result) -> tuple[str, ...]:
+        """Return the data files of a result; keyed state includes files that earlier attempts wrote."""
+        return self.state_files.get(result.folder, (f"{result.folder}/part-0.bin",))
+
+    def current_files(self) -> Iterator[str]:
+        """Yield the files of all current results; keyed state includes files that earlier attempts wrote."""
+        for result in self.ledger.current.values():
+            yield f"{result.folder}/{MANIFEST}"
+            yield from self.files_of(result)
+
+    def is_state(self, result: Result) -> bool:
+        """Report whether a result is one of keyed or operator state."""
+        return result.stage in self._states
+
+    def is_back(self, result: Result | None) -> bool:
+        """Report whether a result that was lost is in the store again, as a probe of its files finds."""
+        if result is None or result.state != "lost" or result.fault == "damaged":
+            return False
+        whole = all(len(self.files.get(path, b"")) == SIZE for path in self.files_of(result))
+        return whole and f"{result.folder}/{MANIFEST}" in self.files
+
+    def restarts_consumers(self, stage: str) -> bool:
+        """Report whether consumers of `stage` restart with it even if its content stays the same."""
+        return self.flow.consumers is Consumers.ALWAYS or not self.flow.stage(stage).deterministic
+
+    def is_other(self, read: Read, found: Result) -> bool:
+        """Report whether a consumer that made this read has to run again to read `found`."""
+        if found.digest != read.digest:
+            return True
+        return found.attempt != read.attempt and self.restarts_consumers(read.partition.id.stage)

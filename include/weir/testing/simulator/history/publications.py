@@ -1,0 +1,43 @@
+"""The published pointers of one simulation: which there are, and since when."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from weir.formats.pointer import Pointer
+
+GRACE: Final = timedelta(hours=1)
+"""How long readers may use a pointer that a newer version has replaced."""
+
+
+class Publications:
+    """The pointers that readers of published data may see, and since when."""
+
+    def __init__(self) -> None:
+        self._there: dict[str, tuple[Pointer, datetime]] = {}
+
+    def add(self, path: str, pointer: Pointer, now: datetime) -> None:
+        """Note a new pointer."""
+        self._there[path] = pointer, now
+
+    def remove(self, path: str) -> None:
+        """Note that a pointer is deleted."""
+        self._there.pop(path, None)
+
+    def holds(self, folder: str) -> bool:
+        """Report whether a pointer names a folder."""
+        return any(folder == part.folder for pointer, _ in self._there.values() for part in pointer.partitions)
+
+    def may_be_read(self, path: str, now: datetime) -> bool:
+        """Report whether a pointer is the newest of its epoch, or was within the last hour."""
+        if path not in self._there:
+            return False
+        mine, _ = self._there[path]
+        of_epoch = [each for each in self._there.values() if _of_epoch(each[0]) == _of_epoch(mine)]
+        newest, since = max(of_epoch, key=lambda each: each[0].version)
+        return newest.version == mine.version or since + GRACE > now
+
+
+def _of_epoch(pointer: Pointer) -> tuple[str, str, str]:
+    return pointer.dataflow, pointer.sink, pointer.epoch

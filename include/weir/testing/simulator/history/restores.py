@@ -1,0 +1,95 @@
+"""The restores of one simulation, and what they have restored.
+
+Invariant: a restored result is what the attempts had made that the checkpoint names, as its manifest was written.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from weir.ledger.runs import run_key
+from weir.testing.simulator.engine import Made
+from weir.testing.simulator.history.ledger_view import LedgerView, Partition, Result
+from weir.testing.simulator.history.snapshots import Part, Snapshot, Snapshots, parts_of
+
+
+class Restore(NamedTuple):
+    """A restore, as the ledger has it."""
+
+    id: int
+    dataflow: str
+    epoch: str
+    lineage: int
+    origin: str
+    number: int
+    mode: str
+    unpinned_at: str | None
+
+    @property
+    def run(self) -> str:
+        """The run at whose end the dataflow continues."""
+        return run_key(self.dataflow, self.epoch)
+
+    @property
+    def is_fork(self) -> bool:
+        """Report whether another dataflow began with it."""
+        return self.mode == "fork"
+
+
+class Restores:
+    """The restores of one simulation, and the partitions that they pin."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, Restore] = {}
+        self.new: list[Restore] = []
+        self.pins: dict[int, frozenset[Partition]] = {}
+        """By restore, the partitions that must be kept: no later checkpoint is complete without them."""
+
+    def update(self, view: LedgerView, snapshots: Snapshots, made: dict[str, Made]) -> None:
+        """Note new restores, the attempts that made their results, and the checkpoints that unpin them."""
+        rows = {row.id: row for row in view.rows(Restore, "restore")}
+        self.new = [row for row in rows.values() if row.id not in self.known]
+        self.known = rows
+        for row in self.new:
+            self.pins[row.id] = frozenset(part.partition for part in restored_parts(snapshots, row))
+            _note_made(view, snapshots, made, row)
+        for done in snapshots.newly_completed:
+            self.pins = {id_: kept for id_, kept in self.pins.items() if not _follows(snapshots, done, rows[id_])}
+
+    def why_kept(self, result: Result) -> str | None:
+        """Return which restore still needs a result."""
+        for id_, kept in self.pins.items():
+            if result.is_current and result.partition in kept:
+                return f"it was restored in lineage {self.known[id_].lineage}, and no later checkpoint is complete"
+        return None
+
+    def began_with(self, run: str) -> bool:
+        """Report whether a fork began with the end of a run, which no attempt has computed."""
+        return any(row.is_fork and row.run == run for row in self.known.values())
+
+    def lineage_of(self, dataflow: str) -> int:
+        """Return the lineage in which attempts of a dataflow may commit; 0 if it was never restored."""
+        return max((row.lineage for row in self.known.values() if row.dataflow == dataflow), default=0)
+
+
+def restored_parts(snapshots: Snapshots, row: Restore) -> list[Part]:
+    """Return the restored parts, as partitions of the run at whose end the dataflow continues."""
+    written = snapshots.written[row.origin, row.number]
+    return [part._replace(partition=Partition(row.run, part.partition.id)) for part in parts_of(written)]
+
+
+def _note_made(view: LedgerView, snapshots: Snapshots, made: dict[str, Made], row: Restore) -> None:
+    """Note that the synthetic attempts have made what the copied attempts had made."""
+    for part in restored_parts(snapshots, row):
+        found = view.current.get(part.partition)
+        whose = None if found is None else view.attempts[found.attempt]
+        if whose is not None and whose.is_restored and whose.lineage == row.lineage:
+            stage = part.partition.id.stage
+            made.setdefault(whose.id, Made()).contents[stage] = made[part.attempt].contents[stage]
+
+
+def _follows(snapshots: Snapshots, done: Snapshot, row: Restore) -> bool:
+    """Report whether a checkpoint is later than a restore, and consists of the dataflow's own files."""
+    if done.is_savepoint or done.dataflow != row.dataflow or done.epoch <= row.epoch:
+        return False
+    return all(path.startswith(f"{row.dataflow}/") for path in snapshots.written[done.key].files)
