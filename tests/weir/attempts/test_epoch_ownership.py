@@ -116,7 +116,7 @@ def test_a_try_that_airflow_does_not_have_takes_nothing(world, green):
     task = world.airflow.task(green, "weather")
     request = world.airflow.request(task)
     world.airflow.deleted += 1  # another id, but Airflow calls the task instance a success
-    with pytest.raises(Fenced, match="of another DagRun"):
+    with pytest.raises(Fenced, match="for another DagRun"):
         world.airflow.coordinator.begin(world.airflow.request(task), world.airflow)
     assert request.try_number in tries(world)
 

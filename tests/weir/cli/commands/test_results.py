@@ -187,7 +187,7 @@ def test_a_stale_result_is_told_to_be_stale(done):
     assert "totals: 2 finished, stale" in typed(RUN)
     assert {each["is_valid"] for each in asked(RUN)["totals"]["results"]} == {False}
     assert "joined: " in typed(RUN)
-    assert "made again" in typed(RUN)
+    assert "recomputed" in typed(RUN)
 
 
 def test_a_run_that_is_to_be_pinned_anew_is_told_too(done):
