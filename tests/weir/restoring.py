@@ -112,7 +112,7 @@ def keep_savepoints(world, *days):
 
 def go_on(world):
     """Upkeep comes by, and what follows is done."""
-    world.airflow.coordinator.settle(world.airflow, "ladder")
+    world.airflow.coordinator.deliver(world.airflow, "ladder")
     world.airflow.run_until_quiet()
 
 

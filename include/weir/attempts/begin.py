@@ -1,4 +1,7 @@
-"""One attempt's begin (DESIGN 5.1): register, adopt what was already done, gather the inputs, describe the job."""
+"""Begins an attempt (DESIGN 5.1): registers it, reuses an earlier commit, gathers the inputs and describes the job.
+
+Invariant: a process that was killed between its commit and its end costs nothing: the next try reuses the commit.
+"""
 
 from __future__ import annotations
 
@@ -48,12 +51,12 @@ def begin(services: Services, request: BeginRequest, clearer: Clearer) -> BeginO
 
 
 def _bytes_to_read(registered: Registered, gathered: Gathered) -> int:
-    """About how many bytes the attempt reads: of each input the share of its key groups."""
+    """Estimate the bytes that the attempt reads: of each input the fraction that its key groups are."""
     total = 0.0
     for read in gathered.state.inputs(registered.attempt.region):
         groups = read.layout.max_parallelism
-        share = 1.0 if read.key_groups is None else (read.key_groups[1] - read.key_groups[0] + 1) / groups
-        total += share * sum(gathered.manifests[each].bytes for each in read.partitions)
+        fraction = 1.0 if read.key_groups is None else (read.key_groups[1] - read.key_groups[0] + 1) / groups
+        total += fraction * sum(gathered.manifests[each].bytes for each in read.partitions)
     return int(total)
 
 
@@ -84,10 +87,7 @@ def _begun(services: Services, registered: Registered, gathered: Gathered, gates
 
 
 def _adopt(services: Services, registered: Registered) -> Adopted | None:
-    """Take over what an earlier try committed, if it is valid and there and nobody cleared the task since.
-
-    This is how a process that was killed between its commit and its end costs nothing.
-    """
+    """Reuse the commit of an earlier try if its results are valid and present and the task was not cleared since."""
     if registered.origin is not Origin.RETRY:
         return None
     with services.ledger.transaction() as session:

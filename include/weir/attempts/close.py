@@ -1,7 +1,7 @@
-"""The closing task: when everything is valid and there, publish (DESIGN 5).
+"""Runs the closing task: publishes the sinks once all results are valid and present (DESIGN 5).
 
-Invariant 1: what is published was valid, as a whole, at one instant after its attempt began; publishing again with
-equal content does nothing. Each step is recorded and can be taken twice.
+Invariant 1: a published version was valid, as a whole, at one instant after its attempt began; publishing equal
+content again does nothing. All steps are recorded and idempotent.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from weir.topology.ids import Digest
 from weir.topology.regions import PartitionId
 
 _MADE_ANEW = (PartitionState.QUARANTINED.value, PartitionState.SUPERSEDED.value)
-"""The states of results that are not right, or were not when they were made again."""
+"""The states of results that are wrong, or were when they were recomputed."""
 
 CHECKPOINT = "weir_checkpoint"
-"""Where the summary says which checkpoint was completed, if one was: no sink has that name."""
+"""The summary's key for the checkpoint that was completed, if one was: no sink has that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +84,13 @@ def close(services: Services, request: BeginRequest, clearer: Clearer) -> CloseO
     )
     for pointer in pointers:
         _create(services, pointer)
-    services.store_id()  # or it was written under a mount point whose disk is gone
+    services.store_id()  # or the pointers were written under a mount point whose disk is gone
     done = _complete(services, registered, reads, sinks)
     return done if checkpoint is None else replace(done, summary={**done.summary, CHECKPOINT: checkpoint})
 
 
 def _parts(gathered: Gathered, sinks: Sequence[SinkResult]) -> list[Part]:
-    """What is about to be published."""
+    """Return the partitions that are about to be published."""
     return [
         (manifest, gathered.state.results[partition].folder, None)
         for sink in sinks
@@ -120,7 +120,7 @@ def _read(state: RunState, partition: PartitionId) -> InputRead:
 def _decide(
     services: Services, registered: Registered, sinks: Sequence[SinkResult], reads: Sequence[InputRead]
 ) -> list[Pointer]:
-    """Give a version to each sink."""
+    """Assign a version to each sink and record that it is about to be published."""
     run, attempt = registered.run, registered.attempt
     highest = {sink.sink: highest_version(services.store, run.dataflow.name, sink.sink, run.epoch) for sink in sinks}
     pointers = []
@@ -138,11 +138,11 @@ def _decide(
 
 
 def _require_same_attempts(state: RunState, reads: Sequence[InputRead]) -> None:
-    """A pointer names files: with those of an attempt that was replaced, equal content or not, it would name none."""
+    """Refuse results that were replaced, also by equal content: a pointer would name files that are to be deleted."""
     for read in reads:
         current = state.results[PartitionId(read.stage, read.subtask, read.layout)]
         if current.attempt != read.attempt:
-            raise Conflict(f"{current.partition} was made again by {current.attempt} while it was to be published")
+            raise Conflict(f"{current.partition} was recomputed by {current.attempt} while it was to be published")
 
 
 def _digest(sink: SinkResult) -> str:
@@ -150,10 +150,10 @@ def _digest(sink: SinkResult) -> str:
 
 
 def _is_in_place(services: Services, run: str, sink: SinkResult, intact: Mapping[str, Manifest]) -> bool:
-    """Whether equal content is published already, and its pointer is there and its files are right.
+    """Report whether equal content is published already, with its pointer present and its files intact.
 
-    Not while a later version may still become visible: only a version above that one shuts it out. The files may be
-    those of an attempt whose result is current no more; those below the folders `intact` have been compared just now.
+    False while a later version may still become visible: only a version above that one supersedes it. The files may be
+    those of an attempt whose result is no longer current; those in the folders `intact` have just been compared.
     """
     with services.ledger.transaction() as session:
         last = last_publication(session, run, sink.sink)
@@ -171,9 +171,9 @@ def _files_of(manifest: Manifest) -> set[str]:
 
 
 def _intact(services: Services, run: str, folders: Set[str]) -> dict[str, Manifest]:
-    """The results in these folders that are as they were committed, byte for byte.
+    """Return the manifests of the results in these folders that are as they were committed, byte for byte.
 
-    Nor if one is in quarantine, or has been: then it has been made again, as all are that are superseded.
+    Results that are or were in quarantine are left out: the latter are superseded.
     """
     with services.ledger.transaction() as session:
         rows = [row for row in results_in(session, run, folders) if row.state not in _MADE_ANEW]
@@ -196,7 +196,7 @@ def _intact(services: Services, run: str, folders: Set[str]) -> dict[str, Manife
 
 
 def _is_of(services: Services, path: str, attempt: str) -> bool:
-    """Whether the pointer at `path` is there, whole, and that of `attempt`."""
+    """Report whether the pointer at `path` exists, can be read and is that of `attempt`."""
     try:
         return pointer_from_json(services.store.read(path)).attempt == attempt
     except (NotFound, ValueError, KeyError, TypeError):
@@ -235,7 +235,7 @@ def _create(services: Services, pointer: Pointer) -> None:
                 f"version {pointer.version} of {pointer.sink} was published by another attempt: {path}"
             ) from error
 
-        # Its own write had gone through before its answer was lost.
+        # The attempt's own write had succeeded before its answer was lost.
 
 
 def _complete(
@@ -253,7 +253,7 @@ def _complete(
         record_reads(session, attempt.id, reads)
         end(row, AttemptState.COMMITTED, services.now())
         drop_leases(session, attempt.id)
-        # A result may have changed since all of them were found valid, and others may be stale by now.
+        # A result may have been replaced since all were found valid, and others may be stale by now.
         note_whether_closed(session, services, run, registered.topology)
         versions = {sink.sink: _to_announce(session, run.id, sink.sink, row.max_tries) for sink in sinks}
     summary = {
@@ -271,14 +271,14 @@ def _require_visible(session: Session, run: str, sinks: Sequence[SinkResult]) ->
     for sink in sinks:
         last = last_publication(session, run, sink.sink)
         if last is None or last.expired_at is not None:
-            raise Conflict(f"what was published of {sink.sink} has expired meanwhile: it is published anew")
+            raise Conflict(f"the published version of {sink.sink} has expired meanwhile: it is published again")
 
 
 def _to_announce(session: Session, run: str, sink: str, max_tries: int) -> int | None:
-    """The version that Airflow has not been told of: this attempt's, or that of a try since the last clear.
+    """Return the version to announce in Airflow: this attempt's, or that of a try since the last clear.
 
-    Airflow hears of a version when the task instance succeeds; a try that was killed behind its commit has not said it.
-    The tries of a deleted DagRun (below 1) have.
+    A version is announced when the task instance succeeds, so a try that was killed after its commit has not announced
+    it. The tries of a deleted DagRun (below 1) have.
     """
     last = last_publication(session, run, sink)
     publisher = None if last is None else session.get(AttemptRow, last.attempt)

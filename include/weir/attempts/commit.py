@@ -1,16 +1,11 @@
-"""One attempt's commit (DESIGN 5.5).
+"""Commits an attempt (DESIGN 5.5).
 
-Invariants 2 and 3: a commit happens in one transaction, for the newest attempt only, and only if every input still is
-what was read. The clears that follow from a changed result are written in that transaction.
+Invariants 2 and 3: a commit is one transaction, of the newest attempt only, and only if all inputs are as they were
+read. The clears that follow from a changed result are recorded in that transaction.
 
-The columns of the partitions of one result.
-
-Invariant: an attempt commits other columns than its siblings have only while the whole stage is running again.
-
-Whether the siblings of one result agree about its columns. Invariant: a reader never meets two schemas in one input.
-
-Siblings are the partitions of one stage in one layout. They may only differ while the whole stage runs again: then each
-that is made anew has the new schema, and whoever still has the old one is to be cleared, too.
+Invariant of schemas: a reader never finds two schemas in one input. Siblings, the partitions of one stage in one
+layout, may have different columns only while the whole stage runs again; siblings with the old schema are then pending
+or running.
 """
 
 from __future__ import annotations
@@ -41,7 +36,7 @@ from weir.ledger.snapshot import run_state
 from weir.quality.check_queries import has_checks
 from weir.quality.rules import gate_results
 from weir.recovery.awaiting import clear_item
-from weir.recovery.consequences import note_whether_closed, owe_clears
+from weir.recovery.consequences import add_clears_of_commit, note_whether_closed
 from weir.recovery.inputs import Part, require_intact
 from weir.recovery.pending_clears import FINISHED
 from weir.recovery.rules.staleness import restarts_consumers
@@ -51,12 +46,14 @@ from weir.store.probe import probe
 from weir.topology.ids import Digest, run_ref
 from weir.topology.regions import PartitionId, RegionId
 
+K = TypeVar("K")
+
 
 def check_inputs(services: Services, begun: Begun) -> None:
-    """Say whether a computation failed because its inputs broke while it read them, or for want of room.
+    """Check whether a computation failed because its inputs were lost or damaged meanwhile, or because a disk is full.
 
-    Raises ResultUnavailable with all losses, DiskFull, or Retryable; returns where the inputs are as recorded. A full
-    disk is looked for here too, since not every error that it makes says so ("Mkdirs failed").
+    Raises ResultUnavailable with all losses, DiskFull, or Retryable; returns if the inputs are as recorded. The disk
+    is checked here too, since not every error of a full disk says so ("Mkdirs failed").
     """
     references = list({each.reference(): each for each in begun.inputs})
     answers = probe(services.store, services.store_id(), references)
@@ -74,13 +71,13 @@ def _read(begun: Begun) -> list[Part]:
 
 
 def commit(services: Services, begun: Begun, report: RegionReport, clearer: Clearer) -> Committed:
-    """Make the written results the current ones.
+    """Make the written results current.
 
     Raises Fenced if a newer attempt is registered, Conflict if an input has changed since it was read,
-    ResultUnavailable if an input broke while it was read, and Misconfigured if siblings have other columns.
+    ResultUnavailable if an input was damaged while it was read, and Misconfigured if siblings have other columns.
     """
-    # A file that is gone by now does no harm: it was read. Of state, which is large, scrubbing compares the bytes; but
-    # what of it stays as it was is named again.
+    # A file that was deleted after it was read is no error. The bytes of state, which is large, are compared by
+    # scrubbing; the files of it that the new manifests name again are checked below.
     read = [part for part in _read(begun) if part[0].state is None]
     require_intact(services, read, frozenset({Fault.DAMAGED}))
     require_whole_copies(services, begun.job, report.resumed)
@@ -98,16 +95,16 @@ def commit(services: Services, begun: Begun, report: RegionReport, clearer: Clea
 
 
 def written_results(services: Services, begun: Begun, report: RegionReport) -> list[NewResult]:
-    """Write the manifests of all outputs, as they are, for whatever becomes of them."""
+    """Write the manifests of all outputs, for a commit or for quarantine."""
     return [_write(services, output, _manifest(services, begun, report, output)) for output in report.outputs]
 
 
 def _require_shared(
     services: Services, begun: Begun, outputs: Sequence[OutputReport], manifests: Sequence[Manifest]
 ) -> None:
-    """Make sure that files of keyed state are there that earlier attempts wrote and the new manifests name.
+    """Check that the files of keyed state exist that earlier attempts wrote and the new manifests name.
 
-    Raises ResultUnavailable for what was committed, and Retryable for what that had been compacted to.
+    Raises ResultUnavailable for files of committed results, and Retryable for files of a compaction.
     """
     written = {each.folder for each in outputs}
     named = [file for each in manifests if each.state is not None for file in each.state.files]
@@ -122,13 +119,13 @@ def _require_shared(
 
 
 def _touched(begun: Begun) -> tuple[str, ...]:
-    """Its own run, and the one before where that was read."""
+    """Return the attempt's run, and the run before where that was read."""
     before = begun.run.predecessor_run if begun.topology.reads_previous else None
     return (begun.run.id,) if before is None else (begun.run.id, before)
 
 
 def _resumed(report: RegionReport) -> dict[str, list[str]]:
-    """Behind which stages the attempt resumed, if it did."""
+    """Return the stages that the attempt has read from copies, for the summary."""
     return {"resumed": list(report.resumed)} if report.resumed else {}
 
 
@@ -140,15 +137,15 @@ def _enter(
     results: Sequence[NewResult],
     unlike: frozenset[str],
 ) -> int:
-    """Enter the commit; answers how many clears it owes.
+    """Record the commit and return the number of clears that follow from it.
 
-    Where the connection broke, this may be the second time: what the first owed is in the ledger, so one is said.
+    After a broken connection this may be the second time: the clears of the first are in the ledger, so 1 is returned.
     """
     tries = attempts_of(session, begun.run.id, begun.attempt.region)
     if any(each.id == begun.attempt.id and each.state == AttemptState.COMMITTED.value for each in tries):
         return 1
     row = newest_of(session, begun.run, begun.attempt.region, begun.attempt.id, tries)
-    _require_judged(session, begun)
+    _require_evaluated(session, begun)
     before = run_state(session, begun.run, begun.topology)
     require_unchanged(session, before, begun.reads, begun.attempt.region)
     require_none_since(before, results, unlike)
@@ -159,18 +156,18 @@ def _enter(
     row.metrics = {**report.metrics, **_resumed(report)}
     drop_leases(session, begun.attempt.id)
     session.flush()
-    owed = owe_clears(session, services, begun, before, marked)
+    owed = add_clears_of_commit(session, services, begun, before, marked)
     note_whether_closed(session, services, begun.run, begun.topology)
     return owed
 
 
-def _require_judged(session: Session, begun: Begun) -> None:
+def _require_evaluated(session: Session, begun: Begun) -> None:
     if any(stage.checks for stage in begun.job.stages) and not has_checks(session, begun.attempt.id):
-        raise Internal(f"{begun.attempt.id} was to be checked, and nobody has judged what was found")
+        raise Internal(f"{begun.attempt.id} was to be checked, but its checks were not evaluated before its commit")
 
 
 def _compared(before: RunState, result: NewResult) -> NewResult:
-    """Say so where equal inputs, code and settings gave something else before."""
+    """Mark a result that differs from an earlier one of equal inputs, code and settings."""
     old = before.results.get(result.partition)
     if old is None or old.made_from is None or old.made_from != result.made_from or old.digest == result.digest:
         return result
@@ -179,20 +176,19 @@ def _compared(before: RunState, result: NewResult) -> NewResult:
 
 
 def require_unchanged(session: Session, state: RunState, reads: Iterable[InputRead], region: RegionId) -> None:
-    """Check that every input is what was read: the same attempt's, or one with the same digest. Raises Conflict.
+    """Check that all inputs are as they were read: of the same attempt, or with the same digest. Raises Conflict.
 
-    Where consumers always restart only the same attempt's will do; and nothing that was read of bytes which were found
-    damaged meanwhile is trusted.
+    With `consumers="always"` only the same attempt is accepted; bytes that were found damaged meanwhile never are.
     """
-    distrusted = damaged_attempts(session, {read.attempt for read in reads})
+    damaged = damaged_attempts(session, {read.attempt for read in reads})
     for read in reads:
         partition = PartitionId(read.stage, read.subtask, read.layout, run_ref(read.run, state.run))
-        why = _why_changed(state, read, partition, distrusted)
+        why = _why_changed(state, read, partition, damaged)
         if why:
-            raise Conflict(f"{region} read {partition} of {read.attempt} ({read.digest}), but {why}: it begins anew")
+            raise Conflict(f"{region} read {partition} of {read.attempt} ({read.digest}), but {why}: it begins again")
 
 
-def _why_changed(state: RunState, read: InputRead, partition: PartitionId, distrusted: Set[str]) -> str:
+def _why_changed(state: RunState, read: InputRead, partition: PartitionId, damaged: Set[str]) -> str:
     current = state.results.get(partition)
     if current is None:
         return "nothing is current now"
@@ -200,7 +196,7 @@ def _why_changed(state: RunState, read: InputRead, partition: PartitionId, distr
     is_other = current.digest != read.digest or (must_be_same and current.attempt != read.attempt)
     if is_other or current.state is PartitionState.QUARANTINED:
         return f"{current.attempt} ({current.digest}) is current now"
-    return "its bytes were found damaged meanwhile" if read.attempt in distrusted else ""
+    return "its bytes were found damaged meanwhile" if read.attempt in damaged else ""
 
 
 def _manifest(services: Services, begun: Begun, report: RegionReport, output: OutputReport) -> Manifest:
@@ -258,7 +254,7 @@ def require_equal_schemas(
 ) -> frozenset[str]:
     """Raise Misconfigured if a sibling that is not about to run again has other columns than these results.
 
-    Answers the attempts that have other columns, and are about to run again.
+    Returns the attempts that have other columns and whose tasks are about to run again.
     """
     if not any(_has_siblings(begun, result.partition) for result in results):
         return frozenset()
@@ -274,25 +270,25 @@ def require_equal_schemas(
         one = unlike[finished[0]]
         raise Misconfigured(
             f"{one.partition} has other columns or types than {', '.join(map(str, finished))}: another version of "
-            f"stage {one.partition.stage} has made these. Clear the whole stage {one.partition.stage}, so that all of "
-            "its subtasks run again with the present one. Nothing was committed"
+            f"stage {one.partition.stage} has computed these. Clear the whole stage {one.partition.stage}, so that all "
+            "of its subtasks run again with the current one. Nothing was committed"
         )
     return frozenset(state.results[each].attempt for each in unlike)
 
 
 def require_none_since(before: RunState, results: Sequence[NewResult], known: frozenset[str]) -> None:
-    """Raise Conflict if a sibling has committed other columns since they were compared. `before` is the run now."""
+    """Raise Conflict if a sibling has committed other columns since the comparison. `before` is the run now."""
     for result in results:
         for partition in _unlike(before, result):
             attempt = before.results[partition].attempt
             if attempt not in known:
                 raise Conflict(
-                    f"{partition} of {attempt} has come with other columns than {result.partition} meanwhile"
+                    f"{partition} of {attempt} was committed with other columns than {result.partition} meanwhile"
                 )
 
 
 def _has_ended(state: RunState, partition: PartitionId, answer: ClearAnswer) -> bool:
-    """Also where Airflow still calls the try running that has committed: its process is about to end."""
+    """Report whether a try has ended; one that has committed has, even if Airflow still calls it running."""
     is_ending = answer.state == "running" and answer.try_number == state.region(state.producer(partition)).newest_try
     return is_ending or answer.state in FINISHED
 
@@ -302,7 +298,7 @@ def _has_siblings(begun: Begun, partition: PartitionId) -> bool:
 
 
 def _unlike(state: RunState, result: NewResult) -> list[PartitionId]:
-    """Siblings with other columns whose producers are not known to be at work."""
+    """Return the siblings with other columns whose producers are not known to be running."""
     siblings = {
         each: state.results[each].digest
         for each in state.topology.partitions_of(result.partition.stage, result.partition.layout)
@@ -311,14 +307,11 @@ def _unlike(state: RunState, result: NewResult) -> list[PartitionId]:
     return list(other_schemas(siblings, result.digest))
 
 
-K = TypeVar("K")
-
-
 def other_schemas(siblings: Mapping[K, str], digest: str) -> tuple[K, ...]:
-    """The siblings whose columns or types are others than those of a new result, in the order given.
+    """Return the siblings with other columns or types than a new result, in the order given.
 
-    `siblings` are digests of current results, as text, and so is `digest`. Nothing is said of one that was made by
-    another definition of digests.
+    `siblings` are digests of current results, as text, and so is `digest`. Siblings whose digests are of another
+    version are left out.
     """
     return tuple(
         sibling

@@ -16,14 +16,14 @@ from weir.coordination.values import (
     Begun,
     CloseOutcome,
     Committed,
+    DeliveredClear,
     Evaluated,
     FailureDecision,
-    Settled,
     TaskKey,
 )
 from weir.errors import StoreFull
 from weir.formats.region_job import RegionReport
-from weir.ledger.attempts import hear_of
+from weir.ledger.attempts import record_heartbeat
 from weir.ledger.leases import renew_leases
 from weir.ledger.runs import dataflow_of
 from weir.recovery import pending_clears
@@ -37,14 +37,14 @@ from weir.state.compaction import CompactionRequest, ToCompact
 
 
 class Coordinator:
-    """One attempt's steps, in the order in which an operator takes them."""
+    """The steps of an attempt, in the order in which an operator takes them."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
     @property
     def services(self) -> Services:
-        """The ledger, the store and the clock that it works with."""
+        """The ledger, the store and the clock of the coordinator."""
         return self._services
 
     def begin(self, request: BeginRequest, clearer: Clearer) -> BeginOutcome:
@@ -52,11 +52,11 @@ class Coordinator:
         return begin.begin(self._services, request, clearer)
 
     def check_inputs(self, begun: Begun) -> None:
-        """Say whether a computation failed because of inputs or room. Raises ResultUnavailable or Retryable."""
+        """Check whether inputs or a full disk made a computation fail. Raises ResultUnavailable or Retryable."""
         commit.check_inputs(self._services, begun)
 
     def evaluate(self, begun: Begun, report: RegionReport) -> Evaluated:
-        """Say whether the written results may be committed. Raises QualityFailed, ResultUnavailable or as commit."""
+        """Evaluate the checks of the written results. Raises QualityFailed, ResultUnavailable or as commit."""
         return evaluation.evaluate(self._services, begun, report)
 
     def commit(self, begun: Begun, report: RegionReport, clearer: Clearer) -> Committed:
@@ -64,11 +64,11 @@ class Coordinator:
         return commit.commit(self._services, begun, report, clearer)
 
     def renew(self, attempt: Attempt) -> None:
-        """Prolong the attempt's read leases while it is at work, and write down that it is."""
+        """Renew the attempt's read leases and record its heartbeat."""
         now = self._services.now()
         with self._services.ledger.transaction(dataflow_of(attempt.run)) as session:
             renew_leases(session, attempt.id, now)
-            hear_of(session, attempt.id, now)
+            record_heartbeat(session, attempt.id, now)
 
     def close(self, request: BeginRequest, clearer: Clearer) -> CloseOutcome:
         """Complete the run and publish. Raises ResultUnavailable, Conflict, Fenced, Misconfigured or Retryable."""
@@ -77,7 +77,7 @@ class Coordinator:
     def fail(
         self, dataflow: str, key: TaskKey, try_number: int, error: BaseException, strategy: RestartStrategy
     ) -> FailureDecision:
-        """Book a failed try and decide what follows. Settle the clears that it owes next. Raises Retryable."""
+        """Record a failed try and decide what follows; deliver the pending clears next. Raises Retryable."""
         decision = failure.fail(self._services, dataflow, key, try_number, error, strategy)
         if not isinstance(error, StoreFull):
             return decision
@@ -88,25 +88,25 @@ class Coordinator:
     def override(
         self, dataflow: str, decision: FailureDecision, action: Action, delay_seconds: float, reason: str
     ) -> FailureDecision:
-        """Decide otherwise about a booked failure, where a user's own policy may. Raises Retryable."""
+        """Override the decision about a recorded failure by a user policy, where that may. Raises Retryable."""
         return failure.override(self._services, dataflow, decision, action, delay_seconds, reason)
 
     def label(self, dataflow: str, attempt: str, labels: Mapping[str, str]) -> dict[str, str]:
-        """Add labels to a booked failure; answers all that it has. Raises Retryable."""
+        """Add labels to a recorded failure and return all of its labels. Raises Retryable."""
         return failure.label(self._services, dataflow, attempt, labels)
 
     def plan_compaction(self, request: CompactionRequest) -> ToCompact | None:
-        """What is to be merged of the state that a region keeps; None where all is well. Raises Retryable."""
+        """Plan the compaction of the state that a region keeps; None if none is needed. Raises Retryable."""
         return compaction.plan_compaction(self._services, request)
 
     def enter_compacted(self, begun: ToCompact, report: RegionReport | None) -> list[str]:
-        """Have all go on from what was merged; answers a line for each partition. Raises Retryable."""
+        """Record the compacted files for all later readers; returns a line per partition. Raises Retryable."""
         return compaction.enter_compacted(self._services, begun, report)
 
     def release(self, dataflow: str, runs: Iterable[str] | None = None) -> tuple[Deleted, ...]:
-        """Release what nobody needs any more, in `runs` or in all, and delete its bytes. Raises Retryable.
+        """Release the results that are no longer needed, in `runs` or in all, and delete their bytes. Raises Retryable.
 
-        Of checkpoints those that are too many are subsumed first.
+        Checkpoints above the number to retain are subsumed first.
         """
         touched = None if runs is None else tuple(runs)
         if touched is None:
@@ -115,6 +115,6 @@ class Coordinator:
         release(self._services, dataflow, touched)
         return delete_released(self._services, dataflow, touched)
 
-    def settle(self, clearer: Clearer, dataflow: str | None = None) -> list[Settled]:
-        """Carry out owed clears. Raises Retryable or Misconfigured."""
-        return pending_clears.settle(self._services, clearer, dataflow)
+    def deliver(self, clearer: Clearer, dataflow: str | None = None) -> list[DeliveredClear]:
+        """Deliver the pending clears to Airflow. Raises Retryable or Misconfigured."""
+        return pending_clears.deliver(self._services, clearer, dataflow)

@@ -1,10 +1,10 @@
-"""The copies of cached stages that a new attempt may resume from.
+"""Selects the cached stage outputs (copies) of earlier attempts that a new attempt may resume from.
 
-Invariant: a copy stands for a stage only if it was made from what the stage would be made from now, and if every byte
-of it is as it was written; one that breaks while it is read costs a try, never the task.
+Invariant: a copy is used only if it was computed from the inputs and settings that the stage has now, and if all of
+its bytes are as they were written; a copy that is found damaged while it is read costs a try, never the task.
 
-Only the job knows its code and its session's settings: it compares them with those of the copy, and computes the stage
-where they differ.
+Only the job knows its code and the settings of its session: it compares them with those of the copy, and recomputes
+the stage where they differ.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from weir.store.errors import NotFound
 from weir.store.probe import verify_files
 
 Digests = Mapping[tuple[str, str], Sequence[str]]
-"""What each input is made of, by stage and argument: for each partition, in the order of the job, its digest.
+"""The digests of the partitions of each input, by stage and argument, in the order of the job.
 
-Where consumers restart whatever the digest is, the attempt stands beside it."""
+With `consumers="always"` a digest is followed by its attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A copy that may be used, and the try that wrote it."""
+    """A usable copy, and the try that wrote it."""
 
     try_number: int
     folder: str
@@ -42,7 +42,7 @@ class _Found:
 
 
 def with_copies(services: Services, registered: Registered, job: RegionJob, digests: Digests) -> RegionJob:
-    """The job, told which stages to copy, and behind which copies of earlier attempts it may resume.
+    """Add to the job the stages to copy and the copies of earlier attempts that it may resume from.
 
     Raises Retryable where the store does not answer.
     """
@@ -63,10 +63,10 @@ def with_copies(services: Services, registered: Registered, job: RegionJob, dige
 
 
 def require_whole_copies(services: Services, job: RegionJob, resumed: Collection[str] | None = None) -> None:
-    """Compare byte for byte what the job may have read of copies, its own and earlier ones.
+    """Compare byte for byte the copies that the job may have read, its own and those of earlier attempts.
 
-    `resumed` are the stages that it has read from earlier attempts' copies: then what is gone since does no harm, else
-    (None) it is not known what was read. Raises Retryable if a copy is broken: the next try does not use it.
+    `resumed` are the stages that it has read from copies of earlier attempts: a copy that was deleted after that is no
+    error. None: it is not known which copies were read. Raises Retryable if a copy is damaged: the next try ignores it.
     """
     read = {folder: stage.name for stage in job.stages for folder in _folders_read(stage, resumed)}
     found = {folder: _described(services, folder) for folder in read}
@@ -79,13 +79,13 @@ def require_whole_copies(services: Services, job: RegionJob, resumed: Collection
     broken |= {folder: copy for folder, copy in found.items() if isinstance(copy, str)}
     for folder, detail in broken.items():
         raise Retryable(
-            f"{job.attempt} read the copy of stage {read[folder]} in {folder}, and that is not whole: {detail}. It is "
-            f"not used any more, and the next try computes {read[folder]} anew"
+            f"{job.attempt} read the copy of stage {read[folder]} in {folder}, which is not whole: {detail}. It is "
+            f"not used any more, and the next try recomputes {read[folder]}"
         )
 
 
 def _folders_read(stage: StageToRun, resumed: Collection[str] | None) -> Iterator[str]:
-    """Where the copies lie that the job reads of a stage; its own one may not have been written yet."""
+    """Yield the folders of the copies that the job reads of a stage; its own copy may not have been written yet."""
     if stage.resume is not None and (resumed is None or stage.name in resumed):
         yield stage.resume.folder
     if stage.copy is not None and (resumed is None or stage.name not in resumed):
@@ -127,7 +127,7 @@ def _folder(registered: Registered, stage: StageToRun, attempt: str) -> str:
 
 
 def _tries_since_person(services: Services, registered: Registered) -> list[tuple[int, str]]:
-    """Earlier tries whose copies count, newest first: who clears a task by hand wants it computed anew."""
+    """Return the earlier tries whose copies may be used, newest first; a clear by a person excludes those before it."""
     if registered.origin not in (Origin.RETRY, Origin.CLEARED_BY_WEIR):
         return []
     tries: list[tuple[int, str]] = []
@@ -141,10 +141,10 @@ def _tries_since_person(services: Services, registered: Registered) -> list[tupl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Search:
-    """Looks for copies from the results backwards.
+    """Searches for copies from the results backwards.
 
-    What lies behind a usable copy is only looked at in later tries than the one that wrote it: should its code have
-    been another, theirs may be the present one.
+    Copies of stages before a usable copy are searched in later tries only than the one that wrote it: if the code of
+    the usable copy is outdated, that of later tries may be current.
     """
 
     services: Services
@@ -156,7 +156,7 @@ class _Search:
     notes: list[str]
 
     def run(self) -> dict[str, _Found]:
-        """The newest usable copy of each stage that may be read from one."""
+        """Return the newest usable copy of each stage that has one."""
         self.after.update({stage.name: 0 for stage in self.job.stages if stage.outputs})
         found: dict[str, _Found] = {}
         for stage in reversed(self.job.stages) if self.earlier else ():
@@ -191,13 +191,13 @@ class _Search:
         if copy.made_from != self.made_from[stage.name]:
             return "it was made from other inputs or settings"
         with self.services.ledger.transaction() as session:
-            distrusted = damaged_attempts(session, copy.inputs)
-        if distrusted:
-            return f"it was read from results of {', '.join(sorted(distrusted))}, whose bytes were found damaged later"
+            damaged = damaged_attempts(session, copy.inputs)
+        if damaged:
+            return f"it was read from results of {', '.join(sorted(damaged))}, whose bytes were found damaged later"
         return self._why_not_whole(folder, copy)
 
     def _why_not_whole(self, folder: str, copy: StageCopy) -> str:
-        """Its own bytes must be there and right; those of copies that it was made from must not be wrong."""
+        """Check that its bytes are present and correct, and that copies that it was computed from are not damaged."""
         before = {each: _described(self.services, each) for each in copy.copies}
         files = {each: found.files for each, found in before.items() if isinstance(found, StageCopy)}
         broken = verify_files(self.services.store, self.services.store_id(), {folder: copy.files, **files})
@@ -212,7 +212,7 @@ class _Search:
 
 
 def _described(services: Services, folder: str) -> StageCopy | str | None:
-    """What a folder holds: a copy, something that cannot be read as one, or (None) no copy."""
+    """Read the copy in a folder; returns the error if it cannot be read, and None if there is none."""
     try:
         return stage_copy_from_json(services.store.read(f"{folder}/{COPY_NAME}"))
     except NotFound:
@@ -222,20 +222,20 @@ def _described(services: Services, folder: str) -> StageCopy | str | None:
 
 
 def _made_from(job: RegionJob, stage: str, digests: Digests) -> str:
-    """SHA-256 over what the coordinator knows the rows of a stage to be made from, in the job's own words."""
+    """Return the SHA-256 of all inputs and settings of a stage that the coordinator knows, as the job states them."""
     by_name = {each.name: each for each in job.stages}
-    behind = _behind(by_name, stage)
+    upstream = _with_upstream(by_name, stage)
     document = {
         "epoch": job.epoch,
         "interval": job.interval,
         "parameters": job.parameters,
         "spark": job.spark_conf,
-        "stages": [_definition(each, digests) for each in job.stages if each.name in behind],
+        "stages": [_definition(each, digests) for each in job.stages if each.name in upstream],
     }
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
-def _behind(by_name: Mapping[str, StageToRun], stage: str) -> set[str]:
+def _with_upstream(by_name: Mapping[str, StageToRun], stage: str) -> set[str]:
     found: set[str] = set()
     waiting = [stage]
     while waiting:

@@ -1,9 +1,9 @@
-"""The verdict on what an attempt has written, between its computation and its commit (DESIGN 5.4).
+"""Evaluates the checks of an attempt between its computation and its commit (DESIGN 5.4).
 
-Invariant: rows that violate what is expected of them never become current. That they are in quarantine, what was found,
-and whom it made Weir distrust are one transaction; a crash before it leaves garbage, and one behind it changes nothing.
+Invariant: rows that violate an expectation never become current. The quarantine of the results, the findings and the
+suspected inputs are recorded in one transaction; a crash before it leaves garbage, and one after it changes nothing.
 
-The check that a state which only grows has not lost rows. Invariant: it is made of what is known, at no cost.
+The check that a growing state has not lost rows compares numbers that are already known, and reads no rows.
 """
 
 from __future__ import annotations
@@ -33,16 +33,18 @@ from weir.quality.rules import described, policy_of, suspected_arguments, suspec
 from weir.topology.ids import is_synthetic
 
 _Blamed = Mapping[int, tuple[SuspectedInput, ...]]
-"""By the number of the report."""
+"""The suspected inputs, by the number of the report."""
 
-_NOBODY: _Blamed = types.MappingProxyType({})
+_NO_SUSPECTS: _Blamed = types.MappingProxyType({})
+
+NEVER_FEWER = "weir_rows_never_fewer"
 
 
 def evaluate(services: Services, begun: Begun, report: RegionReport) -> Evaluated:
-    """Let the results be committed, or put them in quarantine.
+    """Release the results for commit, or put them in quarantine.
 
-    Raises QualityFailed, ResultUnavailable where inputs are distrusted (or were broken when they were read), Conflict
-    where one has changed since, Fenced, or Retryable.
+    Raises QualityFailed, ResultUnavailable where inputs are suspected (or were damaged when they were read), Conflict
+    where an input has changed since, Fenced, or Retryable.
     """
     _require_all_checks(begun.job, report)
     report = replace(report, checks=(*report.checks, *growth_checks(begun, report)))
@@ -59,10 +61,10 @@ def evaluate(services: Services, begun: Begun, report: RegionReport) -> Evaluate
 def _refused(
     services: Services, begun: Begun, report: RegionReport, failed: Sequence[CheckReport]
 ) -> QualityFailed | ResultUnavailable:
-    # Rows that were made of broken bytes say nothing of the data.
+    # Rows that were computed from damaged bytes say nothing about the data.
     check_inputs(services, begun)
     restored = [each for each in failed if each.attempt]
-    losses, blamed, policy = _losses_of_restored(services, restored), _NOBODY, policy_of(failed)
+    losses, blamed, policy = _losses_of_restored(services, restored), _NO_SUSPECTS, policy_of(failed)
     if not restored and policy is Policy.BACKTRACK:
         blamed = _blamed(services, begun, report.checks)
         losses = _losses(begun, report.checks, blamed)
@@ -85,7 +87,7 @@ def _enter(
     blamed: _Blamed,
     losses: Sequence[Loss],
 ) -> None:
-    """Write the verdict down; where the connection broke, this may be the second time."""
+    """Record the findings; after a broken connection this may be the second time."""
     if has_checks(session, begun.attempt.id):
         return
     require_newest(session, begun.run, begun.attempt.region, begun.attempt.id)
@@ -101,9 +103,9 @@ def _enter(
 
 
 def _require_all_checks(job: RegionJob, report: RegionReport) -> None:
-    """A job that does not say what became of a gate has passed none."""
+    """Refuse a report without the result of a check that the job was to run."""
     if any(each.attempt and each.violated for each in report.checks):
-        return  # it has computed nothing
+        return  # the job has computed nothing
     asked = {(stage.name, check.suite.name, "") for stage in job.stages for check in stage.checks}
     restored = [each for stage in job.stages for read in stage.inputs for each in read.restored]
     asked |= {(each.stage, BUILT_IN, each.attempt) for each in restored}
@@ -111,14 +113,14 @@ def _require_all_checks(job: RegionJob, report: RegionReport) -> None:
     missing = asked - {(each.stage, each.suite, each.attempt) for each in report.checks}
     if missing:
         named = ", ".join(sorted(f"{suite} of {stage}" for stage, suite, _ in missing))
-        raise Internal(f"the job of {job.attempt} was to check {named}, and does not say what it found")
+        raise Internal(f"the job of {job.attempt} was to check {named}, but its report has no result of that")
 
 
 def _blamed(services: Services, begun: Begun, reports: Sequence[CheckReport]) -> _Blamed:
-    """What was read over the inputs that are blamed, and whose producers can mend it.
+    """Return the partitions that were read over the suspected inputs, and that their producers can recompute.
 
-    That is neither what was made again already and came out equal (all subtasks of a stage blame a broadcast input,
-    which is made again once), nor what was restored: nobody makes that again.
+    Inputs that were already recomputed and are equal are left out (all subtasks of a stage suspect a broadcast input,
+    which is recomputed once), and so are restored ones, which cannot be recomputed.
     """
     found = {}
     for number, report in enumerate(reports):
@@ -156,27 +158,25 @@ def _message(begun: Begun, failed: Sequence[CheckReport], policy: Policy | None,
     shown = stage if stage in written else written[0]
     kind = "state" if shown in begun.topology.states else "stage"
     violated = "; ".join(described(each, each.violated) for each in failed)
-    said = policy.value if policy else "fail"
+    applied = policy.value if policy else "fail"
     if policy is Policy.BACKTRACK:
         read = [one for each in failed for one in _read_of_blamed(begun, each)]
-        why = "was made again and is equal: the data is bad, not the copy" if read else "is nothing that was read"
+        why = "was recomputed and is equal: the data is bad, not the copy" if read else "is nothing that was read"
         if any(is_synthetic(each.attempt) for each in read):
-            why = "was restored, which nobody makes again: restore another one, or correct the suite"
-        said += f", and what is blamed {why}"
+            why = "was restored, and cannot be recomputed: restore another one, or correct the suite"
+        applied += f", and the suspected input {why}"
     return (
-        f"{violated}. Policy: {said}. What attempt {begun.attempt.id} has written is in "
+        f"{violated}. Policy: {applied}. What attempt {begun.attempt.id} has written is in "
         f'quarantine, and nothing was committed. `weir.open("{flow}", attempt="{begun.attempt.id}", {kind}="{shown}")` '
-        f"reads it, and `weir quality {flow}` tells what was found before"
+        f"reads it, and `weir quality {flow}` lists earlier findings"
     )
 
 
-NEVER_FEWER = "weir_rows_never_fewer"
-
-
 def growth_checks(begun: Begun, report: RegionReport) -> Iterator[CheckReport]:
-    """What is found of each state that is declared to grow.
+    """Check the number of rows of each state that is declared to grow.
 
-    Its rows in the epoch before are known by the tallies; where those are of other key groups, the job has counted.
+    The rows of the epoch before are known by its per-update digests; where these are of other key groups, the job has
+    counted the rows.
     """
     for output in report.outputs:
         share = begun.states.get(output.stage)

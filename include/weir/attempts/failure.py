@@ -1,22 +1,13 @@
-"""What follows a failed try: the failure is booked, and the restart strategy or a budget says whether and when.
+"""Records failed tries and decides whether and when they run again.
 
-Invariant 7: a failure, its plan and the clears that the plan owes are one transaction.
+A failure is decided by the restart strategy and the limits of failures, or by the budget of its class; a missing input
+is planned as a recovery. A user policy may override the decision about a failure of the application afterwards.
 
-Whether a booked failure of a try may come again, and when: the restart strategy's word, or a budget's.
+Invariant 7: a failure, its plan and the clears of the plan are one transaction.
 
-Invariant 7: a failure, its plan and the clears that the plan owes are one transaction.
-
-What a failure counts against: the restart strategy and the limits of failures, or a budget of its own.
-
-Removing what an attempt has half written, so that a disk that is full does not stay so.
-
-Invariant 6: manifests go before the files that they name, and no other attempt ever uses these names. Whoever calls has
-booked the attempt's failure: the ledger does not let it commit any more. A copy that was completed stays: the next try
-resumes from it, and writes that much less.
-
-What is added to a failure after it was booked: labels, and the word of a policy of the user's own.
-
-Invariant: only an attempt that has failed is touched, and what was decided by a limit or for recovery stays.
+Invariant 6: the half-written output of a failed attempt is removed manifests first, and only after its failure was
+recorded, so that it cannot commit any more; no other attempt ever uses its names. A completed copy is kept: the next
+try resumes from it.
 """
 
 from __future__ import annotations
@@ -41,7 +32,7 @@ from weir.ledger.database.tables import AttemptRow, FailoverRow, RunRow
 from weir.ledger.leases import drop_leases
 from weir.ledger.results import record_losses
 from weir.ledger.runs import Run, run_by_id
-from weir.recovery.applying import carry_out, restart_others
+from weir.recovery.applying import apply_plan, restart_others
 from weir.recovery.failovers import FailoverKind, record_failover
 from weir.recovery.inputs import losses_by_partition
 from weir.recovery.planning import ROUNDS, decide_now, probe_for
@@ -53,13 +44,30 @@ from weir.store.errors import NotFound
 from weir.topology.regions import RegionId
 
 ABANDONED = (AttemptState.RETRYING.value, AttemptState.FAILED.value)
-"""The states of an attempt that has failed, and will never commit."""
+"""The states of an attempt that has failed and will never commit."""
+
+UNREGISTERED_DELAY = 5.0
+"""Seconds before the next try if the failed one had not been registered in the ledger."""
+
+COUNTED = (FailureClass.APPLICATION, FailureClass.KILLED)
+"""The classes of failures that the restart strategy decides about."""
+
+PATIENT_WITH = (FailureClass.ENVIRONMENT, FailureClass.ENGINE)
+"""The classes of failures whose next try waits longer each time."""
+
+PATIENCE = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
+"""Seconds to wait for a store or a Spark server that does not answer, by the number of the failure.
+
+All tries together last for three quarters of an hour: a person may have to free space on a disk."""
+
+_JITTER = 0.1
+"""The jitter factor of a delay: tasks that lost the same server do not all return at once."""
 
 
 def fail(
     services: Services, dataflow: str, key: TaskKey, try_number: int, error: BaseException, strategy: RestartStrategy
 ) -> FailureDecision:
-    """Book the failure of a try and decide. Raises Retryable if ledger or store do not answer."""
+    """Record the failure of a try and decide. Raises Retryable if the ledger or the store does not answer."""
     failure = classify(error)
     if failure is FailureClass.FENCED:
         return FailureDecision(action=Action.NOTHING, delay_seconds=UNREGISTERED_DELAY, reason=f"fenced: {error}")
@@ -74,7 +82,7 @@ def fail(
         try:
             return _backtrack(services, run, row, error)
         except (Retryable, Conflict) as unplanned:
-            # Not booked, it would look like a killed process to the next begin.
+            # If it were not recorded, the next begin would take the process for killed.
             failure, error = classify(unplanned), unplanned
     with services.ledger.transaction(dataflow) as session:
         decision = book(session, services, row.id, failure, error, strategy)
@@ -109,7 +117,7 @@ def _unregistered(failure: FailureClass, error: BaseException) -> FailureDecisio
 
 
 def _backtrack(services: Services, run: Run, row: AttemptRow, error: ResultUnavailable) -> FailureDecision:
-    """Plan in rounds: decide, ask the store what the decision needs, decide again; write down what was decided."""
+    """Plan in rounds: decide, probe what the decision needs, decide again; record the plan."""
     store_id, largest = services.store_id(), services.recovery.largest_plan
     failed = RegionId(row.region, row.subtask)
     asked = Failure(failed=failed, losses=losses_by_partition(error.losses, run.id), largest=largest)
@@ -133,38 +141,34 @@ def _end(
     row.labels = built_in_labels(FailureClass.BACKTRACK, error)
     drop_leases(session, attempt)
     attempts = attempts_of(session, run.id, RegionId(row.region, row.subtask))
-    decision = from_budget(services, attempts, FailureClass.BACKTRACK, _told(plan, error))
+    decision = from_budget(services, attempts, FailureClass.BACKTRACK, _summary(plan, error))
     if plan.held_back or plan.impossible:
         record_failover(session, run, plan, services.now(), FailoverKind.HELD_BACK, row)
-        # Also what is answered where this answer is lost, and somebody asks again.
-        row.error = _to_a_person(run, plan)
+        # If this answer is lost, a repeated call returns the text.
+        row.error = _held_back(run, plan)
         decision = FailureDecision(
             action=Action.FAIL, delay_seconds=0, reason=row.error, attempt=row.id, failure=FailureClass.BACKTRACK
         )
     if decision.action is Action.FAIL:
         row.state = AttemptState.FAILED.value
         return decision
-    carry_out(session, services, run, plan, FailoverKind.LOSS, row)
+    apply_plan(session, services, run, plan, FailoverKind.LOSS, row)
     return decision
 
 
-def _told(plan: Plan, error: ResultUnavailable) -> str:
-    """What runs again; of what is distrusted also why, since its bytes are there, as recorded."""
+def _summary(plan: Plan, error: ResultUnavailable) -> str:
+    """Describe what runs again, and why inputs are suspected whose bytes are as recorded."""
     why = dict.fromkeys(loss.detail for loss in error.losses if loss.fault is Fault.SUSPECTED)
     return "; ".join([plan.summary(), *why])
 
 
-def _to_a_person(run: Run, plan: Plan) -> str:
+def _held_back(run: Run, plan: Plan) -> str:
     if plan.impossible:
         return f"nothing was restarted, since it would not help: {plan.impossible}"
     return (
         f"nothing was restarted: {plan.held_back}. {plan.cause}. The plan: {plan.summary()}. `weir plan {run.id}` "
-        f"shows all of it, and `weir plan {run.id} --apply` carries it out, with the tasks that have failed"
+        f"shows all of it, and `weir plan {run.id} --apply` applies it, with the tasks that have failed"
     )
-
-
-UNREGISTERED_DELAY = 5.0
-"""Seconds before the next try where the failed one had not even entered the ledger."""
 
 
 def book(
@@ -175,7 +179,7 @@ def book(
     error: BaseException,
     strategy: RestartStrategy,
 ) -> FailureDecision:
-    """End the attempt with its failure and decide; an attempt that has ended already keeps its end."""
+    """End the attempt with its failure and decide; an attempt that has already ended is left as it is."""
     row = session.get(AttemptRow, attempt)
     if row is None or row.state not in LIVE:
         return already_ended(row)
@@ -228,7 +232,7 @@ def _decide(
 
 
 def from_budget(services: Services, attempts: list[AttemptRow], failure: FailureClass, message: str) -> FailureDecision:
-    """Answer a failure that has a budget of its own, of which the newest of a region's attempts has just used one."""
+    """Decide about the newest failure of a region by the budget of its class."""
     used, limit, newest = spent(attempts, failure), services.recovery.budgets.limit_of(failure) or 0, attempts[-1]
     if used > limit:
         reason = f"more than {limit} times {failure.value} since the last commit or clear: {message}"
@@ -244,35 +248,21 @@ def from_budget(services: Services, attempts: list[AttemptRow], failure: Failure
 
 
 def already_ended(row: AttemptRow | None) -> FailureDecision:
-    """Answer for an attempt that another has ended, or that the ledger does not know any more."""
+    """Decide about an attempt that has already been ended, or that a rebuilt ledger does not know."""
     if row is None:
         return FailureDecision(
             action=Action.RETRY,
             delay_seconds=UNREGISTERED_DELAY,
-            reason="the ledger was built again, and does not know the attempt",
+            reason="the ledger was rebuilt, and does not know the attempt",
         )
     if row.state == AttemptState.FAILED.value:
         return FailureDecision(action=Action.FAIL, delay_seconds=0, reason=row.error or "the attempt had failed before")
-    # Its work is done or another's: the next try adopts it, or is told so.
+    # It has committed or was fenced: the next try reuses the commit, or raises.
     return FailureDecision(action=Action.RETRY, delay_seconds=1, reason=f"attempt {row.id} is {row.state} already")
 
 
-COUNTED = (FailureClass.APPLICATION, FailureClass.KILLED)
-"""The failures that the restart strategy decides about."""
-
-PATIENT_WITH = (FailureClass.ENVIRONMENT, FailureClass.ENGINE)
-
-PATIENCE = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
-"""Seconds to wait for a store or a Spark server that does not answer: first hardly, then patiently.
-
-All tries together last for three quarters of an hour: a person may have to make room on a disk."""
-
-_JITTER = 0.1
-"""The share of a delay by which tasks that lost the same server come back apart."""
-
-
 def restart_answer(session: Session, strategy: RestartStrategy, run: str, region: RegionId) -> RestartDecision:
-    """What follows from the newest failure of `region`, by the strategy and by the limits of failures."""
+    """Decide about the newest failure of `region` by the restart strategy and the limits of failures."""
     own = failures_since_clear(attempts_of(session, run, region), COUNTED)
     return decide_restart(
         strategy, _seed(run, region), _milliseconds(own), lambda: (run, _failures_of_run(session, run))
@@ -280,7 +270,7 @@ def restart_answer(session: Session, strategy: RestartStrategy, run: str, region
 
 
 def spent(attempts: Sequence[AttemptRow], failure: FailureClass) -> int:
-    """How often a region, whose attempts these are, has failed so since it last committed or a person cleared it."""
+    """Count a region's failures of a class since its last commit or its last clear by a person."""
     count = 0
     for row in attempts:
         if row.origin == Origin.CLEARED_BY_PERSON.value:
@@ -293,7 +283,7 @@ def spent(attempts: Sequence[AttemptRow], failure: FailureClass) -> int:
 
 
 def patience(run: str, region: RegionId, failure: FailureClass, used: int) -> float:
-    """Seconds before the next try after the failure of this number (from 1), a little apart for each region."""
+    """Return the seconds before the next try after the failure of this number (from 1), with a jitter per region."""
     if failure not in PATIENT_WITH:
         return 0.0
     milliseconds = int(PATIENCE[min(used, len(PATIENCE)) - 1] * 1000)
@@ -301,7 +291,7 @@ def patience(run: str, region: RegionId, failure: FailureClass, used: int) -> fl
 
 
 def _failures_of_run(session: Session, run: str) -> list[int]:
-    """When tasks of a run have failed since a person last cleared any of them: whoever clears has seen the run."""
+    """Return when tasks of a run have failed since a person last cleared one of them, and so has seen the run."""
     regions = newest_attempts(session, run).values()
     seen = [row.began_at for rows in regions for row in rows if row.origin == Origin.CLEARED_BY_PERSON.value]
     failures = (at for rows in regions for at in failures_since_clear(rows, COUNTED))
@@ -317,7 +307,7 @@ def _seed(run: str, region: RegionId) -> str:
 
 
 def discard(services: Services, run: Run, row: AttemptRow) -> str:
-    """Remove the output folders of an attempt that has failed; says what came of it."""
+    """Remove the output folders of a failed attempt and describe the outcome."""
     try:
         for folder in _folders(run, row):
             services.store.delete(f"{folder}/{MANIFEST}")
@@ -351,11 +341,8 @@ def _is_complete(services: Services, folder: str) -> bool:
     return True
 
 
-_FAILED = (AttemptState.RETRYING.value, AttemptState.FAILED.value)
-
-
 def may_be_overridden(decision: FailureDecision) -> bool:
-    """Whether a policy of the user's own has a say: in an application's failure, unless a limit is reached."""
+    """Report whether a user policy may override the decision: a failure of the application below the limits."""
     return (
         bool(decision.attempt)
         and decision.failure is FailureClass.APPLICATION
@@ -366,15 +353,15 @@ def may_be_overridden(decision: FailureDecision) -> bool:
 def override(
     services: Services, dataflow: str, decision: FailureDecision, action: Action, delay_seconds: float, reason: str
 ) -> FailureDecision:
-    """Decide otherwise about a booked failure; the decision stays if it is not open to that. Raises Retryable.
+    """Override the decision about a recorded failure, if it may be overridden. Raises Retryable.
 
-    What the strategy had refused and is tried again now restarts others, where the dataflow wants that.
+    A retry that the strategy had refused restarts other regions, where the dataflow is declared so.
     """
     if not may_be_overridden(decision):
         return decision
     with services.ledger.transaction(dataflow) as session:
         row = session.get(AttemptRow, decision.attempt)
-        if row is None or row.state not in _FAILED:
+        if row is None or row.state not in ABANDONED:
             return decision
         was_refused = row.state == AttemptState.FAILED.value
         row.state = (AttemptState.FAILED if action is Action.FAIL else AttemptState.RETRYING).value
@@ -384,7 +371,7 @@ def override(
 
 
 def label(services: Services, dataflow: str, attempt: str, labels: Mapping[str, str]) -> dict[str, str]:
-    """Add labels to those of a failed attempt and of its failover, and answer all of them. Raises Retryable."""
+    """Add labels to those of a failed attempt and of its failover, and return all of them. Raises Retryable."""
     with services.ledger.transaction(dataflow) as session:
         row = session.get(AttemptRow, attempt)
         if row is None:

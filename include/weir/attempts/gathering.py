@@ -1,7 +1,7 @@
-"""The second half of a begin: everything that the attempt reads is there, or it is said what is not.
+"""Gathers the inputs of an attempt: the second half of a begin.
 
-Invariant 3: the answer is given in one transaction that sees the very results that were probed, and takes the read
-leases on them; if anything changed meanwhile, the question is asked again.
+Invariant 3: one transaction checks that the current results are those that were probed, and takes the read leases on
+them; if a result has changed meanwhile, the inputs are probed again.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from weir.ledger.database.tables import AttemptRow
 from weir.ledger.leases import take_leases
 from weir.ledger.results import record_found, record_losses
 from weir.ledger.snapshot import run_state
-from weir.recovery.awaiting import look_at_awaited, wait_for
+from weir.recovery.awaiting import awaited_status, wait_for
 from weir.recovery.inputs import Probed, Sorted, probe_partitions, sort_inputs
 from weir.topology.regions import PartitionId, RegionId
 
 ROUNDS = 10
-"""How often the world may change under a begin before it gives way."""
+"""How often the inputs may change during a begin before it raises Conflict."""
 
 
 def gather(services: Services, registered: Registered, clearer: Clearer) -> Gathered | Awaiting:
-    """Probe and claim all inputs.
+    """Probe all inputs and take read leases on them.
 
     Raises ResultUnavailable with all losses, Retryable if the store or Airflow does not answer, Misconfigured if a
-    producer was skipped or no longer exists, and Conflict if the inputs never hold still.
+    producer was skipped or no longer exists, and Conflict if the inputs change in each round.
     """
     store_id, region = services.store_id(), registered.attempt.region
     seen = _with_lost_outputs(services, registered, store_id)
@@ -46,9 +46,9 @@ def gather(services: Services, registered: Registered, clearer: Clearer) -> Gath
         probed = probe_partitions(services, store_id, state, inputs.to_probe)
         if inputs.awaited and not (inputs.losses or probed.losses):
             regions = frozenset().union(*inputs.awaited.values())
-            looked = look_at_awaited(services, registered.run, regions, clearer)
-            if looked.has_changed or looked.void - void:
-                void |= looked.void
+            status = awaited_status(services, registered.run, regions, clearer)
+            if status.has_changed or status.void - void:
+                void |= status.void
                 continue
         answer = _answer(services, registered, state, inputs, probed)
         if isinstance(answer, ResultUnavailable):
@@ -64,9 +64,9 @@ def _present(services: Services, registered: Registered, void: frozenset[RegionI
 
 
 def _with_lost_outputs(services: Services, registered: Registered, store_id: str) -> RunState | None:
-    """Look at what the region had committed before: a published file that is gone must be published anew.
+    """Probe the results that the region has committed before: a published file that is gone must be published again.
 
-    The run as it was when it was looked at; None where something was found lost.
+    Returns the state of the run at the probe; None where a result was found lost.
     """
     region = registered.attempt.region
     state = _present(services, registered)
@@ -87,7 +87,7 @@ def _is_finished(state: RunState, partition: PartitionId) -> bool:
 def _answer(
     services: Services, registered: Registered, state: RunState, inputs: Sorted, probed: Probed
 ) -> Gathered | Awaiting | ResultUnavailable | None:
-    """Write the answer down; None if the run is no longer as it was when the store was asked."""
+    """Record the answer of the probe; None if the run has changed since the store was probed."""
     now = services.now()
     with services.ledger.transaction(registered.run.dataflow.name) as session:
         present = replace(run_state(session, registered.run, registered.topology), void=state.void)
@@ -108,7 +108,7 @@ def _answer(
 def _require_newest(session: Session, registered: Registered) -> AttemptRow:
     newest = next(reversed(attempts_of(session, registered.run.id, registered.attempt.region)), None)
     if newest is None:
-        raise Fenced(f"the ledger knows no attempt of {registered.attempt.region} any more: it was built again")
+        raise Fenced(f"the ledger, rebuilt since, has no attempt of {registered.attempt.region}")
     is_same = newest.id == registered.attempt.id and newest.session_id == registered.attempt.session_id
     if not is_same or newest.state != AttemptState.RUNNING.value:
         raise Fenced(
@@ -118,7 +118,7 @@ def _require_newest(session: Session, registered: Registered) -> AttemptRow:
 
 
 def _differs(before: RunState, now: RunState, region: RegionId, inputs: Sorted) -> bool:
-    """Whether the answer would be another one now: other attempts, other states, or other things to wait for."""
+    """Report whether the run has other attempts, states or awaited regions now, so that the answer would differ."""
     if _identities(before, inputs.to_probe) != _identities(now, inputs.to_probe):
         return True
     again = sort_inputs(now, region)
@@ -141,7 +141,7 @@ def _wait(
     known = [state.region(each) for each in regions]
     refused = sorted(str(each.region) for each in known if each.is_refused and not each.at_work)
     named = ", ".join(sorted(map(str, regions)))
-    reason = f"waiting for {named}, at work on {partitions}"
+    reason = f"waiting for {named}, which compute {partitions}"
     if refused:
-        reason = f"waiting for {named}: the rows of {', '.join(refused)} were refused, and somebody is to mend that"
+        reason = f"waiting for {named}: the rows of {', '.join(refused)} failed a check, which a person has to resolve"
     return wait_for(row, reason, registered)

@@ -1,6 +1,7 @@
-"""The description of an attempt's Spark job. Invariant: a job names exactly the files that the manifests name.
+"""Describes the Spark job of an attempt, with the splits of its sources.
 
-Resolving what a source reads. Invariant: a run's slices are resolved by one attempt and used by all later ones.
+Invariants: a job names exactly the files that the manifests name; the splits of a source in a run are resolved by one
+attempt and used by all later ones.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ def region_job(
     manifests: Mapping[PartitionId, Manifest],
     states: Mapping[str, AssignedState],
 ) -> RegionJob:
-    """Everything the job needs, `states` being the keyed states that it goes on from.
+    """Describe the job; `states` are the keyed states that it starts from.
 
-    Raises Misconfigured where inputs do not fit each other or a slice is not to be had.
+    Raises Misconfigured where inputs do not fit each other or a split cannot be resolved.
     """
     run, attempt = registered.run, registered.attempt
     inputs = state.inputs(attempt.region)
@@ -66,7 +67,7 @@ def region_job(
 
 
 def _content(state: RunState, partition: PartitionId) -> str:
-    """What must be equal for a copy that was made from it to be used."""
+    """Return the text that must be equal for the use of a cached stage output that was computed from the partition."""
     result = state.results[partition]
     if restarts_consumers(state.topology_of(partition.run), partition.stage):
         return f"{result.digest} of {result.attempt}"
@@ -130,12 +131,12 @@ def _state(
 
 
 def _keeper(stage: Stage) -> str:
-    """The stage that keeps a state."""
+    """Return the stage that keeps a state; empty for a stage of another kind."""
     return next(iter(stage.exchanges.values())).stage if stage.kind is StageKind.STATE else ""
 
 
 def _rule(registered: Registered, stage: Stage) -> DigestRule:
-    """A sink counts what the stage counts whose rows it publishes."""
+    """Return the digest rule of a stage; a sink has that of the stage whose rows it publishes."""
     if stage.kind is not StageKind.SINK:
         return stage.digest
     (published,) = stage.exchanges.values()
@@ -173,7 +174,7 @@ def _input(
 
 
 def _require_one_schema(read: InputPartitions, manifests: Mapping[PartitionId, Manifest]) -> None:
-    """Siblings of one result must agree, or one of them was computed by other code."""
+    """Refuse partitions of one result with different schemas: they were computed by different code."""
     schemas = {manifests[each].digest.schema: each for each in read.partitions}
     if len(schemas) > 1:
         one, other = list(schemas.values())[:2]
@@ -186,7 +187,7 @@ def _require_one_schema(read: InputPartitions, manifests: Mapping[PartitionId, M
 def _check_keys(
     inputs: Sequence[InputPartitions], manifests: Mapping[PartitionId, Manifest], states: Sequence[str]
 ) -> None:
-    """Compare the keys by which a stage reads its inputs and keeps its states, also those that are still empty."""
+    """Compare the key types of the inputs and states of a stage, also of states that are still empty."""
     found: dict[str, dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {}
     for read in inputs:
         schema = spark_json(fields_of_ddl(read.schema)) if read.producer in states and read.layout.keys else ""
@@ -202,7 +203,7 @@ def _check_keys(
 def reads_of_job(
     state: RunState, inputs: Sequence[InputPartitions], manifests: Mapping[PartitionId, Manifest]
 ) -> tuple[InputRead, ...]:
-    """What the attempt is about to be made from, with the digests as they are now."""
+    """Return the partitions that the attempt reads, with their current digests."""
     return tuple(
         InputRead(
             argument=f"{read.stage}.{read.argument}",
@@ -219,10 +220,10 @@ def reads_of_job(
 
 
 def slice_for(services: Services, run: Run, stage: Stage, subtask: int, attempt: str) -> Any:
-    """What subtask `subtask` of the source `stage` reads in this run; None for a source without a resolver.
+    """Return the split that subtask `subtask` of the source `stage` reads; None for a source without a resolver.
 
-    Raises Misconfigured if the resolver cannot be found, or does not answer one JSON value a subtask, and Fenced if the
-    attempt has ended meanwhile: its run may be pinned to another parallelism by now.
+    Raises Misconfigured if the resolver cannot be found or does not return one JSON value per subtask, and Fenced if
+    the attempt has ended meanwhile: its run may be pinned to another parallelism by now.
     """
     if stage.resolve is None:
         return None
@@ -234,16 +235,16 @@ def slice_for(services: Services, run: Run, stage: Stage, subtask: int, attempt:
         with services.ledger.transaction(run.dataflow.name) as session:
             if session.get_one(AttemptRow, attempt).state != AttemptState.RUNNING.value:
                 raise Fenced(
-                    f"attempt {attempt} ended while it resolved the slices of {stage.name}. Nothing was changed"
+                    f"attempt {attempt} ended while it resolved the splits of {stage.name}. Nothing was changed"
                 )
             known = fix_slices(session, run.id, stage.name, resolved, attempt, services.now())
     return known[subtask]
 
 
 def resolve(stage: Stage, context: ResolveContext) -> list[Any]:
-    """Ask a source's resolver what each subtask reads.
+    """Call a source's resolver and return the split of each subtask.
 
-    Raises Misconfigured if it cannot be found or called, or answers something else; its own errors pass through.
+    Raises Misconfigured if it cannot be found or called, or returns anything else; its own errors pass through.
     """
     owner = f"resolver {stage.resolve} of source {stage.name}"
     return checked_splits(_resolver(str(stage.resolve), owner)(context), owner, context.parallelism)

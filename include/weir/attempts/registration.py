@@ -1,11 +1,10 @@
-"""The first half of a begin: the attempt enters the ledger.
+"""Registers attempts in the ledger: the first half of a begin.
 
-Invariant 2: a try enters once and only if no newer one has; entering fences every older attempt of the region.
+Invariant 2: a try is registered once and only if no newer try is; registration fences all older attempts of its region.
 
-A DagRun that was deleted in Airflow and made anew takes over its epoch.
-
-Invariant 2, where tries are counted from 1 again: an epoch changes hands only if Airflow says that its DagRun is gone;
-then nothing of it counts any more, in one transaction, and its attempts have numbers below any new one.
+A DagRun that was deleted in Airflow and created again has tries from 1 again. The ownership of an epoch is transferred
+to it only if Airflow reports the earlier DagRun as deleted. The transfer is one transaction: it takes all results of
+the earlier DagRun out of use and numbers its attempts below 1.
 """
 
 from __future__ import annotations
@@ -36,21 +35,75 @@ from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import Origin, attempts_ever_of, end, origin_of
 from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.ledger.restores import require_after_restore
-from weir.ledger.runs import EpochOwned, NewRun, Run, epoch_of, is_another_life, own_epoch, run_key, set_aside
+from weir.ledger.runs import EpochOwned, NewRun, Run, epoch_of, is_of_earlier_incarnation, own_epoch, run_key, set_aside
 from weir.recovery.adopt import free_run
 from weir.recovery.applying import restart_others
 from weir.topology.regions import RegionId, Topology
 
+REASON = "its DagRun was deleted in Airflow, and another one owns its epoch now"
 
-class OfAnotherLife(Fenced):
-    """The attempts in the ledger are those of a DagRun that had the same id: it was deleted, or the try is its own."""
+
+class EarlierIncarnation(Fenced):
+    """The ledger has attempts of another DagRun with the same id, deleted or newer."""
+
+
+def enter(services: Services, request: BeginRequest, clearer: Clearer) -> Registered | NotBegun:
+    """Register an attempt, and transfer the ownership of the epoch from a DagRun that was deleted.
+
+    Raises Fenced if a newer try is registered and Misconfigured if another DagRun that exists owns the epoch.
+    """
+    try:
+        return register(services, request)
+    except EpochOwned as owned:
+        if not _is_deleted(clearer, owned):
+            raise
+        _take(services, request, (owned.dag_id, owned.run_id))
+    except EarlierIncarnation:
+        if not _is_present(clearer, request):
+            raise
+        _take(services, request, (request.key.dag_id, request.key.run_id))
+    return register(services, request)
+
+
+def _is_deleted(clearer: Clearer, owned: EpochOwned) -> bool:
+    """Report whether the owner was deleted in Airflow: a closing task is created and deleted with its DagRun."""
+    item = ClearItem(owned.dag_id, owned.run_id, owned.task_prefix + CLOSE.name, -1, None)
+    try:
+        (answer,) = clearer.inspect([item])
+        return answer.state == MISSING and clearer.start(owned.dag_id, owned.run_id) == MISSING
+    except Misconfigured:  # not allowed to look at the owner's DAG
+        return False
+
+
+def _is_present(clearer: Clearer, request: BeginRequest) -> bool:
+    """Report whether Airflow runs this try now, so that a newer one in the ledger is that of an earlier DagRun."""
+    key = request.key
+    (answer,) = clearer.inspect([ClearItem(key.dag_id, key.run_id, key.task_id, key.map_index, None)])
+    return (answer.state, answer.try_number) == ("running", request.try_number)
+
+
+def _take(services: Services, request: BeginRequest, owner: tuple[str, str]) -> None:
+    run = run_key(request.dataflow.name, epoch_of(request.interval[0]))
+    with services.ledger.transaction(request.dataflow.name) as session:
+        row = session.get_one(RunRow, run)
+        if (row.dag_id, row.run_id) != owner or not _is_in_the_way(session, row, request):
+            return  # another task of the new DagRun was faster
+        free_run(session, services, row, REASON)
+        set_aside(session, run)
+
+
+def _is_in_the_way(session: Session, row: RunRow, request: BeginRequest) -> bool:
+    if row.run_id != request.key.run_id or row.dag_id != request.key.dag_id:
+        return True
+    region = region_of_task(row.task_prefix, request.key)
+    return is_of_earlier_incarnation(attempts_ever_of(session, row.id, region), request.try_number, request.ti_id)
 
 
 def register(services: Services, request: BeginRequest) -> Registered | NotBegun:
-    """Enter the attempt.
+    """Register the attempt.
 
-    Exhausted where the try before died silently and the restart strategy allows no other. Raises Fenced if a newer
-    try is registered and Misconfigured if another DagRun owns the epoch.
+    Returns Exhausted if the try before was killed and the restart strategy allows no further one. Raises Fenced if a
+    newer try is registered and Misconfigured if another DagRun owns the epoch.
     """
     store_id = services.store_id()
     key, dataflow = request.key, request.dataflow
@@ -74,13 +127,8 @@ def register(services: Services, request: BeginRequest) -> Registered | NotBegun
         return _enter(session, services, request, run, topology, region)
 
 
-def _region_of(run: Run, topology: Topology, request: BeginRequest) -> RegionId | None:
-    region = region_of_task(run.task_prefix, request.key)
-    return region if region == CLOSE or topology.knows(region) else None
-
-
 def region_of_task(task_prefix: str, key: TaskKey) -> RegionId:
-    """The region that a task instance is named after."""
+    """Return the region of a task instance, by its name."""
     return RegionId(key.task_id.removeprefix(task_prefix), max(key.map_index, 0))
 
 
@@ -88,7 +136,7 @@ def _not_in_record(run: Run, request: BeginRequest) -> str:
     index = f"[{request.key.map_index}]" if request.key.map_index >= 0 else ""
     return (
         f"run {run.id} is pinned to the dataflow of its first begin, which has no {request.key.task_id}{index}: "
-        f"nothing to do. `weir run adopt {run.id}` moves the run to the present dataflow"
+        f"nothing to do. `weir run adopt {run.id}` moves the run to the current dataflow"
     )
 
 
@@ -130,12 +178,14 @@ def _enter(
 
 
 def _resumed(earlier: list[AttemptRow], request: BeginRequest, region: RegionId) -> AttemptRow | None:
-    """The row of this very try, if it had only been waiting."""
+    """Return the row of this try if it was waiting; None if the try is new."""
     newest = earlier[-1] if earlier else None
     if newest is None or newest.try_number < request.try_number:
         return None
-    if is_another_life(earlier, request.try_number, request.ti_id):
-        raise OfAnotherLife(f"try {request.try_number} of {region}: the ledger knows that of another DagRun. Clear it")
+    if is_of_earlier_incarnation(earlier, request.try_number, request.ti_id):
+        raise EarlierIncarnation(
+            f"try {request.try_number} of {region} is registered in the ledger for another DagRun. Clear the task"
+        )
     if newest.try_number == request.try_number and newest.state == AttemptState.WAITING.value:
         return newest
     raise Fenced(
@@ -163,7 +213,7 @@ def _new_row(services: Services, request: BeginRequest, run: Run, region: Region
 
 
 def _fence(older: list[AttemptRow], origin: Origin, services: Services, run: Run) -> tuple[SparkWork, ...]:
-    """End attempts that never said how they ended; one that was not cleared away was killed, and that is a failure."""
+    """End the attempts that are still live in the ledger; the newest is booked as killed unless it was cleared."""
     work = []
     for row in older:
         if row.state == AttemptState.WAITING.value:
@@ -192,7 +242,7 @@ def _obey_strategy(
     request: BeginRequest,
     interrupt: tuple[SparkWork, ...],
 ) -> Awaiting | Exhausted | None:
-    """The restart strategy's word on a predecessor that could not ask for it itself."""
+    """Apply the restart strategy to the failure of a predecessor that was killed before it could do so itself."""
     last = older[-1]
     if not _was_killed(older) or last.ended_at is None:
         return None
@@ -211,56 +261,6 @@ def _obey_strategy(
     )
 
 
-REASON = "its DagRun was deleted in Airflow, and another one took its epoch over"
-
-
-def enter(services: Services, request: BeginRequest, clearer: Clearer) -> Registered | NotBegun:
-    """Register an attempt, in the place of a DagRun that is no more if there was one.
-
-    Raises Fenced if a newer try is registered and Misconfigured if another DagRun that exists owns the epoch.
-    """
-    try:
-        return register(services, request)
-    except EpochOwned as owned:
-        if not _is_deleted(clearer, owned):
-            raise
-        _take(services, request, (owned.dag_id, owned.run_id))
-    except OfAnotherLife:
-        if not _is_present(clearer, request):
-            raise
-        _take(services, request, (request.key.dag_id, request.key.run_id))
-    return register(services, request)
-
-
-def _is_deleted(clearer: Clearer, owned: EpochOwned) -> bool:
-    """Whether Airflow has the owner no more. A closing task is made with its DagRun, and goes with it."""
-    item = ClearItem(owned.dag_id, owned.run_id, owned.task_prefix + CLOSE.name, -1, None)
-    try:
-        (answer,) = clearer.inspect([item])
-        return answer.state == MISSING and clearer.start(owned.dag_id, owned.run_id) == MISSING
-    except Misconfigured:  # not allowed to look at the owner's DAG
-        return False
-
-
-def _is_present(clearer: Clearer, request: BeginRequest) -> bool:
-    """Whether this try is the one that Airflow has, so that a newer one in the ledger is of an earlier DagRun."""
-    key = request.key
-    (answer,) = clearer.inspect([ClearItem(key.dag_id, key.run_id, key.task_id, key.map_index, None)])
-    return (answer.state, answer.try_number) == ("running", request.try_number)
-
-
-def _take(services: Services, request: BeginRequest, owner: tuple[str, str]) -> None:
-    run = run_key(request.dataflow.name, epoch_of(request.interval[0]))
-    with services.ledger.transaction(request.dataflow.name) as session:
-        row = session.get_one(RunRow, run)
-        if (row.dag_id, row.run_id) != owner or not _is_in_the_way(session, row, request):
-            return  # another task of the new DagRun was faster
-        free_run(session, services, row, REASON)
-        set_aside(session, run)
-
-
-def _is_in_the_way(session: Session, row: RunRow, request: BeginRequest) -> bool:
-    if row.run_id != request.key.run_id or row.dag_id != request.key.dag_id:
-        return True
-    region = region_of_task(row.task_prefix, request.key)
-    return is_another_life(attempts_ever_of(session, row.id, region), request.try_number, request.ti_id)
+def _region_of(run: Run, topology: Topology, request: BeginRequest) -> RegionId | None:
+    region = region_of_task(run.task_prefix, request.key)
+    return region if region == CLOSE or topology.knows(region) else None

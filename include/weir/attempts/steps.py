@@ -31,7 +31,7 @@ def deliver_clears(coordinator: Coordinator, airflow: Airflow, dataflow: str | N
 
     Raises Retryable or Misconfigured.
     """
-    settled = coordinator.settle(airflow, dataflow)
+    settled = coordinator.deliver(airflow, dataflow)
     for clear in settled:
         task = f"{clear.task.task_id}[{clear.task.map_index}] in {clear.task.run_id}"
         log(f"Pending clear of {task}: {clear.outcome} ({clear.reason})")

@@ -1,1 +1,1 @@
-"""The services that every step works with, and the values that a task and the coordinator exchange."""
+"""Defines the services of all steps, and the values that tasks and the coordinator exchange."""

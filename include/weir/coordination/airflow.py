@@ -1,7 +1,7 @@
-"""How task instances are cleared in Airflow: compare first, then clear.
+"""Defines the interface to Airflow: compare the try of a task instance, then clear it.
 
-Invariant: nothing is cleared that has not the expected try or has not finished, so a clear that comes twice, late, or
-from several consumers at once does its work once.
+Invariant: a task instance is cleared only if it has the expected try and has finished, so a clear that is delivered
+twice, late, or by several consumers at once takes effect once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 MISSING = "missing"
-"""The state that is answered for a task instance that Airflow does not know."""
+"""The state of a task instance that Airflow does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class ClearItem:
 
 @dataclass(frozen=True, slots=True)
 class ClearAnswer:
-    """What was found and done. `state` is Airflow's word, None for a task instance without a state yet."""
+    """The task instance as found, and whether it was cleared. `state` is Airflow's, None if it has no state yet."""
 
     item: ClearItem
     state: str | None
@@ -36,20 +36,20 @@ class ClearAnswer:
 
 
 class Clearer(Protocol):
-    """Weir's hand in Airflow: the plugin's endpoint, its REST API, its database under `dag.test()`, or a fake."""
+    """Access to Airflow: the plugin's endpoint, the REST API, the database under `dag.test()`, or a fake."""
 
     def clear(self, wanted: Sequence[ClearItem], note: str) -> list[ClearAnswer]:
-        """Clear what matches; answer for each item, in order. Raises Retryable or Misconfigured."""
+        """Clear the items that match and return an answer per item, in order. Raises Retryable or Misconfigured."""
         ...
 
     def inspect(self, wanted: Sequence[ClearItem]) -> list[ClearAnswer]:
-        """Answer as `clear` would, and change nothing."""
+        """Return the answers of `clear` without a change."""
         ...
 
     def start(self, dag_id: str, run_id: str) -> str:
-        """Set a queued run running, whatever `max_active_runs` says; answer the state that it was found in."""
+        """Set a queued run running, regardless of `max_active_runs`, and return the state that it had."""
         ...
 
     def exists(self, dag_id: str, run_id: str) -> bool | None:
-        """Whether Airflow has this DagRun; None where that is not known: it does not know the DAG, either."""
+        """Report whether Airflow has this DagRun; None where Airflow does not know the DAG either."""
         ...

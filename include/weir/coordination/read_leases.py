@@ -1,7 +1,7 @@
-"""Read leases of those who are no attempt: a person's notebook, the command line, upkeep.
+"""Takes read leases for readers that are not attempts: notebooks, the command line, upkeep.
 
-Invariant 4: what is claimed was there in the transaction that claims it, and stays until the claim is dropped or its
-process is gone for an hour. Nobody claims what is not there any more.
+Invariant 4: leased results are present in the transaction that takes the leases, and are retained until the leases are
+dropped or their process has been gone for an hour. No lease is taken on a result whose bytes are gone.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from weir.ledger.database.tables import ResultRow
 from weir.ledger.leases import LEASE, drop_leases, renew_leases, take_leases
 
 RENEWAL = LEASE.total_seconds() / 12
-"""Seconds between two signs of life of a reader: a ledger may be away for most of an hour."""
+"""Seconds between two heartbeats of a reader: a ledger may be unavailable for most of an hour."""
 
 _LONGEST_NAME = 100
 """Characters; the ledger has room for 120."""
 
 _AT_ONCE = 500
-"""How many results one query asks for: databases bind only so many values."""
+"""How many results a query selects: databases limit the bound values."""
 
 _SECONDS_TO_DROP = 10.0
 
 
 class ReadLease:
-    """A reader's claim on `results`, renewed by a thread until it is closed, forgotten, or the process ends."""
+    """A reader's lease on `results`, renewed by a thread until it is closed, collected, or the process ends."""
 
     def __init__(self, claim: _Claim) -> None:
         self._claim = claim
@@ -46,29 +46,29 @@ class ReadLease:
 
     @property
     def holder(self) -> str:
-        """The name under which the ledger knows it."""
+        """The reader's name in the ledger."""
         return self._claim.holder
 
     @property
     def results(self) -> frozenset[int]:
-        """The numbers of the results that were there, and are claimed."""
+        """The numbers of the leased results."""
         return self._claim.results
 
     def renew(self) -> None:
-        """Claim for longer, now. Raises Retryable."""
+        """Renew the lease now. Raises Retryable."""
         self._claim.renew()
 
     def outlive_its_object(self) -> None:
-        """Last until it is closed or the process ends: what reads under it later cannot be followed."""
+        """Hold the lease until it is closed or the process ends, since its later readers cannot be tracked."""
         self._forgotten.detach()
 
     def close(self) -> None:
-        """Drop the claim; one that the ledger does not hear of ends by itself. A second time does nothing."""
+        """Drop the lease; if the ledger does not answer it expires by itself. A second call does nothing."""
         self._claim.end()
 
 
 def reader(what: str) -> str:
-    """Name a reader so that a person finds it: what reads, as whom, and where."""
+    """Return the name of a reader for people: the program, its user and its host."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user may have no name
@@ -78,9 +78,9 @@ def reader(what: str) -> str:
 
 @contextmanager
 def leased_reading(services: Services, dataflow: str, results: Collection[int], holder: str) -> Iterator[ReadLease]:
-    """Claim those of `results`, by their numbers, that are there now: `lease.results` says which these are.
+    """Lease those of `results`, given by number, that are present now: `lease.results` has their numbers.
 
-    `holder` says who reads, to a person; a part that nobody else has is put behind it. Raises Retryable.
+    `holder` names the reader for people; a unique suffix is appended. Raises Retryable.
     """
     with services.ledger.transaction(dataflow) as session:
         claim = claimed(session, services, dataflow, results, holder)
@@ -99,9 +99,9 @@ def claimed(
     holder: str,
     states: Collection[PartitionState] = (PartitionState.FINISHED,),
 ) -> _Claim:
-    """Claim those of `results` that are there, in a transaction of `dataflow`: a ReadLease begins behind its commit.
+    """Lease those of `results` that are present, in a transaction of `dataflow`, for a ReadLease after its commit.
 
-    Only who inspects them asks for those in quarantine, by `states`.
+    `states` includes results in quarantine only for their inspection.
     """
     claim = _Claim(services, dataflow, holder, _stored(session, results, states), states)
     take_leases(session, sorted(claim.results), claim.holder, services.now())
@@ -119,9 +119,9 @@ def _stored(session: Session, results: Collection[int], states: Collection[Parti
 
 
 class _Claim:
-    """What the thread knows of a lease: not the lease itself, so that one that was forgotten can be collected.
+    """The part of a lease that the thread holds: not the ReadLease itself, so that an unused one can be collected.
 
-    The thread drops it, too: a collector may come by in the middle of another transaction of the same ledger.
+    The thread drops the lease, too: the collector may run in the middle of another transaction of the same ledger.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class _Claim:
 
     def end(self) -> None:
         if os.getpid() != self._process:
-            return  # the lease is that of the process that this one was forked from
+            return  # the lease belongs to the process that this process was forked from
         self.ended.set()
         if self._thread.is_alive():
             self._thread.join(_SECONDS_TO_DROP)
@@ -155,13 +155,13 @@ class _Claim:
             if self.ended.is_set():
                 return  # it may have been dropped already
             if renew_leases(session, self.holder, now) < len(self.results):
-                # The process has slept, and was taken for dead: what is still there is claimed again.
+                # The process was suspended until its leases expired: results that are still present are leased again.
                 drop_leases(session, self.holder)
                 take_leases(session, sorted(_stored(session, self.results, self._states)), self.holder, now)
 
     def _work(self) -> None:
         while not self.ended.wait(RENEWAL):
-            with suppress(WeirError):  # the next sign of life comes in time
+            with suppress(WeirError):  # the next heartbeat is still in time
                 self.renew()
         atexit.unregister(self.end)
         with suppress(WeirError), self._services.ledger.transaction(self._dataflow) as session:

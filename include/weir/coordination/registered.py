@@ -1,4 +1,7 @@
-"""An attempt that is registered in the ledger, and what is asked of it."""
+"""Defines registered attempts, and the check that an attempt may still commit.
+
+Invariant 2: only the newest attempt of a region, in the current lineage of its dataflow, may commit.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from weir.topology.regions import PartitionId, RegionId, Topology
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """An attempt that is in the ledger, and the Spark work of those that it fences."""
+    """An attempt in the ledger, and the Spark work of the attempts that it fences."""
 
     attempt: Attempt
     run: Run
@@ -33,7 +36,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """All inputs, under lease: the run as it was at that instant, and the manifests to read."""
+    """All inputs under lease: the run at the instant of the lease, and the manifests to read."""
 
     state: RunState
     manifests: Mapping[PartitionId, Manifest]
@@ -43,7 +46,7 @@ _LINEAGE = select(DataflowRow.__table__.c.lineage).where(DataflowRow.__table__.c
 
 
 def require_newest(session: Session, run: Run, region: RegionId, attempt: str) -> AttemptRow:
-    """The attempt's row, if it may still commit. Raises Fenced."""
+    """Return the attempt's row if it may still commit. Raises Fenced."""
     return newest_of(session, run, region, attempt, attempts_of(session, run.id, region))
 
 
@@ -51,7 +54,7 @@ def newest_of(session: Session, run: Run, region: RegionId, attempt: str, tries:
     """Return the newest of a region's attempts, which must be `attempt`. Raises Fenced."""
     newest = next(reversed(tries), None)
     if newest is None:
-        raise Fenced(f"attempt {attempt} of {region} may not commit: the ledger, built again, does not know it")
+        raise Fenced(f"attempt {attempt} of {region} may not commit: the ledger was rebuilt, and does not know it")
     lineage = session.connection().execute(_LINEAGE, {"dataflow": run.dataflow.name}).scalar_one()
     if newest.id != attempt or newest.state != AttemptState.RUNNING.value:
         raise Fenced(
@@ -67,7 +70,7 @@ def newest_of(session: Session, run: Run, region: RegionId, attempt: str, tries:
 def summary_of(
     results: Sequence[CurrentResult | NewResult], manifests: Mapping[PartitionId, Manifest]
 ) -> dict[str, Any]:
-    """What Airflow's UI shows of a region's results: rows and bytes, as a whole and a partition."""
+    """Summarise a region's results for Airflow's UI: rows and bytes, in total and by partition."""
     return {
         "rows": sum(result.rows for result in results),
         "bytes": sum(result.bytes for result in results),

@@ -1,7 +1,7 @@
-"""Writing the record of a run.
+"""Writes the record of a run to the store.
 
-Invariant: a pin is in the store before the ledger commits it, so that a ledger that is lost at any moment can be built
-again with it. It is written inside the ledger's transaction: two first begins of an epoch must not mix.
+Invariant: the pinned dataflow is in the store before the ledger commits it, so that a ledger that is lost at any moment
+can be rebuilt. It is written inside the ledger's transaction, so that two first begins of an epoch cannot mix.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from weir.store.errors import NotFound
 
 
 def write_record(services: Services, session: Session, row: RunRow) -> None:
-    """Put the record of a run that is pinned now, or no more, into the store; all its attempts so far are abandoned.
+    """Write the record of a run after its pin has changed; all its attempts so far are listed as abandoned.
 
     Raises Misconfigured if the store has another record of a run that this ledger does not know.
     """
@@ -55,14 +55,14 @@ def _record(services: Services, path: str) -> RunRecord | None:
 
 
 def _require_own(before: RunRecord | None, row: RunRow) -> None:
-    """Refuse to mix the results of two topologies: a pin is only ever replaced after it was given up."""
+    """Refuse to mix the results of two topologies: a pin is replaced only after it was removed."""
     if before is None or before.pinned is None or row.pinned is None:
         return
     if json.dumps(before.pinned, sort_keys=True) != json.dumps(row.pinned, sort_keys=True):
         raise Misconfigured(
-            f"the store has results of run {row.id}, made by another form of its dataflow, that this ledger does not "
-            f"know: was the ledger lost? Type `weir ledger rebuild {row.dataflow}`, and `weir run adopt {row.id}` to "
-            "compute the run by the present dataflow"
+            f"the store has results of run {row.id}, computed by another version of its dataflow, that this ledger "
+            f"does not know: was the ledger lost? Type `weir ledger rebuild {row.dataflow}`, and `weir run adopt "
+            f"{row.id}` to move the run to the current dataflow"
         )
 
 

@@ -1,4 +1,4 @@
-"""What the coordinator works with. Clock and ids come in here, so that tests and the simulator hold them."""
+"""Defines the services of the coordinator. Clock and ids are arguments, for tests and the simulator."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _now() -> datetime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """The ledger, the store, the time, ids that never came before, and what the deployment says about recovery.
+    """The ledger, the store, the clock, the source of unique ids, and the deployment's settings.
 
     `expectations` is the folder of the suites.
     """
@@ -39,7 +39,7 @@ class Services:
     def store_id(self) -> str:
         """The id of the store that is mounted now.
 
-        Only the very first run makes the marker: a disk that is not mounted looks like an empty folder.
+        Only the first run creates the marker: a disk that is not mounted looks like an empty folder.
         Raises Retryable if the store is not the one that the ledger knows.
         """
         known = self.ledger.store_id()
@@ -65,10 +65,10 @@ class Services:
 
 
 def attempt_folder(run: Run, stage: str, layout: str, subtask: int, attempt: str) -> str:
-    """Where one attempt writes one result partition, relative to the store."""
+    """Return the folder of an attempt's result partition, relative to the store."""
     return result_folder(run.dataflow.name, run.epoch, stage, layout, subtask, attempt)
 
 
 def region_folder(run: Run, region: str, subtask: int, attempt: str) -> str:
-    """Where the job of one attempt is described and reports."""
+    """Return the folder of an attempt's job description and report, relative to the store."""
     return attempt_record_folder(run.dataflow.name, run.epoch, region, subtask, attempt)

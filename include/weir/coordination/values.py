@@ -1,6 +1,6 @@
-"""What an attempt goes on from of one keyed state. Invariant: the files are those of the subtask's own key groups.
+"""Defines the arguments and answers of the coordinator.
 
-What goes into the coordinator and comes out of it.
+Invariant: an AssignedState has the files of the subtask's own key groups, and no others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from weir.topology.regions import RegionId, Topology
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignedState:
-    """What a subtask goes on from of one state: files of its key groups, and their tallies where they are known."""
+    """A keyed state as assigned to a subtask: files of its key groups, and per-update digests where they are known."""
 
     state: State
     key_groups: tuple[int, int]
@@ -34,12 +34,12 @@ class AssignedState:
     tallies: tuple[UpdateDigest, ...] | None
     expired_until: int | None
     is_rewritten: bool = False
-    """Whether the epoch writes all of it, because it is declared otherwise than before."""
+    """The epoch writes all of the state, because its declaration has changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskKey:
-    """A task instance in Airflow; its try comes beside it."""
+    """A task instance in Airflow, without its try."""
 
     dag_id: str
     run_id: str
@@ -49,9 +49,9 @@ class TaskKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginRequest:
-    """A try that is about to start: the DagRun's data interval, and the dataflow as the DAG file says it now.
+    """A try that is about to start, with the DagRun's data interval and the dataflow of the current DAG file.
 
-    `previous` is the newest earlier DagRun that Airflow knows, if the dataflow reads the epoch before.
+    `previous` is the newest earlier DagRun in Airflow, if the dataflow reads the epoch before.
     """
 
     key: TaskKey
@@ -71,7 +71,7 @@ class BeginRequest:
 
 @dataclass(frozen=True, slots=True)
 class SparkWork:
-    """Where an attempt computes, so that anybody can interrupt it; `folder` is the attempt's, relative to the store."""
+    """The Spark session of an attempt, for its interruption; `folder` is the attempt's, relative to the store."""
 
     attempt: AttemptId
     session_url: str
@@ -81,7 +81,7 @@ class SparkWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One try of one region, registered."""
+    """A registered try of a region."""
 
     id: AttemptId
     run: RunId
@@ -102,7 +102,7 @@ class InputFiles:
     manifest_sha256: str
 
     def reference(self) -> PartitionRef:
-        """How the store is asked for it."""
+        """Return the reference by which the store is probed."""
         found = self.manifest
         return PartitionRef(
             run=found.run,
@@ -117,7 +117,7 @@ class InputFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """Go on: stop the work of `interrupt` (earlier attempts), run `job`, then commit."""
+    """The attempt has begun: interrupt the Spark work of earlier attempts, run `job`, then commit."""
 
     attempt: Attempt
     run: Run
@@ -127,12 +127,12 @@ class Begun:
     inputs: tuple[InputFiles, ...]
     interrupt: tuple[SparkWork, ...]
     states: Mapping[str, AssignedState] = field(default_factory=dict)
-    """The keyed states that it goes on from, by name."""
+    """The keyed states that it starts from, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """An earlier try has committed what this one would compute: there is nothing to do but to stop `interrupt`."""
+    """An earlier try has committed the results: the task has only to stop `interrupt`."""
 
     attempt: Attempt
     summary: dict[str, Any]
@@ -141,7 +141,7 @@ class Adopted:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """What was written may be committed: the report with all checks, and what they have found that only warns."""
+    """The results may be committed: the report with all checks, and the warnings of checks."""
 
     report: RegionReport
     notes: tuple[str, ...] = ()
@@ -149,9 +149,9 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The results are current. `summary` is for Airflow's UI; `owed` clears follow from what has changed.
+    """The results are current. `summary` is for Airflow's UI; `owed` is the number of clears that follow from it.
 
-    In the `touched` runs there may be results that nobody needs any more: its own, and the one that it has read.
+    The `touched` runs, its own and the run that it has read, may have results that are no longer needed.
     """
 
     summary: dict[str, Any]
@@ -169,7 +169,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Awaiting:
-    """Come again later: producers are at work, or the restart strategy's delay is not over. Costs no try."""
+    """Begin again later: producers run, or the restart strategy's delay is not over. It does not use up a try."""
 
     seconds: float
     reason: str
@@ -178,7 +178,7 @@ class Awaiting:
 
 @dataclass(frozen=True, slots=True)
 class Exhausted:
-    """The try before died silently, and the restart strategy allows no other: fail."""
+    """The try before was killed, and the restart strategy allows no further one: fail."""
 
     reason: str
     interrupt: tuple[SparkWork, ...]
@@ -186,7 +186,7 @@ class Exhausted:
 
 @dataclass(frozen=True, slots=True)
 class NotInRecord:
-    """The run is pinned to a dataflow without this task instance: it ends, successful, and says so."""
+    """The run is pinned to a dataflow without this task instance: the task succeeds with a note."""
 
     note: str
 
@@ -202,7 +202,7 @@ CloseOutcome = Published | NotBegun
 
 
 class Action(Enum):
-    """What becomes of a failed try."""
+    """The action after a failed try."""
 
     RETRY = "retry"
     FAIL = "fail"
@@ -211,10 +211,10 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureDecision:
-    """Whether and when a failed task instance runs again, and why.
+    """The decision whether and when a failed task instance runs again, with the reason.
 
-    `attempt` is empty where none was booked. Of an application's failure, `failures` counts those of the task, this
-    one among them, and `refusal` says what allows no other try; the delay is the strategy's then, too.
+    `attempt` is empty where no failure was recorded. For a failure of the application, `failures` counts those of the
+    task, this one included, `refusal` names the limit that allows no further try, and the delay is the strategy's.
     """
 
     action: Action
@@ -226,40 +226,40 @@ class FailureDecision:
     failures: int = 0
 
 
-class Settlement(Enum):
-    """What became of an owed clear."""
+class ClearOutcome(Enum):
+    """The outcome of the delivery of a pending clear."""
 
     CLEARED = "cleared"
     MISSING = "missing"
     """Airflow has no such task instance."""
     NEWER = "newer"
-    """A newer try than the expected one has begun, and does what the clear was to bring about."""
+    """A newer try than the expected one has begun, and does what the clear was for."""
     UNFINISHED = "unfinished"
-    """The expected try itself is still to do its work."""
+    """The expected try has not finished, and does what the clear was for."""
     SKIPPED = "skipped"
-    """It would be skipped again: its consumer fails, and names it."""
+    """The task instance would be skipped again: its consumer fails with an error that names it."""
     ENDING = "ending"
-    """The expected try has ended, but Airflow does not know yet: later."""
+    """The expected try has ended, but Airflow still calls it unfinished: deliver the clear later."""
     UNSEEN = "unseen"
-    """Airflow has finished a newer try that the ledger knows nothing of: that one is to be cleared."""
+    """Airflow has finished a newer try that the ledger does not know: that try is to be cleared."""
     REFUSED = "refused"
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is owed any more."""
-        return self not in (Settlement.ENDING, Settlement.UNSEEN, Settlement.REFUSED)
+        """Report whether the clear is no longer pending."""
+        return self not in (ClearOutcome.ENDING, ClearOutcome.UNSEEN, ClearOutcome.REFUSED)
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """What became of one owed clear; `outcome` says it to a person."""
+class DeliveredClear:
+    """A pending clear after its delivery; `outcome` describes the result for people."""
 
     task: TaskKey
-    settlement: Settlement
+    settlement: ClearOutcome
     outcome: str
     reason: str
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is owed any more."""
+        """Report whether the clear is no longer pending."""
         return self.settlement.is_settled

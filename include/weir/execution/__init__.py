@@ -1,1 +1,1 @@
-"""What is known of a run while it executes: states of regions, attempts and partitions; no I/O."""
+"""Models the execution of a run: states of regions, attempts and partitions, and classes of failures; no I/O."""

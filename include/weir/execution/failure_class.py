@@ -1,8 +1,8 @@
-"""What kind of failure an error is. Invariant: what no retry can help is not retried.
+"""Classifies errors. Invariant: a failure that no retry can help is not retried.
 
-Errors of Spark and of Python's import are told by their class names along the chain of causes, as Flink tells
-non-recoverable errors by an annotation (ThrowableClassifier); the core imports neither. What a Python worker of Spark
-has raised is known by the text of its traceback only.
+Errors of Spark and of Python's import are recognised by their class names along the chain of causes, as Flink
+recognises non-recoverable errors by an annotation (ThrowableClassifier), so that nothing of Spark is imported here.
+The errors of a Python worker of Spark are known by the text of its traceback only.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from weir.errors import (
 HOPELESS = frozenset(
     {"AnalysisException", "ParseException", "ImportError", "ModuleNotFoundError", "SyntaxError", "SuppressRestarts"}
 )
-"""Class names of errors that the same code meets again, whenever it runs."""
+"""Class names of errors that the same code raises again in each run."""
 
 READ_FAILED = frozenset({"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"})
-"""Spark's conditions of analysis errors that are about data, which may come: no fault of the code."""
+"""Spark's conditions of analysis errors about missing data, which may arrive later: the code is not at fault."""
 
 _OF_SPARK = frozenset({"PySparkException", "PythonException", "Py4JJavaError"})
-"""Names among an error's bases: the last two are alone where it comes from another process, or from the JVM as is."""
+"""Names of base classes of Spark's errors; errors of a worker process or of the JVM may have the last two only."""
 
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(?P<name>[\w.<>]+)(?::|$)", re.MULTILINE)
 _HANDLED = "During handling of the above exception, another exception occurred:"
 
 
 class FailureClass(Enum):
-    """What a failure counts against: each has a budget of its own."""
+    """The class of a failure, which decides the budget or strategy that it counts against."""
 
     APPLICATION = "application"
     KILLED = "killed"
@@ -55,10 +55,10 @@ class FailureClass(Enum):
 
 
 class FailureCause(Enum):
-    """A cause of a failure on which later decisions depend. The ledger keeps it beside the failure's class."""
+    """A cause of a failure on which later decisions depend; the ledger records it with the failure's class."""
 
     REFUSED = "refused"
-    """Rows that the attempt has written failed a check of quality."""
+    """Rows that the attempt has written failed a quality check."""
     STORE_FULL = "store full"
     """The store's disk filled up while the attempt wrote."""
 
@@ -80,20 +80,20 @@ _KINDS: tuple[tuple[type[BaseException], FailureClass], ...] = (
 
 
 def classify(error: BaseException) -> FailureClass:
-    """The class of `error`; what Weir does not know is the application's own failure.
+    """Return the class of `error`; an unknown error is a failure of the application.
 
     An error that was classified in another process has the class as its attribute `failure_class`.
     """
-    told = getattr(error, "failure_class", None)
-    if isinstance(told, FailureClass):
-        return told
+    known = getattr(error, "failure_class", None)
+    if isinstance(known, FailureClass):
+        return known
     if isinstance(error, QualityFailed):
         return FailureClass.FATAL if error.is_final else FailureClass.APPLICATION
     for kind, failure in _KINDS:
         if isinstance(error, kind):
             return failure
     if any(is_disk_full(cause) for cause in _chain(error)):
-        return FailureClass.ENVIRONMENT  # of whatever disk: a stage may write files of its own
+        return FailureClass.ENVIRONMENT  # of any disk: a stage may write files of its own
     return FailureClass.APPLICATION if hopeless_cause(error) is None else FailureClass.FATAL
 
 
@@ -103,13 +103,13 @@ def cause_of(error: BaseException) -> FailureCause | None:
 
 
 def hopeless_cause(error: BaseException) -> str | None:
-    """The class name, of `error` or a cause of it, for which no other try can help; None if there is none."""
+    """Return the class name, of `error` or a cause of it, that no other try can help; None if there is none."""
     names = (name for cause in _chain(error) for name in _names(cause))
     return next((name for name in names if name in HOPELESS), None)
 
 
 def raised_by_worker(error: BaseException) -> str | None:
-    """The class name of what a Python worker of Spark has raised, if that is what `error` is about."""
+    """Return the class name of the error of a Python worker of Spark that `error` wraps; None if it wraps none."""
     found = _of_worker(error)
     return found[-1] if found else None
 
@@ -122,7 +122,7 @@ def _names(error: BaseException) -> Iterator[str]:
 
 
 def _of_worker(error: BaseException) -> list[str]:
-    """The classes of an exception in a Python worker and of its causes, the exception last."""
+    """Return the class names of an exception in a Python worker and of its causes, the exception last."""
     if not any(base.__name__ in _OF_SPARK for base in type(error).__mro__):
         return []
     own = str(error).rpartition(_HANDLED)[2]

@@ -1,6 +1,6 @@
-"""Labels of failures: `type` and `exception`, and whatever functions of the user's own say (FLIP-304).
+"""Labels failures with `type`, `exception` and the labels of the user's failure enrichers (FLIP-304).
 
-Invariant: a function that fails, or two that disagree, never hide the failure or what the others have said.
+Invariant: an enricher that fails, or two that disagree, never hide the failure or the labels of other enrichers.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ TYPE, EXCEPTION = "type", "exception"
 BUILT_IN = frozenset({TYPE, EXCEPTION})
 
 MOST_LABELS, LONGEST = 20, 200
-"""Labels are for searching and counting; what does not fit is left out or cut off."""
+"""The largest number of labels and the longest value: labels above it are left out, values are cut off."""
 
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """What a function that labels failures is told: `def owner(failure) -> {"team": "routes"}`.
+    """The argument of a failure enricher: `def owner(failure) -> {"team": "routes"}`.
 
-    `error` is the name of the exception's class, that in the Python worker if one has raised it; `failure_class` is
-    one of application, backtrack, conflict, engine, environment and fatal.
+    `error` is the class name of the exception, or of that of a Python worker of Spark; `failure_class` is one of
+    application, backtrack, conflict, engine, environment and fatal.
     """
 
     dataflow: str
@@ -46,24 +46,24 @@ Enricher = Callable[[Failure], Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Enriched:
-    """Labels, and what was wrong with those that are not among them."""
+    """The accepted labels, and the reasons why others were left out."""
 
     labels: Mapping[str, str]
     complaints: tuple[str, ...]
 
 
 def built_in_labels(failure: FailureClass, error: BaseException) -> dict[str, str]:
-    """The labels that every failure has."""
+    """Return the labels of all failures."""
     return {TYPE: failure.value, EXCEPTION: exception_name(error)[:LONGEST]}
 
 
 def exception_name(error: BaseException) -> str:
-    """The class of an error; that in the Python worker, if one of Spark's has raised it."""
+    """Return the class name of an error, or of the error of a Python worker of Spark that it wraps."""
     return raised_by_worker(error) or type(error).__name__
 
 
 def checked_enrichers(names: Iterable[str]) -> tuple[str, ...]:
-    """The names of functions, each once. Raises Misconfigured for what is not "module:function"."""
+    """Return the names of enrichers without duplicates. Raises Misconfigured for a name not like "module:function"."""
     found = tuple(dict.fromkeys(names))
     for name in found:
         if not isinstance(name, str) or not _REFERENCE.fullmatch(name):
@@ -72,21 +72,21 @@ def checked_enrichers(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def enriched(failure: Failure, enrichers: Mapping[str, Enricher]) -> Enriched:
-    """Ask functions, by their names, for labels.
+    """Call the enrichers, given by name, and collect their labels.
 
-    Of two that give one key the first counts. Flink leaves out both, as its enrichers announce their keys beforehand;
-    here a key that changes with the failure must not cost the labels of another function.
+    Of two enrichers with one key the first counts. Flink leaves out both, as its enrichers declare their keys
+    beforehand; here a key that depends on the failure must not remove the label of another enricher.
     """
     labels: dict[str, str] = {}
     origin: dict[str, str] = dict.fromkeys(BUILT_IN, "Weir itself")
     complaints: list[str] = []
     for name, enricher in enrichers.items():
         try:
-            said = dict(enricher(failure))
-        except Exception as error:  # noqa: BLE001  whatever it is, the failure comes first
+            given = dict(enricher(failure))
+        except Exception as error:  # noqa: BLE001  an enricher's error must not hide the failure
             complaints.append(f"{name}: {type(error).__name__}: {error}")
             continue
-        for key, value in said.items():
+        for key, value in given.items():
             wrong = _wrong(key, value, origin, len(labels))
             if wrong is None:
                 labels[key], origin[key] = value[:LONGEST], name
@@ -96,7 +96,7 @@ def enriched(failure: Failure, enrichers: Mapping[str, Enricher]) -> Enriched:
 
 
 def shown(labels: Mapping[str, Any]) -> str:
-    """Labels on one line."""
+    """Format labels on one line."""
     return ", ".join(f"{key}={value}" for key, value in labels.items())
 
 

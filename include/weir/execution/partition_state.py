@@ -1,7 +1,7 @@
-"""The life of a result partition (DESIGN 7), as a machine that refuses what cannot happen.
+"""The state machine of result partitions (DESIGN 7).
 
-Invariant: a move that is not in `MOVES` is an error that tells the story of that partition. Pins (a lease, a
-publication, a consumer that has not run yet) are not states.
+Invariant: a state transition that is not in `TRANSITIONS` is an error that names the history of the partition. The
+reasons to retain a result (a lease, a publication, a consumer that has not run yet) are not states.
 """
 
 from __future__ import annotations
@@ -15,29 +15,28 @@ from weir.errors import Internal
 
 
 class PartitionState(Enum):
-    """Where a result partition of one attempt stands in its life; whether it is valid is another question.
+    """The state of a result partition of one attempt, independent of its validity.
 
-    The ledger records it from its commit on: before that it is *writing*, as long as its attempt is at work, or
-    *abandoned*.
+    The ledger records it from the commit on: before that it is *writing*, while its attempt runs, or *abandoned*.
     """
 
     WRITING = "writing"
     ABANDONED = "abandoned"
-    """Its attempt ended without a commit: what it has written is garbage."""
+    """Its attempt ended without a commit: its files are garbage."""
     FINISHED = "finished"
     LOST = "lost"
-    """Its bytes are gone or damaged; they may come back."""
+    """Its bytes are missing or damaged; they may come back."""
     QUARANTINED = "quarantined"
-    """Its content is in doubt: readable for inspection, consumed by nobody."""
+    """Its content is suspected: it can be read for inspection, and no region consumes it."""
     RELEASED = "released"
-    """Nobody needs it: its bytes are deleted. Its content is known, and can be asked for again."""
+    """It is no longer needed, and its bytes are deleted. Its digest is known, and it can be recomputed."""
     SUPERSEDED = "superseded"
-    """Another attempt has made it again, after it was lost, released or quarantined."""
+    """Another attempt has recomputed it, after it was lost, released or quarantined."""
 
 
 _S = PartitionState
 
-MOVES: dict[PartitionState, frozenset[PartitionState]] = {
+TRANSITIONS: dict[PartitionState, frozenset[PartitionState]] = {
     _S.WRITING: frozenset({_S.FINISHED, _S.QUARANTINED, _S.ABANDONED}),
     _S.ABANDONED: frozenset(),
     _S.FINISHED: frozenset({_S.LOST, _S.QUARANTINED, _S.RELEASED}),
@@ -46,12 +45,12 @@ MOVES: dict[PartitionState, frozenset[PartitionState]] = {
     _S.RELEASED: frozenset({_S.SUPERSEDED}),
     _S.SUPERSEDED: frozenset(),
 }
-"""What may follow what. A finished result that is made again stays finished, current no more, until it is released."""
+"""The legal transitions. A finished result that is recomputed stays finished, but not current, until it is released."""
 
 
 @dataclass(frozen=True, slots=True)
-class Chapter:
-    """One state of a partition's life: since when, and why."""
+class StateEntry:
+    """A state in the history of a partition, with its start and its reason."""
 
     state: PartitionState
     at: datetime
@@ -62,17 +61,17 @@ class Chapter:
         return f"{self.state.value} since {self.at:%Y-%m-%d %H:%M:%S}Z{why}"
 
 
-class IllegalMove(Internal):
-    """A partition cannot go where it was to go; tells its story so far."""
+class IllegalTransition(Internal):
+    """A state transition of a partition that is not legal; the message has its history."""
 
-    def __init__(self, partition: str, to: PartitionState, story: Iterable[Chapter]) -> None:
-        told = "; ".join(str(each) for each in story)
-        super().__init__(f"{partition} cannot become {to.value}. Its story: {told or 'unknown'}")
+    def __init__(self, partition: str, to: PartitionState, history: Iterable[StateEntry]) -> None:
+        states = "; ".join(str(each) for each in history)
+        super().__init__(f"{partition} cannot become {to.value}. Its history: {states or 'unknown'}")
 
 
-def require_move(partition: str, story: Iterable[Chapter], to: PartitionState) -> None:
-    """Check that a partition may become `to`; `story` is what it has been, oldest first. Raises IllegalMove."""
-    chapters = tuple(story)
-    now = chapters[-1].state if chapters else _S.WRITING
-    if to not in MOVES[now]:
-        raise IllegalMove(partition, to, chapters)
+def require_transition(partition: str, history: Iterable[StateEntry], to: PartitionState) -> None:
+    """Check that a partition may become `to`; `history` is oldest first. Raises IllegalTransition."""
+    entries = tuple(history)
+    now = entries[-1].state if entries else _S.WRITING
+    if to not in TRANSITIONS[now]:
+        raise IllegalTransition(partition, to, entries)

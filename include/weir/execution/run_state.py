@@ -1,9 +1,9 @@
-"""What is known of a run, in one value, and what follows from it.
+"""The state of a run in one value, and the validity of its results.
 
-Invariant 3: a result is *valid* when it is current and each input that it was made from is valid and has the digest
-that was read. Validity is derived here and stored nowhere.
+Invariant 3: a result is *valid* when it is current and all inputs that it was computed from are valid and have the
+digests that were read. Validity is derived here and stored nowhere.
 
-How far back a decision has looked. Invariant: what was not looked at is asked for, never assumed.
+Invariant of earlier runs: a state that was not loaded raises MissingContext; it is never assumed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CLOSE = RegionId("weir_close", 0)
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """One input partition of a committed result, and the digest that was read."""
+    """An input partition of a committed result, and the digest that was read."""
 
     partition: PartitionId
     attempt: AttemptId
@@ -36,7 +36,7 @@ class ReadResult:
 
 @dataclass(frozen=True, slots=True)
 class ReadSet:
-    """The partitions of one input; all attempts that read the same share one object, of which all is asked once."""
+    """The partitions of one input; attempts that read the same share one object, whose validity is derived once."""
 
     members: tuple[ReadResult, ...]
 
@@ -61,11 +61,11 @@ class CurrentResult:
 
 
 class AttemptState(Enum):
-    """Where an attempt stands.
+    """The state of an attempt.
 
-    Waiting ones hold no process and come again with the same try; running ones may be dead without having said so;
-    adopted ones found that an earlier try had committed; retrying ones failed and are followed by another try;
-    failed ones are followed by nothing.
+    A waiting attempt holds no process and begins again with the same try; the process of a running attempt may have
+    been killed; an adopted attempt has reused the commit of an earlier try; a retrying attempt has failed and is
+    followed by another try; a failed one is not.
     """
 
     WAITING = "waiting"
@@ -79,11 +79,11 @@ class AttemptState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionState:
-    """The newest attempt of a region, and whether a clear of it is on its way.
+    """The newest attempt of a region, and whether a clear of it is pending or not yet followed by a new attempt.
 
-    `repair_after_try` is the try that an owed clear names; the repair is open until a newer attempt has ended
-    (committed, or failed for good): `ended_try` is the newest that has. `is_refused` says that what its newest attempt
-    has made has failed a check, for good: only a person has it made again.
+    `repair_after_try` is the try that a clear names; the repair is open until a newer attempt has ended (committed, or
+    failed finally): `ended_try` is the newest that has. `is_refused`: the result of its newest attempt has finally
+    failed a check, and only a person has it recomputed.
     """
 
     region: RegionId
@@ -95,21 +95,21 @@ class RegionState:
 
     @property
     def under_repair(self) -> bool:
-        """Whether a clear was decided and its new attempt has not ended yet."""
+        """Report whether a clear was decided and its new attempt has not ended yet."""
         return self.repair_after_try is not None and self.ended_try <= self.repair_after_try
 
     @property
     def at_work(self) -> bool:
-        """Whether an attempt is registered that has not ended, or a clear will bring one."""
+        """Report whether an attempt is registered that has not ended, or will be after a clear."""
         unfinished = (AttemptState.RUNNING, AttemptState.WAITING, AttemptState.RETRYING)
         return self.under_repair or self.newest_state in unfinished
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierRun:
-    """A run before the one that is spoken of: its topology, its id in the ledger and that of the one before it.
+    """A run before the present one: its topology, its id in the ledger and that of its predecessor.
 
-    One that has not begun is taken to be of the topology of the run that asks. One without tasks was restored.
+    A run that has not begun is assumed to have the topology of the present run. A run without tasks was restored.
     """
 
     run: RunRef
@@ -121,10 +121,10 @@ class EarlierRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """A run as the ledger knows it at one instant, and those before it that its `previous` exchanges reach.
+    """A run as the ledger has it at one instant, with the earlier runs that its `previous` exchanges reach.
 
-    Results and regions of earlier runs have ids with that run. What lies behind the earliest of `earlier` is taken to
-    be valid: that one is closed.
+    Results and regions of earlier runs have ids with that run. Runs before the earliest of `earlier` are taken to be
+    valid: that one is closed.
     """
 
     run: RunId
@@ -143,61 +143,61 @@ class RunState:
     # The shape of the runs
 
     def topology_of(self, run: RunRef) -> Topology:
-        """The topology of a run, as ids name it. Raises BeyondHorizon."""
+        """Return the topology of a run, as ids name it. Raises MissingContext."""
         return self.topology if run == OWN_RUN else self._earlier(run).topology
 
     def predecessor_of(self, run: RunRef) -> RunRef | None:
-        """The id of the run before a run; None where that is the first epoch. Raises BeyondHorizon."""
+        """Return the id of the run before a run; None in the first epoch. Raises MissingContext."""
         return self.predecessor if run == OWN_RUN else self._earlier(run).predecessor
 
     def _earlier(self, run: RunRef) -> EarlierRun:
         if run not in self.earlier:
-            raise BeyondHorizon(run)
+            raise MissingContext(run)
         return self.earlier[run]
 
     def region(self, region: RegionId) -> RegionState:
-        """The state of `region`, also of one that never began."""
+        """Return the state of `region`, also of one that never began."""
         return self.regions.get(region, RegionState(region=region))
 
     def region_ids(self, run: RunRef = OWN_RUN) -> tuple[RegionId, ...]:
-        """All regions of a run, producers first."""
+        """Return all regions of a run, producers first."""
         found = self.topology_of(run).region_ids()
         return found if run == OWN_RUN else tuple(each.in_run(run) for each in found)
 
     def producer(self, partition: PartitionId) -> RegionId:
-        """The region that writes `partition`."""
+        """Return the region that writes `partition`."""
         producer = self.topology_of(partition.run).producer(partition)
         return producer if partition.is_of_own_run else producer.in_run(partition.run)
 
     def outputs(self, region: RegionId) -> tuple[PartitionId, ...]:
-        """The partitions that `region` writes."""
+        """Return the partitions that `region` writes."""
         if region.is_of_own_run:
             return self.topology.outputs(region)
         found = self.topology_of(region.run).outputs(region.in_run(OWN_RUN))
         return tuple(each.in_run(region.run) for each in found)
 
     def consumers(self, partition: PartitionId) -> tuple[RegionId, ...]:
-        """The regions of the same run that read `partition`."""
+        """Return the regions of the same run that read `partition`."""
         if partition.is_of_own_run:
             return self.topology.consumers(partition)
         return self._in_run(partition.run, self.topology_of(partition.run).consumers(partition.in_run(OWN_RUN)))
 
     def _in_run(self, run: RunRef, group: tuple[_Id, ...]) -> tuple[_Id, ...]:
-        """The same ids in another run: one object for one group, so that what is asked of groups is asked once."""
+        """Return the same ids in another run: one object per group, so that groups are compared by identity."""
         if (run, id(group)) not in self._renamed:
-            # The group itself is kept: the id of an object that is gone may come again.
+            # The group itself is kept: the id of a deleted object may be used again.
             self._renamed[run, id(group)] = (group, tuple(each.in_run(run) for each in group))
         renamed: tuple[_Id, ...] = self._renamed[run, id(group)][1]
         return renamed
 
     def inputs_of(self, region: RegionId) -> tuple[PartitionId, ...]:
-        """The partitions that `region` needs, of its own run and the one before; the closing task needs all."""
+        """Return the partitions that `region` reads, of its run and the run before; the closing task needs all."""
         if region == CLOSE:
             return tuple(partition for each in self.topology.region_ids() for partition in self.topology.outputs(each))
         return tuple(partition for read in self.inputs(region) for partition in read.partitions)
 
     def inputs(self, region: RegionId) -> tuple[InputPartitions, ...]:
-        """What the inputs of `region` read, those of the epoch before last. Raises BeyondHorizon or Misconfigured."""
+        """Return the inputs of `region`, those of the epoch before last. Raises MissingContext or Misconfigured."""
         topology, run = self.topology_of(region.run), region.run
         local = region if run == OWN_RUN else region.in_run(OWN_RUN)
         own = topology.inputs(local)
@@ -218,7 +218,7 @@ class RunState:
         )
 
     def _previous_partitions(self, run: RunRef, read: PreviousInput) -> tuple[PartitionId, ...]:
-        """All that the run before has of the producer; nothing in the first epoch, and of a new state."""
+        """Return the producer's partitions in the run before; none in the first epoch, and none of a new state."""
         before = self.predecessor_of(run)
         if before is None:
             return ()
@@ -229,19 +229,19 @@ class RunState:
             raise Misconfigured(
                 f"stage {read.stage} reads {read.producer} of the epoch before, but run {before} is pinned to a "
                 f"dataflow that does not write it as {read.layout.id}: `weir run adopt {before}`, and clear that run, "
-                "so that it is made by the present dataflow"
+                "so that the current dataflow computes it"
             )
         return self._in_run(before, known.topology.partitions_of(read.producer, read.layout.id))
 
-    # What is valid
+    # Validity
 
     def is_valid(self, partition: PartitionId) -> bool:
-        """Whether the current result of `partition` has the right content; not whether its bytes are there."""
+        """Report whether the current result of `partition` is valid; its bytes may be missing all the same."""
         self._derive_validity()
         return self._valid.get(partition, False)
 
     def _derive_validity(self) -> None:
-        """Producers first, so that no chain of epochs is too long for Python's stack."""
+        """Derive the validity of all partitions, producers first: a long chain of epochs needs no deep stack."""
         for partition in self._in_order() if not self._valid else ():
             result = self.results.get(partition)
             self._valid[partition] = (
@@ -251,13 +251,13 @@ class RunState:
             )
 
     def _in_order(self) -> Iterator[PartitionId]:
-        """All partitions: earlier runs first, producers first."""
+        """Yield all partitions: earlier runs first, producers first."""
         for run in (*sorted(self.earlier), OWN_RUN):
             for region in self.region_ids(run):
                 yield from self.outputs(region)
 
     def _holds(self, reads: ReadSet) -> bool:
-        """Whether all that was read is valid and has the digest that was read; its validity is known by now."""
+        """Report whether all partitions of a read set are valid and have the digests that were read."""
         known = self._holding.get(id(reads))
         if known is None:
             known = self._holding[id(reads)] = all(self._still_holds(read) for read in reads.members)
@@ -271,18 +271,18 @@ class RunState:
         return current is not None and current.digest == read.digest and self._valid.get(read.partition, False)
 
     def is_good(self, partition: PartitionId) -> bool:
-        """Whether `partition` is valid and not known to be gone."""
+        """Report whether `partition` is valid and not known to be missing."""
         result = self.results.get(partition)
         return result is not None and result.state is PartitionState.FINISHED and self.is_valid(partition)
 
     def is_done(self, partition: PartitionId) -> bool:
-        """Whether `partition` is valid, and there or released: nobody has needed its bytes any more."""
+        """Report whether `partition` is valid, and finished or released, so that nothing has to compute it."""
         return self.is_valid(partition) and self.results[partition].state in _DONE
 
-    # Who is at work
+    # Running regions
 
     def awaited_for(self, partition: PartitionId) -> frozenset[RegionId]:
-        """The regions at work that `partition` waits for: its producer, or those of what it was made from."""
+        """Return the running regions that `partition` waits for: its producer, or those of its stale inputs."""
         self._derive_validity()
         for each in self._in_order() if not self._waits else ():
             self._waits[each] = self._derive_awaited(each)
@@ -298,15 +298,15 @@ class RunState:
         return frozenset(region for read in missed for region in self._waits.get(read.partition, ()))
 
     def is_coming(self, region: RegionId) -> bool:
-        """Whether a region is at work; of an earlier run also if it is yet to begin, or its rows were refused."""
+        """Report whether a region runs; of an earlier run also if it has yet to begin, or its rows were refused."""
         known = self.region(region)
         is_to_come = not region.is_of_own_run and (known.is_refused or not known.newest_try)
         return known.at_work or (is_to_come and region not in self.void)
 
 
-class BeyondHorizon(Exception):
-    """The decision needs to know of an earlier run that was not looked at: look at `run` too, and decide again."""
+class MissingContext(Exception):
+    """The decision needs the state of an earlier run that was not loaded: load `run` too, and decide again."""
 
     def __init__(self, run: RunRef) -> None:
         self.run = run
-        super().__init__(f"run {run} is not in the state that the decision was asked of")
+        super().__init__(f"run {run} is not in the state that the decision was taken over")

@@ -20,7 +20,7 @@ from weir.formats.manifest import Manifest
 from weir.formats.paths import MANIFEST
 from weir.integrity.verify import VerifiedResult, VerifyOutcome
 from weir.ledger.database.tables import ResultRow, RunRow
-from weir.ledger.results import move
+from weir.ledger.results import transition
 from weir.ledger.runs import Run, dataflow_of, run_by_id
 from weir.state.assigned import state_as_of
 from weir.state.checkpoint_content import keyed_states
@@ -112,7 +112,7 @@ def _compared(
     if row is None or row.state != PartitionState.FINISHED.value:
         return replace(verified, outcome=VerifyOutcome.GONE)
     detail = f"its bytes are as committed, but the digest of its rows is {answer.digest}, expected {expected}"
-    move(session, row, PartitionState.QUARANTINED, detail, services.now())
+    transition(session, row, PartitionState.QUARANTINED, detail, services.now())
     row.verified_at = None
     if row.is_current:
         # The run is open again: results that were computed from it have to be evaluated once more.

@@ -20,7 +20,7 @@ from weir.ledger.runs import run_by_id
 from weir.recovery.failovers import FailoverKind, record_failover
 from weir.recovery.inputs import losses_by_partition
 from weir.recovery.planning import plan_by_looking
-from weir.recovery.questions import Answer, carry_out_by_hand
+from weir.recovery.questions import Answer, apply_answer
 from weir.recovery.rules.backtrack import Occasion
 from weir.recovery.rules.decision import Failure
 from weir.recovery.rules.plan import Plan, StepKind
@@ -106,7 +106,7 @@ def _applied(services: Services, answer: Answer) -> Repair:
         with services.ledger.transaction(answer.run.dataflow.name) as session:
             record_failover(session, answer.run, plan, services.now(), FailoverKind.HELD_BACK, None)
         return _left(run, f"{plan.held_back}. `weir plan {run}` shows the plan, and `weir plan {run} --apply` does it")
-    owed = carry_out_by_hand(services, answer, FailoverKind.SCRUB)
+    owed = apply_answer(services, answer, FailoverKind.SCRUB)
     joined = plan.of(StepKind.JOINED)
     if not owed and not joined:
         return _left(run, _why_nothing(plan))

@@ -27,7 +27,7 @@ from weir.integrity.verification_queries import (
 )
 from weir.integrity.verify import BAD, Pages, VerifiedResult, VerifyOutcome, known_lost, verify_results
 from weir.ledger.database.tables import DataflowRow, ResultRow
-from weir.recovery.pending_clears import settle
+from weir.recovery.pending_clears import deliver
 from weir.units import format_size
 
 _HOUR = timedelta(hours=1)
@@ -133,6 +133,6 @@ def _undecided(services: Services, dataflow: str) -> list[VerifiedResult]:
 
 def _is_settled(services: Services, clearer: Clearer, dataflow: str) -> bool:
     try:
-        return all(each.is_settled for each in settle(services, clearer, dataflow))
+        return all(each.is_settled for each in deliver(services, clearer, dataflow))
     except WeirError:
         return False  # they stay pending, and upkeep's next task logs why

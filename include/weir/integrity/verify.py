@@ -21,7 +21,7 @@ from weir.execution.partition_state import PartitionState
 from weir.formats.manifest import Manifest
 from weir.integrity.verification_queries import mark_verified, results_by_number
 from weir.ledger.database.tables import ResultRow, RunRow
-from weir.ledger.results import move, record_losses
+from weir.ledger.results import record_losses, transition
 from weir.ledger.runs import dataflow_of
 from weir.retention.release import release
 from weir.store.probe import PartitionRef
@@ -165,7 +165,7 @@ def _outcome(
         return _verified(now, VerifyOutcome.OTHERWISE, differences)
     if state is PartitionState.FINISHED:
         return _verified(now, VerifyOutcome.WHOLE)
-    move(session, now, PartitionState.FINISHED, "all of its bytes are back, as they were written", services.now())
+    transition(session, now, PartitionState.FINISHED, "all of its bytes are back, as they were written", services.now())
     now.fault = None
     session.get_one(RunRow, now.run).released_at = None  # it may have to be released now
     return _verified(now, VerifyOutcome.BACK)

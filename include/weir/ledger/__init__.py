@@ -1,1 +1,1 @@
-"""The ledger: who runs, who committed, who read what, what is owed. A database of its own, never Airflow's tables."""
+"""Stores runs, attempts, results, reads and pending clears in a database of its own, never in Airflow's tables."""

@@ -1,6 +1,6 @@
-"""Attempts: one row a try of a region.
+"""Stores attempts, one row for each try of a region.
 
-Invariant 2: a try is registered once, and never below a newer one; whoever is not the newest is fenced.
+Invariant 2: a try is registered once, and never below a newer one; all attempts but the newest are fenced.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from weir.topology.regions import RegionId
 
 LIVE = (AttemptState.RUNNING.value, AttemptState.WAITING.value)
 
+POSSIBLY_RUNNING = (AttemptState.RUNNING.value, AttemptState.COMMITTED.value)
+"""The states of an attempt that Airflow may still call running."""
 
-# Built once: to build a statement costs more than to carry it out.
+# Built once: to build a statement costs more than to execute it.
 _OF_REGION = (
     select(AttemptRow)
     .where(
@@ -34,30 +36,30 @@ _OF_REGION = (
 
 
 class Origin(Enum):
-    """Why an attempt was made."""
+    """The reason for an attempt."""
 
     FIRST = "first"
     RETRY = "retry"
     CLEARED_BY_WEIR = "cleared by weir"
     CLEARED_BY_PERSON = "cleared by a person"
     REBUILT = "rebuilt"
-    """Found in the store when the ledger was built again; nobody knows any more."""
+    """Found in the store when the ledger was rebuilt; its reason is unknown."""
     RESTORED = "restored"
-    """Nobody's: what it has made is what a checkpoint or savepoint had."""
+    """Synthetic: its results are those of a checkpoint or savepoint."""
 
 
 def attempts_of(session: Session, run: str, region: RegionId) -> list[AttemptRow]:
-    """All attempts of `region`, oldest try first; not those of DagRuns that were deleted, which have tries below 1."""
+    """Return the attempts of `region`, oldest try first, without those of deleted DagRuns, which have tries below 1."""
     return [row for row in attempts_ever_of(session, run, region) if row.is_of_dag_run]
 
 
 def attempts_ever_of(session: Session, run: str, region: RegionId) -> list[AttemptRow]:
-    """All attempts of `region`, also those of DagRuns that were deleted; oldest first."""
+    """Return all attempts of `region`, also those of deleted DagRuns; oldest first."""
     return list(session.scalars(_OF_REGION, {"run": run, "region": region.name, "subtask": region.subtask}))
 
 
 def newest_attempts(session: Session, run: str) -> dict[RegionId, list[AttemptRow]]:
-    """All attempts of a run by region, oldest try first; not those of DagRuns that were deleted."""
+    """Return the attempts of a run by region, oldest try first, without those of deleted DagRuns."""
     found: dict[RegionId, list[AttemptRow]] = {}
     query = select(AttemptRow).where(AttemptRow.run == run, AttemptRow.is_of_dag_run).order_by(AttemptRow.try_number)
     for row in session.scalars(query):
@@ -65,24 +67,20 @@ def newest_attempts(session: Session, run: str) -> dict[RegionId, list[AttemptRo
     return found
 
 
-UNTOLD = (AttemptState.RUNNING.value, AttemptState.COMMITTED.value)
-"""The states of an attempt whose process may still be running for Airflow."""
-
-
 def origin_of(
     session: Session, run: str, region: RegionId, earlier: list[AttemptRow], clears: tuple[int, int]
 ) -> Origin:
-    """Why a new try was made; `clears` are the task instance's `max_tries` and the run's `clear_number`.
+    """Return the reason for a new try; `clears` are the task instance's `max_tries` and the run's `clear_number`.
 
-    Airflow raises `max_tries` at the clear of a task instance that is not running. At that of a running one it raises
-    the run's `clear_number` only, which may also mean another task of the run: then nobody is blamed for a kill.
+    Airflow raises `max_tries` at the clear of a task instance that is not running. At the clear of a running one it
+    raises only the run's `clear_number`, which may also mean another task of the run: a kill is not counted then.
     """
     if not earlier:
         return Origin.FIRST
     newest = earlier[-1]
     max_tries, clear_number = clears
     if newest.max_tries == max_tries:
-        was_cleared = newest.state in UNTOLD and newest.clear_number != clear_number
+        was_cleared = newest.state in POSSIBLY_RUNNING and newest.clear_number != clear_number
         return Origin.CLEARED_BY_PERSON if was_cleared else Origin.RETRY
     owed = session.scalar(
         select(OwedClearRow.id).where(
@@ -123,7 +121,7 @@ def synthetic_attempt(
     state: AttemptState,
     origin: Origin,
 ) -> AttemptRow:
-    """An attempt of which no process is known, and that is over: what it has made was found, or put in its place."""
+    """Make the row of a synthetic attempt, which no process has run: its results were found, or restored."""
     return AttemptRow(
         id=attempt,
         run=run.id,
@@ -145,13 +143,13 @@ def synthetic_attempt(
     )
 
 
-def hear_of(session: Session, attempt: str, now: datetime) -> None:
-    """Write down that an attempt has said that it is at work."""
+def record_heartbeat(session: Session, attempt: str, now: datetime) -> None:
+    """Record the time of an attempt's heartbeat."""
     session.execute(update(AttemptRow).where(AttemptRow.id == attempt).values(heard_at=now))
 
 
 def failures_since_clear(rows: Iterable[AttemptRow], classes: Iterable[FailureClass]) -> list[datetime]:
-    """When the attempts of a region failed with one of `classes`, since a person last cleared it."""
+    """Return when the attempts of a region failed with one of `classes`, since a person last cleared it."""
     wanted = {each.value for each in classes}
     times: list[datetime] = []
     for row in rows:

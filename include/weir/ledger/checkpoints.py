@@ -1,6 +1,6 @@
-"""Checkpoints and savepoints. Invariant: a number is given out once, and one that is given up is never completed.
+"""Stores checkpoints and savepoints.
 
-What a dataflow can go on from when a state that it needs is not kept any more, in words.
+Invariant: a number is assigned once, and a failed checkpoint is never completed.
 """
 
 from __future__ import annotations
@@ -15,19 +15,21 @@ from weir.errors import Conflict
 from weir.formats.checkpoint import Checkpoint, SnapshotKind
 from weir.ledger.database.tables import CheckpointRow
 
+_SHOWN = 10
+
 
 class CheckpointStatus(Enum):
-    """Where a checkpoint stands. One that is subsumed stays completed: `subsumed_at` says so."""
+    """The status of a checkpoint. A subsumed one stays completed and has a `subsumed_at`."""
 
     PENDING = "pending"
-    """Its number is taken; its manifest may be there."""
+    """Its number is assigned; its manifest may exist."""
     COMPLETED = "completed"
     FAILED = "failed"
-    """It was never completed, and never will be; or it was, as `completed_at` says, and its manifest was lost."""
+    """It will never be completed; or it was, if it has a `completed_at`, and its manifest was lost."""
 
 
 def is_retained() -> ColumnElement[bool]:
-    """The condition on rows of checkpoints and savepoints that are complete and not subsumed."""
+    """Return the condition on rows of checkpoints and savepoints that are complete and not subsumed."""
     return (
         (CheckpointRow.status == CheckpointStatus.COMPLETED.value)
         & CheckpointRow.subsumed_at.is_(None)
@@ -36,30 +38,30 @@ def is_retained() -> ColumnElement[bool]:
 
 
 def retained_checkpoints(session: Session, dataflow: str) -> list[CheckpointRow]:
-    """The checkpoints and savepoints of a dataflow that are retained, by number."""
+    """Return the retained checkpoints and savepoints of a dataflow, by number."""
     query = select(CheckpointRow).where(CheckpointRow.dataflow == dataflow, is_retained())
     return list(session.scalars(query.order_by(CheckpointRow.number)))
 
 
 def checkpoints_of(session: Session, dataflow: str) -> list[CheckpointRow]:
-    """All that the ledger knows of the checkpoints and savepoints of a dataflow, by number."""
+    """Return all checkpoints and savepoints of a dataflow, by number."""
     query = select(CheckpointRow).where(CheckpointRow.dataflow == dataflow)
     return list(session.scalars(query.order_by(CheckpointRow.number)))
 
 
 def pending_checkpoints(session: Session, dataflow: str) -> list[CheckpointRow]:
-    """Checkpoints whose number is taken, and of which it is not known whether they will be completed."""
+    """Return the pending checkpoints of a dataflow."""
     return _own(session, dataflow, CheckpointRow.status == CheckpointStatus.PENDING.value)
 
 
 def undeleted_checkpoints(session: Session, dataflow: str) -> list[CheckpointRow]:
-    """Checkpoints that are subsumed or given up, and whose manifest may still be there."""
+    """Return the subsumed or failed checkpoints whose manifest may still exist."""
     is_gone = (CheckpointRow.status == CheckpointStatus.FAILED.value) | CheckpointRow.subsumed_at.is_not(None)
     return _own(session, dataflow, is_gone & CheckpointRow.deleted_at.is_(None))
 
 
 def retained_of_run(session: Session, run: str) -> CheckpointRow | None:
-    """The newest own checkpoint of a run that is retained."""
+    """Return the newest retained checkpoint of a run."""
     query = select(CheckpointRow).where(
         CheckpointRow.run == run, CheckpointRow.kind == SnapshotKind.CHECKPOINT.value, is_retained()
     )
@@ -74,7 +76,7 @@ def _own(session: Session, dataflow: str, condition: ColumnElement[bool]) -> lis
 
 
 def next_number(session: Session, dataflow: str) -> int:
-    """A number that no checkpoint or savepoint of the dataflow has had: to be taken in the same transaction."""
+    """Return the next number of a checkpoint or savepoint, which has to be assigned in the same transaction."""
     highest = session.scalar(select(func.max(CheckpointRow.number)).where(CheckpointRow.dataflow == dataflow))
     return (highest or 0) + 1
 
@@ -82,7 +84,7 @@ def next_number(session: Session, dataflow: str) -> int:
 def enter_checkpoint(
     session: Session, checkpoint: Checkpoint, content: str, triggered_at: datetime, folder: str = ""
 ) -> CheckpointRow:
-    """Take the number of a checkpoint or savepoint, which is pending from now on."""
+    """Add a pending checkpoint or savepoint with its number."""
     row = CheckpointRow(
         dataflow=checkpoint.dataflow,
         number=checkpoint.number,
@@ -113,7 +115,7 @@ def enter_taken(
     kind: SnapshotKind = SnapshotKind.CHECKPOINT,
     folder: str = "",
 ) -> None:
-    """Enter a number of which nothing more is known than that it is taken."""
+    """Add a number of which only is known that it was assigned."""
     session.add(
         CheckpointRow(
             dataflow=dataflow,
@@ -138,37 +140,37 @@ def enter_taken(
 
 
 def checkpoint_row(session: Session, dataflow: str, number: int) -> CheckpointRow | None:
-    """What the ledger knows of a number."""
+    """Return the row of a number, if there is one."""
     query = select(CheckpointRow).where(CheckpointRow.dataflow == dataflow, CheckpointRow.number == number)
     return session.scalar(query)
 
 
 def complete(session: Session, dataflow: str, number: int, now: datetime) -> CheckpointRow:
-    """Write down that a manifest is there. Raises Conflict if the number was given up meanwhile."""
+    """Record that the manifest exists. Raises Conflict if the checkpoint has failed meanwhile."""
     row = checkpoint_row(session, dataflow, number)
     if row is None or row.status == CheckpointStatus.FAILED.value:
-        raise Conflict(f"checkpoint {number} of {dataflow} was given up before it was complete: it is made anew")
+        raise Conflict(f"checkpoint {number} of {dataflow} was abandoned before it was complete: it is taken again")
     row.status, row.completed_at = CheckpointStatus.COMPLETED.value, row.completed_at or now
     return row
 
 
 def abandon(row: CheckpointRow) -> None:
-    """Write down that one will never be completed, or that its manifest is lost; what is there is deleted behind that.
+    """Mark a checkpoint failed that will never be completed, or whose manifest is lost; its files are deleted later.
 
-    One that was complete keeps the time: by this its run is known to need another.
+    A completed one keeps its `completed_at`, which shows that its run needs another checkpoint.
     """
     row.status = CheckpointStatus.FAILED.value
 
 
 def runs_with_checkpoints(session: Session, dataflow: str) -> set[str]:
-    """The runs of which an own checkpoint is retained."""
+    """Return the runs with a retained checkpoint of their own."""
     return {row.run for row in _own(session, dataflow, is_retained())}
 
 
 def runs_of_lost_checkpoints(session: Session, dataflow: str, most: int) -> set[str]:
-    """The runs whose newest checkpoint was complete, and given up as its manifest was lost: to be completed once more.
+    """Return the runs whose newest checkpoint was completed and has lost its manifest: it has to be taken again.
 
-    Not where it would not be one of the `most` that are retained.
+    Runs whose checkpoint would not be one of the `most` that are retained are left out.
     """
     failed = CheckpointRow.status == CheckpointStatus.FAILED.value
     was_complete = CheckpointRow.completed_at.is_not(None) & CheckpointRow.subsumed_at.is_(None)
@@ -184,11 +186,8 @@ def runs_of_lost_checkpoints(session: Session, dataflow: str, most: int) -> set[
     }
 
 
-_SHOWN = 10
-
-
 def what_is_kept(session: Session, dataflow: str) -> str:
-    """Name the kept checkpoints and savepoints of a dataflow, and how to go on from one of them."""
+    """Describe the retained checkpoints and savepoints of a dataflow, and the command to restore one."""
     kept = [row for row in retained_checkpoints(session, dataflow) if not row.is_savepoint]
     savepoints = [
         row
@@ -206,6 +205,6 @@ def what_is_kept(session: Session, dataflow: str) -> str:
     if not kept and not listed:
         return f"{oldest}, and {held}"
     return (
-        f"{oldest}; {held}. `weir restore {dataflow} NUMBER --dry-run` tells what it means to go on from one of them: "
-        "epochs behind it are computed again, in order"
+        f"{oldest}; {held}. `weir restore {dataflow} NUMBER --dry-run` shows what a restore of one of them means: "
+        "epochs after it are computed again, in order"
     )

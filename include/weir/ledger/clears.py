@@ -1,6 +1,7 @@
-"""Owed clears: what Airflow has still to be told.
+"""Stores pending clears: task instances that are still to be cleared in Airflow.
 
-Invariant 7: an owed clear is written in the transaction of the decision, and goes only when Airflow was seen to follow.
+Invariant 7: a pending clear is recorded in the transaction of the decision, and is delivered once Airflow is seen to
+have followed it.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ _ANY_OPEN = select(OwedClearRow.__table__.c.id).where(OwedClearRow.__table__.c.s
 _OPEN = select(OwedClearRow).where(OwedClearRow.settled_at.is_(None)).order_by(OwedClearRow.id)
 
 _OPEN_OF = _OPEN.where(OwedClearRow.dataflow == bindparam("dataflow"))
-"""Built once: every task asks this when it begins, and most often there is nothing."""
+"""Built once: each task runs this query when it begins, and mostly finds nothing."""
 
 
-def owe_clear(
+def add_pending_clear(
     session: Session,
     run: Run,
     region: RegionId,
@@ -31,7 +32,7 @@ def owe_clear(
     now: datetime,
     failover: int | None = None,
 ) -> None:
-    """Write down that the task instance of `region` is to be cleared if it still has `expected_try`, once."""
+    """Record once that the task instance of `region` is to be cleared if it still has `expected_try`."""
     same = select(OwedClearRow.id).where(
         OwedClearRow.run == run.id,
         OwedClearRow.region == region.name,
@@ -61,10 +62,10 @@ def owe_clear(
 
 
 def task_of(session: Session, run: Run, region: RegionId) -> tuple[str, int]:
-    """The task instance of a region, by the dataflow that the run is pinned to now.
+    """Return the task instance of a region, by the dataflow that the run is pinned to.
 
-    A task that was mapped when its DagRun was made keeps its indexes when it is no more: then the tries of this DagRun
-    tell. What once began without an index is gone from Airflow as soon as the task is mapped, so that tells nothing.
+    A task that was mapped when its DagRun was created keeps its indexes when it is no longer mapped: then the index is
+    that of the tries of this DagRun. A task instance without an index is deleted when the task becomes mapped.
     """
     task_id = run.task_prefix + region.name
     index = -1 if region == CLOSE else run.topology.region(region.name).map_index(region.subtask)
@@ -88,7 +89,7 @@ def _index_begun(session: Session, run: Run, region: RegionId) -> int:
 
 
 def open_clears(session: Session, dataflow: str | None = None) -> list[OwedClearRow]:
-    """What is still owed, oldest first."""
+    """Return the pending clears, oldest first."""
     if session.connection().execute(_ANY_OPEN).first() is None:
         return []
     if dataflow is None:
@@ -97,5 +98,5 @@ def open_clears(session: Session, dataflow: str | None = None) -> list[OwedClear
 
 
 def clears_of_run(session: Session, run: str) -> list[OwedClearRow]:
-    """All clears ever decided for a run."""
+    """Return all clears of a run, pending or delivered."""
     return list(session.scalars(select(OwedClearRow).where(OwedClearRow.run == run).order_by(OwedClearRow.id)))

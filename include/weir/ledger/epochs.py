@@ -1,7 +1,7 @@
-"""Which epochs a dataflow with state may have. Asked when a run is pinned, before anything of it runs.
+"""Checks the order of the epochs of a dataflow with state when a run is pinned, before any task of it runs.
 
-Invariant: an epoch goes on from the state of the one before it in time; none slips in behind one that has gone on
-without it, and no state is lost or read as something else because the DAG file has changed.
+Invariant: an epoch continues the state of the epoch before it in time; no epoch is inserted before one that has
+already continued an older state, and no change of the DAG file loses a state or changes its meaning.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from weir.ledger.restores import left_out
 def require_sound_epoch(session: Session, row: RunRow, new: Dataflow, *, is_backwards: bool) -> None:
     """Check a run that is about to be pinned to `new`; its predecessor is known. Raises Misconfigured.
 
-    `is_backwards`: Airflow has the epoch before it queued behind it.
+    `is_backwards`: Airflow has queued the epoch before it after it.
     """
     before = _before(session, row)
     if new.keeps_state:
         _require_interval(row)
         _require_order(row, before, is_backwards=is_backwards)
-        _require_none_behind(session, row)
+        _require_no_later(session, row)
     if before is not None and before.pinned is not None:
         old = Dataflow.from_json(before.pinned)
         if old.keeps_state:
@@ -55,14 +55,14 @@ def _require_order(row: RunRow, before: RunRow | None, *, is_backwards: bool) ->
     if not is_backwards or before is None or before.pinned is not None:
         return
     raise Misconfigured(
-        f"run {row.run_id} of DAG {row.dag_id} is of a backfill that runs backwards ({before.run_id} is queued behind "
+        f"run {row.run_id} of DAG {row.dag_id} is of a backfill that runs backwards ({before.run_id} is queued after "
         f"it), but dataflow {row.dataflow} keeps state: epoch {row.epoch} goes on from that of {before.epoch}. Cancel "
-        "the backfill, delete its runs, and make it anew without --run-backwards. Nothing was run"
+        "the backfill, delete its runs, and create it again without --run-backwards. Nothing was run"
     )
 
 
-def _require_none_behind(session: Session, row: RunRow) -> None:
-    """Refuse an epoch that a later one has already gone on without."""
+def _require_no_later(session: Session, row: RunRow) -> None:
+    """Refuse an epoch if a later one has already continued without it."""
     query = (
         select(RunRow)
         .where(RunRow.dataflow == row.dataflow, RunRow.epoch > row.epoch, RunRow.deleted_at.is_(None))

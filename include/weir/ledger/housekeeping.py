@@ -1,4 +1,4 @@
-"""When the jobs of upkeep were last done. Invariant: a job that did not come to its end is due as it was before."""
+"""Stores when the upkeep jobs were last completed. Invariant: a job that did not complete is due as before."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from weir.ledger.database.tables import HousekeepingRow
 
 
 def is_due(session: Session, job: str, scope: str, every: timedelta, now: datetime) -> bool:
-    """Whether a job was never done for `scope` (a dataflow, or empty), or at least `every` ago."""
+    """Report whether a job was never completed for `scope` (a dataflow, or empty), or at least `every` ago."""
     row = session.get(HousekeepingRow, (job, scope))
     return row is None or row.done_at + every <= now
 
 
 def note_done(session: Session, job: str, scope: str, now: datetime) -> None:
-    """Write down that a job was done, to its end, now."""
+    """Record that a job was completed now."""
     session.merge(HousekeepingRow(job=job, scope=scope, done_at=now))

@@ -1,7 +1,7 @@
-"""Read leases: a reader's claim on results.
+"""Stores read leases, which retain results for their readers.
 
-Invariant: a lease is taken in the transaction that answers "available", and whoever releases looks at it in a
-transaction of the same dataflow; both read the database's clock, never that of a worker.
+Invariant: a lease is taken in the transaction that finds the results available, and a release checks the leases in a
+transaction of the same dataflow; both use the database's clock, never that of a worker.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from weir.ledger.database.tables import LeaseRow, Table
 
 LEASE = timedelta(hours=1)
-"""How long a reader's claim lasts if it is not renewed; longer than any wait between two signs of life."""
+"""How long a lease lasts if it is not renewed; longer than any interval between two heartbeats."""
 
 _LEASES = Table.metadata.tables[LeaseRow.__tablename__]
 _TAKE = insert(_LEASES)
@@ -28,15 +28,15 @@ _CLAIMS = (
 
 
 def clock(session: Session, now: datetime) -> datetime:
-    """The time by the database's clock. SQLite has none but this machine's, which `now` was read from."""
+    """Return the time of the database's clock; for SQLite this is `now`, the time of this machine."""
     if session.get_bind().dialect.name == "sqlite":
         return now
-    told: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
-    return told.astimezone(UTC)
+    at: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
+    return at.astimezone(UTC)
 
 
 def take_leases(session: Session, results: Iterable[int], holder: str, now: datetime) -> None:
-    """Claim results, by their numbers, for a reader; `now` is the machine's clock, used where the database has none."""
+    """Lease results, by number, to a reader; `now` is the machine's clock, used where the database has none."""
     numbers = list(results)
     if numbers:
         expires = clock(session, now) + LEASE
@@ -44,25 +44,25 @@ def take_leases(session: Session, results: Iterable[int], holder: str, now: date
 
 
 def renew_leases(session: Session, holder: str, now: datetime) -> int:
-    """Claim for longer what `holder` reads; answers how many leases there were."""
+    """Renew the leases of `holder` and return their number."""
     expires = clock(session, now) + LEASE
     done = session.execute(update(LeaseRow).where(LeaseRow.holder == holder).values(expires_at=expires))
     return int(done.rowcount)  # type: ignore[attr-defined]  # an update's result has it
 
 
 def drop_leases(session: Session, holder: str) -> None:
-    """End the claims of `holder`."""
+    """Delete the leases of `holder`."""
     session.flush()
     session.execute(_DROP, {"of": holder})
 
 
 def drop_expired(session: Session, now: datetime) -> None:
-    """Forget leases that have ended long ago."""
+    """Delete leases that expired long ago."""
     session.execute(delete(LeaseRow).where(LeaseRow.expires_at < clock(session, now) - LEASE))
 
 
 def leased(session: Session, results: Collection[int], now: datetime) -> dict[int, LeaseRow]:
-    """The lease that ends last of each result that has one now."""
+    """Return the lease that ends last, for each result that has a lease now."""
     at = clock(session, now)
     if not results:
         return {}

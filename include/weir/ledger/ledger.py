@@ -1,8 +1,8 @@
-"""Opening the ledger and changing it.
+"""Opens the ledger and runs its transactions.
 
-Invariant: one writing transaction of a dataflow at a time, and every transaction sees one instant. SQLite serialises
-all of them; on PostgreSQL the dataflow's row is locked first, and a transaction that only reads has a snapshot. So a
-decision and what follows from it are one step that nobody sees half of.
+Invariant: a dataflow has one writing transaction at a time, and a transaction sees one instant. SQLite serialises all
+transactions; on PostgreSQL the dataflow's row is locked first, and a read-only transaction has a snapshot. So a
+decision and its consequences are atomic.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HEAD = "0007"
 _EXPECTED = "sqlite:////path/ledger.db or postgresql+psycopg2://USER:PASSWORD@HOST/DATABASE"
 
 ATTEMPTS = 3
-"""How often something is performed whose connection breaks."""
+"""How often work is tried whose connection breaks."""
 
 T = TypeVar("T")
 
@@ -70,8 +70,8 @@ class Ledger:
     def transaction(self, dataflow: str | None = None) -> Iterator[Session]:
         """Give a session that is committed at the end, or rolled back by an error.
 
-        It shuts out all other transactions of `dataflow`; without one it is to read only. Waits for a server that is
-        being started. Raises Retryable if the ledger does not answer.
+        It excludes all other transactions of `dataflow`; without a dataflow it is read-only. Waits for a server that is
+        starting. Raises Retryable if the ledger does not answer.
         """
         with _database_errors(self._engine.url), self._begun(dataflow) as session:
             yield session
@@ -80,8 +80,8 @@ class Ledger:
     def perform(self, dataflow: str, work: Callable[[Session], T]) -> T:
         """Do `work` in a transaction, and again where its connection breaks.
 
-        It may have been done then, for the connection may break behind the commit: `work` looks first. Raises
-        Retryable if it breaks again and again.
+        The connection may break after the commit, so `work` has to check whether it was already done. Raises Retryable
+        if the connection breaks each time.
         """
         for _ in range(ATTEMPTS - 1):
             with suppress(Retryable), self.transaction(dataflow) as session:
@@ -90,7 +90,7 @@ class Ledger:
             return work(session)
 
     def store_id(self) -> str | None:
-        """The id of the store that the first begin found, which never changes; None before. Raises Retryable."""
+        """Return the id of the store of the first begin, which never changes; None before. Raises Retryable."""
         if self._store_id is None:
             with self.transaction() as session:
                 self._store_id = session.scalar(_STORE_ID)
@@ -110,14 +110,14 @@ class Ledger:
 
     def _enter(self, session: Session, dataflow: str | None) -> None:
         if not self._is_server:
-            return  # it begins with the lock of all of the database
+            return  # SQLite's transactions begin with the lock of the whole database
         if dataflow is None:
             read_only(session)
         else:
             lock_dataflow(session, dataflow)
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._engine.dispose()
 
 
@@ -175,7 +175,7 @@ def _bring_to_head(engine: Engine, shown: str) -> None:
 
 
 def _revision(engine: Engine) -> tuple[str | None, bool]:
-    """The revision of the database's tables, if they have one, and whether they are a ledger's."""
+    """Return the revision of the database's tables, if they have one, and whether they are a ledger's."""
     with engine.connect() as connection:
         tables = inspect(connection)
         if not tables.has_table("alembic_version"):

@@ -1,6 +1,6 @@
-"""Publications. Invariant: a version number is given out once, in a transaction.
+"""Stores publications. Invariant: a version number is assigned once, in a transaction.
 
-One that was given out and is not known to be complete may still become visible: whoever was to publish it may wake up.
+A version that was assigned and is not recorded as complete may still become visible, if its process was suspended.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _LAST = (
 
 
 def last_publication(session: Session, run: str, sink: str) -> PublicationRow | None:
-    """The newest version of `sink`, complete or not."""
+    """Return the newest version of `sink`, complete or not."""
     return session.scalar(_LAST, {"run": run, "sink": sink})
 
 
 def next_version(session: Session, run: str, sink: str) -> int:
-    """A version number that nobody had before."""
+    """Return the next version number."""
     highest = session.scalar(
         select(func.max(PublicationRow.version)).where(PublicationRow.run == run, PublicationRow.sink == sink)
     )
@@ -39,7 +39,7 @@ def next_version(session: Session, run: str, sink: str) -> int:
 def begin_publication(
     session: Session, run: str, sink: str, version: int, attempt: str, digest: str, pointer: Pointer
 ) -> None:
-    """Write down that a version is about to be published, and of which folders."""
+    """Record that a version is about to be published, with its folders."""
     path = pointer_path(pointer.dataflow, sink, pointer.epoch, version)
     folders = [each.folder for each in pointer.partitions]
     row = PublicationRow(
@@ -50,9 +50,9 @@ def begin_publication(
 
 
 def complete_publications(session: Session, run: str, attempt: str, now: datetime) -> None:
-    """Write down that the pointers of `attempt` are there. Raises Conflict if one was given up and is gone."""
+    """Record that the pointers of `attempt` exist. Raises Conflict if one has expired."""
     query = select(PublicationRow).where(PublicationRow.run == run, PublicationRow.attempt == attempt)
     for row in session.scalars(query):
         if row.expired_at is not None:
-            raise Conflict(f"version {row.version} of {row.sink} was given up before it was complete: begin anew")
+            raise Conflict(f"version {row.version} of {row.sink} has expired before it was complete: begin again")
         row.published_at = row.published_at or now

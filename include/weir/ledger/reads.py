@@ -1,7 +1,7 @@
-"""What attempts were made from.
+"""Stores the inputs that attempts have read.
 
-Invariant: the partitions of an input are one row, shared by all who read the same ones; so an exchange between p and q
-subtasks costs p + q, as Flink's consumed groups do.
+Invariant: the partitions of an input are one row, shared by all its readers; so an exchange between p and q subtasks
+costs p + q, as Flink's consumed groups do.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _KNOWN_SETS = select(_SET.id).where(_SET.id.in_(bindparam("names", expanding=Tru
 
 
 def record_reads(session: Session, attempt: str, reads: Iterable[InputRead]) -> None:
-    """Write down what `attempt` was made from."""
+    """Record the inputs of `attempt`."""
     inputs: dict[_Key, list[list[object]]] = defaultdict(list)
     for read in reads:
         inputs[read.argument, read.run, read.stage, read.layout].append([read.subtask, read.attempt, read.digest])
@@ -69,7 +69,7 @@ def _name_of(members: list[list[object]]) -> str:
 
 
 def reads_of_current(session: Session, run: str, current: str | None = None) -> dict[str, list[ReadSet]]:
-    """What the attempts whose results are current in `run` were made from.
+    """Return the inputs of the attempts whose results are current in `run`.
 
     Partitions of the run `current` are those of its own run.
     """
@@ -87,7 +87,7 @@ def reads_of_current(session: Session, run: str, current: str | None = None) -> 
 
 
 def reads_of(session: Session, attempt: str, current: str | None = None) -> tuple[ReadResult, ...]:
-    """What `attempt` was made from; partitions of the run `current` are those of its own run."""
+    """Return the inputs of `attempt`; partitions of the run `current` are those of its own run."""
     session.flush()
     rows = session.connection().execute(_OF_ATTEMPT, {"attempt": attempt}).all()
     members = _members_of(session, {row[-1] for row in rows})
@@ -95,7 +95,7 @@ def reads_of(session: Session, attempt: str, current: str | None = None) -> tupl
 
 
 def _members_of(session: Session, names: set[str]) -> Mapping[str, _Members]:
-    """The members of read sets. A set is named by its content, so whoever has read one need not read it again."""
+    """Return the members of read sets; a set is named by its content, so that it can be cached."""
     unknown = names - _known_members.keys()
     if unknown:
         if len(_known_members) > _MOST_KNOWN:

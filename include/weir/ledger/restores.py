@@ -1,7 +1,6 @@
-"""What dataflows were restored from.
+"""Stores the restores of dataflows.
 
-Invariant: no epoch up to one that was restored, and that no DagRun of the dataflow has made, is ever computed: nobody
-has what it would go on from.
+Invariant: no epoch up to a restored one that has no DagRun is ever computed, since the state before it is missing.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from weir.formats.paths import dataflow_of_path
 from weir.ledger.database.tables import RestoreRow, RunRow
 
 SAME, FORK = "same", "fork"
-"""The modes of a restore: into the dataflow that it was, or into another one."""
+"""The modes of a restore: into the same dataflow, or into another."""
 
 _RUN = RunRow.__table__.c
 
@@ -28,22 +27,22 @@ _RESTORED_FROM = (
     .order_by(_RUN.epoch)
     .limit(1)
 )
-"""Built once: every task asks this when it begins."""
+"""Built once: each task runs this query when it begins."""
 
 
 def restores_of(session: Session, dataflow: str) -> list[RestoreRow]:
-    """All restores of a dataflow, oldest first."""
+    """Return all restores of a dataflow, oldest first."""
     return list(session.scalars(select(RestoreRow).where(RestoreRow.dataflow == dataflow).order_by(RestoreRow.id)))
 
 
 def last_restore(session: Session, dataflow: str, epoch: str) -> RestoreRow | None:
-    """The last restore of an epoch, if there was one."""
+    """Return the last restore of an epoch, if there was one."""
     query = select(RestoreRow).where(RestoreRow.dataflow == dataflow, RestoreRow.epoch == epoch)
     return session.scalar(query.order_by(RestoreRow.id.desc()).limit(1))
 
 
 def restore_of(session: Session, dataflow: str, epoch: str, lineage: int) -> RestoreRow | None:
-    """The restore of an epoch that began a lineage."""
+    """Return the restore of an epoch that began a lineage."""
     query = select(RestoreRow).where(
         RestoreRow.dataflow == dataflow, RestoreRow.epoch == epoch, RestoreRow.lineage == lineage
     )
@@ -51,29 +50,29 @@ def restore_of(session: Session, dataflow: str, epoch: str, lineage: int) -> Res
 
 
 def left_out(session: Session, dataflow: str, epoch: str) -> tuple[str, ...]:
-    """The states that an epoch may do without whose predecessor is `epoch`."""
+    """Return the states that were left out of the restore of `epoch`, which its successor may lack."""
     row = last_restore(session, dataflow, epoch)
     return () if row is None else tuple(str(each) for each in row.left_out)
 
 
 def pins_on(session: Session, origin: str) -> list[RestoreRow]:
-    """The restores of what a dataflow has made, in whichever dataflow, that still need it."""
+    """Return the restores, in any dataflow, that still need files of a dataflow."""
     query = select(RestoreRow).where(RestoreRow.origin == origin, RestoreRow.unpinned_at.is_(None))
     return list(session.scalars(query.order_by(RestoreRow.id)))
 
 
 def pins_of(session: Session, dataflow: str) -> list[RestoreRow]:
-    """The restores of a dataflow without a checkpoint behind them that can do without."""
+    """Return the restores of a dataflow whose files are still needed, since no checkpoint has replaced them."""
     return [row for row in restores_of(session, dataflow) if row.unpinned_at is None]
 
 
 def end_pin(row: RestoreRow, now: datetime) -> None:
-    """Let what was restored go, as any state may."""
+    """Allow the restored files to be released, as those of any state."""
     row.unpinned_at = now
 
 
 def origins_of(dataflow: str, restored: Iterable[Manifest]) -> list[str]:
-    """The other dataflows whose files what was restored consists of."""
+    """Return the other dataflows whose files the restored results consist of."""
     files = [file for manifest in restored for file in _files(manifest)]
     return sorted({dataflow_of_path(file.folder) for file in files} - {dataflow})
 
@@ -91,5 +90,5 @@ def require_after_restore(session: Session, dataflow: str, epoch: str) -> None:
     source = "a checkpoint" if row is None else f"{row.source} of {row.origin}"
     raise Misconfigured(
         f"dataflow {dataflow} goes on from the end of epoch {first}, restored from {source}: epoch {epoch} is not "
-        "behind it, and has nothing to go on from. Delete this DagRun; give the DAG a start_date behind that epoch"
+        "after it, and has no state to continue. Delete this DagRun; give the DAG a start_date after that epoch"
     )

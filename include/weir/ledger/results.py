@@ -1,8 +1,8 @@
-"""Results: which attempt's is current, and what is known of its bytes.
+"""Stores results, and changes their states.
 
 Invariant 2: a commit replaces all outputs of a region in one transaction, or none.
 
-The only way in which a result's state changes. Invariant: each move is one that may happen, and is written down.
+Invariant of states: all state transitions go through `transition`, which refuses illegal ones and records the others.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.orm import Session
 
 from weir.errors import Fault, Loss
-from weir.execution.partition_state import Chapter, PartitionState, require_move
+from weir.execution.partition_state import PartitionState, StateEntry, require_transition
 from weir.execution.run_state import AttemptState, CurrentResult
 from weir.ledger.database.tables import AttemptRow, ResultEventRow, ResultRow, RunRow, Table
 from weir.topology.ids import AttemptId, Digest
 from weir.topology.regions import PartitionId
 
-# Built once: to build a statement costs more than to carry it out.
+# Built once: to build a statement costs more than to execute it.
 _CURRENT = select(ResultRow).where(
     ResultRow.run == bindparam("run"),
     ResultRow.stage == bindparam("stage"),
@@ -42,7 +42,7 @@ _NEW_RESULTS = insert(Table.metadata.tables[ResultRow.__tablename__])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewResult:
-    """A result partition that has been written, with its manifest."""
+    """A result partition whose files and manifest have been written."""
 
     partition: PartitionId
     folder: str
@@ -55,12 +55,12 @@ class NewResult:
 
 
 def replace_results(session: Session, run: str, attempt: str, results: Iterable[NewResult], now: datetime) -> None:
-    """Make the results of `attempt` the current ones."""
+    """Make the results of `attempt` current."""
     new = [_columns(run, attempt, each, now) for each in results]
     for columns in new:
         old = session.scalar(_CURRENT, {name: columns[name] for name in ("run", "stage", "subtask", "layout")})
         if old is not None:
-            _supersede(session, old, f"made again by {attempt}", now)
+            _supersede(session, old, f"recomputed by {attempt}", now)
     if new:
         session.execute(_TOUCHED, {"of": run})
     session.flush()
@@ -71,7 +71,7 @@ def replace_results(session: Session, run: str, attempt: str, results: Iterable[
 def quarantine_results(
     session: Session, run: str, attempt: str, results: Iterable[NewResult], reason: str, now: datetime
 ) -> None:
-    """Enter the results of `attempt` as what they are: there to be looked at, and never current."""
+    """Add the results of `attempt` in quarantine: readable for inspection, and never current."""
     state = PartitionState.QUARANTINED.value
     in_quarantine = {"is_current": False, "state": state, "state_reason": reason}
     new = [ResultRow(**{**_columns(run, attempt, each, now), **in_quarantine}) for each in results]
@@ -104,14 +104,14 @@ def _columns(run: str, attempt: str, new: NewResult, now: datetime) -> dict[str,
 
 
 def _supersede(session: Session, old: ResultRow, reason: str, now: datetime) -> None:
-    """One whose bytes are there stays finished: it is released when nobody reads it any more."""
+    """Take a result out of use; if its bytes exist it stays finished until it is released."""
     old.is_current = False
     if old.state in _OUT_OF_USE:
-        move(session, old, PartitionState.SUPERSEDED, reason, now)
+        transition(session, old, PartitionState.SUPERSEDED, reason, now)
 
 
 def supersede_all(session: Session, run: str, reason: str, now: datetime) -> int:
-    """Take all current results of `run` out of use; answers how many there were."""
+    """Take all current results of `run` out of use and return their number."""
     rows = list(session.scalars(select(ResultRow).where(ResultRow.run == run, ResultRow.is_current)))
     for row in rows:
         _supersede(session, row, reason, now)
@@ -120,12 +120,12 @@ def supersede_all(session: Session, run: str, reason: str, now: datetime) -> int
 
 
 def results_in(session: Session, run: str, folders: Iterable[str]) -> list[ResultRow]:
-    """The results of `run` in these folders, current or not."""
+    """Return the results of `run` in these folders, current or not."""
     return list(session.scalars(select(ResultRow).where(ResultRow.run == run, ResultRow.folder.in_(set(folders)))))
 
 
 def record_losses(session: Session, losses: Iterable[Loss], now: datetime) -> None:
-    """Mark results lost, or in quarantine where they are distrusted; each for the attempt that was probed."""
+    """Mark the results of the probed attempts lost, or quarantined where they are suspected."""
     for loss in losses:
         query = select(ResultRow).where(
             ResultRow.attempt == loss.attempt,
@@ -137,55 +137,55 @@ def record_losses(session: Session, losses: Iterable[Loss], now: datetime) -> No
         for row in session.scalars(query):
             is_there = loss.fault is Fault.SUSPECTED
             to = PartitionState.QUARANTINED if is_there else PartitionState.LOST
-            move(session, row, to, f"{loss.fault.value}: {loss.detail}", now)
+            transition(session, row, to, f"{loss.fault.value}: {loss.detail}", now)
             row.fault = loss.fault.value
 
 
 def record_found(session: Session, results: Iterable[CurrentResult], now: datetime) -> None:
-    """Mark results finished again whose files are back, as recorded."""
+    """Mark lost results finished again whose files are back."""
     for result in results:
         if result.state is PartitionState.LOST:
             row = session.get_one(ResultRow, result.result)
             if row.state == PartitionState.LOST.value:
-                move(session, row, PartitionState.FINISHED, "the files are back", now)
+                transition(session, row, PartitionState.FINISHED, "the files are back", now)
                 row.fault = None
                 session.execute(_TOUCHED, {"of": row.run})
 
 
 def damaged_attempts(session: Session, attempts: Iterable[str]) -> frozenset[str]:
-    """Those of `attempts` of whose results bytes were found damaged, whether they are current or not."""
+    """Return those of `attempts` with a damaged result, current or not."""
     asked = set(attempts)
     return frozenset(session.scalars(_DAMAGED, {"attempts": list(asked)})) if asked else frozenset()
 
 
-def move(session: Session, row: ResultRow, to: PartitionState, reason: str, now: datetime) -> None:
-    """Let a result become `to`. Raises IllegalMove, which tells its story."""
-    story = (Chapter(PartitionState(row.state), row.state_at, row.state_reason),)
+def transition(session: Session, row: ResultRow, to: PartitionState, reason: str, now: datetime) -> None:
+    """Change the state of a result to `to`. Raises IllegalTransition with its history."""
+    newest = (StateEntry(PartitionState(row.state), row.state_at, row.state_reason),)
     try:
-        require_move(_name(row), story, to)
+        require_transition(_name(row), newest, to)
     except Exception:
-        require_move(_name(row), story_of(session, row), to)
+        require_transition(_name(row), history_of(session, row), to)
         raise
     row.state, row.state_at, row.state_reason = to.value, now, reason
     session.add(ResultEventRow(result=row.id, state=to.value, at=now, reason=reason))
 
 
-def story_of(session: Session, row: ResultRow) -> tuple[Chapter, ...]:
-    """What has become of a result since its attempt began to write it, oldest first."""
+def history_of(session: Session, row: ResultRow) -> tuple[StateEntry, ...]:
+    """Return the states of a result since its attempt began, oldest first."""
     session.flush()
     attempt = session.get_one(AttemptRow, row.attempt)
     events = session.scalars(select(ResultEventRow).where(ResultEventRow.result == row.id).order_by(ResultEventRow.id))
-    later = [Chapter(PartitionState(each.state), each.at, each.reason) for each in events]
-    written = Chapter(PartitionState.WRITING, attempt.began_at, f"by {attempt.id}")
-    return (written, *committed_chapter(attempt, later), *later)
+    later = [StateEntry(PartitionState(each.state), each.at, each.reason) for each in events]
+    written = StateEntry(PartitionState.WRITING, attempt.began_at, f"by {attempt.id}")
+    return (written, *committed_entry(attempt, later), *later)
 
 
-def committed_chapter(attempt: AttemptRow, later: Sequence[Chapter]) -> tuple[Chapter, ...]:
-    """That a result was committed; what went from its writing into quarantine never was."""
+def committed_entry(attempt: AttemptRow, later: Sequence[StateEntry]) -> tuple[StateEntry, ...]:
+    """Return the entry of a result's commit; a result that was quarantined before its commit has none."""
     never = bool(later) and later[0].state is PartitionState.QUARANTINED
     if never and attempt.state != AttemptState.COMMITTED.value:
         return ()
-    return (Chapter(PartitionState.FINISHED, attempt.ended_at or attempt.began_at, "committed"),)
+    return (StateEntry(PartitionState.FINISHED, attempt.ended_at or attempt.began_at, "committed"),)
 
 
 def _name(row: ResultRow) -> str:

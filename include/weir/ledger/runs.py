@@ -1,13 +1,11 @@
-"""Runs: one owner an epoch, pinned to the dataflow of its first begin.
+"""Stores runs, the owners of their epochs, and the splits of their sources.
 
-Invariant: what a run was pinned to never changes but by `forget_pin`, whatever the DAG file says later.
-
-Attempts of DagRuns that were deleted in Airflow, in an epoch that another DagRun has now.
-
-Invariant 2: Airflow counts the tries of a DagRun from 1, so those of deleted ones get numbers below; and a task
-instance has one id a try, so an attempt with the same try and another id is one of a deleted DagRun.
-
-Source slices. Invariant: what the subtasks of a source read in a run is decided once, by whoever comes first.
+Invariants:
+- An epoch has one owner, which is pinned to the dataflow of its first begin. Only `forget_pin` changes the pin,
+  regardless of later DAG files.
+- Invariant 2: Airflow counts the tries of a DagRun from 1, so the attempts of deleted DagRuns get numbers below 1. A
+  task instance has one id per try, so an attempt with the same try and another id is one of a deleted DagRun.
+- The splits of a source in a run are resolved once.
 """
 
 from __future__ import annotations
@@ -31,15 +29,29 @@ from weir.topology.ids import Epoch, RunId
 from weir.topology.regions import Topology
 
 _OF_EPOCH = select(RunRow).where(RunRow.dataflow == bindparam("dataflow"), RunRow.epoch == bindparam("epoch"))
+
 _RUNS = Table.metadata.tables[RunRow.__tablename__]
+
 _MARK = update(_RUNS).where(_RUNS.c.id == bindparam("run")).values(closed_at=bindparam("now"))
+
 _CLOSE, _REOPEN = _MARK.where(_RUNS.c.closed_at.is_(None)), _MARK.where(_RUNS.c.closed_at.is_not(None))
 
 _DATAFLOW = select(DataflowRow).where(DataflowRow.name == bindparam("dataflow"))
-"""Built once: every task asks this when it begins."""
+"""Built once: each task runs this query when it begins."""
+
+_SLICES = select(SourceSliceRow.slices).where(
+    SourceSliceRow.run == bindparam("run"), SourceSliceRow.stage == bindparam("stage")
+)
+
+_NEWEST_PINNED = (
+    select(RunRow.pinned)
+    .where(RunRow.dataflow == bindparam("dataflow"), RunRow.pinned.is_not(None))
+    .order_by(RunRow.created_at.desc(), RunRow.epoch.desc())
+    .limit(1)
+)
 
 SHOWN = 20
-"""How many known runs an error names."""
+"""The largest number of runs that an error names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +71,7 @@ class Run:
 
     @property
     def dataflow(self) -> Dataflow:
-        """The dataflow that it is pinned to."""
+        """The dataflow that the run is pinned to."""
         return self.topology.dataflow
 
     @property
@@ -75,18 +87,18 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class PreviousRun:
-    """Airflow's newest DagRun with an earlier data interval, whatever its state."""
+    """Airflow's newest DagRun with an earlier data interval, in any state."""
 
     dag_id: str
     run_id: str
     interval: tuple[datetime, datetime]
     is_queued: bool = False
-    """Whether both are of one backfill, and this one is to run behind the later one: it runs backwards."""
+    """Both runs are of one backfill, and this one is queued after the later one: the backfill runs backwards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRun:
-    """A DagRun that begins, perhaps for the first time."""
+    """A DagRun of which a task begins, possibly the first."""
 
     dataflow: Dataflow
     interval: tuple[datetime, datetime]
@@ -99,7 +111,7 @@ class NewRun:
 
 
 class EpochOwned(Misconfigured):
-    """Another DagRun has the epoch: `dag_id`, `run_id`, and the `task_prefix` of its tasks."""
+    """Another DagRun owns the epoch: `dag_id`, `run_id`, and the `task_prefix` of its tasks."""
 
     def __init__(self, row: RunRow, new: NewRun) -> None:
         self.dag_id, self.run_id, self.task_prefix = row.dag_id, row.run_id, row.task_prefix
@@ -112,27 +124,27 @@ class EpochOwned(Misconfigured):
 
 
 def epoch_of(start: datetime) -> Epoch:
-    """The epoch's key: the start of its interval in UTC."""
+    """Return the key of an epoch: the start of its interval in UTC."""
     return Epoch(start.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ"))
 
 
 def run_key(dataflow: str, epoch: str) -> RunId:
-    """The id of the run that owns an epoch."""
+    """Return the id of the run that owns an epoch."""
     return RunId(f"{dataflow}@{epoch}")
 
 
 def dataflow_of(run: str) -> str:
-    """The name of the dataflow of the run with this id."""
+    """Return the name of the dataflow of the run with this id."""
     return run.partition("@")[0]
 
 
 def epoch_of_run(run: str) -> Epoch:
-    """The epoch of the run with this id."""
+    """Return the epoch of the run with this id."""
     return Epoch(run.partition("@")[2])
 
 
 def ensure_dataflow(session: Session, name: str, store_id: str) -> DataflowRow:
-    """The row of dataflow `name`, made at its first begin. Raises Retryable if the results live in another store."""
+    """Return the row of a dataflow, added at its first begin. Raises Retryable if its results are in another store."""
     row = session.scalar(_DATAFLOW, {"dataflow": name})
     if row is None:
         row = DataflowRow(name=name, lineage=1, store_id=store_id)
@@ -147,9 +159,9 @@ def ensure_dataflow(session: Session, name: str, store_id: str) -> DataflowRow:
 
 
 def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[RunRow], None]) -> Run:
-    """The run of this epoch, created and pinned by whoever comes first.
+    """Return the run of this epoch, created and pinned by its first task that begins.
 
-    `on_pin` is told of one that is pinned now, or begins anew after it had expired.
+    `on_pin` is called if the run is pinned now, or begins again after it had expired.
 
     Raises EpochOwned if another DagRun owns the epoch.
     """
@@ -160,11 +172,11 @@ def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[Ru
         row = _row(new, epoch, (new.dag_id, new.run_id, new.interval), now)
         session.add(row)
     if (row.dag_id, row.run_id) == (new.dag_id, new.run_id):
-        row.deleted_at = None  # whoever begins is there
+        row.deleted_at = None  # its DagRun exists, since a task of it begins
     else:
         if row.pinned is not None:
             raise EpochOwned(row, new)
-        # Freed of its record, or never begun: whoever begins first owns it.
+        # Not pinned: the first DagRun that begins owns the epoch.
         row.dag_id, row.run_id, row.deleted_at = new.dag_id, new.run_id, None
         set_aside(session, row.id)
     if row.pinned is None:
@@ -176,22 +188,22 @@ def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[Ru
         require_sound_epoch(session, row, new.dataflow, is_backwards=is_backwards)
         on_pin(row)
     elif row.expired_at is not None:
-        row.expired_at = None  # it has a record again, from which its new results can be found
+        row.expired_at = None  # its record is written again, from which its new results can be found
         session.flush()
         on_pin(row)
     return _run(row, dataflow.lineage)
 
 
 def _predecessor(session: Session, new: NewRun, epoch: str, now: datetime) -> Epoch | None:
-    """The newest earlier epoch. It may be one that has not begun: Airflow starts several runs at once, in any order."""
+    """Return the newest earlier epoch, begun or not: Airflow starts several runs at once, in any order."""
     known = _newest_before(session, new.dataflow.name, epoch)
     if new.previous is None:
         return known
     earlier = epoch_of(new.previous.interval[0])
     if earlier >= epoch or (known is not None and known >= earlier):
         return known
-    told = (new.previous.dag_id, new.previous.run_id, new.previous.interval)
-    session.add(_row(new, earlier, told, now))
+    owner = (new.previous.dag_id, new.previous.run_id, new.previous.interval)
+    session.add(_row(new, earlier, owner, now))
     return earlier
 
 
@@ -224,64 +236,17 @@ def _row(
 
 
 def run_by_id(session: Session, run: str, like: Topology | None = None) -> Run:
-    """The run with this id, which must exist. One that is not pinned is taken to be of the topology `like`.
+    """Return the run with this id, which must exist; `like` is the topology of a run that is not pinned.
 
-    Raises Misconfigured for one that is not pinned, where nothing is said.
+    Raises Misconfigured for a run that is not pinned, if `like` is not given.
     """
     row = session.get_one(RunRow, run)
     return _run(row, session.get_one(DataflowRow, row.dataflow).lineage, like)
 
 
-def has_later(session: Session, run: Run) -> bool:
-    """Whether the dataflow has an epoch after that of `run`."""
-    query = select(RunRow.id).where(RunRow.dataflow == run.dataflow.name, RunRow.epoch > run.epoch).limit(1)
-    return session.scalar(query) is not None
-
-
-def topology_of(pinned: Mapping[str, Any]) -> Topology:
-    """The topology that a run is pinned to; made once a process for each that there is."""
-    return _topology(json.dumps(pinned, sort_keys=True))
-
-
-@lru_cache(maxsize=256)
-def _topology(pinned: str) -> Topology:
-    return Topology(Dataflow.from_json(json.loads(pinned)))
-
-
-def runs_of(session: Session, dataflow: str | None = None) -> list[RunRow]:
-    """All runs, of one dataflow or of all, by dataflow and epoch."""
-    query = select(RunRow).order_by(RunRow.dataflow, RunRow.epoch)
-    return list(session.scalars(query if dataflow is None else query.where(RunRow.dataflow == dataflow)))
-
-
-def named_run(session: Session, name: str) -> RunRow:
-    """The run that a person means by DATAFLOW@EPOCH or by Airflow's run id. Raises Misconfigured with what is known."""
-    known = runs_of(session)
-    matching = [row for row in known if name in (row.id, row.run_id)]
-    if len(matching) == 1:
-        return matching[0]
-    if matching:
-        raise Misconfigured(
-            f"{name} is a run of several dataflows: type one of {', '.join(row.id for row in matching)} instead"
-        )
-    listed = ", ".join(f"{row.id} ({row.run_id})" for row in known[-SHOWN:]) or "none at all"
-    more = f", and {len(known) - SHOWN} more, which `weir runs` lists" if len(known) > SHOWN else ""
-    raise Misconfigured(f"the ledger knows no run {name}; it knows {listed}{more}")
-
-
-def mark_closed(session: Session, run: str, now: datetime | None) -> None:
-    """Write down that all of `run` is valid since `now`, unless it is since longer; None: that it is not."""
-    session.connection().execute(_REOPEN if now is None else _CLOSE, {"run": run, "now": now})
-
-
-def forget_pin(session: Session, run: str) -> None:
-    """Let the next begin pin `run` to what the DAG file says then."""
-    session.get_one(RunRow, run).pinned = None
-
-
 def _run(row: RunRow, lineage: int, like: Topology | None = None) -> Run:
     if row.pinned is None and like is None:
-        raise Misconfigured(f"run {row.id} is to be pinned anew: clear its tasks in Airflow, so that they begin again")
+        raise Misconfigured(f"run {row.id} is not pinned: clear its tasks in Airflow, so that they begin again")
     return Run(
         id=row.id,
         topology=topology_of(row.pinned) if row.pinned is not None else cast("Topology", like),
@@ -296,6 +261,53 @@ def _run(row: RunRow, lineage: int, like: Topology | None = None) -> Run:
     )
 
 
+def has_later(session: Session, run: Run) -> bool:
+    """Report whether the dataflow has an epoch after that of `run`."""
+    query = select(RunRow.id).where(RunRow.dataflow == run.dataflow.name, RunRow.epoch > run.epoch).limit(1)
+    return session.scalar(query) is not None
+
+
+def topology_of(pinned: Mapping[str, Any]) -> Topology:
+    """Return the topology that a run is pinned to, cached in the process."""
+    return _topology(json.dumps(pinned, sort_keys=True))
+
+
+@lru_cache(maxsize=256)
+def _topology(pinned: str) -> Topology:
+    return Topology(Dataflow.from_json(json.loads(pinned)))
+
+
+def runs_of(session: Session, dataflow: str | None = None) -> list[RunRow]:
+    """Return all runs, of one dataflow or of all, by dataflow and epoch."""
+    query = select(RunRow).order_by(RunRow.dataflow, RunRow.epoch)
+    return list(session.scalars(query if dataflow is None else query.where(RunRow.dataflow == dataflow)))
+
+
+def named_run(session: Session, name: str) -> RunRow:
+    """Return the run named DATAFLOW@EPOCH or by Airflow's run id. Raises Misconfigured and names known runs."""
+    known = runs_of(session)
+    matching = [row for row in known if name in (row.id, row.run_id)]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        raise Misconfigured(
+            f"{name} is a run of several dataflows: type one of {', '.join(row.id for row in matching)} instead"
+        )
+    listed = ", ".join(f"{row.id} ({row.run_id})" for row in known[-SHOWN:]) or "none at all"
+    more = f", and {len(known) - SHOWN} more, which `weir runs` lists" if len(known) > SHOWN else ""
+    raise Misconfigured(f"the ledger knows no run {name}; it knows {listed}{more}")
+
+
+def mark_closed(session: Session, run: str, now: datetime | None) -> None:
+    """Record that all results of `run` are valid since `now`, unless they already were; None: that they are not."""
+    session.connection().execute(_REOPEN if now is None else _CLOSE, {"run": run, "now": now})
+
+
+def forget_pin(session: Session, run: str) -> None:
+    """Remove the pin of `run`: the next begin pins it to the current dataflow."""
+    session.get_one(RunRow, run).pinned = None
+
+
 def set_aside(session: Session, run: str) -> None:
     """Number all attempts of `run` below 1, in their order."""
     least, most = session.execute(
@@ -303,32 +315,27 @@ def set_aside(session: Session, run: str) -> None:
     ).one()
     if most is None or most < 1:
         return
-    # By so much that none takes, on the way, a number that another one still has.
+    # The distance is so large that no attempt gets the present number of another.
     by = most - least + 1
     session.execute(update(AttemptRow).where(AttemptRow.run == run).values(try_number=AttemptRow.try_number - by))
 
 
-def is_another_life(earlier: Iterable[AttemptRow], try_number: int, ti_id: str) -> bool:
-    """Whether `earlier` attempts of a region are those of another DagRun than the task instance with this id.
+def is_of_earlier_incarnation(earlier: Iterable[AttemptRow], try_number: int, ti_id: str) -> bool:
+    """Report whether `earlier` attempts of a region are of another DagRun than the task instance with this id.
 
-    Nobody knows any more whose id an attempt had that was found in the store.
+    Attempts that were found in the store have no task instance id.
     """
     ids = {row.ti_id: row.try_number for row in earlier if row.ti_id}
     return ti_id not in ids and try_number in ids.values()
 
 
-_SLICES = select(SourceSliceRow.slices).where(
-    SourceSliceRow.run == bindparam("run"), SourceSliceRow.stage == bindparam("stage")
-)
-
-
 def slices_of(session: Session, run: str, stage: str) -> list[Any] | None:
-    """One value a subtask; None if nobody has resolved them yet."""
+    """Return the splits of a source, one per subtask; None if they are not resolved yet."""
     return session.scalar(_SLICES, {"run": run, "stage": stage})
 
 
 def fix_slices(session: Session, run: str, stage: str, slices: list[Any], attempt: str, now: datetime) -> list[Any]:
-    """Record `slices` unless somebody was faster; answers what is in force."""
+    """Record `slices` unless another attempt already has, and return the recorded ones."""
     known = slices_of(session, run, stage)
     if known is not None:
         return known
@@ -338,25 +345,17 @@ def fix_slices(session: Session, run: str, stage: str, slices: list[Any], attemp
 
 
 def forget_slices(session: Session, run: str) -> None:
-    """Let the sources of `run` be resolved anew."""
+    """Delete the splits of `run`, so that its sources are resolved again."""
     session.query(SourceSliceRow).filter(SourceSliceRow.run == run).delete()
 
 
-_NEWEST_PINNED = (
-    select(RunRow.pinned)
-    .where(RunRow.dataflow == bindparam("dataflow"), RunRow.pinned.is_not(None))
-    .order_by(RunRow.created_at.desc(), RunRow.epoch.desc())
-    .limit(1)
-)
-
-
 def newest_pinned(session: Session, dataflow: str) -> Mapping[str, Any] | None:
-    """Return what the newest pinned run of a dataflow was pinned to; None before the first."""
+    """Return the pinned dataflow of the newest pinned run; None before the first."""
     pinned: Mapping[str, Any] | None = session.scalar(_NEWEST_PINNED, {"dataflow": dataflow})
     return pinned
 
 
 def newest_dataflow_settings(session: Session, dataflow: str, deployed: RetentionSettings) -> RetentionSettings:
-    """The life settings of a dataflow: what its newest run was pinned to says, whatever older ones did."""
+    """Return the retention settings of a dataflow: those that its newest run is pinned to."""
     pinned = newest_pinned(session, dataflow)
     return deployed if pinned is None else deployed.of(topology_of(pinned).dataflow)

@@ -1,6 +1,6 @@
-"""A run as the ledger knows it. Invariant: decisions see one instant, read in one transaction, never a mixture.
+"""Loads the state of a run. Invariant: a decision sees one instant, read in one transaction.
 
-Attempts of DagRuns that were deleted (tries below 1) are history: for a decision they have never been.
+Attempts of deleted DagRuns (tries below 1) are history: decisions ignore them.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ ENDED = (AttemptState.COMMITTED.value, AttemptState.ADOPTED.value, AttemptState.
 
 
 def run_state(session: Session, run: Run, topology: Topology | None = None, include: Collection[str] = ()) -> RunState:
-    """The present state of `run`, and of those before it that its `previous` exchanges reach.
+    """Return the present state of `run`, and of earlier runs that its `previous` exchanges reach.
 
-    Of these the one before it, all back to the one before the oldest that is not closed, and all back to the earliest
-    of `include`.
+    The earlier runs are the predecessor, all back to the run before the oldest that is not closed, and all back to the
+    earliest of `include`.
     """
     own = topology or run.topology
     session.flush()
@@ -89,7 +89,7 @@ def run_state(session: Session, run: Run, topology: Topology | None = None, incl
         earlier[reaching] = found
         results |= _results(session, reaching, run.id)
         regions |= _regions(session, reaching, run.id)
-        # What an open run has read may have changed since: the one before it is looked at, too.
+        # The inputs of an open run may have changed since: the run before it is loaded, too.
         is_wanted = any(each <= reaching for each in oldest_open) or any(each < reaching for each in include)
         reaching = found.predecessor if is_wanted and found.topology.reads_previous else None
     return RunState(
@@ -105,7 +105,7 @@ def _earlier(session: Session, run: RunRef, like: Topology) -> EarlierRun:
 
 
 def _oldest_open(session: Session, run: Run) -> tuple[str, ...]:
-    """The oldest run before `run` that is not closed, if there is one: before it all is valid."""
+    """Return the oldest run before `run` that is not closed, if there is one: all runs before it are valid."""
     query = select(func.min(RunRow.id)).where(
         RunRow.dataflow == run.dataflow.name, RunRow.epoch < run.epoch, RunRow.closed_at.is_(None)
     )
@@ -170,14 +170,14 @@ def _region(region: RegionId, attempts: list[Any], repairs: list[Any]) -> Region
 
 
 def committed_attempt(session: Session, run: str, region: RegionId) -> AttemptRow | None:
-    """The newest committed attempt of `region`: the one whose results are current."""
+    """Return the newest committed attempt of `region`, whose results are current."""
     return session.scalar(_COMMITTED, {"run": run, "region": region.name, "subtask": region.subtask})
 
 
 def readers_in_other_runs(session: Session, run: str, stage: str, layout: str) -> list[AttemptRow]:
-    """The attempts, of regions of other runs, that read a result of `run` and have committed last; oldest epoch first.
+    """Return the newest committed attempts of regions of other runs that have read `run`; oldest epoch first.
 
-    A region that has read something else since is not among them.
+    A region whose newest commit has not read the run is left out.
     """
     query = (
         select(AttemptRow)
@@ -197,7 +197,7 @@ def readers_in_other_runs(session: Session, run: str, stage: str, layout: str) -
 
 
 def newest_try(session: Session, run: str, region: RegionId) -> int:
-    """The number of the newest try of `region` that is registered; 0 where there is none."""
+    """Return the number of the newest registered try of `region`; 0 where there is none."""
     query = select(func.max(AttemptRow.try_number)).where(
         AttemptRow.run == run,
         AttemptRow.region == region.name,

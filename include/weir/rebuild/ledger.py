@@ -40,7 +40,7 @@ from weir.ledger.database.tables import (
 )
 from weir.ledger.reads import record_reads
 from weir.ledger.restores import FORK, SAME, last_restore, origins_of
-from weir.ledger.results import NewResult, move, quarantine_results, replace_results, supersede_all
+from weir.ledger.results import NewResult, quarantine_results, replace_results, supersede_all, transition
 from weir.ledger.runs import fix_slices, slices_of
 from weir.rebuild.rules import Candidate
 from weir.topology.ids import Digest, RunId
@@ -200,7 +200,7 @@ def _release_again(session: Session, candidate: Candidate, now: datetime) -> Non
     reasons = {stored.folder: stored.released for stored in candidate.results.values() if stored.released is not None}
     query = select(ResultRow).where(ResultRow.attempt == candidate.attempt, ResultRow.folder.in_(list(reasons)))
     for row in session.scalars(query):
-        move(session, row, PartitionState.RELEASED, reasons[row.folder], now)
+        transition(session, row, PartitionState.RELEASED, reasons[row.folder], now)
 
 
 def _restore_reads(session: Session, attempt: str, reads: Iterable[InputRead]) -> None:

@@ -1,1 +1,1 @@
-"""Which tasks run again: the decision, its plan, and telling Airflow."""
+"""Decides which tasks run again, records the plan, and delivers its clears to Airflow."""

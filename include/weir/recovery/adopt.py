@@ -1,7 +1,7 @@
-"""Moving a run to the present dataflow: `weir run adopt`.
+"""Moves a run to the current dataflow: `weir run adopt`.
 
-Invariant: one transaction, after which nothing of the old topology counts: no result, no slice, no repair; and no
-attempt that began before it can commit.
+Invariant: one transaction takes the results, the splits and the repairs of the old topology out of use, and fences all
+attempts that have not ended.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from weir.ledger.leases import drop_leases
 from weir.ledger.results import supersede_all
 from weir.ledger.runs import forget_pin, forget_slices, named_run
 
-MOVED = "the run was moved to the present dataflow"
+MOVED = "the run was moved to the current dataflow"
 UNFINISHED = (*LIVE, AttemptState.RETRYING.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adoption:
-    """What was taken out of use: results, attempts that had not ended, and clears that were still owed."""
+    """The results, unended attempts and pending clears that were taken out of use."""
 
     run: str
     dag_id: str
@@ -38,18 +38,19 @@ class Adoption:
     owed: int
 
     def __str__(self) -> str:
-        """What happened and what to do next."""
+        """Describe what was done and the next command."""
         fenced = f" ({', '.join(self.fenced)})" if self.fenced else ""
         return (
             f"Run {self.run} is free of its record: {self.results} result(s) superseded, {len(self.fenced)} attempt(s) "
-            f"fenced{fenced}, {self.owed} owed clear(s) dropped. What was published stays until the run closes again.\n"
+            f"fenced{fenced}, {self.owed} pending clear(s) dropped. Published versions stay until the run closes "
+            "again.\n"
             f"Next: clear the whole run {self.run_id} of DAG {self.dag_id} in Airflow. Its first task that begins pins "
             "it to the dataflow that the DAG file declares then."
         )
 
 
 def adopt(services: Services, name: str) -> Adoption:
-    """Free the run `name` (DATAFLOW@EPOCH, or Airflow's run id) of its record.
+    """Move the run `name` (DATAFLOW@EPOCH, or Airflow's run id) to the current dataflow at its next begin.
 
     Raises Misconfigured for a run that is not known, or a run id that several dataflows share.
     """
@@ -61,7 +62,7 @@ def adopt(services: Services, name: str) -> Adoption:
 
 
 def free_run(session: Session, services: Services, row: RunRow, reason: str) -> Adoption:
-    """Let nothing of a run count any more, and whoever begins next pin it; `reason` is kept with each result."""
+    """Take all of a run out of use and remove its pin; `reason` is recorded with the results."""
     now = services.now()
     fenced = _fence(session, row.id, now)
     results = supersede_all(session, row.id, reason, now)
@@ -84,11 +85,11 @@ def _fence(session: Session, run: str, now: datetime) -> tuple[str, ...]:
 
 
 def _void_clears(session: Session, run: str, outcome: str, now: datetime) -> int:
-    """Let no clear count as a repair; answers how many were still owed."""
+    """Void all clears of a run; returns how many were still pending."""
     rows = clears_of_run(session, run)
-    still_owed = [row for row in rows if row.settled_at is None]
-    for row in still_owed:
+    pending = [row for row in rows if row.settled_at is None]
+    for row in pending:
         row.settled_at, row.outcome = now, outcome
     for row in rows:
         row.is_void = True
-    return len(still_owed)
+    return len(pending)

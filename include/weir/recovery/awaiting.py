@@ -1,7 +1,7 @@
-"""Whether somebody really is at work on what an attempt awaits.
+"""Checks in Airflow that the regions that an attempt awaits will run.
 
-Invariant: nobody waits for ever. What the ledger believes to be at work and Airflow calls finished is work that came
-to nothing: marked success by hand, or killed for good.
+Invariant: no attempt waits for ever. A region that runs by the ledger and is finished in Airflow has no result: it was
+marked a success manually, or killed finally.
 """
 
 from __future__ import annotations
@@ -28,13 +28,16 @@ from weir.topology.regions import RegionId
 
 NOT_IN_AIRFLOW = (MISSING, "removed")
 
+FIRST_WAIT, LONGEST_WAIT = 5.0, 60.0
+"""Seconds between two checks of a running producer."""
+
 
 @dataclass(frozen=True, slots=True)
-class Looked:
-    """What Airflow says of those that are awaited.
+class AwaitedStatus:
+    """The status of awaited regions in Airflow.
 
-    `has_changed` where the ledger was put right; `void` are regions of earlier runs that have never begun, or were
-    refused, and that Airflow calls finished.
+    `has_changed`: the ledger was corrected. `void` are regions of earlier runs that have never begun, or were refused,
+    and that are finished in Airflow.
     """
 
     has_changed: bool
@@ -49,11 +52,11 @@ class _Asked:
     is_owed: bool
 
 
-def look_at_awaited(services: Services, run: Run, regions: Iterable[RegionId], clearer: Clearer) -> Looked:
-    """Ask Airflow about regions believed to be at work, and have earlier runs started that are queued behind this one.
+def awaited_status(services: Services, run: Run, regions: Iterable[RegionId], clearer: Clearer) -> AwaitedStatus:
+    """Ask Airflow for the status of awaited regions, and start earlier runs that are queued after this run.
 
-    Raises Misconfigured for one that was skipped, failed for good or does not exist. One of an earlier run that has
-    failed is waited for: whoever mends it need not know of those behind it.
+    Raises Misconfigured for a region that was skipped, has failed finally or does not exist. A failed region of an
+    earlier run is awaited, so that its repair needs no clear of later runs.
     """
     with services.ledger.transaction() as session:
         asked = [_asked(session, run, region) for region in sorted(regions)]
@@ -66,12 +69,19 @@ def look_at_awaited(services: Services, run: Run, regions: Iterable[RegionId], c
         clearer.start(earlier.dag_id, earlier.run_id)
     finished = [(each, answer) for each, answer in zip(asked, answers, strict=True) if answer.state == "success"]
     if not finished:
-        return Looked(has_changed=False, void=frozenset())
+        return AwaitedStatus(has_changed=False, void=frozenset())
     with services.ledger.transaction(run.dataflow.name) as session:
-        # Each is asked of, so that none is left out because another one was void.
+        # A list: all are voided, not only the first.
         changed = [_void(session, services, each, answer) for each, answer in finished]
         void = frozenset(each.region for each, _ in finished if _will_not_come(session, each))
-    return Looked(any(changed), void)
+    return AwaitedStatus(any(changed), void)
+
+
+def wait_for(row: AttemptRow, reason: str, registered: Registered) -> Awaiting:
+    """Record that an attempt waits, longer each time."""
+    seconds = min(FIRST_WAIT * 2**row.waits, LONGEST_WAIT)
+    row.state, row.waits = AttemptState.WAITING.value, min(row.waits + 1, 10)
+    return Awaiting(seconds, reason, registered.interrupt)
 
 
 def _asked(session: Session, run: Run, region: RegionId) -> _Asked:
@@ -81,18 +91,18 @@ def _asked(session: Session, run: Run, region: RegionId) -> _Asked:
 
 
 def clear_item(session: Session, run: Run, region: RegionId) -> ClearItem:
-    """The task instance of `region`, whatever its try."""
+    """Return the task instance of `region`, of any try."""
     task_id, map_index = task_of(session, run, region)
     return ClearItem(run.dag_id, run.run_id, task_id, map_index, None)
 
 
 def _is_to_come(asked: _Asked, answer: ClearAnswer) -> bool:
-    """Whether the run may be queued behind `max_active_runs`, of which this one holds a place."""
+    """Report whether the run may be queued because `max_active_runs` counts this run."""
     return not asked.region.is_of_own_run and answer.state is None
 
 
 def _require_computed(asked: Iterable[_Asked]) -> None:
-    """Nobody is to wait for what no DagRun makes: a state that a dataflow has begun with."""
+    """Refuse to wait for the restored state that a dataflow has begun with: no DagRun computes it."""
     for each in asked:
         if not each.run.has_dag_run:
             name = each.run.dataflow.name
@@ -107,11 +117,11 @@ def _require_runnable(asked: _Asked, answer: ClearAnswer) -> None:
     if answer.state in ("failed", "upstream_failed") and not asked.is_owed and region.is_of_own_run:
         raise Misconfigured(
             f"{region} is awaited, but Airflow calls {answer.item.task_id} of run {run.run_id} {answer.state}: look at "
-            "its log, mend the cause, and clear it with its downstream tasks"
+            "its log, correct the cause, and clear it with its downstream tasks"
         )
     if answer.state == "skipped":
         raise Misconfigured(
-            f"{region} was skipped in Airflow, so its result was never made: clear {answer.item.task_id} of run "
+            f"{region} was skipped in Airflow, so its result was never computed: clear {answer.item.task_id} of run "
             f"{run.run_id} (a region cannot be left out of a dataflow)"
         )
     if answer.state in NOT_IN_AIRFLOW and not region.is_of_own_run:
@@ -124,7 +134,7 @@ def _require_runnable(asked: _Asked, answer: ClearAnswer) -> None:
         raise Misconfigured(
             f"run {run.id} is pinned to a dataflow with {region}, but Airflow has no such task instance any more "
             f"({answer.item.task_id}, map index {answer.item.map_index}): the DAG has changed. "
-            f"`weir run adopt {run.id}` moves the run to the present dataflow"
+            f"`weir run adopt {run.id}` moves the run to the current dataflow"
         )
 
 
@@ -139,7 +149,7 @@ def _repairs(session: Session, run: Run, region: RegionId) -> list[OwedClearRow]
 
 
 def _will_not_come(session: Session, asked: _Asked) -> bool:
-    """Whether nobody makes it, although it has never begun, or what it made was refused."""
+    """Report whether a region of an earlier run that never began, or whose rows were refused, will not run."""
     region, run = asked.region, asked.run
     if region.is_of_own_run:
         return False
@@ -150,16 +160,16 @@ def _will_not_come(session: Session, asked: _Asked) -> bool:
 
 
 def _void(session: Session, services: Services, asked: _Asked, answer: ClearAnswer) -> bool:
-    """Record that what is awaited will not come; false while a clear is still owed, or where the answer is too old."""
+    """Record that an awaited region has no result; false while a clear is pending, or if the answer is outdated."""
     run, local = asked.run, asked.region.in_run(OWN_RUN)
     owed = _repairs(session, run, local)
     if any(row.settled_at is None for row in owed):
         return False
     attempts = attempts_of(session, run.id, local)
-    # One that has ended is no sign of it: a DagRun that is made anew counts its tries from 1 again.
+    # Ended attempts prove nothing: a DagRun that was created again counts its tries from 1.
     is_newer = any(row.try_number > answer.try_number and row.state in LIVE for row in attempts)
     if is_newer or not run_state(session, run).region(local).at_work:
-        return False  # a newer try has begun, or the work has ended, since the run was looked at
+        return False  # a newer try has begun, or the region has ended, since the answer
     for row in attempts:
         if row.state in (*LIVE, AttemptState.RETRYING.value):
             end(
@@ -171,14 +181,3 @@ def _void(session: Session, services: Services, asked: _Asked, answer: ClearAnsw
     for each in owed:
         each.is_void, each.found_try = True, answer.try_number
     return True
-
-
-FIRST_WAIT, LONGEST_WAIT = 5.0, 60.0
-"""Seconds between two looks at a producer that is at work."""
-
-
-def wait_for(row: AttemptRow, reason: str, registered: Registered) -> Awaiting:
-    """Write down that an attempt waits, longer each time."""
-    seconds = min(FIRST_WAIT * 2**row.waits, LONGEST_WAIT)
-    row.state, row.waits = AttemptState.WAITING.value, min(row.waits + 1, 10)
-    return Awaiting(seconds, reason, registered.interrupt)

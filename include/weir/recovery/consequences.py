@@ -1,6 +1,6 @@
-"""What follows from a commit for those who had read what it replaces.
+"""Adds the clears that follow from a commit: those of the consumers of replaced results.
 
-Invariant 7: the clears that a commit makes necessary are written in its own transaction, in whichever run they are.
+Invariant 7: the clears that follow from a commit are recorded in its transaction, also those in other runs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from weir.coordination.services import Services
 from weir.coordination.values import Begun
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, RunState
-from weir.ledger.clears import owe_clear
+from weir.ledger.clears import add_pending_clear
 from weir.ledger.database.tables import RunRow
 from weir.ledger.reads import reads_of
 from weir.ledger.results import NewResult
@@ -23,26 +23,26 @@ from weir.recovery.rules.staleness import Replacement, clears_consumers, clears_
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 _NOT_PUBLISHED = (PartitionState.LOST, PartitionState.QUARANTINED)
-"""The states of published results that are to be published anew, even if they come out as they were."""
+"""The states of published results that are to be published again, even if the new content is equal."""
 
 Replaced = Mapping[PartitionId, Replacement]
 
 
-def owe_clears(
+def add_clears_of_commit(
     session: Session, services: Services, begun: Begun, before: RunState, results: Sequence[NewResult]
 ) -> int:
-    """Owe the clear of every finished consumer that had read something else; answers how many."""
+    """Add the clears of all consumers that have read other content than a commit's, and return their number."""
     replaced = {
         each.partition: Replacement(each.partition, begun.attempt.id, each.digest, each.differs_from)
         for each in results
     }
-    return owe_what_follows(session, services, begun.run, begun.topology, before, replaced)
+    return add_clears_that_follow(session, services, begun.run, begun.topology, before, replaced)
 
 
-def owe_what_follows(
+def add_clears_that_follow(
     session: Session, services: Services, run: Run, topology: Topology, before: RunState, replaced: Replaced
 ) -> int:
-    """Owe the clears that follow where results of `run` are replaced, by whatever; answers how many."""
+    """Add the clears that follow from replaced results of `run`, and return their number."""
     owed = _in_other_runs(session, services, run, topology, replaced)
     if not clears_consumers(before.topology):
         return owed
@@ -51,8 +51,8 @@ def owe_what_follows(
     if closing is not None:
         stale[CLOSE] = closing
     for consumer, reason in stale.items():
-        # Also where one is at work: it may have been marked a success by hand. One that really runs is not cleared.
-        owe_clear(session, run, consumer, before.region(consumer).newest_try, reason, services.now())
+        # Also of running consumers, which may have been marked a success manually; one that runs is not cleared.
+        add_pending_clear(session, run, consumer, before.region(consumer).newest_try, reason, services.now())
     return owed + len(stale)
 
 
@@ -67,14 +67,14 @@ def _why_close_again(session: Session, run: Run, before: RunState, replaced: Rep
     for read in reads:
         old = before.results.get(read.partition)
         if old is not None and old.state in _NOT_PUBLISHED and old.attempt == read.attempt:
-            return f"weir: the published files of {read.partition} were {old.state.value} and have been made again"
+            return f"weir: the published files of {read.partition} were {old.state.value} and have been recomputed"
     return None
 
 
 def _in_other_runs(session: Session, services: Services, run: Run, topology: Topology, replaced: Replaced) -> int:
-    """Later epochs read over `previous`: the next one begins anew, and what follows from that is its own commit's.
+    """Add the clears of the next epoch, which reads over `previous`; later epochs follow from its own commit.
 
-    One that is only to be marked is stale from now on, and nothing of it is cleared: whoever needs it says so.
+    An epoch that is only to be marked is stale from now on, and is not cleared.
     """
     stale = stale_in_other_runs(session, run, topology, replaced)
     owed = 0
@@ -82,8 +82,8 @@ def _in_other_runs(session: Session, services: Services, run: Run, topology: Top
         session.get_one(RunRow, other).closed_at = None
         later = run_by_id(session, other, topology)
         if clears_later_epochs(later.topology):
-            told = reason.replace("weir: ", f"weir: in run {run.id} ", 1)
-            owe_clear(session, later, region, newest_try(session, other, region), told, services.now())
+            located = reason.replace("weir: ", f"weir: in run {run.id} ", 1)
+            add_pending_clear(session, later, region, newest_try(session, other, region), located, services.now())
             owed += 1
     return owed
 
@@ -91,9 +91,9 @@ def _in_other_runs(session: Session, services: Services, run: Run, topology: Top
 def stale_in_other_runs(
     session: Session, run: Run, topology: Topology, replaced: Replaced
 ) -> dict[tuple[str, RegionId], str]:
-    """The regions of later runs that have read something else of `run`, each with the reason."""
+    """Return the regions of later runs that have read other content of `run`, with the reasons."""
     stale: dict[tuple[str, RegionId], str] = {}
-    # Not this run's topology knows: a later run may be pinned to one that reads it, and this one to one from before.
+    # This run's topology does not have its later readers: a later run may be pinned to a newer dataflow.
     for stage, layout in {(each.stage, each.layout) for each in replaced} if has_later(session, run) else ():
         for reader in readers_in_other_runs(session, run.id, stage, layout):
             read = [each for each in reads_of(session, reader.id, run.id) if each.partition.is_of_own_run]
@@ -103,7 +103,7 @@ def stale_in_other_runs(
 
 
 def note_whether_closed(session: Session, services: Services, run: Run, topology: Topology) -> None:
-    """Write down whether all is valid that a closed run has: what reads it later need not look at it again."""
+    """Record whether all results of a closed run are valid, so that later readers need not derive it again."""
     session.flush()
     is_closed = committed_attempt(session, run.id, CLOSE) is not None and _is_whole(run_state(session, run, topology))
     mark_closed(session, run.id, services.now() if is_closed else None)

@@ -1,10 +1,9 @@
-"""Failovers: every decision to restart, as it was carried out, and the incidents that they belong to.
+"""Records failovers and reports them with their incidents and costs.
 
-Invariant: an incident is open until the first region that it cleared has committed; what fails meanwhile belongs to it.
+A failover is a decision to restart regions, with the plan as it was applied.
 
-What failovers were about, and what they have cost. Invariant: it changes nothing.
-
-What regions have cost: the history that plans are priced with. Invariant: only committed attempts are history.
+Invariants: an incident is open until the first region that it cleared has committed, and failures until then belong to
+it; the costs with which plans are estimated are those of committed attempts.
 """
 
 from __future__ import annotations
@@ -27,26 +26,62 @@ from weir.recovery.rules.staleness import USUAL_CAUSES
 from weir.topology.ids import RunId, run_ref
 from weir.topology.regions import RegionId
 
+_DONE = (AttemptState.COMMITTED.value, AttemptState.ADOPTED.value)
+
 
 class FailoverKind(Enum):
-    """What asked for a failover."""
+    """The reason for a failover."""
 
     LOSS = "loss"
     """An attempt did not find its inputs."""
     FAILURE = "failure"
     """An attempt failed, and the dataflow restarts others with it."""
     HELD_BACK = "held back"
-    """A loss whose plan a person has to carry out."""
+    """A loss whose plan a person has to apply."""
     BY_HAND = "by hand"
-    """A person carried a plan out."""
+    """A person applied a plan."""
     SCRUB = "scrub"
-    """Something was found bad before anybody has missed it."""
+    """Scrubbing found a damaged result before a consumer did."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverReport:
+    """A failover, its plan, the recomputed results of its clears, and the non-deterministic results among these."""
+
+    row: FailoverRow
+    plan: Plan
+    recomputed: Total
+    findings: tuple[NotDeterministic, ...]
+
+    @property
+    def kind(self) -> FailoverKind:
+        """The reason for the failover; those that an older Weir recorded were losses."""
+        return FailoverKind(self.row.kind or FailoverKind.LOSS.value)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON of `weir failovers --json` (docs/plan.md)."""
+        row = self.row
+        return {
+            "id": row.id,
+            "incident": row.incident or row.id,
+            "run": row.run,
+            "kind": self.kind.value,
+            "failed": f"{row.region}[{row.subtask}]" if row.region else None,
+            "attempt": row.attempt or None,
+            "decided_at": row.decided_at.isoformat(),
+            "cause": row.cause,
+            "labels": row.labels or {},
+            "plan": self.plan.to_json(),
+            "recomputed": asdict(self.recomputed),
+            "not_deterministic": [asdict(each) for each in self.findings],
+            "usual_causes": USUAL_CAUSES if self.findings else None,
+        }
 
 
 def record_failover(
     session: Session, run: Run, plan: Plan, now: datetime, kind: FailoverKind, row: AttemptRow | None
 ) -> int:
-    """Write a plan down; answers its id. `row` is the attempt that failed, None where none did."""
+    """Record a plan and return its id. `row` is the failed attempt, None if there is none."""
     failover = FailoverRow(
         run=run.id,
         attempt=row.id if row else "",
@@ -77,7 +112,7 @@ def _open_incident(session: Session, run: str) -> int | None:
 
 
 def _repaired(session: Session, failover: FailoverRow) -> list[tuple[RunId, str, int, int]]:
-    """The tries that a failover restarted; those that it joined if it restarted none."""
+    """Return the tries that a failover restarted, or those that it joined if it restarted none."""
     owed = select(OwedClearRow).where(OwedClearRow.failover == failover.id)
     cleared = [(row.run, row.region, row.subtask, row.expected_try) for row in session.scalars(owed)]
     if cleared:
@@ -100,7 +135,7 @@ def _has_committed(session: Session, run: str, region: str, subtask: int, after_
 
 
 def failovers_of(session: Session, dataflow: str | None = None, epoch: str | None = None) -> list[FailoverRow]:
-    """Past decisions, oldest first."""
+    """Return past failovers, oldest first."""
     query = select(FailoverRow).join(RunRow, RunRow.id == FailoverRow.run).order_by(FailoverRow.id)
     if dataflow is not None:
         query = query.where(RunRow.dataflow == dataflow)
@@ -109,58 +144,21 @@ def failovers_of(session: Session, dataflow: str | None = None, epoch: str | Non
     return list(session.scalars(query))
 
 
-_DONE = (AttemptState.COMMITTED.value, AttemptState.ADOPTED.value)
+def failover_reports(session: Session, dataflow: str | None = None, epoch: str | None = None) -> list[FailoverReport]:
+    """Return the reports of past failovers, oldest first."""
+    return [_report(session, row) for row in failovers_of(session, dataflow, epoch)]
 
 
-@dataclass(frozen=True, slots=True)
-class FailoverStory:
-    """A failover, its plan, what was recomputed because of its clears, and what came out otherwise without a reason."""
-
-    row: FailoverRow
-    plan: Plan
-    recomputed: Total
-    findings: tuple[NotDeterministic, ...]
-
-    @property
-    def kind(self) -> FailoverKind:
-        """What asked for it; what an older Weir recorded was a loss."""
-        return FailoverKind(self.row.kind or FailoverKind.LOSS.value)
-
-    def to_json(self) -> dict[str, Any]:
-        """As `weir failovers --json` prints it (docs/plan.md)."""
-        row = self.row
-        return {
-            "id": row.id,
-            "incident": row.incident or row.id,
-            "run": row.run,
-            "kind": self.kind.value,
-            "failed": f"{row.region}[{row.subtask}]" if row.region else None,
-            "attempt": row.attempt or None,
-            "decided_at": row.decided_at.isoformat(),
-            "cause": row.cause,
-            "labels": row.labels or {},
-            "plan": self.plan.to_json(),
-            "recomputed": asdict(self.recomputed),
-            "not_deterministic": [asdict(each) for each in self.findings],
-            "usual_causes": USUAL_CAUSES if self.findings else None,
-        }
-
-
-def failover_stories(session: Session, dataflow: str | None = None, epoch: str | None = None) -> list[FailoverStory]:
-    """Past failovers, oldest first."""
-    return [_story(session, row) for row in failovers_of(session, dataflow, epoch)]
-
-
-def _story(session: Session, row: FailoverRow) -> FailoverStory:
+def _report(session: Session, row: FailoverRow) -> FailoverReport:
     clears = session.scalars(select(OwedClearRow).where(OwedClearRow.failover == row.id))
     caused = [attempt for clear in clears for attempt in _caused_by(session, clear)]
     costs = costs_of_attempts(session, caused)
     recomputed = total_of(_finished(caused, costs))
-    return FailoverStory(row, Plan.from_json(row.plan), recomputed, findings_of(session, list(costs)))
+    return FailoverReport(row, Plan.from_json(row.plan), recomputed, findings_of(session, list(costs)))
 
 
 def _caused_by(session: Session, clear: OwedClearRow) -> list[AttemptRow]:
-    """The tries behind a clear, up to the one that did what it was for."""
+    """Return the tries after a clear, up to the first that has committed or adopted."""
     query = (
         select(AttemptRow)
         .where(
@@ -184,7 +182,7 @@ def _finished(rows: Iterable[AttemptRow], costs: dict[str, Cost]) -> list[Cost |
 
 
 def costs_of(session: Session, runs: Collection[str], current: str) -> dict[RegionId, Cost]:
-    """What the newest committed attempt of each region of `runs` cost; regions of the run `current` have no run."""
+    """Return the costs of the newest committed attempts of `runs`, by region; those of `current` have no run."""
     query = (
         select(AttemptRow)
         .where(AttemptRow.run.in_(runs), AttemptRow.state == AttemptState.COMMITTED.value)
@@ -196,7 +194,7 @@ def costs_of(session: Session, runs: Collection[str], current: str) -> dict[Regi
 
 
 def costs_of_attempts(session: Session, attempts: Iterable[AttemptRow]) -> dict[str, Cost]:
-    """What attempts cost, by id: rows and bytes that they wrote, in all layouts, and seconds at work."""
+    """Return the costs of attempts by id: written rows and bytes, in all layouts, and seconds of running."""
     rows = {row.id: row for row in attempts}
     query = (
         select(ResultRow.attempt, func.sum(ResultRow.rows), func.sum(ResultRow.bytes))
@@ -208,7 +206,7 @@ def costs_of_attempts(session: Session, attempts: Iterable[AttemptRow]) -> dict[
 
 
 def seconds_of(row: AttemptRow) -> float:
-    """How long an attempt was at work; 0 while it has not ended, and the time that it waited is left out."""
+    """Return how long an attempt ran, without its waits; 0 while it has not ended."""
     if row.ended_at is None:
         return 0.0
     if row.waits and row.metrics:

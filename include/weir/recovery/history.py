@@ -1,8 +1,6 @@
-"""What the ledger tells people. Invariant: it changes nothing.
+"""Reports the history of runs and task instances, and non-deterministic results (DESIGN 9.1).
 
-The story of one task instance, in order: why it ran as often as it did. Invariant: it changes nothing.
-
-Results that came out otherwise although they were made from the same (DESIGN 9.1). Invariant: it changes nothing.
+Invariant: it changes nothing in the ledger.
 """
 
 from __future__ import annotations
@@ -29,12 +27,16 @@ from weir.topology.ids import run_ref
 from weir.topology.regions import RegionId
 
 Row = TypeVar("Row", AttemptRow, OwedClearRow)
+
 _TASK = re.compile(r"^(?P<task>[^\[\]]+)(\[(?P<index>\d+)\])?$")
+
+SHOWN = 5
+"""The largest number of partitions of a stage in a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOverview:
-    """A run, and how many of its regions have valid results, stale ones, or none that can be read."""
+    """A run, with the numbers of its regions whose results are valid, stale or missing."""
 
     id: str
     dataflow: str
@@ -50,15 +52,38 @@ class RunOverview:
 
 @dataclass(frozen=True, slots=True)
 class TaskHistory:
-    """One region's attempts and the clears that were decided for it, oldest first."""
+    """The attempts and clears of a region, oldest first."""
 
     region: RegionId
     attempts: tuple[AttemptRow, ...]
     clears: tuple[OwedClearRow, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event of a task instance; `details` are lines of text."""
+
+    at: datetime
+    text: str
+    details: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NotDeterministic:
+    """A non-deterministic result: that of `attempt` differs from that of `differs_from`, of equal inputs and code."""
+
+    run: str
+    stage: str
+    subtask: int
+    attempt: str
+    differs_from: str
+
+    def __str__(self) -> str:
+        return f"{self.stage}[{self.subtask}] of {self.attempt} differs from that of {self.differs_from}"
+
+
 def run_overviews(session: Session, dataflow: str | None = None) -> list[RunOverview]:
-    """All runs, of one dataflow or of all, by dataflow and epoch."""
+    """Return all runs, of one dataflow or of all, by dataflow and epoch."""
     return [_overview(session, row) for row in runs_of(session, dataflow)]
 
 
@@ -101,9 +126,9 @@ def _published(session: Session, run: str) -> dict[str, int]:
 
 
 def task_history(session: Session, run: str, task: str) -> list[TaskHistory]:
-    """What happened to `task` ("joined", or "joined[1]" for one map index) in a run, by subtask.
+    """Return the history of `task` ("joined", or "joined[1]" for one map index) in a run, by subtask.
 
-    Raises Misconfigured for an unknown run or task, with those that are known.
+    Raises Misconfigured for an unknown run or task, and names the known ones.
     """
     row, found = named_run(session, run), _TASK.match(task)
     name = found["task"] if found else task
@@ -121,7 +146,7 @@ def task_history(session: Session, run: str, task: str) -> list[TaskHistory]:
     ]
     if not regions:
         raise Misconfigured(
-            f"nothing is known of a task {task} in run {row.id}: it has not begun there, or has another name. "
+            f"the ledger has no task {task} in run {row.id}: it has not begun there, or has another name. "
             f"Known are {', '.join(str(region) for region in sorted(known)) or 'none yet'}"
         )
     return [TaskHistory(region, _of(region, attempts), _of(region, clears)) for region in regions]
@@ -131,21 +156,8 @@ def _of(region: RegionId, rows: Iterable[Row]) -> tuple[Row, ...]:
     return tuple(each for each in rows if (each.region, each.subtask) == (region.name, region.subtask))
 
 
-SHOWN = 5
-"""How many partitions of one stage a line names."""
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something that happened to a task instance; `details` say more, a line each."""
-
-    at: datetime
-    text: str
-    details: tuple[str, ...] = ()
-
-
-def story_of(session: Session, run: str, history: TaskHistory) -> list[Event]:
-    """All that happened to a task instance, oldest first."""
+def events_of(session: Session, run: str, history: TaskHistory) -> list[Event]:
+    """Return the events of a task instance, oldest first."""
     events = [
         *(event for row in history.attempts for event in _attempt(session, run, row)),
         *(_clear(session, row) for row in history.clears),
@@ -156,7 +168,7 @@ def story_of(session: Session, run: str, history: TaskHistory) -> list[Event]:
 
 def _attempt(session: Session, run: str, row: AttemptRow) -> Iterator[Event]:
     took = "" if row.ended_at is None else f" after {(row.ended_at - row.began_at).total_seconds():.1f} s"
-    details = [f"{row.failure or 'failure'}: {row.error or 'nothing was said'}"] if row.failure or row.error else []
+    details = [f"{row.failure or 'failure'}: {row.error or 'no message'}"] if row.failure or row.error else []
     if row.labels:
         details.append("labels: " + ", ".join(f"{key}={value}" for key, value in row.labels.items()))
     details += _reads(reads_of(session, row.id, run))
@@ -169,7 +181,7 @@ def _attempt(session: Session, run: str, row: AttemptRow) -> Iterator[Event]:
 
 
 def _reads(reads: tuple[ReadResult, ...]) -> list[str]:
-    """What was read of each stage, and which attempts had made it."""
+    """Describe the partitions that were read of each stage, with their attempts."""
     lines = []
     in_order = sorted(reads, key=lambda read: (read.partition.run, read.partition.stage, read.partition.subtask))
     for (of, stage), group in groupby(in_order, key=lambda read: (read.partition.run, read.partition.stage)):
@@ -182,13 +194,11 @@ def _reads(reads: tuple[ReadResult, ...]) -> list[str]:
 def _clear(session: Session, row: OwedClearRow) -> Event:
     failover = None if row.failover is None else session.get(FailoverRow, row.failover)
     asked = "" if failover is None else f", by failover {failover.id}"
-    return Event(
-        row.created_at, f"clear of try {row.expected_try}{asked}: {row.outcome or 'still owed'}", (row.reason,)
-    )
+    return Event(row.created_at, f"clear of try {row.expected_try}{asked}: {row.outcome or 'pending'}", (row.reason,))
 
 
 def _failovers(session: Session, run: str, history: TaskHistory) -> Iterator[Event]:
-    """The decisions that it asked for, and those that waited for a repair of it."""
+    """Return the failovers of the task instance's failures, and those that waited for a repair of it."""
     name = str(history.region)
     for row in session.scalars(select(FailoverRow).where(FailoverRow.run == run).order_by(FailoverRow.id)):
         plan = Plan.from_json(row.plan)
@@ -196,29 +206,15 @@ def _failovers(session: Session, run: str, history: TaskHistory) -> Iterator[Eve
         if (row.region, row.subtask) == (history.region.name, history.region.subtask):
             joined = ", ".join(str(step.region) for step in plan.of(StepKind.JOINED))
             details = [f"held back: {plan.impossible or plan.held_back}"] if plan.impossible or plan.held_back else []
-            details += [f"joined what is at work already: {joined}"] if joined else []
+            details += [f"joined regions that run already: {joined}"] if joined else []
             yield Event(row.decided_at, f"failover {row.id}{incident}: {plan.summary()}", tuple(details))
         elif any(str(step.region) == name for step in plan.of(StepKind.JOINED)):
             failed = f"{row.region}[{row.subtask}]" if row.region else "a person"
             yield Event(row.decided_at, f"failover {row.id}{incident} of {failed} waited for it")
 
 
-@dataclass(frozen=True, slots=True)
-class NotDeterministic:
-    """`attempt` has made another result of a partition than `differs_from`, from equal inputs by equal code."""
-
-    run: str
-    stage: str
-    subtask: int
-    attempt: str
-    differs_from: str
-
-    def __str__(self) -> str:
-        return f"{self.stage}[{self.subtask}] of {self.attempt} differs from that of {self.differs_from}"
-
-
 def findings_of(session: Session, attempts: Collection[str]) -> tuple[NotDeterministic, ...]:
-    """What attempts have made that was unlike an earlier result without a reason, once a stage and subtask."""
+    """Return the non-deterministic results of attempts, once for each stage and subtask."""
     query = (
         select(ResultRow)
         .where(ResultRow.attempt.in_(attempts), ResultRow.differs_from.is_not(None))
@@ -232,7 +228,7 @@ def findings_of(session: Session, attempts: Collection[str]) -> tuple[NotDetermi
 
 
 def not_deterministic_regions(session: Session, runs: Collection[str], current: str) -> frozenset[RegionId]:
-    """The regions of `runs` of which equal inputs have given unequal results; those of `current` have no run."""
+    """Return the regions of `runs` with non-deterministic results; those of `current` have no run."""
     query = (
         select(AttemptRow.run, AttemptRow.region, AttemptRow.subtask)
         .join(ResultRow, ResultRow.attempt == AttemptRow.id)

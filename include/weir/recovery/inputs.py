@@ -1,7 +1,7 @@
-"""Whether the inputs of an attempt are there: the ledger is asked first, then the store.
+"""Checks the inputs of an attempt, first in the ledger and then in the store.
 
-Invariant: nothing is called lost on a doubt. A store that does not answer raises Retryable; a producer at work is
-awaited; only what is definitely gone, wrong or never made is a loss.
+Invariant: a result is a loss only if it is definitely missing, damaged or never computed. A store that does not answer
+raises Retryable; a running producer is awaited.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from weir.topology.ids import run_ref
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 Part = tuple[Manifest, str, KeyGroups]
-"""What a reader reads of a partition: its manifest, its folder, and an inclusive range of key groups (None: all)."""
+"""The part of a partition that is read: its manifest, its folder, and an inclusive range of key groups (None: all)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sorted:
-    """The inputs of a region as the ledger knows them: to ask the store about, to wait for, or lost."""
+    """The inputs of a region by their state in the ledger: to probe in the store, to wait for, or lost."""
 
     to_probe: frozenset[PartitionId]
     awaited: Mapping[PartitionId, frozenset[RegionId]]
@@ -33,7 +33,7 @@ class Sorted:
 
 
 def sort_inputs(state: RunState, region: RegionId) -> Sorted:
-    """What the ledger alone says about the inputs of `region`."""
+    """Sort the inputs of `region` by their state in the ledger."""
     to_probe, awaited, losses = set(), {}, {}
     for partition in state.inputs_of(region):
         loss = known_loss(state, partition, region)
@@ -47,15 +47,15 @@ def sort_inputs(state: RunState, region: RegionId) -> Sorted:
         else:
             to_probe.add(partition)
     if region == CLOSE:
-        # Of a released one it needs to know only that it was right.
+        # It reads no released result, whose validity is enough.
         to_probe = {each for each in to_probe if _is_worth_probing(state, each)}
     return Sorted(frozenset(to_probe), awaited, losses)
 
 
 def _is_worth_probing(state: RunState, partition: PartitionId) -> bool:
-    """The closing task reads the sinks, and what its checkpoint names that is not released.
+    """Report whether the closing task reads a partition: those of sinks, and unreleased ones of its checkpoint.
 
-    Of other results it asks the ledger, unless that has recorded a loss.
+    It probes other results only if the ledger has recorded a loss.
     """
     known = state.results[partition].state
     is_of_checkpoint = partition in checkpointed(state.topology) and known is not PartitionState.RELEASED
@@ -63,12 +63,12 @@ def _is_worth_probing(state: RunState, partition: PartitionId) -> bool:
 
 
 def checkpointed(topology: Topology) -> Set[PartitionId]:
-    """The partitions that a checkpoint of a run of this topology names: none where no stage keeps state."""
+    """Return the partitions that a checkpoint of this topology names: none where no stage keeps state."""
     return topology.carried if topology.dataflow.keeps_state else frozenset()
 
 
 def reference(result: CurrentResult, run: str) -> PartitionRef:
-    """How the store is asked for a result."""
+    """Return the reference by which the store is probed for a result."""
     partition = result.partition
     return PartitionRef(
         run=partition.run_id(run),
@@ -83,14 +83,14 @@ def reference(result: CurrentResult, run: str) -> PartitionRef:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What the store answered."""
+    """The answers of the store."""
 
     manifests: Mapping[PartitionId, Manifest]
     losses: Mapping[PartitionId, Loss]
 
 
 def probe_partitions(services: Services, store_id: str, state: RunState, partitions: Iterable[PartitionId]) -> Probed:
-    """Ask the store for the current results of `partitions`. Raises Retryable where it does not answer."""
+    """Probe the store for the current results of `partitions`. Raises Retryable where it does not answer."""
     references = {reference(state.results[each], state.run): each for each in partitions}
     answers = probe(services.store, store_id, list(references))
     manifests = {references[ref]: found for ref, found in answers.items() if isinstance(found, Manifest)}
@@ -99,9 +99,9 @@ def probe_partitions(services: Services, store_id: str, state: RunState, partiti
 
 
 def require_intact(services: Services, parts: Sequence[Part], faults: Set[Fault] = frozenset(Fault)) -> None:
-    """Compare parts byte for byte: page headers, for example, have no checksum of Parquet's own.
+    """Compare parts byte for byte: Parquet has no checksum of page headers, for example.
 
-    Raises Corrupt for what has one of `faults`, and Retryable where the store does not answer.
+    Raises Corrupt for parts with one of `faults`, and Retryable where the store does not answer.
     """
     found = verify_segments(services.store, services.store_id(), parts)
     broken = tuple(loss for loss in found if loss.fault in faults)
@@ -110,5 +110,5 @@ def require_intact(services: Services, parts: Sequence[Part], faults: Set[Fault]
 
 
 def losses_by_partition(losses: Iterable[Loss], current: str) -> dict[PartitionId, Loss]:
-    """Losses by the partition that they are about; partitions of the run `current` have ids without a run."""
+    """Return losses by partition; partitions of the run `current` have ids without a run."""
     return {PartitionId(loss.stage, loss.subtask, loss.layout, run_ref(loss.run, current)): loss for loss in losses}

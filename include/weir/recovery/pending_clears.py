@@ -1,7 +1,7 @@
-"""Carrying out owed clears.
+"""Delivers pending clears to Airflow.
 
-Invariant 7: an owed clear is settled only when Airflow was seen to follow it: a newer try, or one not yet finished.
-Any number of processes may do this at once; the clear itself compares first.
+Invariant 7: a clear is delivered once Airflow is seen to have followed it, with a newer or an unfinished try. Several
+processes may deliver at once, since a clear compares the try first.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.airflow import MISSING, ClearAnswer, Clearer, ClearItem
 from weir.coordination.services import Services
-from weir.coordination.values import Settled, Settlement, TaskKey
+from weir.coordination.values import ClearOutcome, DeliveredClear, TaskKey
 from weir.errors import WeirError
 from weir.ledger.clears import open_clears
 from weir.ledger.database.tables import AttemptRow, OwedClearRow
 from weir.ledger.snapshot import ENDED
 
 NOTE_LENGTH = 1000
-"""The longest note that Airflow keeps."""
+"""The longest note that Airflow stores."""
 
 FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed", MISSING})
-"""Airflow's states in which nothing more happens to a task instance by itself."""
+"""Airflow's final states of a task instance."""
 
 
-def settle(services: Services, clearer: Clearer, dataflow: str | None = None) -> list[Settled]:
-    """Carry out what is owed, of one dataflow or of all. Raises Retryable or Misconfigured as the clearer does."""
-    first = _settle_once(services, clearer, dataflow)
-    if all(each.settlement is not Settlement.UNSEEN for each in first):
+def deliver(services: Services, clearer: Clearer, dataflow: str | None = None) -> list[DeliveredClear]:
+    """Deliver the pending clears of one dataflow or of all. Raises Retryable or Misconfigured as the clearer does."""
+    first = _deliver_once(services, clearer, dataflow)
+    if all(each.settlement is not ClearOutcome.UNSEEN for each in first):
         return first
-    return [each for each in first if each.is_settled] + _settle_once(services, clearer, dataflow)
+    return [each for each in first if each.is_settled] + _deliver_once(services, clearer, dataflow)
 
 
-def _settle_once(services: Services, clearer: Clearer, dataflow: str | None) -> list[Settled]:
+def _deliver_once(services: Services, clearer: Clearer, dataflow: str | None) -> list[DeliveredClear]:
     with services.ledger.transaction() as session:
-        owed = open_clears(session, dataflow)
-    done: list[Settled] = []
+        pending = open_clears(session, dataflow)
+    done: list[DeliveredClear] = []
     refused: list[WeirError] = []
-    ordered = sorted(owed, key=lambda row: (row.dag_id, row.reason, row.id))
+    ordered = sorted(pending, key=lambda row: (row.dag_id, row.reason, row.id))
     for (_, reason), rows in groupby(ordered, key=lambda row: (row.dag_id, row.reason)):
         batch = list(rows)
         try:
@@ -57,24 +57,24 @@ def _item(row: OwedClearRow) -> ClearItem:
     return ClearItem(row.dag_id, row.run_id, row.task_id, row.map_index, row.expected_try)
 
 
-def _record(services: Services, row: OwedClearRow, answer: ClearAnswer) -> Settled:
+def _record(services: Services, row: OwedClearRow, answer: ClearAnswer) -> DeliveredClear:
     with services.ledger.transaction(row.dataflow) as session:
-        settlement = _settlement(session, row, answer)
-        outcome = _outcome(settlement, row, answer)
+        settlement = _outcome_of(session, row, answer)
+        outcome = _described(settlement, row, answer)
         fresh = session.get(OwedClearRow, row.id)
         if fresh is not None and fresh.settled_at is None:
             fresh.outcome, fresh.found_try = outcome, answer.try_number
             fresh.settled_at = services.now() if settlement.is_settled else None
-            fresh.expected_try = answer.try_number if settlement is Settlement.UNSEEN else fresh.expected_try
-            # What that try does by itself is no repair: nobody is to wait for a newer one. Without a state it has been
-            # cleared already, and a newer one comes.
+            fresh.expected_try = answer.try_number if settlement is ClearOutcome.UNSEEN else fresh.expected_try
+            # The expected try is unfinished and is no repair: no newer try is to be awaited. Without a state it has
+            # already been cleared, and a newer try follows.
             is_itself = answer.try_number == row.expected_try and answer.state is not None
-            fresh.is_void = settlement is Settlement.UNFINISHED and is_itself
-    return Settled(TaskKey(row.dag_id, row.run_id, row.task_id, row.map_index), settlement, outcome, row.reason)
+            fresh.is_void = settlement is ClearOutcome.UNFINISHED and is_itself
+    return DeliveredClear(TaskKey(row.dag_id, row.run_id, row.task_id, row.map_index), settlement, outcome, row.reason)
 
 
 def _is_ending(session: Session, row: OwedClearRow, answer: ClearAnswer) -> bool:
-    """Whether the expected try has ended but Airflow still calls it unfinished: it can be cleared in a moment."""
+    """Report whether the expected try has ended but Airflow still calls it unfinished: it can be cleared soon."""
     if answer.state in FINISHED or answer.try_number != row.expected_try:
         return False
     query = select(AttemptRow.id).where(
@@ -88,10 +88,10 @@ def _is_ending(session: Session, row: OwedClearRow, answer: ClearAnswer) -> bool
 
 
 def _is_unseen(session: Session, row: OwedClearRow, answer: ClearAnswer) -> bool:
-    """Whether Airflow has finished another try that never entered the ledger, so that it cannot have done what is owed.
+    """Report whether Airflow has finished another try that was never registered, so that the clear is still needed.
 
-    It was marked by hand, failed before its begin, or is one that only a lost ledger knew; one below the expected try
-    is that of a DagRun that was deleted and made anew.
+    The try was marked manually, failed before its begin, or was registered in a ledger that was lost; a try below the
+    expected one is that of a DagRun that was deleted and created again.
     """
     if answer.state not in FINISHED - {"skipped", "removed", MISSING} or answer.try_number == row.expected_try:
         return False
@@ -106,32 +106,32 @@ def _is_unseen(session: Session, row: OwedClearRow, answer: ClearAnswer) -> bool
     return session.scalar(query.limit(1)) is None
 
 
-def _settlement(session: Session, row: OwedClearRow, answer: ClearAnswer) -> Settlement:
+def _outcome_of(session: Session, row: OwedClearRow, answer: ClearAnswer) -> ClearOutcome:
     if answer.cleared:
-        return Settlement.CLEARED
+        return ClearOutcome.CLEARED
     if _is_ending(session, row, answer):
-        return Settlement.ENDING
-    return Settlement.UNSEEN if _is_unseen(session, row, answer) else _as_found(row, answer)
+        return ClearOutcome.ENDING
+    return ClearOutcome.UNSEEN if _is_unseen(session, row, answer) else _as_found(row, answer)
 
 
-def _as_found(row: OwedClearRow, answer: ClearAnswer) -> Settlement:
+def _as_found(row: OwedClearRow, answer: ClearAnswer) -> ClearOutcome:
     if answer.state in (MISSING, "removed"):
-        return Settlement.MISSING
+        return ClearOutcome.MISSING
     if answer.try_number > row.expected_try:
-        return Settlement.NEWER
+        return ClearOutcome.NEWER
     if answer.state not in FINISHED:
-        return Settlement.UNFINISHED
-    return Settlement.SKIPPED if answer.state == "skipped" else Settlement.REFUSED
+        return ClearOutcome.UNFINISHED
+    return ClearOutcome.SKIPPED if answer.state == "skipped" else ClearOutcome.REFUSED
 
 
-def _outcome(settlement: Settlement, row: OwedClearRow, answer: ClearAnswer) -> str:
+def _described(settlement: ClearOutcome, row: OwedClearRow, answer: ClearAnswer) -> str:
     found = f"{answer.state or 'no state yet'} at try {answer.try_number}"
-    said = {
-        Settlement.CLEARED: "cleared",
-        Settlement.MISSING: f"Airflow has no such task instance ({answer.state})",
-        Settlement.NEWER: f"not needed: {found}, newer than try {row.expected_try}",
-        Settlement.UNFINISHED: f"not needed: {found}, it has not finished",
-        Settlement.ENDING: f"still {found}: to be cleared when it has ended",
-        Settlement.UNSEEN: f"not cleared yet: {found}, a try that Weir has not seen",
+    texts = {
+        ClearOutcome.CLEARED: "cleared",
+        ClearOutcome.MISSING: f"Airflow has no such task instance ({answer.state})",
+        ClearOutcome.NEWER: f"not needed: {found}, newer than try {row.expected_try}",
+        ClearOutcome.UNFINISHED: f"not needed: {found}, it has not finished",
+        ClearOutcome.ENDING: f"still {found}: to be cleared when it has ended",
+        ClearOutcome.UNSEEN: f"not cleared yet: {found}, a try that Weir has not seen",
     }
-    return said.get(settlement, f"not cleared: {found}")
+    return texts.get(settlement, f"not cleared: {found}")

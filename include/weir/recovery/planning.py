@@ -1,6 +1,6 @@
-"""Planning in rounds: decide over the ledger, ask the store what the decision needs, decide again.
+"""Plans in rounds: decides over the ledger, probes the results that the decision needs, decides again.
 
-Invariant 5: what fails, and who asks what would fail, decide by the same function over the same facts.
+Invariant 5: a failure and `weir plan` decide by the same function over the same facts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
 from weir.errors import Conflict, Fault, Loss
-from weir.execution.run_state import BeyondHorizon, RegionState, RunState
+from weir.execution.run_state import MissingContext, RegionState, RunState
 from weir.ledger.checkpoints import what_is_kept
 from weir.ledger.runs import Run, has_later, run_by_id
 from weir.ledger.snapshot import readers_in_other_runs, run_state
@@ -28,7 +28,7 @@ from weir.topology.ids import RunRef
 from weir.topology.regions import PartitionId, RegionId
 
 ROUNDS = 20
-"""How often a plan may be overtaken before the try simply comes again."""
+"""How often a run may change during planning before it raises Conflict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +41,18 @@ class Decided:
 
 
 def decide_now(session: Session, run: Run, failure: Failure) -> Decided:
-    """Decide over what the ledger says at this instant, looking into as many earlier runs as the decision needs."""
-    horizon: set[str] = set()
+    """Decide over the present ledger, with as many earlier runs as the decision needs."""
+    context: set[str] = set()
     while True:
-        state = _state(session, run, failure.losses, horizon)
+        state = _state(session, run, failure.losses, context)
         losses = _still_true(state, failure.losses)
         present = replace(failure, losses=losses, later=_later_readers(session, run))
         try:
             answer = decide(state, present)
-        except BeyondHorizon as beyond:
-            if beyond.run in horizon:
+        except MissingContext as missing:
+            if missing.run in context:
                 raise
-            horizon.add(beyond.run)
+            context.add(missing.run)
             continue
         if isinstance(answer, Plan):
             runs = {run.id, *state.earlier}
@@ -63,14 +63,14 @@ def decide_now(session: Session, run: Run, failure: Failure) -> Decided:
 
 
 def _with_snapshots(session: Session, run: Run, plan: Plan) -> Plan:
-    """Of a plan that ends at a state which is not kept any more: what can be gone on from instead."""
+    """Add to a plan that needs an expired state the checkpoints and savepoints to restore instead."""
     if not plan.impossible:
         return plan
     return replace(plan, impossible=f"{plan.impossible}. {what_is_kept(session, run.dataflow.name)}")
 
 
 def probe_for(services: Services, store_id: str, decided: Decided, wanted: NeedsProbe) -> Failure:
-    """What is asked next: with the store's answers. Raises Retryable where it does not answer."""
+    """Return the failure with the store's answers added. Raises Retryable where it does not answer."""
     probed = probe_partitions(services, store_id, decided.state, wanted.partitions)
     before = decided.failure
     return replace(
@@ -81,9 +81,9 @@ def probe_for(services: Services, store_id: str, decided: Decided, wanted: Needs
 
 
 def plan_by_looking(services: Services, run: Run, failure: Failure) -> tuple[Plan, Failure]:
-    """Plan without changing anything, and with what is to be asked to get the same plan again.
+    """Plan without a change, and return the plan with the failure that gives the same plan again.
 
-    Raises Retryable if store or ledger do not answer, and Conflict where the run never holds still.
+    Raises Retryable if the store or the ledger does not answer, and Conflict if the run changes in each round.
     """
     store_id = services.store_id()
     for _ in range(ROUNDS):
@@ -92,12 +92,12 @@ def plan_by_looking(services: Services, run: Run, failure: Failure) -> tuple[Pla
         if isinstance(decided.answer, Plan):
             return decided.answer, decided.failure
         failure = probe_for(services, store_id, decided, decided.answer)
-    raise Conflict(f"run {run.id} changed {ROUNDS} times while it was looked at: look again when it is quieter")
+    raise Conflict(f"run {run.id} changed {ROUNDS} times while it was planned: plan again when fewer of its tasks run")
 
 
-def _state(session: Session, run: Run, losses: Mapping[PartitionId, Loss], horizon: Iterable[str]) -> RunState:
-    state = run_state(session, run, include=tuple(horizon))
-    # An attempt that misses what was never made, or was refused, has seen that Airflow calls its producer finished.
+def _state(session: Session, run: Run, losses: Mapping[PartitionId, Loss], context: Iterable[str]) -> RunState:
+    state = run_state(session, run, include=tuple(context))
+    # An attempt that misses a result that was never computed, or was refused, found its producer finished in Airflow.
     producers = {partition: state.producer(partition) for partition in losses if partition.run in state.earlier}
     void = (
         region
@@ -109,7 +109,7 @@ def _state(session: Session, run: Run, losses: Mapping[PartitionId, Loss], horiz
 
 
 def _still_true(state: RunState, losses: Mapping[PartitionId, Loss]) -> dict[PartitionId, Loss]:
-    """Leave out what others have repaired meanwhile: a loss is that of one attempt."""
+    """Leave out losses that were repaired meanwhile: a loss is that of one attempt."""
     return {
         partition: loss
         for partition, loss in losses.items()
@@ -119,11 +119,11 @@ def _still_true(state: RunState, losses: Mapping[PartitionId, Loss]) -> dict[Par
 
 
 def _later_readers(session: Session, run: Run) -> LaterReaders:
-    """The regions of later runs whose newest commit was made of this one."""
+    """Return the regions of later runs whose newest commit has read this run."""
     found: dict[tuple[str, str], tuple[RegionState, ...]] = {}
     states: dict[str, RunState] = {}
     topology = run.topology
-    # Not this run's topology knows who reads it: a later run may be pinned to another one.
+    # This run's topology does not have its later readers: a later run may be pinned to another dataflow.
     read_later = {
         (partition.stage, partition.layout)
         for region in (topology.region_ids() if has_later(session, run) else ())
@@ -136,7 +136,7 @@ def _later_readers(session: Session, run: Run) -> LaterReaders:
             if row.run not in states:
                 states[row.run] = run_state(session, run_by_id(session, row.run, topology))
             if not clears_later_epochs(states[row.run].topology):
-                continue  # it becomes stale, and stays as it is
+                continue  # it becomes stale, and is not cleared
             readers.append(replace(states[row.run].region(region), region=region.in_run(RunRef(row.run))))
         if readers:
             found[stage, layout] = tuple(readers)

@@ -1,6 +1,6 @@
-"""What a person asks of a run: what would run again now, or if something failed or were gone; and to carry that out.
+"""Answers `weir plan`: plans what would run again now, or after a failure or a loss; and applies the plan.
 
-Invariant: looking changes nothing; what is carried out is what was shown, or nothing.
+Invariant: planning changes nothing; the plan that is applied is the plan that was shown, or none.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from weir.coordination.airflow import Clearer, ClearItem
 from weir.coordination.services import Services
 from weir.errors import Conflict, Fault, Loss, Misconfigured
 from weir.execution.run_state import CLOSE, RunState
-from weir.ledger.clears import owe_clear, task_of
+from weir.ledger.clears import add_pending_clear, task_of
 from weir.ledger.results import record_losses
 from weir.ledger.runs import Run, named_run, run_by_id
 from weir.ledger.snapshot import run_state
-from weir.recovery.applying import carry_out
+from weir.recovery.applying import apply_plan
 from weir.recovery.failovers import FailoverKind
 from weir.recovery.inputs import losses_by_partition
 from weir.recovery.planning import decide_now, plan_by_looking
@@ -31,7 +31,7 @@ _NAME = re.compile(r"^(?P<name>[^\[\]]+)(\[(?P<index>\d+)\])?$")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A run as a person names it; a task to fail (None: what the run misses), and partitions to be thought gone."""
+    """A run by name, a task to fail (None: plan the run's missing results), and partitions to assume lost."""
 
     run: str
     fail: str | None = None
@@ -40,7 +40,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The plan of a run, and what is to be asked to get it again."""
+    """The plan of a run, and the failure that gives it again."""
 
     run: Run
     plan: Plan
@@ -48,7 +48,7 @@ class Answer:
 
 
 def ask(services: Services, question: Question) -> Answer:
-    """Plan. Raises Misconfigured for names that the run does not know, and Retryable or Conflict as planning does."""
+    """Plan. Raises Misconfigured for names that the run does not have, and Retryable or Conflict as planning does."""
     with services.ledger.transaction() as session:
         run = run_by_id(session, named_run(session, question.run).id)
         state = run_state(session, run)
@@ -66,12 +66,12 @@ def ask(services: Services, question: Question) -> Answer:
 
 
 def _cause(failed: RegionId | None, lost: tuple[str, ...]) -> str:
-    said = ["what the run misses" if failed is None else f"{failed} fails"]
-    return ", and ".join([*said, *(f"{each} is gone" for each in lost)])
+    causes = ["what the run misses" if failed is None else f"{failed} fails"]
+    return ", and ".join([*causes, *(f"{each} is gone" for each in lost)])
 
 
 def _region(run: Run, text: str) -> RegionId:
-    """The region of TASK or TASK[INDEX]; a stage's name will do for that of its region."""
+    """Return the region of TASK or TASK[INDEX]; the name may be that of a stage of the region."""
     found = _NAME.match(text)
     name = (found["name"] if found else text).removeprefix(run.task_prefix)
     if name == CLOSE.name:
@@ -92,7 +92,7 @@ def _region(run: Run, text: str) -> RegionId:
 
 
 def _gone(state: RunState, text: str) -> list[Loss]:
-    """The results of STAGE[SUBTASK], or of all subtasks of STAGE, in all layouts."""
+    """Return assumed losses of STAGE[SUBTASK], or of all subtasks of STAGE, in all layouts."""
     found = _NAME.match(text)
     stage = found["name"] if found else text
     index = int(found["index"]) if found and found["index"] else None
@@ -109,15 +109,15 @@ def _gone(state: RunState, text: str) -> list[Loss]:
         )
     missing = [each for each in known if each not in state.results]
     if missing:
-        raise Misconfigured(f"{missing[0]} cannot be lost: run {state.run} has not made it so far")
+        raise Misconfigured(f"{missing[0]} cannot be lost: run {state.run} has not computed it so far")
     return [
         Loss(state.run, each.stage, each.subtask, each.layout, state.results[each].attempt, Fault.MISSING, _AS_IF)
         for each in known
     ]
 
 
-def carry_out_by_hand(services: Services, answer: Answer, kind: FailoverKind = FailoverKind.BY_HAND) -> int:
-    """Owe the clears of a plan; answers how many. Raises Conflict if the run is not as it was when it was planned."""
+def apply_answer(services: Services, answer: Answer, kind: FailoverKind = FailoverKind.BY_HAND) -> int:
+    """Add the clears of a plan and return their number. Raises Conflict if the run has changed since it was planned."""
     run = answer.run
     with services.ledger.transaction(run.dataflow.name) as session:
         record_losses(session, _found(answer.failure), services.now())
@@ -128,17 +128,17 @@ def carry_out_by_hand(services: Services, answer: Answer, kind: FailoverKind = F
             raise Misconfigured(f"nothing of run {run.id} was restarted, since it would not help: {plan.impossible}")
         if not plan.of(StepKind.RERUN):
             return 0
-        carry_out(session, services, run, plan, kind)
+        apply_plan(session, services, run, plan, kind)
     return len(plan.of(StepKind.RERUN))
 
 
 def _found(failure: Failure) -> list[Loss]:
-    """What the store was found to miss, not what a person imagines."""
+    """Return the losses that were found in the store, without the assumed ones."""
     return [each for each in failure.losses.values() if each.detail != _AS_IF]
 
 
-def owe_what_has_been_given_up(services: Services, run: Run, clearer: Clearer) -> int:
-    """Owe the clear of what Airflow gave up because something before it had failed; answers how many that are.
+def add_clears_of_upstream_failed(services: Services, run: Run, clearer: Clearer) -> int:
+    """Add the clears of tasks that are `upstream_failed` in Airflow, and return their number.
 
     Raises Retryable or Misconfigured as the clearer does.
     """
@@ -153,5 +153,5 @@ def owe_what_has_been_given_up(services: Services, run: Run, clearer: Clearer) -
     ]
     with services.ledger.transaction(run.dataflow.name) as session:
         for region, found_try in given_up:
-            owe_clear(session, run, region, found_try, "weir: what it waits for runs again", services.now())
+            add_pending_clear(session, run, region, found_try, "weir: what it waits for runs again", services.now())
     return len(given_up)

@@ -38,7 +38,7 @@ from weir.ledger.database.tables import (
     RunRow,
 )
 from weir.ledger.leases import leased
-from weir.ledger.results import move
+from weir.ledger.results import transition
 from weir.quality.check_queries import forget_checks
 from weir.retention.release import delete_released, release
 from weir.retention.release_queries import stored_results
@@ -136,7 +136,7 @@ def expire(session: Session, run: str, reason: str, now: datetime) -> None:
     published = _published(session, run)
     for result in stored_results(session, run):
         if result.folder not in published:  # its run is not pinned any more: they are not to be read
-            move(session, result, PartitionState.RELEASED, reason, now)
+            transition(session, result, PartitionState.RELEASED, reason, now)
     session.flush()
     _forget_results(session, run, now)
     _forget_attempts(session, run)

@@ -25,7 +25,7 @@ from weir.execution.partition_state import PartitionState
 from weir.formats.manifest import RELEASED_NOTE
 from weir.formats.paths import MANIFEST
 from weir.ledger.database.tables import ResultRow, RunRow
-from weir.ledger.results import move
+from weir.ledger.results import transition
 from weir.ledger.runs import dataflow_of, newest_dataflow_settings, run_by_id
 from weir.retention.release_queries import is_all_kept, run_retention, runs_to_release, unpinned_release_decisions
 from weir.retention.release_rules import ReleaseDecision, release_decisions
@@ -121,7 +121,7 @@ def _mark(session: Session, services: Services, row: RunRow, decisions: Iterable
     for decision in decisions:
         if decision.is_released:
             result = session.get_one(ResultRow, decision.stored.result)
-            move(session, result, PartitionState.RELEASED, decision.reason, services.now())
+            transition(session, result, PartitionState.RELEASED, decision.reason, services.now())
         else:
             is_all = is_all and decision.is_lasting
     if is_all:

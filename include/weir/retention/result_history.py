@@ -13,7 +13,7 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from weir.execution.partition_state import Chapter, PartitionState
+from weir.execution.partition_state import PartitionState, StateEntry
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.database.tables import (
     AttemptRow,
@@ -26,7 +26,7 @@ from weir.ledger.database.tables import (
     RunRow,
 )
 from weir.ledger.leases import clock
-from weir.ledger.results import committed_chapter
+from weir.ledger.results import committed_entry
 from weir.ledger.runs import run_by_id, topology_of
 from weir.ledger.snapshot import run_state
 from weir.state.compactions import compaction_rows
@@ -58,7 +58,7 @@ class ResultHistory:
     consumers: tuple[Consumer, ...]
     readers: tuple[str, ...]
     published: tuple[str, ...]
-    story: tuple[Chapter, ...]
+    story: tuple[StateEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,9 @@ class _Known:
 
     def history(self, row: ResultRow, attempt: AttemptRow) -> ResultHistory:
         later = self._events[row.id]
-        written = Chapter(PartitionState.WRITING, attempt.began_at, f"by try {attempt.try_number} of {attempt.region}")
+        written = StateEntry(
+            PartitionState.WRITING, attempt.began_at, f"by try {attempt.try_number} of {attempt.region}"
+        )
         return ResultHistory(
             row=row,
             attempt=attempt,
@@ -168,7 +170,7 @@ class _Known:
             consumers=tuple(self._consumers[row.stage, row.layout, row.subtask, row.attempt]),
             readers=tuple(self._readers[row.id]),
             published=tuple(self._versions[row.folder]),
-            story=(written, *committed_chapter(attempt, later), *later),
+            story=(written, *committed_entry(attempt, later), *later),
         )
 
 
@@ -214,9 +216,9 @@ def _versions(session: Session, run: str) -> dict[str, list[str]]:
     return found
 
 
-def _events(session: Session, run: str) -> dict[int, list[Chapter]]:
+def _events(session: Session, run: str) -> dict[int, list[StateEntry]]:
     query = select(ResultEventRow).join(ResultRow, ResultRow.id == ResultEventRow.result).where(ResultRow.run == run)
-    found: dict[int, list[Chapter]] = defaultdict(list)
+    found: dict[int, list[StateEntry]] = defaultdict(list)
     for row in session.scalars(query.order_by(ResultEventRow.id)):
-        found[row.result].append(Chapter(PartitionState(row.state), row.at, row.reason))
+        found[row.result].append(StateEntry(PartitionState(row.state), row.at, row.reason))
     return found

@@ -22,7 +22,7 @@ from weir.ledger.database.tables import AttemptRow, DataflowRow, RestoreRow, Run
 from weir.ledger.restores import FORK, SAME
 from weir.ledger.runs import ensure_dataflow, run_by_id, run_key, topology_of
 from weir.ledger.snapshot import run_state
-from weir.recovery.consequences import note_whether_closed, owe_what_follows, stale_in_other_runs
+from weir.recovery.consequences import add_clears_that_follow, note_whether_closed, stale_in_other_runs
 from weir.recovery.rules.staleness import Replacement
 from weir.snapshots.restored_results import (
     RestoredPartition,
@@ -248,7 +248,7 @@ def _commit(
     results = commit_restored(session, services, row, partitions, dataflow.lineage)
     attempts = {each.partition: each.manifest.attempt for each in partitions}
     replaced = {each.partition: Replacement(each.partition, attempts[each.partition], each.digest) for each in results}
-    owed = owe_what_follows(session, services, run, plan.topology, before, replaced)
+    owed = add_clears_that_follow(session, services, run, plan.topology, before, replaced)
     if row.has_dag_run:
         note_whether_closed(session, services, run, plan.topology)
     session.add(_row(services, request, source, dataflow.lineage))

@@ -29,7 +29,7 @@ from weir.formats.paths import MANIFEST, is_below_dataflow, stage_folder
 from weir.ledger.database.tables import CheckpointRow, CompactionRow, LeaseRow, RestoreRow, ResultRow, RunRow
 from weir.ledger.leases import leased
 from weir.ledger.restores import end_pin, pins_of, pins_on
-from weir.ledger.results import move
+from weir.ledger.results import transition
 from weir.ledger.runs import epoch_of_run, run_key, topology_of
 from weir.state.assigned import needs_others
 from weir.state.checkpoint_content import files_retained, keyed_states
@@ -207,7 +207,7 @@ def _release_others(services: Services, session: Session, pin: RestoreRow) -> No
     )
     for row in session.scalars(finished):
         if needs_others(pin.dataflow, _state_files_named(services, row.folder)):
-            move(session, row, PartitionState.RELEASED, _REASON, services.now())
+            transition(session, row, PartitionState.RELEASED, _REASON, services.now())
 
 
 def _state_files_named(services: Services, folder: str) -> tuple[StateFile, ...]:

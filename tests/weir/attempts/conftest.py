@@ -34,9 +34,9 @@ class Steps(Coordinator):
         super().__init__(services)
         self.steps = steps
 
-    def settle(self, *given):
+    def deliver(self, *given):
         self.steps.append("deliver clears")
-        return super().settle(*given)
+        return super().deliver(*given)
 
     def begin(self, *given):
         self.steps.append("begin")

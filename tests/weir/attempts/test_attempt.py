@@ -89,7 +89,7 @@ def refuses(*_given):
 
 
 def test_an_attempt_does_not_depend_on_the_clears_that_it_delivers_first(driven):
-    driven.ports.coordinator.settle = refuses
+    driven.ports.coordinator.deliver = refuses
     attempt(driven.until(FIRST), FIRST)
     assert driven.ports.lines[0] == "Clears remain pending: refused"
     assert driven.steps[-1] == "release"

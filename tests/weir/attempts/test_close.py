@@ -182,7 +182,7 @@ def test_a_run_is_not_closed_while_a_repair_is_under_way(ready):
 
 @on_both
 def test_a_result_that_changes_between_look_and_publication_is_not_published(ready):
-    """The closing task begins anew, and publishes what is valid then."""
+    """The closing task begins again, and publishes the results that are valid then."""
 
     def change():
         ready.content["report"] = "other"
@@ -199,7 +199,7 @@ def test_a_result_that_changes_between_look_and_publication_is_not_published(rea
 
 
 def interrupt_once(world, path, action):
-    """Do something behind the decision to publish, before its pointer is there."""
+    """Run a step after the decision to publish, before its pointer exists."""
     create = world.store.files.create
 
     class Files(type(world.store.files)):
@@ -255,7 +255,7 @@ def test_a_zombie_that_wakes_up_with_old_content_never_wins(ready):
         ready.content["report"] = "other"
         ready.airflow.clear_by_hand(ready.run, "report-delays")
         ready.airflow.step(ready.airflow.task(ready.run, "report-delays"))
-        # The clear may have been of this very task: nobody is blamed for a kill, and nothing is waited for.
+        # The clear may have been of this very task: no kill is counted, and there is no delay.
         assert close(ready, try_number=2).versions == {"delays": 2}
 
     interrupt_once(ready, f"_sinks/ladder/delays/{EPOCH}/000001.json", successor)
@@ -267,7 +267,7 @@ def test_a_zombie_that_wakes_up_with_old_content_never_wins(ready):
 
 @on_both
 def test_a_pointer_that_was_never_recorded_gets_an_equal_successor(ready):
-    """The process died behind its create: whether the pointer is its own is not asked, a higher one is safe."""
+    """The process was killed after its create: a higher version is safe, whether or not the pointer is its own."""
     close(ready)
     with ready.ledger.transaction("ladder") as session:
         session.scalar(select(PublicationRow)).published_at = None

@@ -1,4 +1,4 @@
-"""Where a cached stage has a copy, a retry resumes behind it; where it has none that fits, nobody notices."""
+"""A retry resumes from the copy of a cached stage; without a usable copy the stage is recomputed."""
 
 import json
 import shutil
@@ -147,7 +147,7 @@ def test_a_copy_of_other_inputs_is_not_used(cached_world):
 
 
 def loses_the_weather(world, damage):
-    """Break an input and fail, so that it is made again, with equal rows, before the next try."""
+    """Break an input and fail, so that it is recomputed, with equal rows, before the next try."""
     [folder] = (world.folder / "store" / "ladder" / "20130101T000000Z" / "weather" / "plain" / "0").iterdir()
     damage(folder)
     raise ValueError("no luck")

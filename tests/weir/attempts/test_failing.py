@@ -63,7 +63,7 @@ def test_the_answer_of_the_policy_is_the_decision(driven, failed):
 
 def test_clears_and_notes_that_fail_do_not_change_the_decision(driven, failed):
     driven.airflow.reachable = False
-    driven.ports.coordinator.settle = refuses
+    driven.ports.coordinator.deliver = refuses
     decision = book_failure(driven.ports, failed, stays, none)
     assert decision.action is Action.RETRY
     assert (

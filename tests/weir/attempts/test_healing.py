@@ -151,7 +151,7 @@ def test_changed_content_restarts_all_that_is_behind_it_and_is_published_anew(gr
 
 @on_both
 def test_an_input_that_changes_while_its_consumer_runs_is_never_committed_over(green):
-    """The consumer of old content is refused at its commit and begins anew."""
+    """The consumer of old content is refused at its commit and begins again."""
     green.content["weather"] = "other"
     airflow = green.airflow
     before = airflow.executed(green.run)
@@ -196,7 +196,7 @@ def test_a_process_killed_between_commit_and_clear_leaves_clears_that_the_next_o
     airflow.clear_by_hand(green.run, "weather")
     airflow.after_commit = lambda key: (_ for _ in ()).throw(Killed) if key.task_id == "weather" else None
     airflow.step(airflow.task(green.run, "weather"))
-    assert airflow.task(green.run, "joined", 0).state == "success"  # nobody has cleared it yet
+    assert airflow.task(green.run, "joined", 0).state == "success"  # not cleared yet
     airflow.after_commit = lambda _key: None
     airflow.run_until_quiet()
     assert airflow.task(green.run, "joined", 0).runs == [1, 2]
@@ -316,7 +316,7 @@ def test_a_stale_task_that_was_marked_success_while_it_ran_is_cleared_by_the_nex
     report = airflow.task(green.run, "report-delays")
     report.try_number, report.state = 2, "running"
     airflow.coordinator.begin(airflow.request(report), airflow)
-    report.state = "success"  # by hand, and the process is gone
+    report.state = "success"  # manually, and the process is gone
     old = digest(green)
     green.content["weather"] = "other"
     airflow.clear_by_hand(green.run, "weather")
@@ -329,7 +329,7 @@ def test_an_awaited_region_that_failed_for_good_is_named(green):
     shutil.rmtree(folder_of(green, "joined", 0)[0])
     green.airflow.clear_by_hand(green.run, "routes")
     green.airflow.step(green.airflow.task(green.run, "routes"))
-    green.airflow.task(green.run, "joined", 0).state = "failed"  # by hand
+    green.airflow.task(green.run, "joined", 0).state = "failed"  # manually
     green.airflow.task(green.run, "routes").upstream = frozenset()
     green.airflow.run_until_quiet()
     assert "joined[0] is awaited, but Airflow calls joined" in green.airflow.task(green.run, "routes").notes[-1]

@@ -246,9 +246,9 @@ def test_the_cause_of_a_failure_is_told_by_the_errors_class_and_not_by_its_name(
 
 def test_labels_are_added_to_a_failure_and_never_replace_what_it_has(world, failed_try):
     decision = failed_try(FixedDelay(1, 0))
-    told = world.airflow.coordinator.label("ladder", decision.attempt, {"owner": "routes", "type": "other"})
-    assert told == {"type": "application", "exception": "ValueError", "owner": "routes"}
-    assert rows_of(world, "weather")[-1].labels == told
+    labels = world.airflow.coordinator.label("ladder", decision.attempt, {"owner": "routes", "type": "other"})
+    assert labels == {"type": "application", "exception": "ValueError", "owner": "routes"}
+    assert rows_of(world, "weather")[-1].labels == labels
 
 
 @pytest.mark.parametrize("strategy", [FixedDelay(1, 7_000), NoRestart()])
@@ -308,13 +308,13 @@ def test_a_user_policy_that_retries_restarts_what_the_strategy_would_have(world)
     run = airflow.dag_run()
     airflow.during = raising({"joined": ValueError})
 
-    def owed():
+    def pending():
         with world.ledger.transaction() as session:
             return {row.region for row in session.query(OwedClearRow)}
 
     while airflow.task(run, "joined", 0).state != "failed":
         airflow.step(airflow._ready())
-    assert owed() == set()
+    assert pending() == set()
     [failed] = [row for row in rows_of(world, "joined") if row.failure]
     decision = FailureDecision(
         action=Action.FAIL,
@@ -325,4 +325,4 @@ def test_a_user_policy_that_retries_restarts_what_the_strategy_would_have(world)
         refusal=Refusal.STRATEGY,
     )
     airflow.coordinator.override("ladder", decision, Action.RETRY, 0, "mine")
-    assert {"raw-clean", "weather"} <= owed()
+    assert {"raw-clean", "weather"} <= pending()

@@ -11,9 +11,9 @@ from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
 from weir.errors import Conflict, ResultUnavailable
 from weir.ledger.database.tables import FailoverRow, OwedClearRow, ResultRow
-from weir.recovery.failovers import FailoverKind, failover_stories
-from weir.recovery.pending_clears import settle
-from weir.recovery.questions import Question, ask, carry_out_by_hand, owe_what_has_been_given_up
+from weir.recovery.failovers import FailoverKind, failover_reports
+from weir.recovery.pending_clears import deliver
+from weir.recovery.questions import Question, add_clears_of_upstream_failed, apply_answer, ask
 from weir.recovery.rules.plan import StepKind
 from weir.restarts.recovery_settings import RecoverySettings
 from weir.restarts.strategy import NoRestart
@@ -62,9 +62,9 @@ class Scene:
     def again(self):
         return dict(Counter(self.airflow.executed(self.run)) - Counter(self.before))
 
-    def stories(self):
+    def reports(self):
         with self.world.ledger.transaction() as session:
-            return failover_stories(session)
+            return failover_reports(session)
 
     def states(self):
         return set(self.airflow.states().values())
@@ -101,11 +101,11 @@ def test_full_runs_all_again_that_has_begun_when_a_task_fails(scene):
     assert set(again) == ALL_OF
     assert again.pop("joined[1]") == 2
     assert set(again.values()) == {1}
-    [story] = found.stories()
-    assert (story.kind, story.plan.strategy) == (FailoverKind.FAILURE, "full")
-    assert story.row.cause.startswith("application: RuntimeError: boom")
-    assert story.row.labels["type"] == "application"
-    assert story.recomputed.regions == len(ALL_OF) - 1
+    [report] = found.reports()
+    assert (report.kind, report.plan.strategy) == (FailoverKind.FAILURE, "full")
+    assert report.row.cause.startswith("application: RuntimeError: boom")
+    assert report.row.labels["type"] == "application"
+    assert report.recomputed.regions == len(ALL_OF) - 1
     assert found.states() == {"success"}
 
 
@@ -115,7 +115,7 @@ def test_full_runs_all_again_when_something_is_lost(scene):
     found.airflow.clear_by_hand(found.run, "joined", 0)
     found.airflow.run_until_quiet()
     assert set(found.again()) == ALL_OF
-    assert found.stories()[0].kind is FailoverKind.LOSS
+    assert found.reports()[0].kind is FailoverKind.LOSS
 
 
 def test_full_runs_all_again_when_a_process_was_killed_and_what_has_not_begun_only_once(world):
@@ -143,7 +143,7 @@ def test_a_failure_that_is_not_retried_restarts_nobody(scene):
     found.airflow.clear_by_hand(found.run, "joined", 1)
     found.airflow.run_until_quiet()
     assert found.again() == {"joined[1]": 1}
-    assert found.stories() == []
+    assert found.reports() == []
 
 
 # individual
@@ -161,12 +161,12 @@ def test_individual_clears_nothing_and_a_person_carries_the_plan_out(scene):
     assert "`weir plan ladder@20130101T000000Z --apply`" in task.notes[-1]
     answer = ask(found.services, Question(found.run))
     assert [str(step.region) for step in answer.plan.of(StepKind.RERUN)] == ["weather[0]", "joined[0]"]
-    assert carry_out_by_hand(found.services, answer) == 2
+    assert apply_answer(found.services, answer) == 2
     found.airflow.run_until_quiet()
-    settle(found.services, found.airflow)
+    deliver(found.services, found.airflow)
     found.airflow.run_until_quiet()
     assert found.again() == {"weather[0]": 1, "joined[0]": 2}
-    assert [each.kind for each in found.stories()] == [FailoverKind.HELD_BACK, FailoverKind.BY_HAND]
+    assert [each.kind for each in found.reports()] == [FailoverKind.HELD_BACK, FailoverKind.BY_HAND]
     assert found.states() == {"success"}
 
 
@@ -181,8 +181,8 @@ def test_individual_leaves_consumers_of_changed_content_and_the_closing_task_nam
     task = found.airflow.task(found.run, "weir_close")
     assert task.state == "failed"
     assert "joined[0]" in task.notes[-1]
-    assert carry_out_by_hand(found.services, ask(found.services, Question(found.run))) == 4
-    settle(found.services, found.airflow)
+    assert apply_answer(found.services, ask(found.services, Question(found.run))) == 4
+    deliver(found.services, found.airflow)
     found.airflow.run_until_quiet()
     assert found.again() == {
         "weather[0]": 1, "joined[0]": 1, "joined[1]": 1, "report-delays[0]": 1, "weir_close[0]": 2,
@@ -200,8 +200,8 @@ def test_a_person_carries_out_what_began_never_because_it_was_marked_success(wor
     assert {airflow.task(run, "joined", index).state for index in (0, 1)} == {"failed"}
     answer = ask(services, Question("ladder@20130101T000000Z"))
     assert [str(step.region) for step in answer.plan.of(StepKind.RERUN)] == ["weather[0]", "joined[0]", "joined[1]"]
-    assert carry_out_by_hand(services, answer) == 3
-    settle(services, airflow)
+    assert apply_answer(services, answer) == 3
+    deliver(services, airflow)
     airflow.run_until_quiet()
     assert set(airflow.states().values()) == {"success"}
 
@@ -269,7 +269,7 @@ def test_ten_consumers_that_fail_together_cause_one_restart_and_one_incident(sce
         task.state = "up_for_retry"
     airflow.run_until_quiet()
     assert found.again()["weather[0]"] == 1
-    first, *others = found.stories()
+    first, *others = found.reports()
     assert (first.row.incident, {each.row.incident for each in others}) == (None, {first.row.id})
     assert len(others) == 9
     assert {tuple(map(str, [step.region for step in each.plan.of(StepKind.RERUN)])) for each in others} == {()}
@@ -314,11 +314,11 @@ def test_a_failure_after_the_repair_has_committed_is_another_incident(scene):
         found.lose("weather")
         found.airflow.clear_by_hand(found.run, "joined", 0)
         found.airflow.run_until_quiet()
-    assert [story.row.incident for story in found.stories()] == [None, None]
+    assert [report.row.incident for report in found.reports()] == [None, None]
 
 
 def test_a_commit_that_read_what_was_found_damaged_meanwhile_is_refused(scene):
-    """Even if it is made again with equal content before the commit."""
+    """Even if it is recomputed with equal content before the commit."""
     found = scene(parallelism=2)
     airflow = found.airflow
 
@@ -352,12 +352,12 @@ def test_losses_of_most_of_a_run_wait_for_a_person_who_has_them_made_again(scene
     assert "the results of 10 of 14 regions are lost at once" in task.notes[-1]
     answer = ask(found.services, Question(found.run))
     assert answer.plan.held_back
-    assert carry_out_by_hand(found.services, answer) == 11
-    settle(found.services, found.airflow)
+    assert apply_answer(found.services, answer) == 11
+    deliver(found.services, found.airflow)
     found.airflow.run_until_quiet()
     assert found.states() == {"success"}
     assert {found.again()[f"joined[{index}]"] for index in range(10)} == {1}
-    assert carry_out_by_hand(found.services, ask(found.services, Question(found.run))) == 0
+    assert apply_answer(found.services, ask(found.services, Question(found.run))) == 0
 
 
 def test_a_deployment_says_how_much_may_restart_without_a_word(scene):
@@ -384,7 +384,7 @@ def test_a_plan_is_not_carried_out_on_a_run_that_has_changed(scene):
     found.airflow.clear_by_hand(found.run, "weather")
     found.airflow.run_until_quiet()
     with pytest.raises(Conflict, match="has changed since it was planned, and nothing was done"):
-        carry_out_by_hand(found.services, answer)
+        apply_answer(found.services, answer)
 
 
 def test_what_airflow_gave_up_behind_a_failed_task_is_cleared_with_the_plan(scene):
@@ -395,9 +395,9 @@ def test_what_airflow_gave_up_behind_a_failed_task_is_cleared_with_the_plan(scen
     closing = found.airflow.task(found.run, "weir_close")
     found.airflow.run_until_quiet()
     closing.state = "upstream_failed"  # as a person's clear with its downstream ends
-    carry_out_by_hand(found.services, ask(found.services, Question(found.run)))
+    apply_answer(found.services, ask(found.services, Question(found.run)))
     run = ask(found.services, Question(found.run)).run
-    assert owe_what_has_been_given_up(found.services, run, found.airflow) == 1
-    settle(found.services, found.airflow)
+    assert add_clears_of_upstream_failed(found.services, run, found.airflow) == 1
+    deliver(found.services, found.airflow)
     found.airflow.run_until_quiet()
     assert found.states() == {"success"}

@@ -13,7 +13,7 @@ from weir.coordination.read_leases import ReadLease, claimed, leased_reading, re
 from weir.execution.partition_state import PartitionState
 from weir.ledger.database.tables import LeaseRow, ResultRow
 from weir.ledger.leases import LEASE, drop_expired
-from weir.ledger.results import move
+from weir.ledger.results import transition
 from weir.retention.release import release
 
 FLOW = "ladder"
@@ -66,7 +66,9 @@ def test_an_error_while_reading_drops_the_lease(done):
 def test_what_is_gone_is_not_claimed(done):
     joined = of_stage(done, "joined")
     with done.ledger.transaction(FLOW) as session:
-        move(session, session.get_one(ResultRow, min(joined)), PartitionState.RELEASED, "a test", done.airflow.time)
+        transition(
+            session, session.get_one(ResultRow, min(joined)), PartitionState.RELEASED, "a test", done.airflow.time
+        )
     with leased_reading(done.services, FLOW, {*joined, 4711}, "me") as lease:
         assert lease.results == joined - {min(joined)}
         assert leases(done).keys() == lease.results
@@ -91,7 +93,7 @@ def test_a_lease_is_renewed_while_its_reader_lives(done, monkeypatch):
     services = replace(done.services, now=now)
     with leased_reading(services, FLOW, of_stage(done, "joined"), "me"):
         done.airflow.time += timedelta(minutes=50)
-        for _ in range(4):  # two of them have begun behind the change, and one of them has ended
+        for _ in range(4):  # two of them have begun after the change, and one of them has ended
             assert looked.acquire(timeout=30)
         assert set(leases(done).values()) == {done.airflow.time + LEASE}
     assert leases(done) == {}
@@ -104,7 +106,7 @@ def test_a_reader_that_was_taken_for_dead_claims_what_is_left(done):
         with done.ledger.transaction(FLOW) as session:
             drop_expired(session, done.airflow.time)
             row = session.get_one(ResultRow, min(joined))
-            move(session, row, PartitionState.RELEASED, "a test", done.airflow.time)
+            transition(session, row, PartitionState.RELEASED, "a test", done.airflow.time)
         assert leases(done) == {}
         lease.renew()
         assert leases(done) == dict.fromkeys(joined - {min(joined)}, done.airflow.time + LEASE)

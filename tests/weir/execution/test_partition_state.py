@@ -1,4 +1,4 @@
-"""The life of a result partition: every pair of states, and what an illegal move tells."""
+"""State transitions of result partitions: all pairs of states, and the message of an illegal transition."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import product
@@ -6,7 +6,13 @@ from itertools import product
 import pytest
 
 from weir.errors import Internal
-from weir.execution.partition_state import MOVES, Chapter, IllegalMove, PartitionState, require_move
+from weir.execution.partition_state import (
+    TRANSITIONS,
+    IllegalTransition,
+    PartitionState,
+    StateEntry,
+    require_transition,
+)
 
 WRITING, ABANDONED, FINISHED, LOST, QUARANTINED, RELEASED, SUPERSEDED = PartitionState
 
@@ -23,31 +29,33 @@ LEGAL = {
     (QUARANTINED, RELEASED),  # it was kept long enough to be looked at
     (RELEASED, SUPERSEDED),
 }
-"""DESIGN 7, written once more by hand."""
+"""The transitions of DESIGN 7."""
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def story(*states):
-    return [Chapter(state, AT + timedelta(minutes=number), f"reason {number}") for number, state in enumerate(states)]
+def history(*states):
+    return [
+        StateEntry(state, AT + timedelta(minutes=number), f"reason {number}") for number, state in enumerate(states)
+    ]
 
 
 @pytest.mark.parametrize(("now", "to"), product(PartitionState, PartitionState), ids=lambda state: state.value)
 def test_each_pair_of_states_is_a_move_or_an_error(now, to):
     if (now, to) in LEGAL:
-        require_move("x", story(now), to)
+        require_transition("x", history(now), to)
         return
-    with pytest.raises(IllegalMove):
-        require_move("x", story(now), to)
+    with pytest.raises(IllegalTransition):
+        require_transition("x", history(now), to)
 
 
 def test_the_moves_are_told_of_every_state():
-    assert MOVES.keys() == set(PartitionState)
-    assert {(now, to) for now, following in MOVES.items() for to in following} == LEGAL
+    assert TRANSITIONS.keys() == set(PartitionState)
+    assert {(now, to) for now, following in TRANSITIONS.items() for to in following} == LEGAL
 
 
 def test_nothing_comes_back_from_what_was_abandoned_or_superseded():
-    assert MOVES[ABANDONED] == MOVES[SUPERSEDED] == frozenset()
+    assert TRANSITIONS[ABANDONED] == TRANSITIONS[SUPERSEDED] == frozenset()
 
 
 def test_what_was_released_is_never_finished_again():
@@ -55,31 +63,31 @@ def test_what_was_released_is_never_finished_again():
     reachable, new = set(), {RELEASED}
     while new:
         reachable |= new
-        new = {to for now in new for to in MOVES[now]} - reachable
+        new = {to for now in new for to in TRANSITIONS[now]} - reachable
     assert FINISHED not in reachable
 
 
 def test_only_the_last_chapter_counts():
-    require_move("x", story(WRITING, FINISHED, LOST, FINISHED, LOST), SUPERSEDED)
-    with pytest.raises(IllegalMove):
-        require_move("x", story(WRITING, FINISHED, LOST), RELEASED)
+    require_transition("x", history(WRITING, FINISHED, LOST, FINISHED, LOST), SUPERSEDED)
+    with pytest.raises(IllegalTransition):
+        require_transition("x", history(WRITING, FINISHED, LOST), RELEASED)
 
 
 def test_a_partition_without_a_story_is_being_written():
-    require_move("x", (), FINISHED)
-    with pytest.raises(IllegalMove, match="Its story: unknown"):
-        require_move("x", (), RELEASED)
+    require_transition("x", (), FINISHED)
+    with pytest.raises(IllegalTransition, match="Its history: unknown"):
+        require_transition("x", (), RELEASED)
 
 
 def test_an_illegal_move_tells_the_story_of_that_partition():
-    with pytest.raises(IllegalMove) as refused:
-        require_move("clean[0] of t0001", story(WRITING, FINISHED, RELEASED), LOST)
+    with pytest.raises(IllegalTransition) as refused:
+        require_transition("clean[0] of t0001", history(WRITING, FINISHED, RELEASED), LOST)
     assert str(refused.value) == (
-        "clean[0] of t0001 cannot become lost. Its story: writing since 2026-01-01 00:00:00Z (reason 0); "
+        "clean[0] of t0001 cannot become lost. Its history: writing since 2026-01-01 00:00:00Z (reason 0); "
         "finished since 2026-01-01 00:01:00Z (reason 1); released since 2026-01-01 00:02:00Z (reason 2)"
     )
     assert isinstance(refused.value, Internal)
 
 
 def test_a_chapter_without_a_reason_has_none():
-    assert str(Chapter(FINISHED, AT, "")) == "finished since 2026-01-01 00:00:00Z"
+    assert str(StateEntry(FINISHED, AT, "")) == "finished since 2026-01-01 00:00:00Z"

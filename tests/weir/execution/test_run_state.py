@@ -111,7 +111,7 @@ def test_the_closing_task_needs_all_results():
     assert run_of().inputs_of(REGION["c"]) == (PARTITION["b"],)
 
 
-# Who is at work
+# Running regions
 
 
 @pytest.mark.parametrize(
@@ -172,5 +172,5 @@ def test_nobody_is_awaited_for_what_nobody_makes():
 
 
 def test_a_valid_result_waits_for_nobody_though_its_inputs_are_made_again():
-    """Perhaps they come out equal; its own producer is not at work."""
+    """They may be recomputed with equal content; its own producer is not running."""
     assert run_of(*all_of(), regions=[running("a")]).awaited_for(PARTITION["d"]) == set()

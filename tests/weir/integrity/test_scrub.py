@@ -198,7 +198,7 @@ def test_airflow_that_cannot_be_reached_leaves_the_clears_pending(closed):
     (found,) = scrub(closed.services, Away()).dataflows
     assert not found.is_settled
     assert "the clears are pending" in str(found)
-    closed.airflow.coordinator.settle(closed.airflow)
+    closed.airflow.coordinator.deliver(closed.airflow)
     closed.airflow.run_until_quiet()
     assert rows(closed, "joined", 1)[-1].state == "finished"
 

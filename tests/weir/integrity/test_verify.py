@@ -10,7 +10,7 @@ from weir.integrity.records import published_inconsistencies, released_inconsist
 from weir.integrity.repair import repair_runs
 from weir.integrity.verify import VerifyOutcome, verify_results
 from weir.ledger.database.tables import ResultRow, RunRow
-from weir.recovery.pending_clears import settle
+from weir.recovery.pending_clears import deliver
 from weir.retention.release import delete_released, release
 
 RUN = "ladder@20130101T000000Z"
@@ -89,7 +89,7 @@ def test_what_has_other_rows_is_quarantined_and_nothing_made_from_it_is_valid(cl
         assert session.get_one(RunRow, RUN).closed_at is None
     (repair,) = repair_runs(closed.services, found)
     assert repair.owed == 1
-    settle(closed.services, closed.airflow)
+    deliver(closed.services, closed.airflow)
     closed.airflow.run_until_quiet()
     assert [row.state for row in rows(closed, "routes")] == ["superseded", "finished"]
     with closed.ledger.transaction() as session:

@@ -16,7 +16,7 @@ from weir.integrity.verification_queries import results_to_verify, runs_named
 from weir.integrity.verify import VERIFIED, VerifyOutcome, verify_results
 from weir.ledger.checkpoints import retained_checkpoints
 from weir.ledger.database.tables import CompactionRow, ResultRow
-from weir.recovery.pending_clears import settle
+from weir.recovery.pending_clears import deliver
 from weir.state.file_rules import epoch_seconds
 from weir.testing.fakes.ledgers import fast_folder
 from weir.upkeep import release_everywhere
@@ -102,7 +102,7 @@ def test_a_state_of_other_rows_is_quarantined_and_recomputed_with_all_later_epoc
     assert bad == {"flights", "known", "history", "offsets", "rates"}
     assert inconsistencies == ()
     repair_runs(days.services, found)
-    settle(days.services, days.airflow)
+    deliver(days.services, days.airflow)
     days.airflow.run_until_quiet()
     assert [(row.digest, row.state) for row in rows(days, CURRENT)] == before
 

@@ -27,7 +27,7 @@ PAST = -FUTURE
 
 @contextmanager
 def a_run_on(request, database):
-    """A run that has gone through; the clock of whoever asks is what a test says."""
+    """A complete run; tests set the clock of each process."""
     empty = None
     if database == "postgresql":
         server, name = request.getfixturevalue("postgres"), f"leases_{uuid.uuid4().hex}"
@@ -75,7 +75,7 @@ def take(world, holder="me", skew=timedelta(0)):
 
 
 def seen(world, skew=timedelta(0)):
-    """Who holds leases, for somebody whose clock is wrong by `skew`."""
+    """Return the holders of leases, for a process whose clock is wrong by `skew`."""
     with world.ledger.transaction() as session:
         return {row.holder for row in leased(session, joined(session), world.airflow.time + skew).values()}
 

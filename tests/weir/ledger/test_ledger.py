@@ -186,7 +186,7 @@ def test_a_later_mount_hides_an_earlier_one(tmp_path):
     mounts.write_text(f"a / ext4 rw 0 0\nb {tmp_path} nfs rw 0 0\nc {tmp_path} ext4 rw 0 0\n")
     assert opening.file_system_of(tmp_path / "x", mounts) == "ext4"
     assert opening.file_system_of(Path(f"{tmp_path}-beside"), mounts) == "ext4"
-    assert opening.file_system_of(tmp_path, tmp_path / "no mounts are told here") == ""
+    assert opening.file_system_of(tmp_path, tmp_path / "no mounts are listed here") == ""
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):

@@ -1,4 +1,4 @@
-"""A ledger on PostgreSQL: who sees what, who waits for whom, and what a server that fails leaves behind."""
+"""A ledger on PostgreSQL: isolation of transactions, locks, and the ledger after a failure of the server."""
 
 import multiprocessing
 import socket

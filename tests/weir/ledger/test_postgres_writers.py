@@ -74,7 +74,7 @@ class Writer:
         report = FakeEngine(self.store, self.world).run(begun.job)
         self.coordinator.renew(begun.attempt)
         committed = self.coordinator.commit(begun, report, Hand())
-        self.coordinator.settle(Hand(), self.flow.name)
+        self.coordinator.deliver(Hand(), self.flow.name)
         return committed
 
 
@@ -104,7 +104,7 @@ def persist(url, folder, flow, subtask):
 
 
 def book(writer, number, error):
-    with suppress(Retryable):  # the next begin sees that nobody said how the try ended
+    with suppress(Retryable):  # the next begin finds the try without an end
         writer.coordinator.fail(writer.flow.name, writer.key, number, error, RestartStrategy.default())
 
 
@@ -141,7 +141,7 @@ def attempts(url):
 
 
 def check(url, subtasks):
-    """Each partition has one current result, of the newest try that committed; nothing is under way or owed."""
+    """Each partition has one current result, of the newest try that committed; nothing is running or pending."""
     found = attempts(url)
     newest = {(row.run, row.subtask): row.id for row in found if row.state == "committed"}
     with Ledger.open(url).transaction() as session:

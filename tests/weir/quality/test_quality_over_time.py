@@ -229,7 +229,7 @@ def test_in_the_first_epoch_no_previous_epoch_can_be_suspected(world, suites, en
     first = run(world, remembering(expectations("ranks", policy="backtrack")))
     failed = of(world, "ranks", first)
     assert (failed.state, failed.runs) == ("failed", [1])
-    assert "what is blamed is nothing that was read" in failed.notes[-1]
+    assert "the suspected input is nothing that was read" in failed.notes[-1]
 
 
 def test_a_suspected_state_is_recomputed_by_the_stage_that_keeps_it(world, suites, engine):

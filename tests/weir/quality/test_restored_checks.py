@@ -218,7 +218,7 @@ def test_a_gate_that_was_declared_since_is_for_what_was_restored_too(gated_days)
 def test_a_restored_input_is_not_suspected_since_no_attempt_recomputes_it(gated_days):
     gated_days.airflow.engine.violated["history"] = [NOT_NULL]
     run_days(gated_days.airflow, 4)
-    assert "what is blamed was restored, which nobody makes again" in told(gated_days.airflow, 4)
+    assert "the suspected input was restored, and cannot be recomputed" in told(gated_days.airflow, 4)
     assert {row.state for row in rows_of(gated_days, 3)} == {"finished"}
     gated_days.airflow.engine.violated.clear()
     gated_days.airflow.clear_run_by_hand("scheduled__2013-01-04")

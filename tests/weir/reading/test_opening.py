@@ -17,7 +17,7 @@ from weir.dataflow import Dataflow, sink
 from weir.errors import Misconfigured, ResultUnavailable, Retryable
 from weir.execution.partition_state import PartitionState
 from weir.ledger.database.tables import LeaseRow, PublicationRow, ResultRow, RunRow
-from weir.ledger.results import move
+from weir.ledger.results import transition
 from weir.reading.availability import Unreadable
 from weir.retention.release import delete_released, release
 
@@ -230,7 +230,7 @@ def brought_back(world, said):
     """Type what an error says, and let Airflow follow."""
     command = said.split("`")[1]
     typed(*[word.strip("'") for word in command.split()[1:]])
-    world.airflow.coordinator.settle(world.airflow)
+    world.airflow.coordinator.deliver(world.airflow)
     world.airflow.run_until_quiet()
 
 
@@ -293,7 +293,7 @@ def test_stale_rows_are_not_given(done):
 def test_rows_in_doubt_are_not_given(done):
     with done.ledger.transaction("ladder") as session:
         row = session.get_one(ResultRow, rows_of(done, "joined")[0].id)
-        move(session, row, PartitionState.QUARANTINED, "another content", done.airflow.time)
+        transition(session, row, PartitionState.QUARANTINED, "another content", done.airflow.time)
     said = told("ladder", stage="joined")
     assert "its content is in doubt; it was quarantined on 2026-01-01" in said
     assert "because another content" in said
@@ -302,7 +302,7 @@ def test_rows_in_doubt_are_not_given(done):
 def test_what_was_found_damaged_is_not_given(done):
     with done.ledger.transaction("ladder") as session:
         row = session.get_one(ResultRow, rows_of(done, "delays")[0].id)
-        move(session, row, PartitionState.LOST, "damaged: page 3", done.airflow.time)
+        transition(session, row, PartitionState.LOST, "damaged: page 3", done.airflow.time)
         row.fault = "damaged"
     assert "damaged, it was found lost on 2026-01-01 " in told("ladder")
 

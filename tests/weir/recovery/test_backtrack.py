@@ -32,7 +32,7 @@ RELEASED = PartitionState.RELEASED
 
 
 def whole_run(*, changed=(), states=None, without=(), regions=None):
-    """A run in which everything has committed once; `changed` producers have new content that nobody has read yet."""
+    """A run in which everything has committed once; `changed` producers have new content that was not read yet."""
     results = {}
     for region in REGIONS:
         reads = tuple(

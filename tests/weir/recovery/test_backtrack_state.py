@@ -1,4 +1,4 @@
-"""How far back a lost state is made again: to a state that is kept, and never beyond one that was released."""
+"""A lost state is recomputed from the newest retained state, and never from before a released one."""
 
 from dataclasses import replace
 

@@ -12,9 +12,9 @@ from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import (
     CLOSE,
     AttemptState,
-    BeyondHorizon,
     CurrentResult,
     EarlierRun,
+    MissingContext,
     ReadResult,
     ReadSet,
     RegionState,
@@ -47,7 +47,7 @@ def topology(*, deterministic=True, **options):
 
 
 def whole_run(of, *, changed=(), states=None, regions=(), run="run"):
-    """A run that has committed and closed; `changed` producers have new content that nobody has read yet."""
+    """A run that has committed and closed; `changed` producers have new content that was not read yet."""
     results = {}
     for region in of.region_ids():
         reads = tuple(
@@ -206,7 +206,7 @@ def wide(parallelism=8, **options):
     [(4, 0.5, False), (5, 0.5, True), (5, 1, False), (8, 0.9, False), (4, 0.2, True), (3, 0.2, False)],
 )
 def test_losses_of_most_of_a_run_at_once_wait_for_a_person(lost, largest, is_held_back):
-    """There are nine regions; below four nobody is asked."""
+    """There are nine regions; a plan of fewer than four needs no approval."""
     state = whole_run(wide())
     plan = decided(state, failed="b-out[0]", lost=[("a", i) for i in range(lost)], largest=largest)
     assert bool(plan.held_back) is is_held_back
@@ -332,7 +332,7 @@ def test_an_earlier_run_that_is_still_to_come_is_waited_for():
 def test_a_decision_that_needs_an_epoch_that_was_not_looked_at_says_so():
     state = two_runs()
     state = replace(state, earlier={"flow@1": replace(state.earlier["flow@1"], predecessor="flow@0")})
-    with pytest.raises(BeyondHorizon, match="flow@0"):
+    with pytest.raises(MissingContext, match="flow@0"):
         decide(state, Failure(failed=RegionId("sums", 0), losses=loss_of(YESTERDAY), intact=frozenset()))
 
 

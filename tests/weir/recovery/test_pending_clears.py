@@ -1,14 +1,14 @@
-"""An owed clear goes when Airflow was seen to follow it, and not before."""
+"""A pending clear is delivered once Airflow is seen to have followed it, and not before."""
 
 import pytest
 from sqlalchemy import select
 
 from weir.coordination.airflow import MISSING, ClearAnswer
 from weir.errors import Retryable
-from weir.ledger.clears import owe_clear
+from weir.ledger.clears import add_pending_clear
 from weir.ledger.database.tables import AttemptRow, OwedClearRow
 from weir.ledger.runs import run_by_id
-from weir.recovery.pending_clears import NOTE_LENGTH, settle
+from weir.recovery.pending_clears import NOTE_LENGTH, deliver
 from weir.topology.regions import RegionId
 
 RUN = "ladder@20130101T000000Z"
@@ -48,7 +48,7 @@ def owing(world):
 
 def owe(world, region, expected_try, reason):
     with world.ledger.transaction("ladder") as session:
-        owe_clear(session, run_by_id(session, RUN), region, expected_try, reason, world.airflow.time)
+        add_pending_clear(session, run_by_id(session, RUN), region, expected_try, reason, world.airflow.time)
 
 
 def open_clears(world):
@@ -65,30 +65,30 @@ def newest(session):
 @on_both
 def test_a_clear_that_was_carried_out_is_settled(owing):
     hand = Hand("success", 1, clears=True)
-    [settled] = settle(owing.services, hand)
+    [settled] = deliver(owing.services, hand)
     assert (settled.is_settled, settled.outcome) == (True, "cleared")
     assert [(each.task_id, each.map_index, each.expected_try) for each in hand.asked] == [("joined", 1, 1)]
     assert hand.notes == ["weir: weather[0] has changed"]
     assert open_clears(owing) == []
-    assert settle(owing.services, hand) == []
+    assert deliver(owing.services, hand) == []
 
 
 @pytest.mark.parametrize("state", [None, "queued", "scheduled", "up_for_retry", "up_for_reschedule", "deferred"])
 def test_a_task_that_has_not_finished_needs_no_clear(owing, state):
     with owing.ledger.transaction("ladder") as session:
         newest(session).state = "retrying"
-    [settled] = settle(owing.services, Hand(state, 1))
+    [settled] = deliver(owing.services, Hand(state, 1))
     assert settled.is_settled
     assert "it has not finished" in settled.outcome
 
 
 def test_a_task_instance_that_is_still_ending_stays_owed(owing):
     """Its try has committed, and so would not read the new content, but Airflow still calls it running."""
-    [settled] = settle(owing.services, Hand("running", 1))
+    [settled] = deliver(owing.services, Hand("running", 1))
     assert not settled.is_settled
     assert "to be cleared when it has ended" in settled.outcome
     assert open_clears(owing) == [("joined", 1, 1)]
-    [settled] = settle(owing.services, Hand("success", 1, clears=True))
+    [settled] = deliver(owing.services, Hand("success", 1, clears=True))
     assert settled.is_settled
 
 
@@ -97,45 +97,45 @@ def test_a_newer_try_that_began_has_done_what_is_owed(owing):
         row = newest(session)
         columns = {column.name: getattr(row, column.name) for column in AttemptRow.__table__.columns}
         session.add(AttemptRow(**columns | {"id": "t0002-another", "try_number": 2}))
-    [settled] = settle(owing.services, Hand("success", 2, clears=True))
+    [settled] = deliver(owing.services, Hand("success", 2, clears=True))
     assert (settled.is_settled, settled.outcome) == (True, "not needed: success at try 2, newer than try 1")
 
 
 @pytest.mark.parametrize("state", ["success", "failed", "upstream_failed"])
 def test_a_newer_try_that_never_began_is_cleared(owing, state):
-    """Marked by hand, failed before its begin, or known to a lost ledger only: it has read nothing."""
+    """Marked manually, failed before its begin, or known to a lost ledger only: it has read nothing."""
     hand = Hand(state, 4, clears=True)
-    [settled] = settle(owing.services, hand)
+    [settled] = deliver(owing.services, hand)
     assert (settled.is_settled, settled.outcome) == (True, "cleared")
     assert [each.expected_try for each in hand.asked] == [1, 4]
     assert open_clears(owing) == []
 
 
 def test_a_lower_try_is_one_of_a_dag_run_that_was_made_anew_and_is_cleared(owing):
-    """It was marked by hand before its first try; nobody would ever come to the try that the ledger knows."""
+    """It was marked manually before its first try, and would never reach the try that the ledger knows."""
     hand = Hand("success", 0, clears=True)
-    [settled] = settle(owing.services, hand)
+    [settled] = deliver(owing.services, hand)
     assert (settled.is_settled, settled.outcome) == (True, "cleared")
     assert [each.expected_try for each in hand.asked] == [1, 0]
     assert open_clears(owing) == []
 
 
 def test_a_finished_task_that_was_not_cleared_stays_owed(owing):
-    """As where somebody else has locked it."""
-    [settled] = settle(owing.services, Hand("success", 1))
+    """As if another process had locked it."""
+    [settled] = deliver(owing.services, Hand("success", 1))
     assert not settled.is_settled
     assert open_clears(owing) == [("joined", 1, 1)]
 
 
 @pytest.mark.parametrize("state", [MISSING, "removed"])
 def test_a_task_instance_that_is_gone_cannot_be_cleared(owing, state):
-    [settled] = settle(owing.services, Hand(state, 0))
+    [settled] = deliver(owing.services, Hand(state, 0))
     assert settled.is_settled
     assert f"no such task instance ({state})" in settled.outcome
 
 
 def test_a_skipped_task_instance_is_left_to_people(owing):
-    [settled] = settle(owing.services, Hand("skipped", 1))
+    [settled] = deliver(owing.services, Hand("skipped", 1))
     assert (settled.is_settled, settled.outcome) == (True, "not cleared: skipped at try 1")
 
 
@@ -145,7 +145,7 @@ def test_airflow_out_of_reach_leaves_everything_owed(owing):
             raise Retryable("Airflow does not answer")
 
     with pytest.raises(Retryable):
-        settle(owing.services, Gone("success", 1))
+        deliver(owing.services, Gone("success", 1))
     assert open_clears(owing) == [("joined", 1, 1)]
 
 
@@ -153,13 +153,13 @@ def test_clears_are_asked_for_by_reason_with_a_note_that_airflow_keeps(owing):
     owe(owing, RegionId("joined", 0), 1, "weir: weather[0] has changed")
     owe(owing, RegionId("totals", 0), 1, "x" * 5000)
     hand = Hand("success", 1, clears=True)
-    assert len(settle(owing.services, hand)) == 3
+    assert len(deliver(owing.services, hand)) == 3
     assert hand.notes == ["weir: weather[0] has changed", "x" * NOTE_LENGTH]
 
 
 @on_both
 def test_only_the_clears_of_one_dataflow_are_settled_on_demand(owing):
-    assert settle(owing.services, Hand("success", 1, clears=True), "another") == []
+    assert deliver(owing.services, Hand("success", 1, clears=True), "another") == []
     assert open_clears(owing) == [("joined", 1, 1)]
 
 
@@ -169,10 +169,10 @@ def test_two_that_settle_at_once_do_it_once(owing):
 
     class Late(Hand):
         def clear(self, wanted, note):
-            settle(owing.services, Hand("success", 1, clears=True))
+            deliver(owing.services, Hand("success", 1, clears=True))
             return super().clear(wanted, note)
 
-    settle(owing.services, Late("running", 2))
+    deliver(owing.services, Late("running", 2))
     with owing.ledger.transaction() as session:
         [row] = session.scalars(select(OwedClearRow))
         assert row.outcome == "cleared"

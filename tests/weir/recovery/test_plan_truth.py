@@ -1,4 +1,4 @@
-"""`weir plan` tells the truth: what it says before the fact is what runs.
+"""`weir plan` is exact: the regions that it names are the regions that run.
 
 Regions that will re-run do; those that will if something changes do only then; spared ones never do. Drawn at random:
 the dataflow's strategy and rule for consumers, what is lost, what changes its content, and who finds out.
@@ -132,7 +132,7 @@ def fails_once(airflow, region, *, when):
 
 
 def lost_sinks(drawn, lost):
-    """Regions whose published files were gone: the closing task publishes them anew, though nothing has changed."""
+    """Regions whose published files were gone: the closing task publishes them again, though nothing has changed."""
     topology = ask(drawn.services, Question(drawn.run)).run.topology
     sinks = [name.partition("[") for name in lost if name.partition("[")[0] in topology.sinks]
     return {str(topology.region_of(stage, int(rest.rstrip("]")))) for stage, _, rest in sinks}
@@ -201,7 +201,7 @@ def test_a_loss_in_the_epoch_before_is_planned_and_carried_out_there(epochs):
 
 
 def test_what_a_change_may_do_to_later_epochs_is_planned_one_by_one(epochs):
-    """Each plan names the next epoch; what its commit does to the one behind is said by its own plan."""
+    """Each plan names the next epoch; the clears of the epoch after it are in that epoch's own plan."""
     plan = epochs.plan(1, "raw")
     assert said(plan, 1, StepKind.IF_CHANGED) == {
         (1, "sums[0]"), (1, "report-delays[0]"), (1, "weir_close[0]"), (2, "sums[0]"),

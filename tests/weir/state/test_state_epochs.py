@@ -13,7 +13,7 @@ from weir.errors import Misconfigured
 from weir.formats.codec import manifest_from_json
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.recovery.adopt import adopt
-from weir.recovery.questions import Question, ask, carry_out_by_hand
+from weir.recovery.questions import Question, apply_answer, ask
 from weir.recovery.rules.plan import StepKind
 from weir.testing.fakes.ledgers import fast_folder
 
@@ -302,8 +302,8 @@ def test_the_plan_of_a_marked_run_says_what_runs_again_and_does_it(marked):
     answer = ask(marked.services, Question(f"ladder@{EPOCHS[2]}"))
     assert [str(step.region) for step in answer.plan.of(StepKind.RERUN)] == ["aircraft-known[0]"]
     assert "an input of its producer has changed since" in answer.plan.of(StepKind.RERUN)[0].reason
-    assert carry_out_by_hand(marked.services, answer) == 1
-    marked.airflow.coordinator.settle(marked.airflow, "ladder")
+    assert apply_answer(marked.services, answer) == 1
+    marked.airflow.coordinator.deliver(marked.airflow, "ladder")
     marked.airflow.run_until_quiet()
     assert since(marked, marked.before) == {"02/flights": 1, "02/aircraft-known": 1, "03/aircraft-known": 1}
 
@@ -368,7 +368,7 @@ def test_a_plan_that_cannot_be_carried_out_is_not(forgetful):
     answer = ask(forgetful.services, Question(f"ladder@{EPOCHS[2]}", lost=("history[0]",)))
     assert answer.plan.impossible
     with pytest.raises(Misconfigured, match="was restarted, since it would not help: history"):
-        carry_out_by_hand(forgetful.services, answer)
+        apply_answer(forgetful.services, answer)
     assert since(forgetful, forgetful.before) == {}
 
 

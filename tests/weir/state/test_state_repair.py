@@ -14,7 +14,7 @@ from weir.ledger.checkpoints import retained_checkpoints
 from weir.ledger.database.tables import AttemptRow, ResultEventRow, ResultRow, RunRow
 from weir.ledger.runs import run_by_id
 from weir.ledger.snapshot import run_state
-from weir.recovery.questions import Question, ask, carry_out_by_hand
+from weir.recovery.questions import Question, apply_answer, ask
 from weir.recovery.rules.plan import StepKind
 from weir.state.files_in_use import live_state_files
 from weir.store.published import published
@@ -190,7 +190,7 @@ def test_a_file_whose_epoch_has_no_state_to_go_on_from_any_more_cannot_be_made_a
     assert f"The oldest kept checkpoint is {kept[4].number}, of epoch {epoch(4)}" in plan.impossible
     assert "there is no savepoint" in plan.impossible
     with pytest.raises(Misconfigured, match="nothing of run"):
-        carry_out_by_hand(days.services, ask(days.services, Question(f"ladder@{epoch(6)}")))
+        apply_answer(days.services, ask(days.services, Question(f"ladder@{epoch(6)}")))
     days.airflow.dag_run(7)
     days.airflow.run_until_quiet()
     failed = [task for task in days.airflow.tasks.values() if task.state == "failed"]

@@ -16,7 +16,7 @@ from weir.recovery.rules.staleness import USUAL_CAUSES
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from weir.recovery.failovers import FailoverStory
+    from weir.recovery.failovers import FailoverReport
     from weir.recovery.history import Event
 
 
@@ -26,10 +26,10 @@ def failovers(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  Typer's
 ) -> None:
     """Show failovers: what was lost, which regions ran again, which were spared, and the cost."""
-    from weir.recovery.failovers import failover_stories  # noqa: PLC0415  SQLAlchemy is slow to import
+    from weir.recovery.failovers import failover_reports  # noqa: PLC0415  SQLAlchemy is slow to import
 
     with opened_services() as services, services.ledger.transaction() as session:
-        found = failover_stories(session, dataflow, epoch)
+        found = failover_reports(session, dataflow, epoch)
     if as_json:
         print(json.dumps({"version": 1, "failovers": [each.to_json() for each in found]}))
         return
@@ -45,18 +45,18 @@ def why(
 ) -> None:
     """Show why a task ran repeatedly: its attempts, failures, clears, and inputs, in order."""
     from weir.ledger.runs import named_run  # noqa: PLC0415
-    from weir.recovery.history import story_of, task_history  # noqa: PLC0415  SQLAlchemy is slow to import
+    from weir.recovery.history import events_of, task_history  # noqa: PLC0415  SQLAlchemy is slow to import
 
     with opened_services() as services, services.ledger.transaction() as session:
         of = named_run(session, run).id
-        found = [(str(each.region), story_of(session, of, each)) for each in task_history(session, run, task)]
+        found = [(str(each.region), events_of(session, of, each)) for each in task_history(session, run, task)]
     for region, events in found:
         _print(region)
         for event in events:
             _print_event(event)
 
 
-def _print_failover(story: FailoverStory) -> None:
+def _print_failover(story: FailoverReport) -> None:
     row, plan = story.row, story.plan
     asked = "by a person" if story.kind.value == "by hand" else "nothing had failed yet"
     failed = f"{row.region}[{row.subtask}], attempt {row.attempt}" if row.region else asked

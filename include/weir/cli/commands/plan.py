@@ -55,7 +55,7 @@ def plan(
 
 
 def _plan_run(run: str, fail: str | None, lost: list[str], *, is_applied: bool, as_json: bool) -> None:
-    from weir.recovery.questions import Question, ask, carry_out_by_hand  # noqa: PLC0415  SQLAlchemy is slow to import
+    from weir.recovery.questions import Question, apply_answer, ask  # noqa: PLC0415  SQLAlchemy is slow to import
 
     if is_applied and fail is not None:
         raise Misconfigured(
@@ -64,7 +64,7 @@ def _plan_run(run: str, fail: str | None, lost: list[str], *, is_applied: bool, 
         )
     with opened_services() as services:
         answer = ask(services, Question(run, fail, tuple(lost)))
-        owed = carry_out_by_hand(services, answer) if is_applied else 0
+        owed = apply_answer(services, answer) if is_applied else 0
         if as_json:
             print(json.dumps(answer.plan.to_json()))
         else:
@@ -78,8 +78,8 @@ def _settle(services: Services, answer: Answer, owed: int) -> str:
     """Deliver the clears if Airflow can be reached; return what was done and what is left."""
     from weir.cli.airflow_clearer import ApiClearer, airflow_api  # noqa: PLC0415
     from weir.environment import API_VARIABLE  # noqa: PLC0415
-    from weir.recovery.pending_clears import settle  # noqa: PLC0415
-    from weir.recovery.questions import owe_what_has_been_given_up  # noqa: PLC0415
+    from weir.recovery.pending_clears import deliver  # noqa: PLC0415
+    from weir.recovery.questions import add_clears_of_upstream_failed  # noqa: PLC0415
 
     run = answer.run
     left = (
@@ -93,8 +93,8 @@ def _settle(services: Services, answer: Answer, owed: int) -> str:
     if api is None:
         return f"{left}. (With {API_VARIABLE}=http://LOGIN:PASSWORD@HOST:PORT this command delivers them at once.)"
     try:
-        more = owe_what_has_been_given_up(services, run, ApiClearer(api))
-        done = settle(services, ApiClearer(api), run.dataflow.name)
+        more = add_clears_of_upstream_failed(services, run, ApiClearer(api))
+        done = deliver(services, ApiClearer(api), run.dataflow.name)
     except WeirError as error:
         return f"{left}. Airflow: {error}"
     finally:

@@ -159,7 +159,7 @@ def _settled(services: Services, repairs: Sequence[Repair]) -> str:
     """Deliver the clears if Airflow can be reached; return what was done and what is left."""
     from weir.cli.airflow_clearer import ApiClearer, airflow_api  # noqa: PLC0415
     from weir.environment import API_VARIABLE  # noqa: PLC0415
-    from weir.recovery.pending_clears import settle  # noqa: PLC0415
+    from weir.recovery.pending_clears import deliver  # noqa: PLC0415
 
     owed = sum(each.owed for each in repairs)
     left = f"{owed} clear(s) are pending; the DAG weir_upkeep delivers them (is it unpaused?)"
@@ -170,7 +170,7 @@ def _settled(services: Services, repairs: Sequence[Repair]) -> str:
     if api is None:
         return f"{left}. (With {API_VARIABLE}=http://LOGIN:PASSWORD@HOST:PORT this command delivers them at once.)"
     try:
-        done = [each for name in _dataflows(repairs) for each in settle(services, ApiClearer(api), name)]
+        done = [each for name in _dataflows(repairs) for each in deliver(services, ApiClearer(api), name)]
     except WeirError as error:
         return f"{left}. Airflow: {error}"
     finally:

@@ -1,15 +1,8 @@
-"""The kinds of columns that both databases keep alike. Invariant: what was written is read back, in UTC.
+"""Defines the ledger's tables, with column types that behave the same on SQLite and PostgreSQL.
 
-The ledger's tables.
-
-Invariant: at most one result of a partition is current, and at most one run owns an epoch; both are unique indexes,
-so that no code path can break them. Times are UTC.
-
-The ledger's tables of keyed state: checkpoints, compactions, and what dataflows were restored from.
-
-Invariant: a checkpoint's number is that of one checkpoint of its dataflow, which a unique constraint holds to.
-
-The ledger's table of checks. Invariant: a row says what was found in the rows of one partition, once and for all.
+Invariants, as unique indexes or constraints that no code path can break: a partition has at most one current result;
+an epoch is owned by at most one run; a dataflow has at most one checkpoint of a number. Times are UTC. A row of checks
+has the findings in one partition, and never changes.
 """
 
 from __future__ import annotations
@@ -98,7 +91,7 @@ class DataflowRow(Table):
 
 
 class RunRow(Table):
-    """The run that owns an epoch, pinned to the dataflow that its first attempt saw (empty: to be pinned anew).
+    """The run that owns an epoch, pinned to the dataflow that its first attempt saw (empty: not pinned).
 
     `released_at` is since when all is released that ever will be, `deleted_at` since when Airflow has no such run, and
     `expired_at` since when its manifests and records are gone too.
@@ -133,7 +126,7 @@ class AttemptRow(Table):
     """One try of one region, ordered by try number.
 
     `max_tries` grows with each clear of the task instance unless it was running; the run's `clear_number` then does.
-    `heard_at` is when its process has last said that it is at work. `failure` is the value of a FailureClass,
+    `heard_at` is the time of its last heartbeat. `failure` is the value of a FailureClass,
     `failure_cause` that of a FailureCause.
     """
 
@@ -171,7 +164,7 @@ class AttemptRow(Table):
 
 
 class ResultRow(Table):
-    """A result partition of one attempt, and where it stands in its life.
+    """A result partition of one attempt, and its state.
 
     `made_from` is a fingerprint of all that it was made from; `differs_from` the attempt that made something else from
     the same; `fault` the value of the Fault that was found in it. `deleted_at` is since when its data files are gone,
@@ -215,7 +208,7 @@ class ResultRow(Table):
 
 
 class ResultEventRow(Table):
-    """A move in the life of a result after it was finished: what it became, when and why."""
+    """A state transition of a result after it was finished, with its time and its reason."""
 
     __tablename__ = "result_event"
     __table_args__ = (Index("events_of_result", "result"),)
@@ -251,7 +244,7 @@ class ConsumptionRow(Table):
 
 
 class SourceSliceRow(Table):
-    """What the subtasks of a source read in a run; resolved once, used by every later attempt."""
+    """The splits of a source in a run; resolved once, used by all later attempts."""
 
     __tablename__ = "source_slice"
     run: Mapped[str] = mapped_column(ForeignKey("run.id"), primary_key=True)
@@ -262,7 +255,7 @@ class SourceSliceRow(Table):
 
 
 class FailoverRow(Table):
-    """One decision to restart: what had happened, and the plan as it was carried out.
+    """A decision to restart regions: its cause, and the plan as it was applied.
 
     `incident` is the failover that it belongs to; the first of an incident has none.
     """
@@ -282,9 +275,9 @@ class FailoverRow(Table):
 
 
 class OwedClearRow(Table):
-    """A task instance that has to be cleared in Airflow; written with the decision, carried out by whoever comes by.
+    """A task instance that has to be cleared in Airflow; recorded with the decision, delivered by any later process.
 
-    A void one has come to nothing: Airflow calls the task instance finished at `found_try`, but it committed nothing.
+    A void clear had no effect: Airflow calls the task instance finished at `found_try`, but it committed nothing.
     """
 
     __tablename__ = "owed_clear"
@@ -410,7 +403,7 @@ class RestoreRow(Table):
     """What a dataflow goes on from that it did not compute itself: a checkpoint or savepoint at the end of `epoch`.
 
     `source` is the path or URL of its manifest, `origin` the dataflow that made it. What was restored stays until
-    `unpinned_at`: the first checkpoint behind it, of files of its own. The next epoch may do without the states
+    `unpinned_at`: the first checkpoint after it, of files of its own. The next epoch may do without the states
     `left_out`.
     """
 
@@ -434,7 +427,7 @@ class QualityCheckRow(Table):
     `layout` is that of an input (empty: rows as they were written). `attempt` is the one whose result it is,
     `by_attempt` the one that looked at it (empty: none of a run's). `why`, `policy` and `outcome` are values of
     weir.formats.checks's and weir.dataflow.quality's enums; `results` holds the ExpectationResults, `blamed` the input
-    partitions that were distrusted because of it, each with the `digest` that was read. `page` is the HTML page about
+    suspected input partitions, each with the `digest` that was read. `page` is the HTML page about
     it, relative to the store (None: not made yet).
     """
 

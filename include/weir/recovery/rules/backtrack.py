@@ -107,7 +107,7 @@ def backtrack(
 
     `losses` are all partitions known to be unavailable, `intact` those known to be there; inputs of what runs again
     that are in neither are `unknown`, but those of `told`, which has said what it misses, and what `restarted` regions
-    make anew. Raises BeyondHorizon.
+    make anew. Raises MissingContext.
     """
     walk = _Walk(state, losses, intact, occasion, restarted)
     walk.back_from(readers, told)

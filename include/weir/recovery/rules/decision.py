@@ -67,7 +67,7 @@ class _Found:
 
 
 def decide(state: RunState, failure: Failure) -> Plan | NeedsProbe:
-    """Decide what becomes of each region. Raises BeyondHorizon, and Misconfigured as RunState does."""
+    """Decide what becomes of each region. Raises MissingContext, and Misconfigured as RunState does."""
     readers = Readers(state, failure.later)
     found = _closure(state, failure, readers)
     if isinstance(found, NeedsProbe):

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 from weir.coordination.airflow import ClearAnswer, Clearer, ClearItem
-from weir.coordination.values import Action, BeginRequest, FailureDecision, Settled, TaskKey
+from weir.coordination.values import Action, BeginRequest, DeliveredClear, FailureDecision, TaskKey
 from weir.errors import Internal, Retryable, WeirError
 from weir.restarts.strategy import RestartStrategy
 from weir.retention.release import Deleted, release
@@ -54,10 +54,10 @@ class SimulatedCoordinator(TaskCoordinator):
         super().__init__(airflow, key)
         self._simulated = airflow
 
-    def settle(self, clearer: Clearer, dataflow: str | None = None) -> list[Settled]:
+    def deliver(self, clearer: Clearer, dataflow: str | None = None) -> list[DeliveredClear]:
         """Deliver pending clears."""
         with self._watched():
-            return super().settle(clearer, dataflow)
+            return super().deliver(clearer, dataflow)
 
     def release(self, dataflow: str, runs: Iterable[str] | None = None) -> tuple[Deleted, ...]:
         """Release results."""
@@ -265,7 +265,7 @@ class SimulatedAirflow(FakeAirflow):
     def upkeep(self) -> None:
         """Deliver pending clears, as Weir's housekeeping does."""
         try:
-            self.coordinator.settle(self, self.flow.name)
+            self.coordinator.deliver(self, self.flow.name)
         except WeirError as error:
             self.require_expected(error)
 

@@ -12,7 +12,7 @@ from typing import Final
 from weir.execution.run_state import CLOSE
 from weir.formats.paths import MANIFEST
 from weir.ledger.runs import epoch_of, run_key, runs_of
-from weir.recovery.questions import Question, ask, carry_out_by_hand
+from weir.recovery.questions import Question, apply_answer, ask
 from weir.retention.checkpoints import maintain_checkpoints
 from weir.store.published import published
 from weir.testing.fakes.dag import FakeTask
@@ -184,7 +184,7 @@ def _apply_plans(world: World) -> None:
     with world.ledger.transaction() as session:
         runs = [row.id for row in runs_of(session) if row.pinned is not None]
     for run in runs:
-        carry_out_by_hand(world.services, ask(world.services, Question(run)))
+        apply_answer(world.services, ask(world.services, Question(run)))
     world.airflow.upkeep()
 
 

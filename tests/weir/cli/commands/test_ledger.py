@@ -72,7 +72,7 @@ def test_the_story_of_a_task_is_told(healed):
 
 
 def test_an_unknown_task_is_refused_with_those_that_are_known(healed):
-    with pytest.raises(Misconfigured, match=r"nothing is known of a task nothing .* Known are joined\[0\]"):
+    with pytest.raises(Misconfigured, match=r"the ledger has no task nothing .* Known are joined\[0\]"):
         typed("why", "nothing", "--run", "scheduled__2013-01-01")
 
 

@@ -134,7 +134,7 @@ def test_the_whole_story_is_told_in_order(done):
             "finished: committed",
             "released: every consumer",
             "its data files are deleted",
-            "superseded: made again by t0003-",
+            "superseded: recomputed by t0003-",
             "in ladder/20130101T000000Z/joined/",
         )
     ]
@@ -187,7 +187,7 @@ def test_a_stale_result_is_told_to_be_stale(done):
     assert "totals: 2 finished, stale" in typed(RUN)
     assert {each["is_valid"] for each in asked(RUN)["totals"]["results"]} == {False}
     assert "joined: " in typed(RUN)
-    assert "made again" in typed(RUN)
+    assert "recomputed" in typed(RUN)
 
 
 def test_a_run_that_is_to_be_pinned_anew_is_told_too(done):

@@ -1,4 +1,4 @@
-"""A DagRun that was deleted in Airflow and made anew: the new one has the epoch, as if it were the first."""
+"""The ownership of an epoch is transferred from a DagRun that was deleted in Airflow to one that was created again."""
 
 import pytest
 from sqlalchemy import select
@@ -29,7 +29,7 @@ def tries(world):
         return sorted({number for (number,) in session.query(AttemptRow.try_number).filter_by(run=RUN)})
 
 
-def made_anew(world, kind):
+def created_again(world, kind):
     run = world.airflow.dag_run(kind=kind)
     world.airflow.run_until_quiet()
     assert {task.state for task in world.airflow.tasks.values()} == {"success"}
@@ -37,42 +37,42 @@ def made_anew(world, kind):
 
 
 @pytest.mark.parametrize("kind", ["scheduled", "manual"])
-def test_a_dag_run_made_anew_computes_its_epoch_with_one_try_each(world, green, kind):
+def test_a_dag_run_created_again_computes_its_epoch_with_one_try_each(world, green, kind):
     world.airflow.clear_by_hand(green, "joined", 1)
     world.airflow.run_until_quiet()
     world.airflow.delete(green)
-    anew = made_anew(world, kind)
-    assert set(world.airflow.executed(anew).values()) == {1}
+    again = created_again(world, kind)
+    assert set(world.airflow.executed(again).values()) == {1}
     assert version(world) == 1  # equal content is not published again
     with world.ledger.transaction() as session:
         (run,) = runs_of(session)
-        assert (run.id, run.run_id) == (RUN, anew)
+        assert (run.id, run.run_id) == (RUN, again)
     assert tries(world) == [-1, 0, 1]
 
 
 @pytest.mark.parametrize("kind", ["scheduled", "manual"])
-def test_a_dag_run_made_anew_computes_what_has_changed_meanwhile(world, green, kind):
+def test_a_dag_run_created_again_computes_what_has_changed_meanwhile(world, green, kind):
     world.airflow.delete(green)
     world.content["raw"] = "changed"
-    made_anew(world, kind)
+    created_again(world, kind)
     assert version(world) == 2
 
 
-def test_a_dag_run_is_deleted_and_made_anew_again_and_again(world, green):
+def test_a_dag_run_may_be_deleted_and_created_several_times(world, green):
     for kind in ("manual", "manual", "backfill", "scheduled"):
         world.airflow.delete(green)
-        green = made_anew(world, kind)
+        green = created_again(world, kind)
         assert set(world.airflow.executed(green).values()) == {1}
 
 
-def test_a_dag_run_made_anew_goes_through_behind_one_that_was_deleted_half_way(world):
+def test_a_dag_run_created_again_completes_after_one_that_was_deleted_half_way(world):
     run = world.airflow.dag_run()
     world.airflow.step(world.airflow.task(run, "weather"))
     world.airflow.step(world.airflow.task(run, "raw-clean", 1))
     world.airflow.delete(run)
-    anew = made_anew(world, "scheduled")
+    again = created_again(world, "scheduled")
     # Under the same id it is found out at the first region that the deleted one had begun; what ran before runs again.
-    assert set(world.airflow.executed(anew).values()) <= {1, 2}
+    assert set(world.airflow.executed(again).values()) <= {1, 2}
 
 
 @pytest.mark.parametrize("is_queued", [True, False])
@@ -97,7 +97,7 @@ def test_what_ran_for_the_deleted_dag_run_cannot_commit(world, kind):
     begun = world.airflow.coordinator.begin(world.airflow.request(task), world.airflow)
     report = world.airflow.engine.run(begun.job)
     world.airflow.delete(old)
-    made_anew(world, kind)
+    created_again(world, kind)
     with pytest.raises(Fenced):
         world.airflow.coordinator.commit(begun, report, world.airflow)
 
@@ -105,7 +105,7 @@ def test_what_ran_for_the_deleted_dag_run_cannot_commit(world, kind):
 def test_a_task_of_the_deleted_dag_run_that_comes_late_takes_nothing(world, green):
     late = world.airflow.request(world.airflow.task(green, "weather"))
     world.airflow.delete(green)
-    made_anew(world, "scheduled")
+    created_again(world, "scheduled")
     before = tries(world)
     with pytest.raises(Fenced, match="comes too late"):
         world.airflow.coordinator.begin(late, world.airflow)
@@ -116,7 +116,7 @@ def test_a_try_that_airflow_does_not_have_takes_nothing(world, green):
     task = world.airflow.task(green, "weather")
     request = world.airflow.request(task)
     world.airflow.deleted += 1  # another id, but Airflow calls the task instance a success
-    with pytest.raises(Fenced, match="of another DagRun"):
+    with pytest.raises(Fenced, match="for another DagRun"):
         world.airflow.coordinator.begin(world.airflow.request(task), world.airflow)
     assert request.try_number in tries(world)
 
@@ -124,8 +124,8 @@ def test_a_try_that_airflow_does_not_have_takes_nothing(world, green):
 def test_the_tries_count_from_one_behind_an_adoption_too(world, green):
     adopt(world.services, RUN)
     world.airflow.delete(green)
-    anew = made_anew(world, "manual")
-    assert set(world.airflow.executed(anew).values()) == {1}
+    again = created_again(world, "manual")
+    assert set(world.airflow.executed(again).values()) == {1}
 
 
 def test_tries_of_deleted_dag_runs_keep_their_order(world, green):
@@ -150,10 +150,10 @@ def test_the_failures_of_a_deleted_dag_run_do_not_count(world, kind):
     world.airflow.run_until_quiet()
     tries_before = len(world.airflow.task(run, "weather").runs)
     world.airflow.delete(run)
-    anew = world.airflow.dag_run(kind=kind)
+    again = world.airflow.dag_run(kind=kind)
     world.airflow.run_until_quiet()
     assert tries_before > 1
-    assert len(world.airflow.task(anew, "weather").runs) >= tries_before
+    assert len(world.airflow.task(again, "weather").runs) >= tries_before
 
 
 def current(world):
@@ -169,14 +169,14 @@ def test_a_ledger_that_is_built_again_knows_whose_results_count(world, green, ki
     world.airflow.run_until_quiet()
     world.airflow.delete(green)
     world.content["raw"] = "changed"
-    anew = made_anew(world, kind)
+    again = created_again(world, kind)
     before = current(world)
     if is_lost:
         world.lose_ledger()
     (rebuilt,) = rebuild(world.services)
     assert [each.missing for each in rebuilt.runs] == [()]
     assert current(world) == before
-    world.airflow.clear_by_hand(anew, "weir_close")
+    world.airflow.clear_by_hand(again, "weir_close")
     world.airflow.run_until_quiet()
     assert version(world) == 2
-    assert world.airflow.task(anew, "weir_close").state == "success"
+    assert world.airflow.task(again, "weir_close").state == "success"

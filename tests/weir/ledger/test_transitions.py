@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from weir.execution.partition_state import MOVES, IllegalMove, PartitionState
+from weir.execution.partition_state import TRANSITIONS, IllegalTransition, PartitionState
 from weir.ledger.database.tables import AttemptRow, ResultEventRow, ResultRow, RunRow
 from weir.ledger.ledger import Ledger
-from weir.ledger.results import move, story_of
+from weir.ledger.results import history_of, transition
 from weir.ledger.runs import ensure_dataflow
 from weir.testing.fakes.ledgers import new_ledger
 
@@ -63,7 +63,7 @@ def result(session):
 def moved(session, *states):
     row = result(session)
     for minute, state in enumerate(states, 1):
-        move(session, row, state, f"reason {minute}", AT + timedelta(minutes=minute))
+        transition(session, row, state, f"reason {minute}", AT + timedelta(minutes=minute))
     return row
 
 
@@ -71,12 +71,12 @@ def moved(session, *states):
 def test_each_pair_of_states_is_moved_or_refused(ledger, now, to):
     with ledger.transaction("ladder") as session:
         row = moved(session, *WAY.get(now, (now,)))
-        if to in MOVES[now]:
-            move(session, row, to, "why", AT + timedelta(hours=1))
+        if to in TRANSITIONS[now]:
+            transition(session, row, to, "why", AT + timedelta(hours=1))
             assert (row.state, row.state_reason, row.state_at) == (to.value, "why", AT + timedelta(hours=1))
         else:
-            with pytest.raises(IllegalMove):
-                move(session, row, to, "why", AT + timedelta(hours=1))
+            with pytest.raises(IllegalTransition):
+                transition(session, row, to, "why", AT + timedelta(hours=1))
             assert row.state == now.value
 
 
@@ -85,8 +85,8 @@ def test_what_has_become_of_a_result_is_told_in_order(ledger):
         number = moved(session, _S.LOST, _S.FINISHED, _S.RELEASED, _S.SUPERSEDED).id
     with ledger.transaction() as session:
         row = session.get_one(ResultRow, number)
-        told = [(each.state, each.at - AT, each.reason) for each in story_of(session, row)]
-    assert told == [
+        states = [(each.state, each.at - AT, each.reason) for each in history_of(session, row)]
+    assert states == [
         (_S.WRITING, timedelta(0), f"by {row.attempt}"),
         (_S.FINISHED, timedelta(0), "committed"),
         (_S.LOST, timedelta(minutes=1), "reason 1"),
@@ -99,10 +99,10 @@ def test_what_has_become_of_a_result_is_told_in_order(ledger):
 def test_an_illegal_move_tells_the_whole_story(ledger):
     with ledger.transaction("ladder") as session:
         row = moved(session, _S.LOST, _S.FINISHED, _S.RELEASED)
-        with pytest.raises(IllegalMove) as refused:
-            move(session, row, _S.LOST, "a probe", AT)
+        with pytest.raises(IllegalTransition) as refused:
+            transition(session, row, _S.LOST, "a probe", AT)
     said = str(refused.value)
-    assert said.startswith(f"clean[0] (plain) of {row.attempt} in r cannot become lost. Its story: writing since")
+    assert said.startswith(f"clean[0] (plain) of {row.attempt} in r cannot become lost. Its history: writing since")
     places = [said.index(each) for each in ("writing", "finished", "reason 1", "reason 2", "reason 3")]
     assert places == sorted(places)
 
@@ -110,8 +110,8 @@ def test_an_illegal_move_tells_the_whole_story(ledger):
 def test_a_refused_move_leaves_nothing_behind(ledger):
     with ledger.transaction("ladder") as session:
         row = moved(session, _S.RELEASED)
-        with pytest.raises(IllegalMove):
-            move(session, row, _S.FINISHED, "no", AT)
+        with pytest.raises(IllegalTransition):
+            transition(session, row, _S.FINISHED, "no", AT)
         number = row.id
     with ledger.transaction() as session:
         assert session.get_one(ResultRow, number).state == _S.RELEASED.value
@@ -125,13 +125,13 @@ def test_a_move_of_a_transaction_that_is_rolled_back_was_none(ledger):
 
     def move_and_fail():
         with ledger.transaction("ladder") as session:
-            move(session, session.get_one(ResultRow, number), _S.RELEASED, "why", AT)
+            transition(session, session.get_one(ResultRow, number), _S.RELEASED, "why", AT)
             raise ValueError("mine")
 
     with pytest.raises(ValueError, match="mine"):
         move_and_fail()
     with ledger.transaction() as session:
-        assert [each.state for each in story_of(session, session.get_one(ResultRow, number))] == [
+        assert [each.state for each in history_of(session, session.get_one(ResultRow, number))] == [
             _S.WRITING,
             _S.FINISHED,
         ]
@@ -140,14 +140,14 @@ def test_a_move_of_a_transaction_that_is_rolled_back_was_none(ledger):
 def test_a_reason_may_be_any_text(ledger):
     with ledger.transaction("ladder") as session:
         row = result(session)
-        move(session, row, _S.LOST, "x" * 100_000 + "\0", AT)
+        transition(session, row, _S.LOST, "x" * 100_000 + "\0", AT)
         number = row.id
     with ledger.transaction() as session:
         assert len(session.get_one(ResultRow, number).state_reason) == 100_001
 
 
 def test_nobody_else_changes_a_state():
-    """But for a ledger that is built again, which begins their stories anew."""
+    """Except in a rebuilt ledger, where their histories begin again."""
     root = Path(__file__).parents[3] / "include/weir"
     found = {
         str(file.relative_to(root))
