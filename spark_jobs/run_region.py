@@ -5,7 +5,7 @@
 
 JOB.json is a path or a URL that fsspec knows; the environment variable WEIR_STORE_OPTIONS may hold fsspec's options
 for it. The exit code says what the caller must do: 0 the report is written, 75 try again later, 78 a person has to
-change something, 77 a newer attempt is at work, 1 anything else.
+change something, 77 a newer attempt is running, 1 anything else.
 """
 
 import sys

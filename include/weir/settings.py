@@ -1,4 +1,4 @@
-"""Where Weir's own things are: read from the environment, Airflow's section `[weir]`, then its connections.
+"""Locations of Weir's store and ledger: read from the environment, Airflow's section `[weir]`, then its connections.
 
 Invariants: the environment goes before the section, and the section before a connection. Nothing is read before it is
 used. No secret is in a representation or in the message of an error.

@@ -59,7 +59,7 @@ class Upkept:
         return [*(f"{dataflow}: {said}" for dataflow, said in self.done.items()), *failed]
 
     def require_whole(self) -> None:
-        """Raise what has failed: as one of its kind if all are of one, or Internal; the first is its cause."""
+        """Raise an error if any job has failed: of the failures' common kind, or Internal; the first is its cause."""
         if not self.failed:
             return
         errors = list(self.failed.values())
@@ -69,7 +69,7 @@ class Upkept:
 
 
 def release_everywhere(services: Services) -> Upkept:
-    """Release what nobody needs any more, of all dataflows, and delete it; forget the leases that have ended."""
+    """Release and delete the results of all dataflows that no run needs any more; delete expired leases."""
     kept = Upkept()
     for dataflow in _dataflows(services):
         with kept.trying(dataflow):
@@ -120,7 +120,7 @@ def sweep_everywhere(services: Services, clearer: Clearer) -> Upkept:
 
 
 def _of_nobody(services: Services) -> str:
-    """What is beside the folders of dataflows that the ledger knows: told, for nobody deletes it."""
+    """Report folders in the store that belong to no dataflow of the ledger: upkeep never deletes them."""
     report = SweepReport(is_full=True)
     report_unknown_dataflows(services, report, services.retention.orphan_age)
     return (
@@ -134,7 +134,7 @@ def _is_full_due(services: Services, dataflow: str) -> bool:
 
 
 def scrub_everywhere(services: Services, clearer: Clearer) -> Upkept:
-    """Read a share of all stored bytes again, of all dataflows; have made again what is bad and needed."""
+    """Verify a share of all stored bytes of all dataflows; have damaged results that are needed recomputed."""
     kept = Upkept()
     for dataflow in _dataflows(services):
         with kept.trying(dataflow):

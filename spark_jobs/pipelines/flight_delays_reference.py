@@ -1,4 +1,4 @@
-"""What the published report of a day must be, computed with pandas and integers alone.
+"""Computes the expected report of a day with pandas and integers alone.
 
 Invariant: this shares no code with the pipeline and needs no Spark, so that the two can only agree by being right.
 """

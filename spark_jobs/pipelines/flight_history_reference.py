@@ -1,4 +1,4 @@
-"""What the history of aircraft and routes must be, computed over all days at once with pandas and integers alone.
+"""Computes the expected history of aircraft and routes over all days at once, with pandas and integers alone.
 
 Invariant: this shares no code with the pipeline, needs no Spark and keeps no state, so that the two can only agree by
 being right.

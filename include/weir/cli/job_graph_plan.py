@@ -201,7 +201,7 @@ class DeclaredJobGraph:
         return tuple(sorted(vertex for region in regions for vertex in self._members[region]))
 
     def _partitions(self, gone: Iterable[JobPartition]) -> Iterator[PartitionId]:
-        """What is gone, as the dataflow has it; the loss of a pipelined partition changes nothing."""
+        """Return the lost partitions as the dataflow names them, without pipelined ones, whose loss changes nothing."""
         for each in gone:
             wiring = self._graph.exchanges[each.exchange]
             if wiring.edge.type is PartitionType.PIPELINED:

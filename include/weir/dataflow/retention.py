@@ -31,7 +31,7 @@ class RetainUntil(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """How long intermediate results are kept; `runs` belongs to RetainUntil.RUNS, `time` to RetainUntil.TIME."""
+    """The retention of intermediate results; `runs` belongs to RetainUntil.RUNS, `time` to RetainUntil.TIME."""
 
     until: RetainUntil
     runs: int = 0

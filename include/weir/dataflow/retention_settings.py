@@ -1,4 +1,4 @@
-"""How long a deployment keeps things where a dataflow does not say: options of Airflow's section `[weir]`.
+"""Default retention of a deployment, for dataflows that set none: options of Airflow's section `[weir]`.
 
 Invariant: an option that cannot be understood is refused, never ignored.
 """

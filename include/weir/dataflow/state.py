@@ -28,7 +28,7 @@ class StateKind(Enum):
 
 
 class OnReprocess(Enum):
-    """What happens to later epochs when the recomputed result of an epoch that they continue from has changed."""
+    """The treatment of later epochs when the recomputed result of an epoch that they continue from has changed."""
 
     CASCADE = "cascade"
     """They run again, in order, up to the first whose result has not changed."""

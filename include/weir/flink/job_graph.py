@@ -37,12 +37,12 @@ class PartitionType(Enum):
 
     @property
     def joins_regions(self) -> bool:
-        """Whether it must be consumed while it is produced, so that both ends restart together."""
+        """Report whether it must be consumed while it is produced, so that both ends restart together."""
         return self is PartitionType.PIPELINED
 
     @property
     def re_consumable(self) -> bool:
-        """Whether it can be read again once it has been produced."""
+        """Report whether it can be read again after it was produced."""
         return self is not PartitionType.PIPELINED
 
 

@@ -57,7 +57,7 @@ class RegionRelease:
         self._left[region] += 1
 
     def finished(self, vertex: int) -> tuple[JobPartition, ...]:
-        """Note that a subtask is finished, and return what may be released now, in ascending order.
+        """Record that a subtask is finished, and return the partitions that may be released now, in ascending order.
 
         Finishing a finished region again names the same partitions again: releasing must be idempotent.
         """
@@ -110,6 +110,6 @@ class RegionRelease:
         return map(JobPartition, repeat(place), range(producers.start - first, producers.stop - first))
 
     def _place_of(self, group: int) -> tuple[int, Wiring, int]:
-        """The exchange of a group, by place and itself, and the group's number in it."""
+        """Return the exchange of a group, by place and itself, and the group's number in it."""
         place = bisect_right(self._first_group, group) - 1
         return place, self._graph.exchanges[place], group - self._first_group[place]

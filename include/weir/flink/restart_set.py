@@ -128,7 +128,7 @@ class _Search:
         return involved
 
     def _pulled_in_by(self, stage: int, vertices: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:
-        """The regions that run again with some subtasks of one stage, each time those of subtasks of one other."""
+        """Return the regions that restart with some subtasks of a stage, in groups of one other stage each."""
         for place in self._graph.reads[stage]:
             if self._repeats(place):
                 yield from self._producers_to_repeat(place, vertices)
@@ -141,11 +141,11 @@ class _Search:
                     yield reader, self._regions_of(wiring.group(group).consumers)
 
     def _repeats(self, place: int) -> bool:
-        """Whether a consumer may pull in producers over an exchange."""
+        """Report whether the restart of a consumer may restart producers of an exchange."""
         return place in self._gone or not self._graph.exchanges[place].edge.type.re_consumable
 
     def _ends_at(self, stage: int) -> bool:
-        """Whether subtasks of a stage pull in nothing, so that a region of one need not be looked at."""
+        """Report whether subtasks of a stage restart nothing else: the search may skip a region of a single subtask."""
         known = self._ends.get(stage)
         if known is None:
             leads_on = self._forward and bool(self._graph.writes[stage])
@@ -166,7 +166,7 @@ class _Search:
             yield writer, [self._regions.of[vertex] for vertex in self._gone_among(place, producers)]
 
     def _gone_among(self, place: int, producers: range) -> Iterator[int]:
-        """Which of a group's partitions are gone: it costs the fewer of both, so that all groups cost the exchange."""
+        """Return the lost partitions of a group, in time that is linear in the smaller of the two sets."""
         first, gone = self._graph.exchanges[place].producers.start, self._gone[place]
         if len(gone) < len(producers):
             return (first + subtask for subtask in gone if first + subtask in producers)

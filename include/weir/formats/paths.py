@@ -1,4 +1,4 @@
-"""Where each document lies in the store: builds and parses the paths."""
+"""Builds and parses the paths of all documents in the store."""
 
 from __future__ import annotations
 
@@ -126,55 +126,55 @@ def is_below_dataflow(path: str, dataflow: str) -> bool:
 
 
 def checkpoints_folder(dataflow: str) -> str:
-    """Where the checkpoints of a dataflow are listed, relative to the store."""
+    """Return the folder of the checkpoints of a dataflow, relative to the store."""
     return f"{dataflow}/_checkpoints"
 
 
 def checkpoint_path(dataflow: str, number: int) -> str:
-    """Where a checkpoint is described: made exclusively, so that a number is never that of two."""
+    """Return the path of a checkpoint's description. It is created exclusively: no two checkpoints share a number."""
     return f"{checkpoints_folder(dataflow)}/{number:0{_DIGITS}d}.json"
 
 
 def checkpoint_number(path: str) -> int | None:
-    """The number of the checkpoint that is described at a path; None where that is no checkpoint's."""
+    """Return the number of the checkpoint that is described at a path; None where that is no checkpoint's."""
     name, dot, kind = path.rpartition("/")[2].partition(".")
     return int(name) if dot and kind == "json" and len(name) >= _DIGITS and name.isdecimal() else None
 
 
 def savepoints_folder(dataflow: str) -> str:
-    """Where the savepoints of a dataflow are if nobody says otherwise, relative to the store."""
+    """Return the default folder of the savepoints of a dataflow, relative to the store."""
     return f"{dataflow}/_savepoints"
 
 
 def numbers_folder(dataflow: str) -> str:
-    """Where the numbers are of savepoints that the store itself does not hold, or no more."""
+    """Return the folder of the numbers of savepoints that the store does not hold, or no longer holds."""
     return f"{savepoints_folder(dataflow)}/{NUMBERS}"
 
 
 def number_path(dataflow: str, number: int) -> str:
-    """What says that a number was that of a savepoint, and of which folder: a ledger that is built again knows it."""
+    """Return the path of the file that records a savepoint's number and folder, for a rebuild of the ledger."""
     return f"{numbers_folder(dataflow)}/{number:08d}"
 
 
 def record_path(dataflow: str, epoch: str) -> str:
-    """Where the record of a run is, relative to the store."""
+    """Return the path of the record of a run, relative to the store."""
     return f"{epoch_folder(dataflow, epoch)}/{RUN_RECORD}"
 
 
 def page_path(
     dataflow: str, epoch: str, stage: str, subtask: int, attempt: str, suite: str, number: int, at: datetime
 ) -> str:
-    """Where the page about a check is in the store. A ledger that was built again counts anew: hence the time."""
+    """Return the path of the page about a check. It has the time, since a rebuilt ledger counts checks from 1."""
     return f"{run_pages(dataflow, epoch)}/{stage}/{subtask}/{attempt}/{suite}-{at:%Y%m%dT%H%M%SZ}-{number}.html"
 
 
 def run_pages(dataflow: str, epoch: str) -> str:
-    """The folder of all pages about a run."""
+    """Return the folder of all pages about a run."""
     return f"{PAGES}/{dataflow}/{epoch}"
 
 
 def index_path(dataflow: str) -> str:
-    """Where the list of a dataflow's pages is."""
+    """Return the path of the list of a dataflow's pages."""
     return f"{PAGES}/{dataflow}/index.html"
 
 
@@ -184,7 +184,7 @@ def sinks_folder(dataflow: str) -> str:
 
 
 def pointer_folder(dataflow: str, sink: str, epoch: str) -> str:
-    """Where the pointers of an epoch are, relative to the store."""
+    """Return the folder of the pointers of an epoch, relative to the store."""
     return f"{sinks_folder(dataflow)}/{sink}/{epoch}"
 
 

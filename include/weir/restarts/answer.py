@@ -26,9 +26,9 @@ class Refusal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RestartDecision:
-    """Whether a task runs again (`refusal` is None), after how many ms, and the reason.
+    """The decision whether a task runs again (`refusal` is None), with the delay in ms and the reason.
 
-    `delay_ms` is the strategy's, also with a refusal. `failures` counts those of the task, the newest included.
+    `delay_ms` is the strategy's, also with a refusal. `failures` counts the failures of the task, with the newest.
     """
 
     delay_ms: int
@@ -69,9 +69,9 @@ OPTION_PREFIX = "maximum_"
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """How many failures of each kind a task may have; the next is final. The options are `maximum_` and these names.
+    """The number of failures of each kind that a task may have; the next is final.
 
-    Failures count since the task last committed or a person cleared it.
+    The options are `maximum_` and these names. Failures count since the task last committed or a person cleared it.
     """
 
     backtracks: int = 20

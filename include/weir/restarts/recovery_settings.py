@@ -1,6 +1,6 @@
-"""How a deployment recovers where a DAG does not say: options of Airflow's section `[weir]`.
+"""Default recovery settings of a deployment, for DAGs that set none: options of Airflow's section `[weir]`.
 
-Invariant: an option that looks like one of these and is none is refused, never ignored.
+Invariant: an unknown option that resembles one of these is refused, never ignored.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def seeded_jitter(seed: str) -> Jitter:
 
 @dataclass(frozen=True, slots=True)
 class FailureLimits:
-    """How many failures of a task, and of all tasks of a run, are recovered from, under every strategy.
+    """The number of failures of a task, and of all tasks of a run, that are recovered from, under every strategy.
 
     The next failure is final. None: not set, so that there is no limit.
     """

@@ -47,7 +47,7 @@ _KEPT_FILES = frozenset({MANIFEST, RELEASED_NOTE})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultRetention:
-    """Whether one stored result of a run was, or would be, released, and why. `bytes` are its data."""
+    """The release of a stored result of a run: whether it was or would be released, and why; `bytes` are its data."""
 
     run: str
     stage: str

@@ -77,7 +77,7 @@ class RunRetention:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseDecision:
-    """Whether a stored result is released, and why; a lasting decision changes only with another event."""
+    """The decision whether a stored result is released, and why; a lasting one changes only with another event."""
 
     stored: StoredResult
     is_released: bool

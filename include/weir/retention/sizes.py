@@ -70,7 +70,7 @@ _RUNNING = (
 
 @dataclass(frozen=True, slots=True)
 class SizeEstimate:
-    """How many bytes an attempt will write, by the sizes of recent results; 0 if there are none."""
+    """The estimated bytes that an attempt will write, from the sizes of recent results; 0 if there are none."""
 
     least: int = 0
     most: int = 0

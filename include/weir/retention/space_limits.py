@@ -46,11 +46,11 @@ class Limit(Protocol):
 
     @property
     def counts_files(self) -> bool:
-        """Whether all files count, or only results in the ledger."""
+        """Report whether all files count, not only results in the ledger."""
         ...
 
     def dataflows(self) -> list[str]:
-        """The dataflows that share it."""
+        """Return the dataflows that share it."""
         ...
 
     def short_of(self, needed: int) -> int:

@@ -29,7 +29,7 @@ class ClaimMode(Enum):
 
 
 class Sharing(Enum):
-    """How later snapshots share the files of a snapshot: Flink's SharingFilesStrategy."""
+    """The way in which later snapshots share the files of a snapshot: Flink's SharingFilesStrategy."""
 
     FILE_BY_FILE = "file_by_file"
     """Files of an incremental checkpoint are shared independently."""
@@ -38,7 +38,7 @@ class Sharing(Enum):
 
 
 class Use(Enum):
-    """What a checkpoint needs of the restored snapshot that a file came from."""
+    """The part of a restored snapshot that a checkpoint needs if it uses a file of it."""
 
     FILE = "file"
     """That file only."""

@@ -1,1 +1,1 @@
-"""Public fakes: a store that fails when told to, an Airflow without Airflow, an engine without Spark."""
+"""Public fakes: a store with injected errors, an Airflow without Airflow, an engine without Spark."""

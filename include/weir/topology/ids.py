@@ -53,7 +53,7 @@ def is_task_try(number: int) -> bool:
 
 
 class AttemptKind(Enum):
-    """Who makes an attempt; the values are the first letters of ids."""
+    """The origin of an attempt: a task, Weir itself, or a compaction."""
 
     TASK = "task"
     """A try of a task instance."""
@@ -70,7 +70,7 @@ _ID: Final = re.compile(r"(?P<letter>[tc])(?P<number>\d{4,})-")
 
 @dataclass(frozen=True, slots=True)
 class ParsedAttemptId:
-    """What the id of an attempt says."""
+    """The parts of an attempt's id: its kind and its try number."""
 
     kind: AttemptKind
     try_number: int

@@ -31,7 +31,7 @@ class LogicalRegion:
 
 
 class _InRun:
-    """What ids that refer to a run have in common."""
+    """The common part of ids that refer to a run."""
 
     __slots__ = ()
     run: RunRef

@@ -1,6 +1,6 @@
-"""`weir gc`: what nobody needs is removed from the store.
+"""`weir gc`: deletes unused files from the store.
 
-Invariant: with --dry-run nothing changes, and what it says is what would go now.
+Invariant: with --dry-run nothing changes, and it lists exactly the files that would be deleted now.
 """
 
 from __future__ import annotations

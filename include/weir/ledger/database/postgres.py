@@ -108,7 +108,7 @@ def lock_dataflow(session: Session, dataflow: str) -> None:
     """Shut out all other transactions of `dataflow`, also where it has no row yet."""
     query = select(DataflowRow).where(DataflowRow.name == dataflow).with_for_update()
     if session.scalar(query) is None:
-        # Whoever comes first makes the row; the others wait here, and then find it.
+        # The first transaction inserts the row; the others wait here, and then find it.
         name = func.hashtext(literal(dataflow))
         session.execute(select(func.pg_advisory_xact_lock(cast(literal(_ADVISORY), Integer), name)))
         session.execute(query)
@@ -120,13 +120,13 @@ def read_only(session: Session) -> None:
 
 
 def is_busy(error: DBAPIError) -> bool:
-    """Whether the server itself has said that it will answer in a moment."""
+    """Report whether the server has answered that it is busy, so that a retry is worthwhile."""
     code = _code(error)
     return code in _BUSY_CODES if code else re.search(_BUSY_WORDS, str(error.orig)) is not None
 
 
 def is_coming(error: DBAPIError) -> bool:
-    """Whether a server that has answered before is likely to answer in a moment: it is busy, or being restarted."""
+    """Report whether a server that has answered before is likely to answer soon: it is busy, or restarting."""
     code = _code(error)
     is_gone = code in _GONE_CODES if code else re.search(_GONE_WORDS, str(error.orig)) is not None
     return is_gone or is_busy(error)
@@ -146,7 +146,7 @@ def patiently(step: Callable[[], T], will_answer: Callable[[DBAPIError], bool]) 
 
 
 def postgres_error(error: DBAPIError, ledger: str) -> WeirError | None:
-    """What an error of the database means for Weir; None for one that Weir itself has caused."""
+    """Convert an error of the database to a WeirError; None for an error that Weir itself has caused."""
     code, said = _code(error), " ".join(str(error.orig).split())
     advice = _advice(code, said)
     if advice is not None:
@@ -165,7 +165,7 @@ def postgres_error(error: DBAPIError, ledger: str) -> WeirError | None:
 
 
 def _advice(code: str, said: str) -> str | None:
-    """What a person has to do before a retry can help, if anything."""
+    """Return the action that a person must take before a retry can succeed; None if there is none."""
     for codes, words, advice in _ADVICE:
         if code in codes or (not code and re.search(words, said)):
             return advice
@@ -173,5 +173,5 @@ def _advice(code: str, said: str) -> str | None:
 
 
 def _code(error: DBAPIError) -> str:
-    """The SQLSTATE; empty if no connection was made, of which the driver knows only the words."""
+    """Return the SQLSTATE; empty if no connection was made, since the driver then has only a message."""
     return getattr(error.orig, "pgcode", None) or ""

@@ -104,7 +104,7 @@ def file_system_of(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:
 
 
 def sqlite_error(error: DBAPIError, url: URL, ledger: str) -> WeirError | None:
-    """What an error of the database means for Weir; None for one that Weir itself has caused."""
+    """Convert an error of the database to a WeirError; None for an error that Weir itself has caused."""
     said = str(error.orig)
     if isinstance(error, OperationalError):
         free = _free_bytes(url)
@@ -132,7 +132,7 @@ def _free_bytes(url: URL) -> int | None:
 
 
 def _may_write(url: URL) -> bool:
-    """Whether a database that could not be opened could be another time: a full table of open files passes."""
+    """Report whether a later attempt may open a database: a full table of open files is temporary."""
     path = Path(url.database or "")
     may_be_used = path.is_file() if path.exists() else os.access(path.absolute().parent, os.W_OK)
     return may_be_used and (not path.exists() or os.access(path, os.W_OK))

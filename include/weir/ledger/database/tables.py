@@ -44,7 +44,7 @@ class UtcDateTime(TypeDecorator[datetime]):
         return None if value is None else value.astimezone(UTC)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002 - SQLAlchemy's signature
-        """Give the zone back."""
+        """Return the time with its zone, UTC."""
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
@@ -75,7 +75,7 @@ NO_DAG = ""
 
 
 class Table(DeclarativeBase):
-    """The registry of all tables."""
+    """The declarative base of all tables."""
 
     type_annotation_map = {dict[str, Any]: JSON, list[Any]: JSON, datetime: UtcDateTime}  # noqa: RUF012 - SQLAlchemy's
 
@@ -231,7 +231,7 @@ class ReadSetRow(Table):
 
 
 class ConsumptionRow(Table):
-    """An input that an attempt was made from which has committed, or whose rows were refused."""
+    """An input of an attempt that has committed, or whose rows were refused."""
 
     __tablename__ = "consumption"
     __table_args__ = (Index("consumers_of", "run", "stage", "layout"),)
@@ -333,7 +333,7 @@ class PublicationRow(Table):
 
 
 class HousekeepingRow(Table):
-    """When a job of upkeep was last done; `scope` is a dataflow, or empty."""
+    """The time at which a job of upkeep was last done; `scope` is a dataflow, or empty."""
 
     __tablename__ = "housekeeping"
     job: Mapped[str] = mapped_column(String(40), primary_key=True)
@@ -379,7 +379,7 @@ class CheckpointRow(Table):
 
 
 class CompactionRow(Table):
-    """What one partition of keyed state consists of once it was compacted: `files` stand for those in its manifest.
+    """A compacted partition of keyed state: `files` replace those in its manifest.
 
     `of_attempt` is the attempt that committed the partition, `attempt` the one that compacted it.
     """
@@ -400,11 +400,11 @@ class CompactionRow(Table):
 
 
 class RestoreRow(Table):
-    """What a dataflow goes on from that it did not compute itself: a checkpoint or savepoint at the end of `epoch`.
+    """A restore of a dataflow from a checkpoint or savepoint at the end of `epoch`.
 
-    `source` is the path or URL of its manifest, `origin` the dataflow that made it. What was restored stays until
-    `unpinned_at`: the first checkpoint after it, of files of its own. The next epoch may do without the states
-    `left_out`.
+    `source` is the path or URL of its manifest, `origin` the dataflow that made it. The restored files are
+    retained until `unpinned_at`: the first later checkpoint that has only files of its own. The next epoch may run
+    without the states `left_out`.
     """
 
     __tablename__ = "restore"
@@ -422,13 +422,13 @@ class RestoreRow(Table):
 
 
 class QualityCheckRow(Table):
-    """What a suite has found in a partition.
+    """The findings of a suite in a partition.
 
-    `layout` is that of an input (empty: rows as they were written). `attempt` is the one whose result it is,
-    `by_attempt` the one that looked at it (empty: none of a run's). `why`, `policy` and `outcome` are values of
-    weir.formats.checks's and weir.dataflow.quality's enums; `results` holds the ExpectationResults, `blamed` the input
-    suspected input partitions, each with the `digest` that was read. `page` is the HTML page about
-    it, relative to the store (None: not made yet).
+    `layout` is that of an input (empty: rows as they were written). `attempt` wrote the result,
+    `by_attempt` checked it (empty: no attempt of a run). `why`, `policy` and `outcome` are values of
+    weir.formats.checks's and weir.dataflow.quality's enums; `results` holds the ExpectationResults, `blamed` the
+    suspected input partitions, each with the `digest` that was read. `page` is the HTML page about the check, relative
+    to the store (None: not written yet).
     """
 
     __tablename__ = "quality_check"

@@ -1,11 +1,12 @@
-"""Which producers run again because something they wrote is gone.
+"""Backtracks from missing results to the producers that must run again.
 
 Flink's RestartPipelinedRegionFailoverStrategy walks from the failed region to the producers of unavailable inputs,
-transitively. Weir walks back likewise, also into earlier runs; what it needs to know of the store it asks for.
+transitively. Weir backtracks in the same way, also into earlier runs; partitions that it needs probed in the store
+are part of the answer.
 
-Invariant: what is stale only because something at work may change it is suspended, and makes nobody run again. A state
-that was released is where the walk ends: to make it again would take all epochs since the first. So is one that the
-dataflow began with.
+Invariant: a result that is stale only because a running region may change it is suspended, and restarts no region. The
+walk ends at a state that was released: its recomputation would take all epochs since the first. It also ends at a state
+that the dataflow began with.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ _SOMEBODY = RegionId("", 0)
 
 
 class Occasion(Enum):
-    """Why a decision is asked for."""
+    """The reason why a decision is requested."""
 
     LOSS = "loss"
     """An attempt did not find its inputs."""
     FAILURE = "failure"
     """An attempt failed for another reason: its inputs were there."""
     QUESTION = "question"
-    """A person asks: nothing has happened yet."""
+    """A person requested a plan: nothing has failed."""
     REPAIR = "repair"
-    """Bytes were found bad before anybody has missed them: they are to be made again, and nothing else is asked."""
+    """Bytes were found damaged before any task has read them: only they are recomputed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Why a producer runs again: the first loss that asks for it, and who needs it (None: the run as a whole)."""
+    """The reason why a producer runs again: the first loss, and the region that needs it (None: the run as a whole)."""
 
     loss: Loss
     reader: RegionId | None
@@ -50,9 +51,9 @@ class Lost:
 
 @dataclass(slots=True)
 class Backtracked:
-    """What the walk found: producers that run again or are at work on it, suspended ones, and what is to be probed.
+    """The result of the walk: producers that run again or are running, suspended ones, and partitions to probe.
 
-    `kept_no_more` are states that somebody needs, and that nobody makes again.
+    `kept_no_more` are states that a region needs, and that are expired and cannot be recomputed.
     """
 
     causes: dict[RegionId, Lost] = field(default_factory=dict)
@@ -62,9 +63,9 @@ class Backtracked:
 
 
 def known_loss(state: RunState, partition: PartitionId, reader: RegionId | None = _SOMEBODY) -> Loss | None:
-    """What the ledger alone says against `partition`: never committed, stale, or released.
+    """Return the loss of `partition` by the ledger alone: never committed, stale, damaged, or released.
 
-    To the closing task, and to the run as a whole (None), an intermediate result that was released is none.
+    An intermediate result that was released is no loss to the closing task, nor to the run as a whole (None).
     """
     result = state.results.get(partition)
     if result is None:
@@ -78,7 +79,7 @@ def known_loss(state: RunState, partition: PartitionId, reader: RegionId | None 
             *_names(state, partition), result.attempt, Fault.STALE, "an input of its producer has changed since"
         )
     if result.state is PartitionState.LOST and result.fault == Fault.DAMAGED.value:
-        # A look at its sizes would not see it: whoever found it had compared the bytes.
+        # A probe of its sizes would not find the damage, which a comparison of the bytes has found.
         return Loss(*_names(state, partition), result.attempt, Fault.DAMAGED, "its bytes were found damaged")
     if result.state is PartitionState.RELEASED and not _has_served(state, partition, reader):
         return Loss(*_names(state, partition), result.attempt, Fault.MISSING, "it was released")
@@ -86,7 +87,7 @@ def known_loss(state: RunState, partition: PartitionId, reader: RegionId | None 
 
 
 def _has_served(state: RunState, partition: PartitionId, reader: RegionId | None) -> bool:
-    """Whether a reader asks only that a result was right, not for its bytes."""
+    """Report whether a reader needs only a result that was valid, not its bytes."""
     return reader in (None, CLOSE) and partition.stage not in state.topology_of(partition.run).sinks
 
 
@@ -105,9 +106,9 @@ def backtrack(
 ) -> Backtracked:
     """Walk back from `readers`, of which None stands for all of the run, or for `losses` alone where they are repaired.
 
-    `losses` are all partitions known to be unavailable, `intact` those known to be there; inputs of what runs again
-    that are in neither are `unknown`, but those of `told`, which has said what it misses, and what `restarted` regions
-    make anew. Raises MissingContext.
+    `losses` are all partitions known to be unavailable, `intact` those known to be available. Inputs of regions that
+    run again are `unknown` if they are in neither; except inputs of `told`, which has reported all of its losses, and
+    outputs of `restarted` regions. Raises MissingContext.
     """
     walk = _Walk(state, losses, intact, occasion, restarted)
     walk.back_from(readers, told)
@@ -115,7 +116,7 @@ def backtrack(
 
 
 class _Walk:
-    """One decision: each group of partitions is looked at once, however many regions read it."""
+    """The walk of one decision: it visits each group of partitions once, however many regions read it."""
 
     def __init__(
         self,
@@ -141,7 +142,7 @@ class _Walk:
             for group in self._groups(reader):
                 if (id(group), is_probed) in self._seen:
                     continue
-                # The group itself is kept: the id of an object that is gone may come again.
+                # The group itself is kept: Python may reuse the id of a deleted object.
                 self._seen[id(group), is_probed] = group
                 readers += self._producers_to_rerun(group, reader, is_probed=is_probed)
 
@@ -183,19 +184,19 @@ class _Walk:
             return True
         result = self._state.results.get(partition)
         if result is not None and is_synthetic(result.attempt) and result.fault == Fault.SUSPECTED.value:
-            return True  # a person has put it in the place of what its producer had made
+            return True  # a person has replaced the result of its producer with it
         is_released = result is not None and result.state is PartitionState.RELEASED
         is_state = partition.stage in self._state.topology_of(partition.run).states
         return is_state and is_released and self._state.is_valid(partition)
 
     def _is_named(self, result: CurrentResult) -> bool:
-        """Whether a loss of it can only be a person's word: the store is not asked for what was released."""
+        """Report whether only a person can have named it as lost: the store is not probed for a released result."""
         return self._occasion is Occasion.QUESTION and result.state is PartitionState.RELEASED
 
     def _is_to_begin(self, partition: PartitionId, producer: RegionId) -> bool:
-        """Whether nothing is missed of a region: a person asks before it has begun.
+        """Report whether a person requested the plan, and neither the region nor a consumer has begun: nothing is lost.
 
-        Where an attempt misses it, or a reader has begun, Airflow believes that it has been a success.
+        Where an attempt misses its result, or a consumer has begun, Airflow has the region as a success.
         """
         if (
             self._occasion is not Occasion.QUESTION
@@ -207,7 +208,7 @@ class _Walk:
         return not any(self._state.region(each).newest_try for each in readers)
 
     def _is_suspended(self, partition: PartitionId, loss: Loss) -> bool:
-        """Whether a result is right again if what is at work comes out as it was."""
+        """Report whether a result becomes valid again if the running regions write what they wrote before."""
         result = self._state.results.get(partition)
         is_there = result is not None and result.state is PartitionState.FINISHED
         awaited = self._state.awaited_for(partition) if loss.fault is Fault.STALE and is_there else frozenset()
@@ -229,7 +230,7 @@ class _Walk:
             self.found.unknown.add(partition)
 
     def _is_worth_probing(self, result: CurrentResult, reader: RegionId | None) -> bool:
-        """The closing task reads the sinks; of other results it asks the ledger, unless that has recorded a loss."""
+        """Report whether a result needs a probe: for the closing task only sinks, and results with a recorded loss."""
         if result.state is PartitionState.RELEASED:
             return not _has_served(self._state, result.partition, reader)
         is_read = reader != CLOSE or result.partition.stage in self._state.topology.sinks

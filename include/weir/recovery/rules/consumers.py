@@ -1,9 +1,9 @@
-"""Who runs again, or may, because of what runs again: the way forward.
+"""Finds the consumers that run again, or may run again, because their producers do.
 
-Flink restarts every consumer of what restarts. Weir does where it was told to (`consumers="always"`, or a stage that is
-not deterministic); elsewhere a commit compares digests, and the plan says "if X changes".
+Flink restarts every consumer of a restarted region. Weir does so with `consumers="always"` and for stages that are not
+deterministic; elsewhere a commit compares digests, and the plan says "if X changes".
 
-Invariant: each group of consumers is looked at once a decision, so that all-to-all exchanges cost m + n.
+Invariant: a decision visits each group of consumers once, so that all-to-all exchanges cost m + n.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from weir.topology.ids import OWN_RUN, RunRef
 from weir.topology.regions import PartitionId, RegionId
 
 LaterReaders = Mapping[tuple[str, str], tuple[RegionState, ...]]
-"""By stage and layout: regions of later runs whose newest commit was made of it, as they are now."""
+"""By stage and layout: regions of later runs whose newest commit has read it, in their present state."""
 
 
 @dataclass(slots=True)
 class Affected:
-    """`always` are regions that restart with one that they read; `maybe` those that do if one of some changes."""
+    """`always` are regions that restart with a producer; `maybe` those that restart if a producer changes."""
 
     always: dict[RegionId, RegionId] = field(default_factory=dict)
     maybe: dict[RegionId, list[list[RegionId]]] = field(default_factory=dict)
 
     def depends_on(self, region: RegionId) -> tuple[RegionId, ...]:
-        """The first regions whose change would make `region` run again."""
+        """Return the first regions whose change would make `region` run again."""
         found: dict[RegionId, None] = {}
         for producer in chain.from_iterable(self.maybe[region]):
             found[producer] = None
@@ -40,7 +40,7 @@ class Affected:
 
 
 class Readers:
-    """Who reads what, in all runs that a decision knows. Equal groups of readers are one object."""
+    """The consumers of each partition, in all runs that a decision knows. Equal groups of readers are one object."""
 
     def __init__(self, state: RunState, later: LaterReaders) -> None:
         self._state = state
@@ -62,7 +62,7 @@ class Readers:
                     readers.setdefault(partition, []).append(region)
 
     def of(self, partition: PartitionId) -> Iterator[tuple[RegionId, ...]]:
-        """The groups of regions that read a partition."""
+        """Return the groups of regions that read a partition."""
         yield self._state.consumers(partition)
         if partition in self._next_epoch:
             yield self._next_epoch[partition]
@@ -72,22 +72,25 @@ class Readers:
             yield self._later[partition.stage, partition.layout]
 
     def outputs(self, region: RegionId) -> tuple[PartitionId, ...]:
-        """What a region writes, nothing for one of a later run: what follows from that is decided in that run."""
+        """Return the outputs of a region; none for a region of a later run, which decides about its own consumers."""
         return self._state.outputs(region) if region.name != CLOSE.name and self.is_known(region) else ()
 
     def is_known(self, region: RegionId) -> bool:
-        """Whether what the region reads is known: not that of a later run, nor the closing task of an earlier one."""
+        """Report whether the inputs of a region are known: not in a later run, nor of an earlier run's closing task."""
         return region.is_of_own_run or (region.run in self._state.earlier and region.name != CLOSE.name)
 
     def state_of(self, region: RegionId) -> RegionState:
-        """How a region stands, also one of a later run."""
+        """Return the state of a region, which may be of a later run."""
         return self._later_states.get(region) or self._state.region(region)
 
 
 def affected(
     state: RunState, rerun: Set[RegionId], readers: Readers, possible: Set[RegionId] = frozenset()
 ) -> Affected:
-    """What `rerun` entails, and may entail with what is `possible` or at work; only of what has begun and finished."""
+    """Return the regions that restart with `rerun`, or may restart with it or with `possible` or running regions.
+
+    Only regions that have begun and are not running are among them.
+    """
     found = Affected()
     _follow_always(state, rerun, readers, found)
     at_work = [region for region, known in state.regions.items() if known.at_work and region not in rerun]

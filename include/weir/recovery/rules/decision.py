@@ -1,7 +1,7 @@
-"""What a failure restarts: the whole decision, before anything is done.
+"""Decides which regions a failure restarts, before any of them is cleared.
 
-Invariant 5: what is decided, printed, recorded and carried out is one object; it is decided in rounds without I/O, and
-each round either ends in the plan or names what the store is to be asked about.
+Invariant 5: the plan that is decided, printed, recorded and applied is one object. It is decided in rounds without I/O;
+a round returns either the plan or the partitions to probe in the store.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from weir.topology.ids import OWN_RUN, run_ref
 from weir.topology.regions import PartitionId, RegionId
 
 SMALLEST_HELD_BACK = 4
-"""A plan of fewer regions is carried out, whatever their share of the run."""
+"""A plan of fewer regions is applied, whatever their share of the run."""
 
 _REFUSED = "nobody is at work on it now: its rows were refused, and it is waited for until a person has it made again"
 _FINISHED = (AttemptState.COMMITTED, AttemptState.ADOPTED)
@@ -30,18 +30,18 @@ _OF_A_PROBE = (Fault.MISSING, Fault.DAMAGED)
 
 @dataclass(frozen=True, slots=True)
 class NeedsProbe:
-    """The decision depends on whether these partitions are there."""
+    """The decision depends on whether these partitions are available."""
 
     partitions: frozenset[PartitionId]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """What a decision is asked for: the region that failed (None: a person asks what the run misses), and why.
+    """The input of a decision: the region that failed (None: a person requested a plan of the run), and the cause.
 
-    `intact` are partitions known to be there; `largest` is the share of the run's regions that losses of one probe may
-    restart without a person's word (1: all). `unpublished` says what is wrong with what the run has published, although
-    its results are right.
+    `intact` are partitions known to be available; `largest` is the share of the run's regions that losses of one probe
+    may restart without a person's approval (1: all). `unpublished` describes an error in the published data of a run
+    whose results are valid.
     """
 
     failed: RegionId | None
@@ -56,18 +56,18 @@ class Failure:
 
 @dataclass(slots=True)
 class _Found:
-    """What is known by now. `possible` are producers of what is lost, and is needed only if a reader runs again."""
+    """The findings of a decision. `possible` produce lost results that are needed only if a consumer runs again."""
 
     back: Backtracked
     rerun: dict[RegionId, str]
     behind: Affected
     possible: dict[RegionId, Lost] = field(default_factory=dict)
     missing: dict[RegionId, Lost] = field(default_factory=dict)
-    """By region that may run again: a state that it needs, and that is not kept any more."""
+    """By region that may run again: a state that it needs, and that is expired."""
 
 
 def decide(state: RunState, failure: Failure) -> Plan | NeedsProbe:
-    """Decide what becomes of each region. Raises MissingContext, and Misconfigured as RunState does."""
+    """Decide for each region whether it runs again. Raises MissingContext, and Misconfigured as RunState does."""
     readers = Readers(state, failure.later)
     found = _closure(state, failure, readers)
     if isinstance(found, NeedsProbe):
@@ -87,7 +87,7 @@ def decide(state: RunState, failure: Failure) -> Plan | NeedsProbe:
 
 
 def _impossible(missed: Collection[Lost]) -> str:
-    """Why a plan cannot be carried out; empty if it can."""
+    """Return the reason why a plan cannot be applied; empty if it can."""
     if not missed:
         return ""
     shown = "; ".join(str(each) for each in list(missed)[:SHOWN])
@@ -98,12 +98,12 @@ def _impossible(missed: Collection[Lost]) -> str:
 
 
 def _closure(state: RunState, failure: Failure, readers: Readers) -> _Found | NeedsProbe:
-    """Back to producers and forward to consumers, until nothing is added: what restarts reads its inputs again."""
+    """Walk back to producers and forward to consumers until no region is added: a restarted region reads its inputs."""
     also: set[RegionId] = set()
     possible: dict[RegionId, Lost] = {}
     while True:
         back = _walked_back(state, failure, also)
-        # An attempt that failed otherwise has nobody to ask the store for it; what is gone, its consumers will tell.
+        # After a failure without a loss no task probes the store: consumers will report what is missing.
         if back.unknown and failure.occasion is not Occasion.FAILURE:
             return NeedsProbe(frozenset(back.unknown))
         rerun = _certain(state, failure, back)
@@ -140,13 +140,13 @@ def _walked_back(state: RunState, failure: Failure, also: Set[RegionId]) -> Back
 
 
 def _perhaps(state: RunState, failure: Failure, behind: Affected, readers: Readers) -> Backtracked:
-    """What those miss that may run again: a person is told of what is not known, too."""
+    """Return the losses of regions that may run again: the plan that a person requests shows also unknown inputs."""
     first = [each for each in behind.maybe if readers.is_known(each)]
     return backtrack(state, first, failure.losses, failure.intact, Occasion.QUESTION)
 
 
 def _certain(state: RunState, failure: Failure, found: Backtracked) -> dict[RegionId, str]:
-    """What runs again whatever anybody commits, with the reason."""
+    """Return the regions that run again whatever running regions commit, with the reason."""
     rerun = {
         region: str(lost)
         for region, lost in found.causes.items()
@@ -165,7 +165,7 @@ def _certain(state: RunState, failure: Failure, found: Backtracked) -> dict[Regi
 
 
 def _close_again(state: RunState, failure: Failure, found: Backtracked) -> dict[RegionId, str]:
-    """The closing task runs again where published files are gone, or are not what was published."""
+    """Return the closing task and the reason if published files are missing or are not the published ones."""
     has_closed = state.region(CLOSE).newest_state in _FINISHED and not state.region(CLOSE).at_work
     if failure.failed == CLOSE or not has_closed or not clears_consumers(state.topology):
         return {}
@@ -180,7 +180,7 @@ def _close_again(state: RunState, failure: Failure, found: Backtracked) -> dict[
 
 
 def _is_of_a_probe(state: RunState, loss: Loss) -> bool:
-    """Whether somebody has looked at the files themselves: what is in quarantine is not what was published."""
+    """Report whether a probe of the files found the loss: a quarantined result is not the published one."""
     result = _result(state, loss)
     return loss.fault in _OF_A_PROBE or (result is not None and result.state is PartitionState.QUARANTINED)
 
@@ -194,7 +194,7 @@ def _given_up(known: RegionState) -> str:
 
 
 def _regions(state: RunState, found: _Found) -> tuple[RegionId, ...]:
-    """All regions of the run, and of others those that something becomes of; the closing task if it has begun."""
+    """Return all regions of the run, affected regions of other runs, and the closing task if it has begun."""
     own = state.region_ids()
     closing = (CLOSE,) if state.region(CLOSE).newest_try else ()
     named = (*found.rerun, *found.back.causes, *found.back.suspended, *found.behind.maybe, *found.possible)
@@ -239,7 +239,7 @@ def _step(state: RunState, readers: Readers, found: _Found, region: RegionId) ->
 
 
 def _conditions(found: _Found, region: RegionId) -> tuple[list[str], tuple[RegionId, ...]]:
-    """What would make a region run again, in words, and the regions that it depends on."""
+    """Describe the conditions under which a region runs again, and return the regions that it depends on."""
     changing: tuple[RegionId, ...] = ()
     if region in found.behind.maybe:
         changing = found.behind.depends_on(region)
@@ -273,12 +273,12 @@ def _why_spared(state: RunState, known: RegionState, *, is_stale: bool) -> str:
 
 
 def _held_back(state: RunState, failure: Failure, found: _Found) -> str:
-    """Why a person is to be asked first; empty if nobody is."""
+    """Return the reason why a person must approve the plan; empty if none is needed."""
     missed = [lost.loss for region, lost in found.back.causes.items() if region in found.rerun]
     if missed and not clears_consumers(state.topology):
         return "failover is individual: Weir clears nothing by itself"
     lost = sum(loss.fault in _OF_A_PROBE and not _was_released(state, loss) for loss in missed)
-    # Of this run and those that have lost something: earlier ones that are whole say nothing of a store.
+    # Regions of this run and of runs with losses: complete earlier runs tell nothing about a store.
     runs = {OWN_RUN, *(region.run for region in found.back.causes if region in found.rerun)}
     regions = sum(len(state.region_ids(each)) for each in runs)
     is_few = lost < SMALLEST_HELD_BACK or lost <= failure.largest * regions

@@ -1,6 +1,6 @@
-"""A recovery plan: one list of steps, which is printed, recorded and carried out.
+"""A recovery plan: one list of steps, which is printed, recorded and applied.
 
-Invariant 5: every region that must run again is a step; one that need not is in it only as "if X changes" or "spared".
+Invariant 5: every region that must run again is a step; any other is in the plan only as "if X changes" or "spared".
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from weir.topology.ids import OWN_RUN, RunRef, run_ref
 from weir.topology.regions import RegionId
 
 VERSION = 2
-"""Written; versions 1 and 2 are read."""
+"""The version that is written; versions 1 and 2 are read."""
 
 SHOWN = 10
-"""How many regions a step names that it depends on, and a sentence that re-run."""
+"""The number of regions that a step names in `depends_on`, and that a summary names as re-run."""
 
 
 class StepKind(Enum):
-    """What becomes of a region."""
+    """The kind of a step: what the plan does with a region."""
 
     RERUN = "rerun"
-    """It is cleared with the decision."""
+    """The region is cleared with the decision."""
     JOINED = "joined"
-    """It is at work, or a clear of it is on its way: it is waited for, and what it commits is compared anyway.
+    """It is running, or a clear of it is pending: the plan waits for it, and its commit is compared anyway.
 
-    One of an earlier run is waited for, too, where it has yet to begin, or a person is to mend refused rows.
+    The plan also waits for a region of an earlier run that has not begun, or whose refused rows a person must repair.
     """
     IF_CHANGED = "if_changed"
-    """It is valid, and is cleared if what it read comes out otherwise."""
+    """It is valid, and is cleared if the recomputed content of an input differs."""
     SUSPENDED = "suspended"
-    """Something is made again that its inputs were made from: it becomes valid again with them, or is cleared."""
+    """A producer further upstream is recomputed: the region becomes valid again with its inputs, or is cleared."""
     SPARED = "spared"
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ _TOTALS = {
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What the last committed attempt of a region wrote, and how long it was at work."""
+    """The rows and bytes that the last committed attempt of a region wrote, and how long it ran."""
 
     rows: int
     bytes: int
@@ -76,7 +76,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """What some regions cost together; `unknown` of the `regions` have no history."""
+    """The total cost of some regions; `unknown` of the `regions` have no history."""
 
     regions: int
     rows: int
@@ -87,9 +87,9 @@ class Total:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One region and what becomes of it; `after_try` is the try that a clear of it must find.
+    """One region and what the plan does with it; a clear applies only while `after_try` is its newest try.
 
-    `depends_on` are regions that it reads, and whose change would make it run again (the first ones). `cost` is None
+    `depends_on` are the first of the regions that it reads and whose change would make it run again. `cost` is None
     where it has no history.
     """
 
@@ -103,11 +103,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The answer to one failure. `failed` is retried by Airflow itself and needs no clear; None if nothing failed.
+    """The decision about one failure. `failed` is retried by Airflow itself and needs no clear; None if nothing failed.
 
-    `held_back` says why Weir does not carry it out by itself; empty if it does. `impossible` says why nobody can: it
-    would need a state that is not kept any more; empty if it can be carried out. Of `not_deterministic` regions equal
-    inputs have given unequal results before.
+    `held_back` is the reason why Weir does not apply it by itself; empty if it does. `impossible` is the reason why it
+    cannot be applied at all: it would need an expired state; empty if it can. Regions in `not_deterministic` have given
+    unequal results from equal inputs before.
     """
 
     failed: RegionId | None
@@ -122,34 +122,34 @@ class Plan:
     impossible: str = ""
 
     def of(self, kind: StepKind) -> tuple[Step, ...]:
-        """The steps of one kind, in topological order."""
+        """Return the steps of one kind, in topological order."""
         return tuple(step for step in self.steps if step.kind is kind)
 
     def with_costs(self, history: Mapping[RegionId, Cost]) -> Plan:
-        """The same plan, with what each region costs."""
+        """Return the same plan with the cost of each region."""
         steps = tuple(replace(step, cost=history.get(step.region)) for step in self.steps)
         return replace(self, steps=steps, failed_cost=history.get(self.failed) if self.failed else None)
 
     def with_findings(self, not_deterministic: Iterable[RegionId]) -> Plan:
-        """The same plan, saying which of those that come out anew may come out otherwise without a reason."""
+        """Return the same plan with the recomputed regions that may give other results from equal inputs."""
         anew = {step.region for step in self.steps if step.kind in (StepKind.RERUN, StepKind.JOINED)} | {self.failed}
         return replace(self, not_deterministic=tuple(sorted(each for each in not_deterministic if each in anew)))
 
     def total(self, *kinds: StepKind) -> Total:
-        """What the steps of some kinds cost together; `failed` is none of them."""
+        """Return the total cost of the steps of some kinds; `failed` is not among them."""
         return total_of(step.cost for step in self.steps if step.kind in kinds)
 
     def full_restart(self) -> Total:
-        """What it would cost to run all again that has begun, what failed included."""
+        """Return the cost of a restart of all regions that have begun, including the failed one."""
         begun = [step.cost for step in self.steps if step.after_try and step.region.is_of_own_run]
         return total_of([*begun, self.failed_cost] if self.failed else begun)
 
     def does_the_same(self, other: Plan) -> bool:
-        """Whether both clear the same tries, for whatever reasons."""
+        """Report whether both plans clear the same tries, for whatever reasons."""
         return _clears(self) == _clears(other)
 
     def summary(self) -> str:
-        """One sentence for a log or a note."""
+        """Return one sentence for a log or a note."""
         if self.impossible:
             return f"nothing can be re-run: {self.impossible}"
         counts = Counter(step.kind for step in self.steps)
@@ -160,7 +160,7 @@ class Plan:
         return f"re-running {named}{more}{joined}; {counts[StepKind.SPARED]} region(s) spared"
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as the ledger records it and `weir plan --json` prints it (docs/plan.md)."""
+        """Return the plan as the ledger records it and `weir plan --json` prints it (docs/plan.md)."""
         return {
             "version": VERSION,
             "run": self.run,
@@ -205,7 +205,7 @@ def _clears(plan: Plan) -> dict[RegionId, int]:
 
 
 def total_of(costs: Iterable[Cost | None]) -> Total:
-    """What some regions cost together; None is one without history."""
+    """Return the total cost of some regions; None stands for a region without history."""
     listed = list(costs)
     known = [each for each in listed if each is not None]
     return Total(

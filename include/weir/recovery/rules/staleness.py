@@ -1,7 +1,7 @@
-"""Who is to run again because a commit replaced what they had read.
+"""Finds the consumers that must run again because a commit replaced a result that they had read.
 
-Invariant 3: after the clears that follow from it, no finished consumer is left that read other content than is current.
-Those behind a stale consumer are suspended: they become valid again with it, or are cleared by its own commit.
+Invariant 3: after the clears of a commit, no finished consumer is left that read content other than the current one.
+Consumers downstream of a stale consumer are suspended: they become valid again with it, or its own commit clears them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ USUAL_CAUSES = (
     "current_timestamp, rand, uuid or monotonically_increasing_id; row_number, limit or first over rows whose order is "
     "not total; sums of floating-point numbers; reads of services or files outside of Weir"
 )
-"""What makes equal inputs give unequal results."""
+"""The usual reasons why equal inputs give unequal results."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """What a commit puts in the place of a result; `differs_from` is set where equal inputs gave something else."""
+    """The new result of a commit; `differs_from` names an earlier attempt whose result from equal inputs differs."""
 
     partition: PartitionId
     attempt: str
@@ -33,23 +33,23 @@ class Replacement:
 
 
 def restarts_consumers(topology: Topology, stage: str) -> bool:
-    """Whether consumers of `stage` restart with it, whatever its digest (Flink's rule)."""
+    """Report whether consumers of `stage` restart with it, whatever its digest (Flink's rule)."""
     dataflow = topology.dataflow
     return dataflow.consumers is Consumers.ALWAYS or not dataflow.stage(stage).deterministic
 
 
 def clears_consumers(topology: Topology) -> bool:
-    """Whether Weir clears consumers at all."""
+    """Report whether Weir clears consumers at all."""
     return topology.dataflow.failover is not FailoverStrategy.INDIVIDUAL
 
 
 def clears_later_epochs(topology: Topology) -> bool:
-    """Whether Weir clears what a run of this topology has read of an earlier epoch that came out otherwise."""
+    """Report whether Weir clears the regions of a run whose inputs from an earlier epoch have changed."""
     return clears_consumers(topology) and topology.dataflow.on_reprocess is OnReprocess.CASCADE
 
 
 def stale_consumers(state: RunState, replaced: Mapping[PartitionId, Replacement]) -> dict[RegionId, str]:
-    """The finished consumers, in the run of `state`, that a commit makes run again, each with the reason.
+    """Return the finished consumers, in the run of `state`, that a commit makes run again, each with the reason.
 
     `state` is the run before the commit.
     """
@@ -74,7 +74,7 @@ def _first_reason(topology: Topology, reads: ReadSet, replaced: Mapping[Partitio
 def reasons(
     topology: Topology, reads: Iterable[ReadResult], replaced: Mapping[PartitionId, Replacement]
 ) -> Iterable[str]:
-    """Why what was read is not what a commit has put in its place."""
+    """Return the reasons why a commit makes the consumer of these inputs stale."""
     for read in reads:
         new = replaced.get(read.partition)
         if new is not None and (reason := _reason(topology, read, new)) is not None:
@@ -92,7 +92,7 @@ def _reason(topology: Topology, read: ReadResult, new: Replacement) -> str | Non
 
 
 def not_deterministic(new: Replacement) -> str:
-    """What is said of a result that is unlike an earlier one which was made from the same."""
+    """Describe a result that differs from an earlier one of equal inputs; return empty text for any other."""
     if new.differs_from is None:
         return ""
     return (

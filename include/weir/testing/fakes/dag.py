@@ -1,7 +1,7 @@
-"""The fake Airflow's DAG and its task instances: which there are, and what each waits for.
+"""The fake Airflow's DAG: its task instances, and the upstream tasks of each.
 
 Invariant: both are as Weir's DAG has them: one task a region, mapped over its subtasks, in a mapped group where regions
-read each other index by index; and one for each region that keeps state in runs, which nobody waits for.
+read each other index by index; and one, without downstream tasks, for each region that keeps state in sorted runs.
 """
 
 from __future__ import annotations
@@ -81,19 +81,19 @@ class FakeDag:
         self.pipeline = {region: regions for regions in pipelines for region in regions}
 
     def has(self, key: TaskKey) -> bool:
-        """Whether the instance is one of this DAG's: an unmapped task takes those that once were mapped for its own."""
+        """Report whether the instance is in this DAG: an unmapped task also has its former mapped instances."""
         first, count = self._indexes.get(key.task_id, (-1, 0))
         return count > 0 and (first == -1 or 0 <= key.map_index < count)
 
     def instances(self, run_id: str, known: Set[str]) -> Iterator[TaskKey]:
-        """All instances of a run; of unmapped tasks only those that it does not know in any form yet."""
+        """Return all instances of a run; of unmapped tasks only those that it does not know in any form yet."""
         for name, (first, count) in self._indexes.items():
             if first == -1 and name in known:
                 continue
             yield from (TaskKey("dag", run_id, name, index) for index in range(first, first + count))
 
     def new_task(self, key: TaskKey) -> FakeTask:
-        """An instance that has never run."""
+        """Return an instance that has never run."""
         retries = RETRIES if region_compacted(key.task_id) is None else compaction_tasks.RETRIES
         pipeline = self.pipeline.get(key.task_id, frozenset())
         return FakeTask(key=key, upstream=self.upstream[key.task_id], pipeline=pipeline, retries=retries)

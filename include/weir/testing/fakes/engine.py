@@ -129,7 +129,7 @@ class FakeEngine:
         return self._store.read(self._path(file))[:64].decode()
 
     def _read_copy(self, stage: StageToRun, resumed: Set[str], needed: Set[str]) -> None:
-        """What follows a copy reads it; Spark's lazily, so that it may be gone by then."""
+        """Read a cached stage output as its consumers do; Spark reads lazily, so that it may be missing by then."""
         copy = stage.resume if stage.name in resumed else stage.copy
         if copy is None or stage.name not in needed:
             return
@@ -175,7 +175,7 @@ class FakeEngine:
         return replace(written, spark_schema=schema, state=StateReport((tally,), 1, read.is_full))
 
     def _merged(self, job: CompactionJob, during: Callable[[], None]) -> RegionReport:
-        """What a run of a state is follows from its newest file."""
+        """Merge sorted runs of a state: the content of the result is that of the newest file."""
         newest = [[self._read(file.path) for file in merge.state.files][-1] for merge in job.merges]
         during()
         outputs = tuple(
@@ -185,7 +185,7 @@ class FakeEngine:
         return RegionReport(attempt=job.attempt, outputs=outputs, code=self.code, session={}, metrics={})
 
     def _of_stage(self, job: RegionJob, stage: StageToRun, contents: Mapping[str, str]) -> tuple[str, bytes]:
-        """A plain result's content, and what its file has besides."""
+        """Return a plain result's content, and further bytes of its file."""
         if not stage.keeps_state_of:
             return contents[stage.name], b""
         return next_operator_state(job, stage, contents, self._world, lambda file: self._store.read(self._path(file)))
@@ -229,7 +229,7 @@ class FakeEngine:
 
 
 def _files(read: InputToRead) -> list[str]:
-    """What an input's content follows from: of keyed state its newest file, whoever has written how many."""
+    """Return the files that determine an input's content: of keyed state only the newest file."""
     if read.state is not None and read.layout.keys:
         return [file.path for file in read.state.files[-1:]]
     return [file for part in read.partitions for file in part.files]
@@ -240,7 +240,7 @@ def _before(job: RegionJob, stage: StageToRun) -> list[StageToRun]:
 
 
 def _needed(job: RegionJob, resumed: Set[str]) -> set[str]:
-    """The stages that results come from, up to those that are read from copies, and what is checked."""
+    """Return the stages that must run: producers of results, up to stages read from the cache, and checked stages."""
     needed: set[str] = set()
     for stage in reversed(job.stages):
         is_read = any(
@@ -265,7 +265,7 @@ Violated = Mapping[str, Collection[str]]
 def stage_reports(
     job: RegionJob, outputs: Iterable[OutputReport], contents: Mapping[str, str], violated: Violated
 ) -> tuple[CheckReport, ...]:
-    """What is found in what was written; rows that are not written have their content for a digest."""
+    """Return the reports of all checks of a job; for rows that are not written the content is the digest."""
     digests = {each.stage: str(each.digest) for each in outputs}
     return tuple(
         _report(stage.name, stage.subtask, digests.get(stage.name) or contents[stage.name], check, violated)
@@ -326,10 +326,10 @@ def next_operator_state(
     world: Mapping[str, Any],
     read: Callable[[str], bytes],
 ) -> tuple[str, bytes]:
-    """What a state that is not keyed becomes: the content's hash, and its elements as bytes.
+    """Return the new value of a state that is not keyed: the content's hash, and its elements as bytes.
 
-    An element of a list is the epoch, the subtask that added it, and the content of the stage that keeps it. What
-    `world` has for a broadcast state is part of its content; for "name[1]", in subtask 1 only, as in a wrong stage.
+    An element of a list is the epoch, the subtask that added it, and the content of the stage that keeps it. The
+    value in `world` for a broadcast state is part of its content; for "name[1]" only in subtask 1, as in a wrong stage.
     """
     keeper = next(each for each in job.stages if each.name == stage.keeps_state_of)
     given = next(each for each in keeper.inputs if each.argument == stage.name)

@@ -83,12 +83,12 @@ class Jobs:
         )
 
     def copy(self, stage: str, made_from: str = "from this") -> CopyToWrite:
-        """Where to copy a stage."""
+        """Return the location to which a job writes the cached output of a stage."""
         folder = result_folder("flow", EPOCH, stage, COPY, 0, new_task_attempt())
         return CopyToWrite(folder, self.store.spark_url(folder), made_from)
 
     def resume(self, copy: CopyToWrite) -> CopyToRead:
-        """A copy that was written, as the coordinator offers it to a later attempt."""
+        """Return a cached stage output as the coordinator offers it to a later attempt."""
         found = stage_copy_from_json(self.store.read(f"{copy.folder}/{COPY_NAME}"))
         files = tuple(f"{copy.spark_folder}/{file.name}" for file in found.files)
         return CopyToRead(

@@ -53,7 +53,7 @@ class FailedForGood(Exception):
 
 
 class Hooks(Protocol):
-    """What a test may change of the attempts of a fake Airflow."""
+    """The parts of a fake Airflow's attempts that a test may replace."""
 
     coordinator: Coordinator
     """Begins and commits: a test may put another one in its place."""

@@ -1,4 +1,4 @@
-"""What each event of a simulation does to its world: to processes, Airflow, the store, sources, snapshots and readers.
+"""Applies the events of a simulation to its world: to processes, Airflow, the store, sources, snapshots and readers.
 
 Invariant: an action that finds nothing to act on does nothing; each raises Broken when an invariant breaks.
 """

@@ -33,14 +33,14 @@ from weir.topology.regions import RETRY_DELAY, region_compacted
 
 
 class Api(Enum):
-    """How Airflow's API is."""
+    """The condition of Airflow's API."""
 
     UP = "up"
     AWAY = "away"
     ANSWERS = "answers"
-    """It carries out requests, and its answers are lost."""
+    """It executes requests, and its answers are lost."""
     SLOW = "slow"
-    """Requests time out, and are carried out later."""
+    """Requests time out, and are executed later."""
 
 
 class Unexpected(BaseException):

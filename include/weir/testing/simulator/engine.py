@@ -53,19 +53,19 @@ SIZE: Final = 64 + TAIL
 
 
 class Nature(Enum):
-    """How a stage's content depends on what it reads."""
+    """The way in which a stage's content depends on its inputs."""
 
     FINE = "fine"
-    """Any change shows."""
+    """Any change of an input changes the content."""
     COARSE = "coarse"
-    """Half of all changes do not show."""
+    """Half of all changes of an input leave the content as it is."""
     MOODY = "moody"
-    """Each attempt makes something else."""
+    """Each attempt writes other content: the stage is not deterministic."""
 
 
 @dataclass(slots=True)
 class Made:
-    """What one attempt has made, by stage: its content and what it was made of besides what was read.
+    """The output of an attempt, by stage: its content, and the value that determined it besides the inputs.
 
     The content of keyed state is all of its rows, as text.
     """
@@ -75,7 +75,7 @@ class Made:
 
 
 def content_of(stage: str, subtask: int, nature: Nature, own: object, read: Sequence[str]) -> str:
-    """The content of a stage, whose inputs have the contents `read`."""
+    """Return the content of a stage, whose inputs have the contents `read`."""
     told = sorted(read)
     if nature is Nature.COARSE and read:
         told = [str(sum(int(each[3:5], 16) for each in read) % 2)]
@@ -91,7 +91,7 @@ class WrongTallies(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What a region goes on from of one keyed state."""
+    """The part of a keyed state from which a region continues."""
 
     rows: dict[int, str]
     groups: tuple[int, int]

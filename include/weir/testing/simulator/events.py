@@ -44,7 +44,7 @@ class Verb(Enum):
     AIRFLOW = "airflow"
     """Airflow's API is `up`, is `away`, loses its `answers`, or is `slow`."""
     DELIVER = "deliver"
-    """The requests that a slow API has taken are carried out."""
+    """The requests that a slow API has accepted are executed."""
     STORE = "store"
     """The store is `up`, is `away`, `full`, or `unmounted`."""
     DAMAGE = "damage"
@@ -113,23 +113,23 @@ _MET: Final = (Verb.STEP, Verb.RESUME, Verb.COLLECT, Verb.SAVEPOINT, Verb.GO_BAC
 """The events that run a process, into which a fault may be injected."""
 
 _RESCALES: Final = 0.3
-"""How many of the further runs begin behind a change of the DAG file."""
+"""The share of further runs that begin after a change of the DAG file."""
 
 _SAVES: Final = 0.6
-"""How often a person makes a savepoint before."""
+"""The share of these in which a person makes a savepoint before."""
 
 _CORRECTIONS: Final = (Verb.CHANGE, Verb.CLEAR_RUN)
 _CORRECTS: Final = 0.8
-"""How often something is computed anew behind a savepoint, so that it is another past that is gone back to."""
+"""The share of savepoints after which results are recomputed, so that a restore returns to a different past."""
 
 _GOES_BACK: Final = 0.5
-"""How many of these schedules have a person who goes back to what was kept; some make a savepoint, or a fork."""
+"""The share of these schedules in which a person restores a snapshot; some also make a savepoint, or a fork."""
 
 _MENDED: Final = 0.7
-"""How many of the sources that went bad are mended, before people look into it."""
+"""The share of bad sources whose rows are repaired before a person reacts."""
 
 _OVERLAPS: Final = 0.4
-"""How many schedules have one process that stands still while others run and its inputs come to harm."""
+"""The share of schedules in which a process is suspended while others run and its inputs are damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class Event:
 
 
 def random_events(random: Random) -> tuple[Event, ...]:
-    """A schedule of 12 to 25 events."""
+    """Return a schedule of 12 to 25 events."""
     verbs, weights = list(_WEIGHTS), list(_WEIGHTS.values())
     events = [_event(random, verb) for verb in random.choices(verbs, weights, k=random.randint(12, 25))]
     if random.random() < _OVERLAPS:
@@ -166,7 +166,7 @@ def random_events(random: Random) -> tuple[Event, ...]:
 
 
 def with_runs(random: Random, events: Sequence[Event]) -> tuple[Event, ...]:
-    """The same schedule, in which one or two more runs start, each behind some steps; perhaps of more subtasks."""
+    """Return the schedule with one or two further runs, each after some steps; perhaps of more subtasks."""
     found = list(events)
     for _ in range(random.choice([1, 2, 2])):
         steps = [Event(Verb.STEP, random.randrange(100)) for _ in range(random.randrange(8))]
@@ -180,7 +180,7 @@ def with_runs(random: Random, events: Sequence[Event]) -> tuple[Event, ...]:
 
 
 def with_bad_rows(random: Random, events: Sequence[Event]) -> tuple[Event, ...]:
-    """The same schedule, in which a source goes bad once or twice; most often it is mended some steps later."""
+    """Return the schedule with a source that turns bad once or twice; most often it is repaired some steps later."""
     found = list(events)
     for _ in range(random.choice([1, 1, 2])):
         number, steps = random.randrange(100), range(random.randrange(12))
@@ -220,7 +220,7 @@ def _event(random: Random, verb: Verb) -> Event:
 
 
 def random_fault(random: Random) -> ProcessFault:
-    """What meets one process: most often nothing."""
+    """Return a random fault of one process; most often none."""
     (kind,) = random.choices(list(_FAULTS), list(_FAULTS.values()))
     return ProcessFault(kind, random.randint(1, _MOST_STEPS)) if kind is not FaultKind.NONE else NO_FAULT
 
@@ -232,5 +232,5 @@ def events_from_text(text: str) -> tuple[Event, ...]:
 
 
 def events_to_text(events: Iterable[Event]) -> str:
-    """Events as `events_from_text` reads them."""
+    """Return the text of events, as `events_from_text` reads it."""
     return "\n".join(str(event) for event in events)

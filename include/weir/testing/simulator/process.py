@@ -22,7 +22,7 @@ class FaultKind(Enum):
     KILL = "kill"
     SUSPEND = "suspend"
     REFUSE = "refuse"
-    """A request is refused; or it is carried out, and the answer is lost."""
+    """A request is refused; or it is executed, and the answer is lost."""
     FAIL = "fail"
     """The stage's function raises."""
 
@@ -114,7 +114,7 @@ class Process:
         self._mine.acquire()
         try:
             self._run()
-        except BaseException as error:  # noqa: BLE001 - raised to whoever waits
+        except BaseException as error:  # noqa: BLE001 - raised to the waiting thread
             self._error = error
         finally:
             self._yours.release()

@@ -16,7 +16,7 @@ KEYS: Final = (3, 24, 45, 66, 87, 108, 126)
 """There is one key in each of these key groups, which are spread over all 128 of them."""
 
 BAD: Final = "bad"
-"""What the content of bad rows begins with, and no other."""
+"""The prefix of the content of bad rows, and of no other."""
 
 LEFT_ALONE: Final = "." * 8
 DELETED: Final = "-" * 8
@@ -47,33 +47,33 @@ def _sum_of(text: str) -> str:
 
 
 def within(rows: Rows, groups: tuple[int, int]) -> dict[int, str]:
-    """The rows of an inclusive range of key groups."""
+    """Return the rows of an inclusive range of key groups."""
     return {key: row for key, row in rows.items() if groups[0] <= key <= groups[1]}
 
 
 def applied(rows: Rows, changes: Changes) -> dict[int, str]:
-    """What rows are after changes."""
+    """Return the rows after changes."""
     found = {**rows, **changes}
     return {key: found[key] for key in sorted(found) if found[key] != DELETED}
 
 
 def visible(rows: Rows, expired_until: int | None) -> dict[int, str]:
-    """The rows that have not expired."""
+    """Return the rows that have not expired."""
     return {key: row for key, row in rows.items() if expired_until is None or updated_at(row) > expired_until}
 
 
 def updated_at(row: str) -> int:
-    """When a row was last updated, in seconds since 1970."""
+    """Return the time of a row's last update, in seconds since 1970."""
     return start_of(int(row[:2], 16))
 
 
 def start_of(day: int) -> int:
-    """When a day of January 2013 begins, in seconds since 1970."""
+    """Return the begin of a day of January 2013, in seconds since 1970."""
     return int(datetime(2013, 1, day, tzinfo=UTC).timestamp())
 
 
 def changes_of(content: str, rows: Rows, groups: tuple[int, int], day: int) -> dict[int, str]:
-    """What a stage whose content is `content` does to its state: a key is left alone, updated, or deleted."""
+    """Return the changes that a stage with `content` makes to its state: it leaves, updates, or deletes a key."""
     found = {}
     for key in KEYS:
         digits = hashlib.sha256(f"{content} {key}".encode()).hexdigest()
@@ -87,23 +87,23 @@ def changes_of(content: str, rows: Rows, groups: tuple[int, int], day: int) -> d
 
 
 def content_from(text: str, *, is_bad: bool = False) -> str:
-    """The content that follows from a text: 64 hexadecimal digits, by which one sees whether rows are bad."""
+    """Return the content for a text: 64 hexadecimal digits, of which the first shows whether rows are bad."""
     digits = hashlib.sha256(text.encode()).hexdigest()
     return f"{BAD if is_bad else 'a'}{digits}"[:64]
 
 
 def is_bad(content: str) -> bool:
-    """Whether a content is that of bad rows."""
+    """Report whether a content is that of bad rows."""
     return content.startswith(BAD)
 
 
 def content_of_rows(rows: Rows) -> str:
-    """What a stage sees of its state, as the content of an input: what bad rows do to a state cannot be seen."""
+    """Return the content of a state as an input of its stage; it does not show whether rows of the state are bad."""
     return content_from(packed(rows))
 
 
 def tallies_of(rows: Rows, *, has_end: bool) -> tuple[UpdateDigest, ...]:
-    """The tallies of live rows, by last update where they have an end."""
+    """Return the update digests of live rows, by last update if the rows expire."""
     groups: dict[int, list[int]] = {}
     for key, row in rows.items():
         groups.setdefault(updated_at(row) if has_end else 0, []).append(_hash_of(key, row))
@@ -114,7 +114,7 @@ def tallies_of(rows: Rows, *, has_end: bool) -> tuple[UpdateDigest, ...]:
 
 
 def digest_of(tallies: Iterable[UpdateDigest]) -> ContentDigest:
-    """The digest of all rows that tallies tell of."""
+    """Return the digest of all rows of some update digests."""
     listed = list(tallies)
     return ContentDigest(
         schema="state",

@@ -17,14 +17,14 @@ URL: Final = "memory://simulated"
 
 
 class Condition(Enum):
-    """How the store is."""
+    """The condition of the store."""
 
     UP = "up"
     AWAY = "away"
     """It answers nothing."""
     FULL = "full"
     UNMOUNTED = "unmounted"
-    """An empty folder is in its place."""
+    """An empty folder replaces it."""
 
 
 class MemoryFiles:
@@ -85,11 +85,11 @@ class MemoryFiles:
         return data[offset:] if length is None else data[offset : offset + length]
 
     def size(self, path: str) -> int:
-        """The size of a file."""
+        """Return the size of a file."""
         return len(self._found(path))
 
     def modified(self, path: str) -> datetime:
-        """When a file was written."""
+        """Return the time at which a file was written."""
         self._found(path)
         return self._times[path]
 

@@ -1,1 +1,1 @@
-"""What a simulation has shown so far: the ledger's tables, runs, checkpoints, restores and publications."""
+"""The history of a simulation: the ledger's tables, runs, checkpoints, restores and publications."""

@@ -26,7 +26,7 @@ Try = tuple[*RunRegion, int]
 
 
 class History:
-    """What has happened in one simulation; the observer adds to it, the invariants read it."""
+    """The history of one simulation; the observer adds to it, the invariants read it."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class History:
         self.answers: dict[tuple[str, str, int], list[ClearAnswer]] = {}
         """Airflow's answers to clears, by DagRun, task and map index."""
         self.recreated: set[str] = set()
-        """The DagRuns that were deleted and made again under their names."""
+        """The DagRuns that were deleted and created again under their names."""
         self.state_files: dict[str, tuple[str, ...]] = {}
         """By folder of a result of keyed state, the data files that its manifest names."""
         self.is_reclaiming = False

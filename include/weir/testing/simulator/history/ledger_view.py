@@ -55,7 +55,7 @@ class Result(NamedTuple):
 
     @property
     def partition(self) -> Partition:
-        """Which partition it is a result of."""
+        """Return the partition that it is a result of."""
         return Partition(self.run, PartitionId(self.stage, self.subtask, self.layout))
 
 
@@ -265,12 +265,12 @@ class LedgerView:
         return {row.id: row for row in map(Closed._make, self._rows(Closed, "run"))}
 
     def last_event(self, run: str) -> str:
-        """When an attempt of a run, also of a DagRun that is no more, began or ended last."""
+        """Return the latest begin or end of an attempt of a run; attempts of a deleted DagRun count too."""
         times = [at for row in self.attempts.values() if row.run == run for at in (row.began_at, row.ended_at) if at]
         return max(times, default=self.runs()[run].created_at)
 
     def committed(self, run: str, region: RegionId) -> Attempt | None:
-        """The newest attempt of a region that has committed; those of a DagRun that is no more have tries below 1."""
+        """Return the newest committed attempt of a region; attempts of a deleted DagRun have tries below 1."""
         own = [row for row in self.attempts.values() if row.run_region == (run, region) and row.try_number > 0]
         tries = [row for row in own if row.state == "committed"]
         return max(tries, key=lambda row: row.try_number, default=None)

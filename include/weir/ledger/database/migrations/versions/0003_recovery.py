@@ -1,4 +1,4 @@
-"""What recovery is told by: labels, incidents, faults, what a result was made from; and consumption by sets."""
+"""Adds the records of recovery: labels, incidents, faults, a result's inputs; and stores consumption by sets."""
 
 import hashlib
 import json

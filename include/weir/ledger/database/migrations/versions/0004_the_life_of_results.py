@@ -1,4 +1,4 @@
-"""What the life of results is told by: their moves, deletions, verifications, expiry, and when upkeep was done."""
+"""Adds the records of retention: state transitions, deletions, verifications, expiry, and times of upkeep."""
 
 import sqlalchemy as sa
 from alembic import op

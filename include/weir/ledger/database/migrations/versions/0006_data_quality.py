@@ -1,4 +1,4 @@
-"""What checks of data quality have found."""
+"""Adds the findings of data quality checks."""
 
 import sqlalchemy as sa
 from alembic import op

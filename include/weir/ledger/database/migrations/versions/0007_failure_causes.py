@@ -18,7 +18,7 @@ _ATTEMPT = sa.table(
 
 
 def upgrade() -> None:
-    """Add the column, and fill it from what revision 0006 told the causes by: the error's text and a label."""
+    """Add the column, and fill it from revision 0006's source of causes: the error's text and a label."""
     op.add_column("attempt", sa.Column("failure_cause", sa.String(length=20), nullable=True))
     refused = _ATTEMPT.c.error.startswith(_REFUSED)
     op.execute(sa.update(_ATTEMPT).where(refused).values(failure_cause="refused"))
