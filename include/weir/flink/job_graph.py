@@ -75,7 +75,7 @@ class Group:
 class Wiring:
     """One exchange, with its ends as vertex numbers, as `size` groups of which each end belongs to exactly one.
 
-    Groups are made when they are asked for: a pointwise exchange has as many as subtasks.
+    Groups are built on request: a pointwise exchange has as many as subtasks.
     """
 
     __slots__ = ("_by_producer", "consumers", "edge", "producers", "size")
@@ -150,12 +150,12 @@ class JobGraph:
 
     @cached_property
     def reads(self) -> tuple[tuple[int, ...], ...]:
-        """The exchanges (by place) that each stage (by place) consumes."""
+        """Return the exchanges (by place) that each stage (by place) consumes."""
         return self._by_stage_at(edge.consumer for edge in self._edges)
 
     @cached_property
     def writes(self) -> tuple[tuple[int, ...], ...]:
-        """The exchanges (by place) that each stage (by place) produces."""
+        """Return the exchanges (by place) that each stage (by place) produces."""
         return self._by_stage_at(edge.producer for edge in self._edges)
 
     def _by_stage_at(self, ends: Iterable[str]) -> tuple[tuple[int, ...], ...]:
@@ -166,7 +166,7 @@ class JobGraph:
 
     @cached_property
     def stage_of(self) -> list[int]:
-        """The place of each vertex's stage."""
+        """Return the place of each vertex's stage."""
         return list(chain.from_iterable([place] * each.parallelism for place, each in enumerate(self.stages)))
 
     def by_stage(self, vertices: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:
@@ -180,7 +180,7 @@ class JobGraph:
 
     @cached_property
     def names(self) -> list[str]:
-        """The name of each vertex, like `s0#1`."""
+        """Return the name of each vertex, like `s0#1`."""
         return [f"{name}#{subtask}" for name, stage in self.subtasks.items() for subtask in range(len(stage))]
 
 

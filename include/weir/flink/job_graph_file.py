@@ -62,7 +62,7 @@ def read_topology(text: str) -> JobTopology:
 
 
 def partition(graph: JobGraph, name: str) -> JobPartition:
-    """The partition of a name like `a->b:0#2`. Raises Misconfigured, with what there is."""
+    """Parse the name of a partition, like `a->b:0#2`. Raises Misconfigured, with the valid names."""
     found = _PARTITION.fullmatch(name)
     if found is None:
         raise Misconfigured(

@@ -39,9 +39,9 @@ class RegionRelease:
         """The exchanges that each stage reads from the store, each with its first group."""
         self._is_finished = bytearray(graph.size)
         self._left = [len(members) for members in regions.members]
-        """How many subtasks of each region are not finished."""
+        """The number of unfinished subtasks of each region."""
         self._waits_for = [_UNKNOWN] * self._first_group[-1]
-        """How many unfinished regions consume each group: counted when it first matters."""
+        """The number of unfinished regions that consume each group, counted on first use."""
 
     def unfinished(self, vertex: int) -> None:
         """Note that a subtask is to run again."""

@@ -37,7 +37,7 @@ class StoredResult:
     is_current: bool
     bytes: int
     is_nondeterministic: bool = False
-    """Whether recomputing it may give other rows: its stage is declared so, or has done so."""
+    """True if recomputing it may give other rows: its stage is declared so, or has done so."""
     is_quarantined: bool = False
 
 
@@ -72,7 +72,7 @@ class RunRetention:
     states: Set[str] = frozenset()
     """The stages that are states: checkpoints decide about these, not consumers."""
     subsumed: str | None = None
-    """Why no run continues from its states any more: its checkpoint is subsumed."""
+    """The reason why no run will continue from its states: its checkpoint is subsumed."""
 
 
 @dataclass(frozen=True, slots=True)

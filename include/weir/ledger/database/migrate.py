@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 
 
 def known_revisions() -> frozenset[str]:
-    """All revisions that this code has a migration for."""
+    """Return all revisions that this code has a migration for."""
     return frozenset(script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions())
 
 

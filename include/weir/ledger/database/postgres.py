@@ -23,7 +23,7 @@ T = TypeVar("T")
 DRIVER = "postgresql+psycopg2"
 
 LOCK_SECONDS = 60
-"""How long to wait for another process's transaction, and for a server that is starting."""
+"""The longest wait for another process's transaction, and for a server that is starting."""
 
 IDLE_SECONDS = 300
 """After that the server ends a transaction whose process is stopped or unreachable, and its locks with it."""
@@ -45,7 +45,7 @@ _CONNECTION: dict[str, Any] = {
 _BUSY_CODES = frozenset({"57P03", "53300"})
 
 _BUSY_WORDS = "the database system is|too many clients|remaining connection slots|too many connections"
-"""What a server says that is starting or stopping, or has given all of its connections."""
+"""The messages of a server that is starting or stopping, or has no free connection."""
 
 _GONE_CODES = frozenset({"57P01", "57P02", "08000", "08003", "08006"})
 _GONE_WORDS = "Connection refused|closed the connection|terminating connection|Connection reset|timeout expired"

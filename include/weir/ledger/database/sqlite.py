@@ -19,7 +19,7 @@ from sqlalchemy.pool import NullPool
 from weir.errors import DiskFull, Misconfigured, Retryable, WeirError, is_disk_full
 
 LOCK_SECONDS = 60
-"""How long to wait for another process's transaction."""
+"""The longest wait for another process's transaction."""
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre"}
@@ -89,7 +89,7 @@ def _require_local_folder(database: Path) -> None:
 
 
 def file_system_of(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:
-    """The type of the file system that holds `folder`; empty where the system does not tell."""
+    """Return the type of the file system that holds `folder`; empty where the system does not report it."""
     best, kind = "", ""
     if not mounts.exists():
         return kind

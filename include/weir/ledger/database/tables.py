@@ -94,7 +94,7 @@ class RunRow(Table):
     """The run that owns an epoch, pinned to the dataflow that its first attempt saw (empty: not pinned).
 
     `released_at` is since when all is released that ever will be, `deleted_at` since when Airflow has no such run, and
-    `expired_at` since when its manifests and records are gone too.
+    `expired_at` since when its manifests and records are deleted, too.
     """
 
     __tablename__ = "run"
@@ -166,8 +166,8 @@ class AttemptRow(Table):
 class ResultRow(Table):
     """A result partition of one attempt, and its state.
 
-    `made_from` is a fingerprint of all that it was made from; `differs_from` the attempt that made something else from
-    the same; `fault` the value of the Fault that was found in it. `deleted_at` is since when its data files are gone,
+    `made_from` is a fingerprint of its inputs; `differs_from` the attempt whose result from equal inputs differs;
+    `fault` the value of the Fault that was found in it. `deleted_at` is since when its data files are deleted,
     `verified_at` when all of its bytes were last compared.
     """
 
@@ -315,7 +315,7 @@ class LeaseRow(Table):
 class PublicationRow(Table):
     """A version of a published data set; the highest completed version of an epoch is what readers see.
 
-    `folders` are those of its partitions; `expired_at` is since when its pointer is gone.
+    `folders` are those of its partitions; `expired_at` is since when its pointer is deleted.
     """
 
     __tablename__ = "publication"

@@ -34,7 +34,7 @@ FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed"})
 
 
 class Killed(BaseException):
-    """Raised by a test in the middle of an attempt: the process is gone, and no handler runs."""
+    """Raised by a test in the middle of an attempt: the process has died, and no handler runs."""
 
 
 class FakeAirflow:
@@ -51,12 +51,12 @@ class FakeAirflow:
         self.during: Callable[[TaskKey], None] = lambda _key: None
         self.after_commit: Callable[[TaskKey], None] = lambda _key: None
         self.collects = True
-        """Whether results that are no longer needed are released after each commit."""
+        """True if results that are no longer needed are released after each commit."""
         self.reachable = True
         self.time = datetime(2026, 1, 1, tzinfo=UTC)
 
     def now(self) -> datetime:
-        """The fake clock; it moves by a second a try, and on when all tasks wait."""
+        """Return the time of the fake clock; each try advances it by a second, and a wait of all tasks to its end."""
         return self.time
 
     def dag_run(self, day: int = 1, *, is_queued: bool = False, kind: str = "scheduled") -> str:
@@ -93,7 +93,7 @@ class FakeAirflow:
             self._verify_integrity(run_id)
 
     def _verify_integrity(self, run_id: str) -> None:
-        """Add task instances that the DAG has and the run has not, remove those it has no more, restore others."""
+        """Add task instances that are new in the DAG, mark those that it no longer has as removed, restore others."""
         dag = FakeDag(self.flow)
         mine = [task for key, task in self.tasks.items() if key.run_id == run_id]
         for task in mine:
@@ -117,11 +117,11 @@ class FakeAirflow:
         raise AssertionError(f"no end after {most} tries: {self.states()}")
 
     def states(self) -> dict[str, str | None]:
-        """The states by readable name."""
+        """Return the states by readable name."""
         return {f"{key.run_id}/{key.task_id}[{key.map_index}]": task.state for key, task in self.tasks.items()}
 
     def task(self, run_id: str, task_id: str, map_index: int = -1) -> FakeTask:
-        """One task instance."""
+        """Return one task instance."""
         return self.tasks[TaskKey("dag", run_id, task_id, map_index)]
 
     def executed(self, run_id: str) -> dict[str, int]:

@@ -20,7 +20,7 @@ RETRIES = 999
 
 
 def interval_of(run_id: str) -> tuple[datetime, datetime]:
-    """The data interval of a DagRun: the day that its id ends with."""
+    """Return the data interval of a DagRun: the day that its id ends with."""
     day = datetime.strptime(run_id[-10:], "%Y-%m-%d").replace(tzinfo=UTC)
     return day, day + timedelta(days=1)
 

@@ -161,7 +161,7 @@ class FakeEngine:
     def _state(
         self, job: RegionJob, stage: StageToRun, output: OutputToWrite, contents: Mapping[str, str]
     ) -> OutputReport:
-        """Each epoch adds a file to those that it goes on from, and a row that says what all of them are."""
+        """Write a file that extends those of the previous epoch, with a row that describes all of them."""
         keeper = next(each for each in job.stages if each.name == stage.keeps_state_of)
         read = next(each.state for each in keeper.inputs if each.argument == stage.name)
         if read is None:
@@ -350,6 +350,6 @@ def next_operator_state(
 
 
 def elements_of(data: bytes) -> list[str]:
-    """The elements in a file of such a state."""
+    """Return the elements in a file of such a state."""
     elements: list[str] = json.loads(data[64:].rstrip(b"\0"))
     return elements

@@ -41,17 +41,17 @@ class Jobs:
     store: Store
 
     def output(self, stage: str, layout: Layout = PLAIN, *, subtask: int = 0) -> OutputToWrite:
-        """A result partition to write."""
+        """Return a result partition to write."""
         folder = result_folder("flow", EPOCH, stage, layout.id, subtask, new_task_attempt())
         return OutputToWrite(layout, folder, self.store.spark_url(folder))
 
     def stage(self, name: str, function: str, *outputs: OutputToWrite, **more: object) -> StageToRun:
-        """A stage without inputs, unless `more` says otherwise."""
+        """Return a stage; it has no inputs unless `more` has some."""
         given = {"is_source": False, "subtask": 0, "parallelism": 1, "pipelined": {}, "inputs": (), **more}
         return StageToRun(name=name, function=function, outputs=outputs, **given)  # type: ignore[arg-type]
 
     def region(self, *stages: StageToRun, **more: object) -> RegionJob:
-        """A job of these stages, of an attempt of its own."""
+        """Return a job of these stages, with a new attempt."""
         attempt = new_task_attempt()
         given = {
             "attempt": attempt,
@@ -68,7 +68,7 @@ class Jobs:
         return RegionJob(stages=stages, **given)  # type: ignore[arg-type]
 
     def read(self, argument: str, *reports: OutputReport, key_groups: tuple[int, int] | None = None) -> InputToRead:
-        """An input: what these reports tell of."""
+        """Return an input of the partitions in these reports."""
         partitions = tuple(
             PartitionToRead(each.stage, subtask, self.files(each), each.folder.rpartition("/")[2])
             for subtask, each in enumerate(reports)
@@ -103,5 +103,5 @@ class Jobs:
         )
 
     def files(self, report: OutputReport) -> tuple[str, ...]:
-        """The files of a result, as Spark spells their paths."""
+        """Return the files of a result, as Spark spells their paths."""
         return tuple(self.store.spark_url(f"{report.folder}/{file.name}") for file in report.files)

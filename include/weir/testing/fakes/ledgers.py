@@ -1,4 +1,4 @@
-"""Ledgers and folders that tests make by the hundred. Invariant: each is new, and gone when its test is over."""
+"""Ledgers and folders for hundreds of tests. Invariant: each is new, and is deleted when its test ends."""
 
 from __future__ import annotations
 

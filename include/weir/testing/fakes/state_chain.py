@@ -36,7 +36,7 @@ class StateChain:
     partitions: dict[KeyGroups, StateContent] = field(default_factory=dict)
 
     def key_groups(self, parallelism: int) -> list[KeyGroups]:
-        """The ranges of the subtasks."""
+        """Return the ranges of the subtasks."""
         return [key_group_range(self.max_parallelism, parallelism, subtask) for subtask in range(parallelism)]
 
     def read(self, epoch: str, key_groups: KeyGroups | None = None) -> StateToRead:
@@ -62,12 +62,12 @@ class StateChain:
         )
 
     def share(self, epoch: str, key_groups: KeyGroups) -> tuple[StateFile, ...]:
-        """The files of these key groups."""
+        """Return the files of these key groups."""
         files = [file for content in self.partitions.values() for file in content.files]
         return assigned_files(files, key_groups, self.expired_until(epoch))
 
     def output(self, epoch: str) -> OutputToWrite:
-        """A partition to write."""
+        """Return a partition to write."""
         layout = Layout(self.state.keys, self.max_parallelism)
         folder = result_folder("flow", epoch, self.state.name, layout.id, 0, new_task_attempt())
         return OutputToWrite(layout, folder, self.store.spark_url(folder))
@@ -77,7 +77,7 @@ class StateChain:
         self.partitions = {mine: self._content(epoch, mine, report) for mine, report in reports.items()}
 
     def expired_until(self, epoch: str) -> int | None:
-        """The newest update that has expired in an epoch."""
+        """Return the newest update that has expired in an epoch."""
         time = None if self.state.ttl is None else time_from_text("ttl", self.state.ttl)
         return None if time is None else epoch_seconds(epoch) - int(time.total_seconds())
 

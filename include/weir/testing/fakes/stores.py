@@ -38,7 +38,7 @@ class CountingStore(Store):
 
     @property
     def total_bytes_read(self) -> int:
-        """The bytes read of all files."""
+        """Return the bytes read of all files."""
         return self.bytes_read.total()
 
 

@@ -62,7 +62,7 @@ class Hooks(Protocol):
     """Called after each commit."""
 
     collects: bool
-    """Whether results that are no longer needed are released after each commit."""
+    """True if results that are no longer needed are released after each commit."""
 
 
 class FakeTaskPorts:

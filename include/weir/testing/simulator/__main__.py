@@ -15,7 +15,7 @@ from weir.testing.simulator.simulate import USUAL, Shares, report_of, simulate, 
 
 
 def main(arguments: list[str]) -> int:
-    """The command; its answer is the number of findings, at most 100."""
+    """Run the command, and return the number of findings, at most 100."""
     asked = _parser().parse_args(arguments)
     if asked.replay is not None:
         return _replay(asked.replay)

@@ -102,14 +102,14 @@ class SimulatedAirflow(FakeAirflow):
     # Processes
 
     def ready(self) -> list[FakeTask]:
-        """The task instances that the scheduler may start, or could in a while."""
+        """Return the task instances that the scheduler may start now or after their retry delay."""
         states = (None, "up_for_retry", "up_for_reschedule")
         active = [task for key, task in self.tasks.items() if key.run_id not in self.queued]
         runnable = [task for task in active if task.state in states and self._upstream_done(task)]
         return sorted(runnable, key=lambda task: (task.not_before or self.time, task.key.run_id, task.key.task_id))
 
     def launch(self, task: FakeTask) -> Process:
-        """A process for the next try of `task`; it has not begun."""
+        """Return a process for the next try of `task`; it has not begun."""
         if task.state != "up_for_reschedule":
             task.try_number += 1
         self.time = max(self.time + timedelta(seconds=1), task.not_before or self.time)
@@ -245,7 +245,7 @@ class SimulatedAirflow(FakeAirflow):
     # A person
 
     def mark(self, task: FakeTask, state: str) -> None:
-        """Mark a task instance; Airflow heeds its process no more."""
+        """Mark a task instance; Airflow then ignores its process."""
         task.state, task.not_before = state, None
         self.marked.add(task.key)
 

@@ -43,7 +43,7 @@ NAME: Final = "simulated"
 SLICES: Final = "weir.testing.fakes.engine:slices_by_day"
 
 KEEPS: Final = ("on_consumed", "on_consumed", "end_of_run", "1 run", "2 runs", "1 hour")
-"""How long results stay, where a scene is about that; in others nothing is collected."""
+"""The retention of results in scenes that test it; in others nothing is collected."""
 
 TTLS: Final = (None, None, "1 day", "2 days")
 SCHEMA: Final = "k bigint"
@@ -59,12 +59,12 @@ class Scene:
     flow: Dataflow
     natures: dict[str, Nature]
     is_patient: bool
-    """Whether the restart strategy gives a task any number of tries."""
+    """True if the restart strategy gives a task any number of tries."""
     largest_plan: float = 1.0
 
     @property
     def sources(self) -> list[str]:
-        """The stages that read the world."""
+        """Return the stages that read sources."""
         return [stage.name for stage in self.flow.stages if stage.kind is StageKind.SOURCE]
 
     @property
@@ -133,7 +133,7 @@ def stateful_scene(random: Random) -> Scene:
 
 
 def _keeping(random: Random, stage: Stage, stages: list[Stage]) -> Stage:
-    """The same stage, with state or a result of the epoch before."""
+    """Return the same stage with state, or with a result of the previous epoch as an input."""
     if stage.kind is StageKind.TRANSFORM and random.random() < 0.25:
         before = random.choice(stages)
         is_keyed = random.random() < 0.5
@@ -144,7 +144,7 @@ def _keeping(random: Random, stage: Stage, stages: list[Stage]) -> Stage:
 
 
 def rescaled(flow: Dataflow, number: int) -> Dataflow | None:
-    """The same dataflow, one region of which has one subtask more; None where that would not be sound.
+    """Return the same dataflow with one subtask more in a region; None where that would not be valid.
 
     A region with one subtask is left as it is: its task would become another one in runs that know it by its name.
     """
@@ -308,7 +308,7 @@ ANY_ROWS: Final = "rows"
 
 
 def gated_scene(random: Random, scene: Scene) -> Scene:
-    """The same scene, the rows of one or two stages of which are checked."""
+    """Return the same scene with checks of the rows of one or two stages."""
     stages = list(scene.flow.stages)
     may_have = [at for at, each in enumerate(stages) if each.kind in (StageKind.SOURCE, StageKind.TRANSFORM)]
     for at in random.sample(may_have, k=min(len(may_have), random.choice([1, 1, 2]))):
@@ -326,7 +326,7 @@ def _random_gate(random: Random, flow: Dataflow, stage: Stage) -> Gate:
 
 
 def suite_folder(scene: Scene) -> TemporaryDirectory[str] | None:
-    """A folder with the suites that a scene's stages name, if they name any."""
+    """Return a folder with the suites that a scene's stages name, None if they name none."""
     names = {gate.suite for stage in scene.flow.stages for gate in stage.gates}
     if not names:
         return None

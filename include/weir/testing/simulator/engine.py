@@ -99,7 +99,7 @@ class _Kept:
 
 
 class SimulatedEngine:
-    """Computes regions, several at once. `world` says what a source reads now: bad rows where it is negative."""
+    """Computes regions, several at once. `world` has the present content of sources: bad rows where it is negative."""
 
     def __init__(self, store: Store, world: Mapping[str, int], natures: Mapping[str, Nature]) -> None:
         self.natures = natures
@@ -153,7 +153,7 @@ class _Computation(FakeEngine):
         return content
 
     def _read_state(self, read: InputToRead, state: StateToRead) -> str:
-        """All visible rows, as the content of an input; they are kept for what the epoch adds."""
+        """Return the content of an input, which is all visible rows, and keep them for the changes of the epoch."""
         groups = read.key_groups or (0, 0)
         rows: dict[int, str] = {}
         for file in state.files:
@@ -168,7 +168,7 @@ class _Computation(FakeEngine):
     def _state(
         self, job: RegionJob, stage: StageToRun, output: OutputToWrite, contents: Mapping[str, str]
     ) -> OutputReport:
-        """One file of what has changed, none where nothing has; or of all rows, where all are to be written."""
+        """Write the changes to one file, or to none if there are none; write all rows if the state is full."""
         kept = self._kept[stage.name]
         changes = changes_of(contents[stage.name], kept.rows, kept.groups, int(job.epoch[6:8]))
         rows = applied(kept.rows, changes)
@@ -188,7 +188,7 @@ class _Computation(FakeEngine):
         )
 
     def _merged(self, job: CompactionJob, during: Callable[[], None]) -> RegionReport:
-        """Of two rows of a key the later one stays; a deleted one where there may be an older one."""
+        """Merge files: the latest row of a key is kept, and a deletion where an older row may exist."""
         merged = [self._merge(each) for each in job.merges]
         during()
         outputs = tuple(
@@ -211,7 +211,7 @@ class _Computation(FakeEngine):
         return visible(applied(found, {}), merge.state.expired_until) if merge.is_bottom else found
 
     def _of_stage(self, job: RegionJob, stage: StageToRun, contents: Mapping[str, str]) -> tuple[str, bytes]:
-        """A list is what the stage that keeps it gives."""
+        """Return the content of a stage, and no further bytes: a list state has that of the stage that keeps it."""
         del job
         return contents[stage.name], b""
 

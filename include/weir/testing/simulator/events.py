@@ -22,7 +22,7 @@ class Verb(Enum):
     RESUME = "resume"
     """A suspended process is resumed."""
     LOSE = "lose"
-    """Airflow hears no more of a suspended process, and takes the try for failed."""
+    """Airflow gets no heartbeat of a suspended process, and fails the try."""
     WAIT = "wait"
     """Minutes go by."""
     RUN = "run"
@@ -191,7 +191,7 @@ def with_bad_rows(random: Random, events: Sequence[Event]) -> tuple[Event, ...]:
 
 
 def _going_back(random: Random) -> list[Event]:
-    """Steps, so that there is something to go back to; then one or two times it is gone back to, and so on."""
+    """Return steps that complete checkpoints, then one or two restores of them, each with further steps."""
     events = [Event(Verb.STEP, random.randrange(100)) for _ in range(random.randrange(4, 16))]
     for _ in range(random.choice([1, 1, 2])):
         if random.random() < _SAVES:
@@ -204,7 +204,7 @@ def _going_back(random: Random) -> list[Event]:
 
 
 def _overlap(random: Random) -> list[Event]:
-    """Steps, one of which is suspended; a mishap, and steps of others; then it goes on."""
+    """Return steps with a suspended one, a mishap, steps of other tasks, and the resumption."""
     steps = [Event(Verb.STEP, random.randrange(100)) for _ in range(random.randint(3, 7))]
     steps[random.randrange(len(steps) - 1)] = Event(
         Verb.STEP, random.randrange(100), fault=ProcessFault(FaultKind.SUSPEND, random.randint(3, _MOST_STEPS))

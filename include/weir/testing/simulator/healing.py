@@ -40,7 +40,7 @@ MOST_WAITS: Final = 20
 """After so many waits in a row without another step, tasks are taken to wait for a person."""
 
 MOST_WORDS: Final = 12
-"""How often a person may be needed: with failover="individual" for each loss that comes to light."""
+"""The number of times that a person may be needed: with failover="individual" for each loss that is found."""
 
 NOT_CLOSED: Final = "checkpoints complete in the order of epochs, but run"
 """The error where the closing task of an earlier run was marked: a person clears that, too."""
@@ -64,7 +64,7 @@ def heal(world: World) -> None:
     """End all faults, and check that everything recovers. Raises Broken."""
     _end_faults(world)
     _run_until_well(world)
-    while world.suspended:  # zombies, which Airflow heeds no more
+    while world.suspended:  # zombies, which Airflow ignores
         world.run(world.suspended[0], NO_FAULT)
         _run_until_well(world)
     _tell_what_a_person_knows(world)
@@ -167,7 +167,7 @@ def _run_until_well(world: World) -> None:
 
 
 def _ill(world: World) -> list[FakeTask]:
-    """All that have not succeeded, but for compactions: as teardowns in Airflow they may fail, and no run does."""
+    """Return the tasks that have not succeeded, without compactions: these are teardowns, which fail no run."""
     tasks = world.airflow.tasks.items()
     return [task for key, task in tasks if task.state != "success" and region_compacted(key.task_id) is None]
 

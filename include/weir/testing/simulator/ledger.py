@@ -35,7 +35,7 @@ class SimulatedLedger(Ledger):
         self._enter_depth, self._step, self._observe = enter, step, observe
 
     def _begun(self, dataflow: str | None) -> Session:
-        """All transactions of one process: no connection is fetched and given back for each."""
+        """Return a session on the only connection of the simulation, which stays open between transactions."""
         del dataflow  # it begins with the lock of all of the database
         return Session(self._bound, expire_on_commit=False)
 
@@ -61,7 +61,7 @@ def _connection() -> Connection:
 
 @cache
 def _engine() -> Engine:
-    """One for all simulations: it keeps the statements that it has compiled."""
+    """Return the engine of all simulations: it caches compiled statements."""
     engine = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
     event.listen(engine, "connect", _let_us_begin)
     event.listen(engine, "begin", _begin)

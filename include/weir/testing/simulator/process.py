@@ -88,7 +88,7 @@ class Process:
         if self._fault.kind is FaultKind.SUSPEND and self.depth == 0:
             self._suspend()
         elif self._fault.kind is FaultKind.KILL:
-            self._is_doomed = True  # it does nothing any more, not even what it would to clean up
+            self._is_doomed = True  # it does nothing from now on, not even its cleanup
             raise Killed
         elif self._fault.kind is FaultKind.REFUSE and refusal is not None:
             self._fault = NO_FAULT

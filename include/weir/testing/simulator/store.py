@@ -47,11 +47,11 @@ class MemoryFiles:
 
     @property
     def url(self) -> str:
-        """The root."""
+        """Return the root."""
         return URL
 
     def make_root(self) -> None:
-        """The root is always there, or away."""
+        """Raise an error if the store is unavailable; else its root exists."""
         self._require("")
 
     def create(self, path: str, data: bytes) -> None:

@@ -53,12 +53,12 @@ class History:
         self.state_files: dict[str, tuple[str, ...]] = {}
         """By folder of a result of keyed state, the data files that its manifest names."""
         self.is_reclaiming = False
-        """Whether the process that runs now needs free space."""
+        """True if the process that runs now needs free space."""
         self._states = {state.name for stage in topology.dataflow.stages for state in stage.states}
 
     @property
     def strategy(self) -> FailoverStrategy:
-        """The dataflow's failover strategy."""
+        """Return the dataflow's failover strategy."""
         return self.flow.failover
 
     def topology_of(self, run: str) -> Topology:

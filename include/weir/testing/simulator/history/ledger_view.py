@@ -34,7 +34,7 @@ class Attempt(NamedTuple):
 
     @property
     def run_region(self) -> tuple[str, RegionId]:
-        """The run and its region."""
+        """Return the run and its region."""
         return self.run, RegionId(self.region, self.subtask)
 
 
@@ -92,7 +92,7 @@ class Clear(NamedTuple):
 
     @property
     def run_region(self) -> tuple[str, RegionId]:
-        """The run and its region."""
+        """Return the run and its region."""
         return self.run, RegionId(self.region, self.subtask)
 
 
@@ -211,7 +211,7 @@ class LedgerView:
         self.leases = leases
 
     def rows(self, kind: Any, table: str) -> list[Any]:
-        """All rows of a table, of which `kind` has the columns."""
+        """Return all rows of a table; `kind` has the columns."""
         return [kind._make(row) for row in self._rows(kind, table)]
 
     def _rows(self, kind: Any, table: str, where: str = "") -> Iterable[tuple[Any, ...]]:
@@ -256,12 +256,12 @@ class LedgerView:
         return found is not None and found.state in ("finished", "released") and self.is_valid(partition)
 
     def newest(self, run: str, region: RegionId) -> Attempt | None:
-        """The newest attempt of a region in this DagRun."""
+        """Return the newest attempt of a region in this DagRun."""
         own = [row for row in self.attempts.values() if row.run_region == (run, region) and row.try_number > 0]
         return max(own, key=lambda row: row.try_number, default=None)
 
     def runs(self) -> dict[str, Closed]:
-        """The runs, and which are closed."""
+        """Return the runs by their ids, open and closed."""
         return {row.id: row for row in map(Closed._make, self._rows(Closed, "run"))}
 
     def last_event(self, run: str) -> str:
@@ -286,7 +286,7 @@ class LedgerView:
         return any(row.expected_try >= ended for row in owed)
 
     def regions(self) -> set[tuple[str, RegionId]]:
-        """The regions that have begun, each with its run."""
+        """Return the regions that have begun, each with its run."""
         return {row.run_region for row in self.attempts.values() if row.try_number > 0}
 
     def leased(self) -> set[str]:

@@ -8,7 +8,7 @@ from typing import Final
 from weir.formats.pointer import Pointer
 
 GRACE: Final = timedelta(hours=1)
-"""How long readers may use a pointer that a newer version has replaced."""
+"""The time for which readers may use a pointer that a newer version has replaced."""
 
 
 class Publications:

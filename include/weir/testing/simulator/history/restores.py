@@ -27,7 +27,7 @@ class Restore(NamedTuple):
 
     @property
     def run(self) -> str:
-        """The run at whose end the dataflow continues."""
+        """Return the run at whose end the dataflow continues."""
         return run_key(self.dataflow, self.epoch)
 
     @property

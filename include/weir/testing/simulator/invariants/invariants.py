@@ -40,7 +40,7 @@ def one_attempt_a_try_becomes_current(history: History) -> Iterator[str]:
         tried = (*row.run_region, row.try_number)
         other = history.committed_tries.get(tried, row.id)
         history.committed_tries[tried] = row.id
-        # Attempts of a DagRun that is no more have been given other numbers.
+        # Attempts of a deleted DagRun have been renumbered.
         if other != row.id and ledger.attempts[other].try_number == row.try_number:
             yield f"{row.id} and {other} are both committed for try {row.try_number} of {row.region}[{row.subtask}]"
 
@@ -115,7 +115,7 @@ def only_finished_and_valid_inputs_are_read(history: History) -> Iterator[str]:
     for lease in ledger.new_leases:
         result = ledger.results[lease.result]
         if lease.holder not in ledger.attempts:
-            continue  # a person may look at anything that is there
+            continue  # a person may read any available result
         if not result.is_current or not ledger.is_good(result.partition):
             valid = "valid" if ledger.is_valid(result.partition) else "not valid"
             yield f"{lease.holder} reads {_shown(result)}, which is {result.state}, {valid}"
@@ -152,7 +152,7 @@ def _reads_something_else(history: History, clear: Clear) -> bool:
     run, region = clear.run_region
     committed = ledger.committed(run, region)
     reads = () if committed is None else ledger.reads[committed.id]
-    # The closing task runs again, too, where the files that it had published are gone.
+    # The closing task also runs again where files that it had published are missing.
     return any(_differs(history, read, is_same_wanted=region == CLOSE) for read in reads)
 
 

@@ -22,7 +22,7 @@ HELD_BACK: Final = "held back"
 BY_HAND: Final = "by hand"
 
 LOSS: Final = ("loss", HELD_BACK, BY_HAND)
-"""The failovers that were asked for because something is not there."""
+"""The failovers that were requested because a result is missing."""
 
 
 def a_plan_names_what_must_run_again(history: History) -> Iterator[str]:
