@@ -205,7 +205,7 @@ def test_a_backfill_that_runs_backwards_is_refused_and_one_that_runs_forwards_is
     second = days.airflow.dag_run(2, kind="backfill")
     step(days, second, "flights")
     told = error_of(days, second, "flights")
-    assert f"run {second} of DAG dag is of a backfill that runs backwards ({first} is queued behind it)" in told
+    assert f"run {second} of DAG dag is of a backfill that runs backwards ({first} is queued after it)" in told
     for run in (first, second):
         days.airflow.delete(run)
     days.airflow.queued.clear()
