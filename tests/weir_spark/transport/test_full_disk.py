@@ -142,8 +142,8 @@ def test_a_result_that_grows_fills_a_small_disk_up_once_and_takes_the_room_of_th
         ledger=ledger, store=store, now=lambda: airflow.time, retention=RetentionSettings(least_free=2**20)
     )
     airflow = FakeAirflow(services, OnSpark(server.url, store), flow)
-    failed, errors = airflow._failed, []
-    airflow._failed = lambda task, error: (errors.append(type(error)), failed(task, error), await_room())
+    raised, errors = airflow._raised, []
+    airflow._raised = lambda *of: (errors.append(type(of[-1])), raised(*of), await_room())
     for day, count in enumerate((3_000_000, 5_500_000), start=1):  # 4 MB a million, of 32 MB
         rows.write_text(str(count))
         airflow.dag_run(day)
