@@ -519,7 +519,7 @@ flow = Dataflow("light", [a, b, sink("b", "s")])
 dataflow_dag(flow, schedule="@daily")
 print("\\n".join(sorted(set(sys.modules) - before)))
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=400)
     loaded = done.stdout.split()
     heavy = {
         "pyspark", "great_expectations", "pandas", "numpy", "pyarrow", "fsspec", "sqlalchemy", "alembic", "fastapi",

@@ -120,7 +120,7 @@ def test_the_program_answers_by_lines(server, written, tmp_path):
         [sys.executable, str(PROGRAM), str(request), "--remote", server.url],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
         check=False,
     )
     assert done.returncode == 0, done.stderr

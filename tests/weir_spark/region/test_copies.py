@@ -360,7 +360,7 @@ def test_a_session_of_its_own_persists_copies_and_resumes_as_well(new_job, persi
         [sys.executable, str(program), *map(str, files)],
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=400,
         check=False,
         env={**os.environ, "PYTHONPATH": str(tmp_path / "modules"), "PYSPARK_PYTHON": sys.executable},
     )

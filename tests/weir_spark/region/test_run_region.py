@@ -55,7 +55,7 @@ def run_region(store, jobs, tmp_path, monkeypatch):
             [sys.executable, str(RUN_REGION), f"{store.url}/job.json", *arguments],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=400,
             check=False,
         )
         assert done.returncode == expected, done.stdout + done.stderr

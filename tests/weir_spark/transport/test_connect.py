@@ -222,7 +222,7 @@ def test_a_function_edited_between_two_tries_on_one_warm_server_runs_in_its_new_
 
 def run_region(*arguments: str, expected: int = 0) -> str:
     done = subprocess.run(
-        [sys.executable, str(RUN_REGION), *arguments], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, str(RUN_REGION), *arguments], capture_output=True, text=True, timeout=400, check=False
     )
     assert done.returncode == expected, done.stdout + done.stderr
     return done.stdout + done.stderr
