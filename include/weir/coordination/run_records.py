@@ -30,7 +30,13 @@ def write_record(services: Services, session: Session, row: RunRow) -> None:
     before = _record(services, path)
     _require_own(before, row)
     known = set(session.scalars(select(AttemptRow.id).where(AttemptRow.run == row.id)))
-    record = RunRecord(
+    abandoned = tuple(sorted(known.union(before.abandoned if before else ())))
+    services.store.replace(path, run_record_to_json(record_of(row, abandoned)))
+
+
+def record_of(row: RunRow, abandoned: tuple[str, ...] = ()) -> RunRecord:
+    """Return the record of a run as the ledger has it; `abandoned` are the attempts from before its pin."""
+    return RunRecord(
         run=row.id,
         dataflow=row.dataflow,
         epoch=row.epoch,
@@ -42,9 +48,8 @@ def write_record(services: Services, session: Session, row: RunRow) -> None:
         pinned=row.pinned,
         predecessor=row.predecessor,
         created_at=_iso(row.created_at),
-        abandoned=tuple(sorted(known.union(before.abandoned if before else ()))),
+        abandoned=abandoned,
     )
-    services.store.replace(path, run_record_to_json(record))
 
 
 def _record(services: Services, path: str) -> RunRecord | None:

@@ -18,11 +18,12 @@ from weir.errors import Fault, Loss, Misconfigured, ResultUnavailable
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import RunState
 from weir.formats.manifest import Manifest
+from weir.integrity.verify import reference
 from weir.ledger.database.tables import PublicationRow, ResultRow, RunRow
 from weir.ledger.results import results_in
 from weir.ledger.runs import run_by_id
 from weir.ledger.snapshot import run_state
-from weir.store.probe import PartitionRef, probe
+from weir.store.probe import probe
 from weir.topology.partitions import PLAIN
 from weir.topology.regions import PartitionId, Topology
 
@@ -210,21 +211,9 @@ def _at_time(at: datetime) -> str:
 
 def manifests_of(services: Services, chosen: Chosen) -> list[Manifest]:
     """Look whether all is there, with its sizes, indexes and footers. Raises Unreadable."""
-    references = [_reference(row) for row in chosen.rows]
+    references = [reference(row) for row in chosen.rows]
     answers = probe(services.store, services.store_id(), references)
     losses = [found for found in answers.values() if isinstance(found, Loss)]
     if losses:
         raise Unreadable(losses, advice(chosen.run, chosen.rows))
     return [found for ref in references if isinstance(found := answers[ref], Manifest)]
-
-
-def _reference(row: ResultRow) -> PartitionRef:
-    return PartitionRef(
-        run=row.run,
-        stage=row.stage,
-        subtask=row.subtask,
-        layout=row.layout,
-        attempt=row.attempt,
-        folder=row.folder,
-        manifest_sha256=row.manifest_sha256,
-    )

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from weir.coordination.run_records import record_of
 from weir.coordination.services import Services
 from weir.errors import Conflict, Misconfigured
 from weir.execution.run_state import AttemptState, RunState
@@ -168,7 +169,7 @@ def _records(
     known = {row.epoch: row for row in runs_of(session, dataflow)}
     pairs, notes = [], []
     for epoch in found:
-        record = epoch.record or (_record_of(known[epoch.epoch]) if epoch.epoch in known else None)
+        record = epoch.record or (record_of(known[epoch.epoch]) if epoch.epoch in known else None)
         if record is not None:
             pairs.append((record, epoch))
             continue
@@ -178,31 +179,11 @@ def _records(
         )
     stored = {epoch.epoch for epoch in found}
     pairs += [
-        (_record_of(row), EpochCatalogue(row.epoch, None, (), (), ()))
+        (record_of(row), EpochCatalogue(row.epoch, None, (), (), ()))
         for row in known.values()
         if row.epoch not in stored
     ]
     return pairs, tuple(notes)
-
-
-def _record_of(row: RunRow) -> RunRecord:
-    return RunRecord(
-        run=row.id,
-        dataflow=row.dataflow,
-        epoch=row.epoch,
-        interval=(_iso(row.interval_start), _iso(row.interval_end)),
-        dag_id=row.dag_id,
-        run_id=row.run_id,
-        task_prefix=row.task_prefix,
-        parameters=row.parameters,
-        pinned=row.pinned,
-        predecessor=row.predecessor,
-        created_at=_iso(row.created_at),
-    )
-
-
-def _iso(at: datetime) -> str:
-    return at.astimezone(UTC).isoformat()
 
 
 def _run(

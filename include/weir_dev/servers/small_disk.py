@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
-_MIB: Final = 2**20
-
 _BLOCKS: Final = (64 * 2**10, 4 * 2**10)
 """Bytes of one write of the filler: first fast, then to the last page."""
 
