@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 import pytest
 
 QUIET_SECONDS = 30.0
-"""After so long without a line, one says which modules are at work."""
+"""After so long without a line, one says which modules run."""
 
 
 class Progress:
@@ -24,7 +24,7 @@ class Progress:
         self._end = threading.Event()
 
     def pytest_sessionstart(self):
-        """Say at times what is at work, from now on."""
+        """Report at times which modules run, from now on."""
         threading.Thread(target=self._repeat, daemon=True).start()
 
     def pytest_xdist_node_collection_finished(self, ids):
@@ -45,7 +45,7 @@ class Progress:
         return ("passed" if report.when == "call" else ""), "", ""
 
     def pytest_runtest_logstart(self, nodeid):
-        """Know what is at work."""
+        """Remember which modules run."""
         self._at_work.setdefault(_module_of(nodeid), time.monotonic())
 
     def pytest_runtest_logreport(self, report):
@@ -78,7 +78,7 @@ class Progress:
         while not self._end.wait(1):
             if time.monotonic() - self._said_at > QUIET_SECONDS:
                 left = [f"{module} ({self._of_module[module]} to go)" for module in list(self._at_work)]
-                self._say(f"at work: {', '.join(left) or 'looking for tests'}")
+                self._say(f"running: {', '.join(left) or 'looking for tests'}")
 
     def _say(self, text):
         self._said_at = time.monotonic()

@@ -68,7 +68,7 @@ def test_the_picture_is_what_the_demo_prints():
     }
     spared = {
         "by_carrier[1], by_route[0..1]": "only if the digest of join[0] changes, and it did not",
-        "flights-clean[0..2], join[1], planes, weather": "nothing it reads is made again",
+        "flights-clean[0..2], join[1], planes, weather": "nothing it reads is recomputed",
         "report-delays": "only if the digest of by_carrier[0], by_carrier[1], by_route[0] or by_route[1] "
         "changes, and it did not",
         "weir_close": "only if the digest of report-delays[0] changes, and it did not",

@@ -63,9 +63,9 @@ class Upkept:
         if not self.failed:
             return
         errors = list(self.failed.values())
-        told = "; ".join(f"{where}: {type(error).__name__}: {error}" for where, error in self.failed.items())
+        reasons = "; ".join(f"{where}: {type(error).__name__}: {error}" for where, error in self.failed.items())
         kind = next((each for each in _KINDS if all(isinstance(error, each) for error in errors)), Internal)
-        raise kind(f"Upkeep failed in {len(errors)} place(s), all else was done: {told}") from errors[0]
+        raise kind(f"Upkeep failed in {len(errors)} place(s), all else was done: {reasons}") from errors[0]
 
 
 def release_everywhere(services: Services) -> Upkept:
@@ -89,15 +89,15 @@ def _release(services: Services, dataflow: str, kept: Upkept) -> str:
     for run in runs:
         with kept.trying(run):
             release(services, dataflow, [run])
-    told = _told(delete_released(services, dataflow))
-    return f"{told}; {checkpoints}" if checkpoints else told
+    deleted = _deleted_line(delete_released(services, dataflow))
+    return f"{deleted}; {checkpoints}" if checkpoints else deleted
 
 
-def _told(deleted: tuple[Deleted, ...]) -> str:
+def _deleted_line(deleted: tuple[Deleted, ...]) -> str:
     if not deleted:
         return "nothing to delete"
     size = format_size(sum(each.bytes for each in deleted))
-    return f"{len(deleted)} result(s) deleted that nobody needs any more: {size}"
+    return f"{len(deleted)} result(s) deleted that are no longer needed: {size}"
 
 
 def sweep_everywhere(services: Services, clearer: Clearer) -> Upkept:

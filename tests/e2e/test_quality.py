@@ -1,6 +1,6 @@
 """Bad rows on a running stack: each is caught at its gate, the right tasks run again, and nothing bad is published.
 
-They come with the input, with a copy that is made again, with data that is bad however often it is made, and in a file
+They come with the input, with a copy that is recomputed, with data that is bad however often it is made, and in a file
 of state that was restored. The tests of one DAG run in order, those of different DAGs at once (`at_once`).
 """
 

@@ -302,7 +302,7 @@ def _unlike(state: RunState, result: NewResult) -> list[PartitionId]:
     siblings = {
         each: state.results[each].digest
         for each in state.topology.partitions_of(result.partition.stage, result.partition.layout)
-        if each != result.partition and each in state.results and not state.region(state.producer(each)).at_work
+        if each != result.partition and each in state.results and not state.region(state.producer(each)).is_running
     }
     return list(other_schemas(siblings, result.digest))
 

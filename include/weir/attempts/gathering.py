@@ -139,7 +139,7 @@ def _wait(
     regions = {region for regions in awaited.values() for region in regions}
     partitions = ", ".join(str(each) for each in sorted(awaited))
     known = [state.region(each) for each in regions]
-    refused = sorted(str(each.region) for each in known if each.is_refused and not each.at_work)
+    refused = sorted(str(each.region) for each in known if each.is_refused and not each.is_running)
     named = ", ".join(sorted(map(str, regions)))
     reason = f"waiting for {named}, which compute {partitions}"
     if refused:

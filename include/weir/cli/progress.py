@@ -39,13 +39,13 @@ class Progress:
         self._began = time.monotonic()
         self._status: Status | None = None
         self._title = ""
-        self._said = ""
-        self._said_at = 0.0
+        self._shown = ""
+        self._shown_at = 0.0
 
     @contextmanager
     def phase(self, title: str) -> Iterator[None]:
         """Show `title` while the block runs, and then how long it took."""
-        self._title, self._said = title, ""
+        self._title, self._shown = title, ""
         began = time.monotonic()
         if self._console.is_terminal:
             with self._console.status(title, spinner="dots") as self._status:
@@ -61,9 +61,9 @@ class Progress:
         if self._status is not None:
             self._status.update(f"{self._title} [dim]{self.elapsed():.0f} s[/]  {escape(text)}")
             return
-        age = time.monotonic() - self._said_at
-        if age > (_AT_MOST_EVERY_SECONDS if text != self._said else _AT_LEAST_EVERY_SECONDS):
-            self._said = text
+        age = time.monotonic() - self._shown_at
+        if age > (_AT_MOST_EVERY_SECONDS if text != self._shown else _AT_LEAST_EVERY_SECONDS):
+            self._shown = text
             self._line(f"  {escape(text)}")
 
     def elapsed(self) -> float:
@@ -71,7 +71,7 @@ class Progress:
         return time.monotonic() - self._began
 
     def _line(self, text: str) -> None:
-        self._said_at = time.monotonic()
+        self._shown_at = time.monotonic()
         self._console.print(f"[dim]{self.elapsed():4.0f} s[/]  {text}", soft_wrap=True)
 
 

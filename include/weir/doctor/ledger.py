@@ -22,7 +22,7 @@ from weir.doctor.examination import Check, Enough, Finding, ok, problem, unknown
 from weir.errors import Misconfigured
 from weir.ledger.database.migrate import known_revisions
 from weir.ledger.database.sqlite import NETWORK_FILE_SYSTEMS, file_system_of
-from weir.ledger.database.tables import DataflowRow, OwedClearRow, RunRow
+from weir.ledger.database.tables import DataflowRow, PendingClearRow, RunRow
 from weir.ledger.ledger import HEAD
 
 AREA: Final = "ledger"
@@ -48,7 +48,7 @@ class LedgerExam:
             Check(AREA, "answers", self.check_answer, is_gate=True),
             Check(AREA, "revision", self.check_revision, is_gate=True),
             Check(AREA, "writing", self.check_writing),
-            Check(AREA, "owed clears", self.check_pending_clears),
+            Check(AREA, "pending clears", self.check_pending_clears),
         ]
 
     def store_ids(self) -> tuple[str, ...]:
@@ -125,9 +125,9 @@ class LedgerExam:
 
     def check_pending_clears(self) -> Iterator[Finding]:
         """Check that upkeep delivers the clears that Airflow has not received."""
-        columns = func.count(OwedClearRow.id), func.min(OwedClearRow.created_at)
+        columns = func.count(PendingClearRow.id), func.min(PendingClearRow.created_at)
         with self._connected() as connection:
-            number, oldest = connection.execute(select(*columns).where(OwedClearRow.settled_at.is_(None))).one()
+            number, oldest = connection.execute(select(*columns).where(PendingClearRow.settled_at.is_(None))).one()
         yield pending_clears_finding(number, oldest, datetime.now(UTC), is_served=self._is_served)
 
     def _distinct(self, column: Any) -> tuple[str, ...]:
@@ -198,7 +198,7 @@ def revision_finding(found: str | None, head: str, known: frozenset[str]) -> Fin
 
 def pending_clears_finding(number: int, oldest: datetime | None, now: datetime, *, is_served: bool) -> Finding:
     """Judge the number of pending clears and the age of the oldest one."""
-    name = "owed clears"
+    name = "pending clears"
     if oldest is None:
         return ok(AREA, name, "none")
     minutes = int((now - oldest).total_seconds() // 60)

@@ -99,7 +99,7 @@ class RegionState:
         return self.repair_after_try is not None and self.ended_try <= self.repair_after_try
 
     @property
-    def at_work(self) -> bool:
+    def is_running(self) -> bool:
         """Report whether an attempt is registered that has not ended, or will be after a clear."""
         unfinished = (AttemptState.RUNNING, AttemptState.WAITING, AttemptState.RETRYING)
         return self.under_repair or self.newest_state in unfinished
@@ -301,7 +301,7 @@ class RunState:
         """Report whether a region runs; of an earlier run also if it has yet to begin, or its rows were refused."""
         known = self.region(region)
         is_to_come = not region.is_of_own_run and (known.is_refused or not known.newest_try)
-        return known.at_work or (is_to_come and region not in self.void)
+        return known.is_running or (is_to_come and region not in self.void)
 
 
 class MissingContext(Exception):

@@ -32,7 +32,7 @@ _ATTEMPTS = 3
 class RepairOutcome(Enum):
     """The decision about a run with bad results."""
 
-    REPAIRED = "is made again"
+    REPAIRED = "is recomputed"
     LEFT = "is left to a person"
 
 

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from weir.execution.failure_class import FailureCause, FailureClass
 from weir.execution.labels import TYPE
 from weir.execution.run_state import AttemptState
-from weir.ledger.database.tables import AttemptRow, OwedClearRow, RunRow
+from weir.ledger.database.tables import AttemptRow, PendingClearRow, RunRow
 from weir.topology.regions import RegionId
 
 LIVE = (AttemptState.RUNNING.value, AttemptState.WAITING.value)
@@ -83,11 +83,11 @@ def origin_of(
         was_cleared = newest.state in POSSIBLY_RUNNING and newest.clear_number != clear_number
         return Origin.CLEARED_BY_PERSON if was_cleared else Origin.RETRY
     owed = session.scalar(
-        select(OwedClearRow.id).where(
-            OwedClearRow.run == run,
-            OwedClearRow.region == region.name,
-            OwedClearRow.subtask == region.subtask,
-            OwedClearRow.expected_try >= newest.try_number,
+        select(PendingClearRow.id).where(
+            PendingClearRow.run == run,
+            PendingClearRow.region == region.name,
+            PendingClearRow.subtask == region.subtask,
+            PendingClearRow.expected_try >= newest.try_number,
         )
     )
     return Origin.CLEARED_BY_WEIR if owed else Origin.CLEARED_BY_PERSON

@@ -12,14 +12,14 @@ from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from weir.execution.run_state import CLOSE
-from weir.ledger.database.tables import AttemptRow, OwedClearRow
+from weir.ledger.database.tables import AttemptRow, PendingClearRow
 from weir.ledger.runs import Run
 from weir.topology.regions import RegionId
 
-_ANY_OPEN = select(OwedClearRow.__table__.c.id).where(OwedClearRow.__table__.c.settled_at.is_(None)).limit(1)
-_OPEN = select(OwedClearRow).where(OwedClearRow.settled_at.is_(None)).order_by(OwedClearRow.id)
+_ANY_OPEN = select(PendingClearRow.__table__.c.id).where(PendingClearRow.__table__.c.settled_at.is_(None)).limit(1)
+_OPEN = select(PendingClearRow).where(PendingClearRow.settled_at.is_(None)).order_by(PendingClearRow.id)
 
-_OPEN_OF = _OPEN.where(OwedClearRow.dataflow == bindparam("dataflow"))
+_OPEN_OF = _OPEN.where(PendingClearRow.dataflow == bindparam("dataflow"))
 """Built once: each task runs this query when it begins, and mostly finds nothing."""
 
 
@@ -33,18 +33,18 @@ def add_pending_clear(
     failover: int | None = None,
 ) -> None:
     """Record once that the task instance of `region` is to be cleared if it still has `expected_try`."""
-    same = select(OwedClearRow.id).where(
-        OwedClearRow.run == run.id,
-        OwedClearRow.region == region.name,
-        OwedClearRow.subtask == region.subtask,
-        OwedClearRow.expected_try == expected_try,
-        OwedClearRow.settled_at.is_(None),
+    same = select(PendingClearRow.id).where(
+        PendingClearRow.run == run.id,
+        PendingClearRow.region == region.name,
+        PendingClearRow.subtask == region.subtask,
+        PendingClearRow.expected_try == expected_try,
+        PendingClearRow.settled_at.is_(None),
     )
     if session.scalar(same) is not None:
         return
     task_id, map_index = task_of(session, run, region)
     session.add(
-        OwedClearRow(
+        PendingClearRow(
             dataflow=run.dataflow.name,
             run=run.id,
             region=region.name,
@@ -88,7 +88,7 @@ def _index_begun(session: Session, run: Run, region: RegionId) -> int:
     return -1 if known is None else known
 
 
-def open_clears(session: Session, dataflow: str | None = None) -> list[OwedClearRow]:
+def open_clears(session: Session, dataflow: str | None = None) -> list[PendingClearRow]:
     """Return the pending clears, oldest first."""
     if session.connection().execute(_ANY_OPEN).first() is None:
         return []
@@ -97,6 +97,6 @@ def open_clears(session: Session, dataflow: str | None = None) -> list[OwedClear
     return list(session.scalars(_OPEN_OF, {"dataflow": dataflow}))
 
 
-def clears_of_run(session: Session, run: str) -> list[OwedClearRow]:
+def clears_of_run(session: Session, run: str) -> list[PendingClearRow]:
     """Return all clears of a run, pending or delivered."""
-    return list(session.scalars(select(OwedClearRow).where(OwedClearRow.run == run).order_by(OwedClearRow.id)))
+    return list(session.scalars(select(PendingClearRow).where(PendingClearRow.run == run).order_by(PendingClearRow.id)))

@@ -15,14 +15,14 @@ from sqlalchemy.orm import Session
 from weir.execution.failure_class import FailureCause
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState, CurrentResult, EarlierRun, ReadSet, RegionState, RunState
-from weir.ledger.database.tables import AttemptRow, ConsumptionRow, OwedClearRow, ResultRow, RunRow
+from weir.ledger.database.tables import AttemptRow, ConsumptionRow, PendingClearRow, ResultRow, RunRow
 from weir.ledger.reads import reads_of_current
 from weir.ledger.runs import Run, run_key, topology_of
 from weir.topology.ids import RunId, RunRef, run_ref
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 # Columns of tables rather than objects: a state is read several times an attempt, and costs a fifth.
-_RESULT, _ATTEMPT, _CLEAR = ResultRow.__table__.c, AttemptRow.__table__.c, OwedClearRow.__table__.c
+_RESULT, _ATTEMPT, _CLEAR = ResultRow.__table__.c, AttemptRow.__table__.c, PendingClearRow.__table__.c
 _CURRENT_RESULTS = (
     select(
         _RESULT.id,

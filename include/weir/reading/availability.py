@@ -187,7 +187,7 @@ def _loss(row: ResultRow, state: PartitionState) -> Loss:
 def _unreadable(session: Session, state: RunState, losses: dict[PartitionId, Loss]) -> Unreadable:
     awaited = sorted({str(region) for each in losses for region in state.awaited_for(each)})
     if awaited:
-        return Unreadable(losses.values(), f"{', '.join(awaited)} is at work on it: try again when that has ended")
+        return Unreadable(losses.values(), f"{', '.join(awaited)} computes it now: try again when that has ended")
     rows = [session.get_one(ResultRow, state.results[each].result) for each in losses if each in state.results]
     return Unreadable(losses.values(), advice(state.run, rows))
 
@@ -202,7 +202,7 @@ def advice(run: str, rows: Iterable[ResultRow], *, is_named: bool = False) -> st
         return f"Clear weir_close of {run} in Airflow: it publishes the present results of the run anew"
     asked = [row for row in rows if row.is_current and (is_named or row.state == PartitionState.RELEASED.value)]
     named = "".join(f" --lost '{each}'" for each in sorted({f"{row.stage}[{row.subtask}]" for row in asked}))
-    return f"`weir plan {run}{named} --apply` has it made again; `weir results {run} --story` tells what became of it"
+    return f"`weir plan {run}{named} --apply` recomputes it; `weir results {run} --story` tells what became of it"
 
 
 def _at_time(at: datetime) -> str:

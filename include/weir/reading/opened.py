@@ -169,9 +169,7 @@ class OpenedResults:
 
     def _require_open(self) -> None:
         if not self._is_open:
-            raise Misconfigured(
-                f"{self!r}: nobody keeps it for a reader any more. Open it again, and read while it is open"
-            )
+            raise Misconfigured(f"{self!r}: its read lease has ended. Open it again, and read while it is open")
 
     def _arrow_schema(self, columns: Sequence[str] | None) -> pa.Schema:
         schema = arrow_schema(self._parts[0][1].spark_schema)

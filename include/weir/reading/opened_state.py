@@ -248,9 +248,7 @@ class OpenedState:
 
     def _require_open(self) -> None:
         if not self._is_open:
-            raise Misconfigured(
-                f"{self!r}: nobody keeps it for a reader any more. Open it again, and read while it is open"
-            )
+            raise Misconfigured(f"{self!r}: its read lease has ended. Open it again, and read while it is open")
 
 
 def _typed(name: str, value: Any, kind: pa.DataType) -> Any:

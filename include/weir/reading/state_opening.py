@@ -41,7 +41,7 @@ def open_state(
 ) -> OpenedState:
     """Open the state that an epoch has left. Raises Misconfigured, Unreadable, Retryable."""
     with services.ledger.transaction(dataflow) as session:
-        retained = told(kept_checkpoints(session, dataflow))
+        retained = numbers_of(kept_checkpoints(session, dataflow))
         _require_keyed(session, dataflow, name)
         try:
             chosen = choose(session, dataflow, run, name, attempt)
@@ -72,7 +72,7 @@ def kept_checkpoints(session: Session, dataflow: str) -> list[CheckpointRow]:
     return [row for row in retained_checkpoints(session, dataflow) if not row.is_savepoint]
 
 
-def told(retained: Sequence[CheckpointRow]) -> str:
+def numbers_of(retained: Sequence[CheckpointRow]) -> str:
     """Checkpoints as a message names them."""
     shown = ", ".join(f"{row.number} of {row.epoch}" for row in retained[-_SHOWN:])
     return f"the checkpoints {shown}" if shown else "no checkpoints"
@@ -86,7 +86,7 @@ def _unreadable(losses: Sequence[Loss], dataflow: str, run: When, retained: str)
 def advice_on(run: str, retained: str) -> str:
     """Return the command that restores an unreadable state of a run."""
     return (
-        f"`weir plan {run}` tells whether it can be made again. Kept are {retained}: read one of these with "
+        f"`weir plan {run}` tells whether it can be recomputed. Kept are {retained}: read one of these with "
         "checkpoint=N, on the command line --checkpoint N"
     )
 
@@ -157,7 +157,7 @@ def _open_checkpoint(services: Services, dataflow: str, number: int, name: str, 
         row = _retained(session, dataflow, number)
         results = list(session.scalars(select(ResultRow.id).where(ResultRow.run == row.run, ResultRow.stage == name)))
         claim = claimed(session, services, dataflow, results, reader("weir.open"))
-        retained = told(kept_checkpoints(session, dataflow))
+        retained = numbers_of(kept_checkpoints(session, dataflow))
     lease = ReadLease(claim)
     closing.callback(lease.close)
     checkpoint = read_checkpoint(services.store, dataflow, number)
@@ -181,7 +181,7 @@ def _retained(session: Session, dataflow: str, number: int) -> CheckpointRow:
         found = f"was subsumed by checkpoint {known.subsumed_by}"
     else:
         found = "is not known" if known is None else f"is {known.status}"
-    raise Misconfigured(f"checkpoint {number} of {dataflow} {found}; kept are {told(list(kept.values()))}")
+    raise Misconfigured(f"checkpoint {number} of {dataflow} {found}; kept are {numbers_of(list(kept.values()))}")
 
 
 def _of_checkpoint(checkpoint: Checkpoint, found: KeyedSnapshot, advice: str, folder: Folder) -> StateAt:

@@ -30,7 +30,7 @@ from weir.ledger.database.tables import (
     ConsumptionRow,
     DataflowRow,
     LeaseRow,
-    OwedClearRow,
+    PendingClearRow,
     PublicationRow,
     QualityCheckRow,
     RestoreRow,
@@ -64,7 +64,7 @@ def stop_everything(session: Session, dataflow: str, now: datetime) -> int:
         end(attempt, AttemptState.FENCED, now, error=REASON)
     results = select(ResultRow.id).where(ResultRow.run.in_(runs))
     session.execute(delete(LeaseRow).where(LeaseRow.result.in_(results)))
-    for owed in session.scalars(select(OwedClearRow).where(OwedClearRow.dataflow == dataflow)):
+    for owed in session.scalars(select(PendingClearRow).where(PendingClearRow.dataflow == dataflow)):
         owed.is_void = True
         if owed.settled_at is None:
             owed.settled_at, owed.outcome = now, f"dropped: {REASON}"

@@ -20,7 +20,7 @@ from weir.errors import Misconfigured
 from weir.execution.run_state import AttemptState
 from weir.ledger.attempts import LIVE, attempts_of, end
 from weir.ledger.clears import task_of
-from weir.ledger.database.tables import AttemptRow, OwedClearRow
+from weir.ledger.database.tables import AttemptRow, PendingClearRow
 from weir.ledger.runs import Run, run_by_id
 from weir.ledger.snapshot import run_state
 from weir.topology.ids import OWN_RUN
@@ -138,12 +138,12 @@ def _require_runnable(asked: _Asked, answer: ClearAnswer) -> None:
         )
 
 
-def _repairs(session: Session, run: Run, region: RegionId) -> list[OwedClearRow]:
-    query = select(OwedClearRow).where(
-        OwedClearRow.run == run.id,
-        OwedClearRow.region == region.name,
-        OwedClearRow.subtask == region.subtask,
-        ~OwedClearRow.is_void,
+def _repairs(session: Session, run: Run, region: RegionId) -> list[PendingClearRow]:
+    query = select(PendingClearRow).where(
+        PendingClearRow.run == run.id,
+        PendingClearRow.region == region.name,
+        PendingClearRow.subtask == region.subtask,
+        ~PendingClearRow.is_void,
     )
     return list(session.scalars(query))
 
@@ -156,7 +156,7 @@ def _will_not_come(session: Session, asked: _Asked) -> bool:
     if not attempts_of(session, run.id, region):
         return not _repairs(session, run, region)
     known = run_state(session, run).region(region.in_run(OWN_RUN))
-    return known.is_refused and not known.at_work
+    return known.is_refused and not known.is_running
 
 
 def _void(session: Session, services: Services, asked: _Asked, answer: ClearAnswer) -> bool:
@@ -168,7 +168,7 @@ def _void(session: Session, services: Services, asked: _Asked, answer: ClearAnsw
     attempts = attempts_of(session, run.id, local)
     # Ended attempts prove nothing: a DagRun that was created again counts its tries from 1.
     is_newer = any(row.try_number > answer.try_number and row.state in LIVE for row in attempts)
-    if is_newer or not run_state(session, run).region(local).at_work:
+    if is_newer or not run_state(session, run).region(local).is_running:
         return False  # a newer try has begun, or the region has ended, since the answer
     for row in attempts:
         if row.state in (*LIVE, AttemptState.RETRYING.value):

@@ -18,7 +18,7 @@ from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from weir.execution.run_state import AttemptState
-from weir.ledger.database.tables import AttemptRow, FailoverRow, OwedClearRow, ResultRow, RunRow
+from weir.ledger.database.tables import AttemptRow, FailoverRow, PendingClearRow, ResultRow, RunRow
 from weir.ledger.runs import Run
 from weir.recovery.history import NotDeterministic, findings_of
 from weir.recovery.rules.plan import Cost, Plan, StepKind, Total, total_of
@@ -113,7 +113,7 @@ def _open_incident(session: Session, run: str) -> int | None:
 
 def _repaired(session: Session, failover: FailoverRow) -> list[tuple[RunId, str, int, int]]:
     """Return the tries that a failover restarted, or those that it joined if it restarted none."""
-    owed = select(OwedClearRow).where(OwedClearRow.failover == failover.id)
+    owed = select(PendingClearRow).where(PendingClearRow.failover == failover.id)
     cleared = [(row.run, row.region, row.subtask, row.expected_try) for row in session.scalars(owed)]
     if cleared:
         return cleared
@@ -150,14 +150,14 @@ def failover_reports(session: Session, dataflow: str | None = None, epoch: str |
 
 
 def _report(session: Session, row: FailoverRow) -> FailoverReport:
-    clears = session.scalars(select(OwedClearRow).where(OwedClearRow.failover == row.id))
+    clears = session.scalars(select(PendingClearRow).where(PendingClearRow.failover == row.id))
     caused = [attempt for clear in clears for attempt in _caused_by(session, clear)]
     costs = costs_of_attempts(session, caused)
     recomputed = total_of(_finished(caused, costs))
     return FailoverReport(row, Plan.from_json(row.plan), recomputed, findings_of(session, list(costs)))
 
 
-def _caused_by(session: Session, clear: OwedClearRow) -> list[AttemptRow]:
+def _caused_by(session: Session, clear: PendingClearRow) -> list[AttemptRow]:
     """Return the tries after a clear, up to the first that has committed or adopted."""
     query = (
         select(AttemptRow)

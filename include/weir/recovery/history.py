@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from weir.errors import Misconfigured
 from weir.execution.run_state import ReadResult, RunState
-from weir.ledger.database.tables import AttemptRow, FailoverRow, OwedClearRow, PublicationRow, ResultRow, RunRow
+from weir.ledger.database.tables import AttemptRow, FailoverRow, PendingClearRow, PublicationRow, ResultRow, RunRow
 from weir.ledger.reads import reads_of
 from weir.ledger.runs import named_run, run_by_id, runs_of
 from weir.ledger.snapshot import run_state
@@ -26,7 +26,7 @@ from weir.recovery.rules.staleness import USUAL_CAUSES
 from weir.topology.ids import run_ref
 from weir.topology.regions import RegionId
 
-Row = TypeVar("Row", AttemptRow, OwedClearRow)
+Row = TypeVar("Row", AttemptRow, PendingClearRow)
 
 _TASK = re.compile(r"^(?P<task>[^\[\]]+)(\[(?P<index>\d+)\])?$")
 
@@ -56,7 +56,7 @@ class TaskHistory:
 
     region: RegionId
     attempts: tuple[AttemptRow, ...]
-    clears: tuple[OwedClearRow, ...]
+    clears: tuple[PendingClearRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +134,11 @@ def task_history(session: Session, run: str, task: str) -> list[TaskHistory]:
     name = found["task"] if found else task
     index = int(found["index"]) if found and found["index"] else None
     attempts = list(session.scalars(select(AttemptRow).where(AttemptRow.run == row.id).order_by(AttemptRow.began_at)))
-    clears = list(session.scalars(select(OwedClearRow).where(OwedClearRow.run == row.id).order_by(OwedClearRow.id)))
+    clears = list(
+        session.scalars(select(PendingClearRow).where(PendingClearRow.run == row.id).order_by(PendingClearRow.id))
+    )
     known: dict[RegionId, str] = {}
-    rows: list[AttemptRow | OwedClearRow] = [*attempts, *clears]
+    rows: list[AttemptRow | PendingClearRow] = [*attempts, *clears]
     for each in rows:
         known[RegionId(each.region, each.subtask)] = each.task_id
     regions = [
@@ -191,7 +193,7 @@ def _reads(reads: tuple[ReadResult, ...]) -> list[str]:
     return lines
 
 
-def _clear(session: Session, row: OwedClearRow) -> Event:
+def _clear(session: Session, row: PendingClearRow) -> Event:
     failover = None if row.failover is None else session.get(FailoverRow, row.failover)
     asked = "" if failover is None else f", by failover {failover.id}"
     return Event(row.created_at, f"clear of try {row.expected_try}{asked}: {row.outcome or 'pending'}", (row.reason,))

@@ -16,7 +16,7 @@ from weir.coordination.services import Services
 from weir.coordination.values import ClearOutcome, DeliveredClear, TaskKey
 from weir.errors import WeirError
 from weir.ledger.clears import open_clears
-from weir.ledger.database.tables import AttemptRow, OwedClearRow
+from weir.ledger.database.tables import AttemptRow, PendingClearRow
 from weir.ledger.snapshot import ENDED
 
 NOTE_LENGTH = 1000
@@ -53,15 +53,15 @@ def _deliver_once(services: Services, clearer: Clearer, dataflow: str | None) ->
     return done
 
 
-def _item(row: OwedClearRow) -> ClearItem:
+def _item(row: PendingClearRow) -> ClearItem:
     return ClearItem(row.dag_id, row.run_id, row.task_id, row.map_index, row.expected_try)
 
 
-def _record(services: Services, row: OwedClearRow, answer: ClearAnswer) -> DeliveredClear:
+def _record(services: Services, row: PendingClearRow, answer: ClearAnswer) -> DeliveredClear:
     with services.ledger.transaction(row.dataflow) as session:
         settlement = _outcome_of(session, row, answer)
         outcome = _described(settlement, row, answer)
-        fresh = session.get(OwedClearRow, row.id)
+        fresh = session.get(PendingClearRow, row.id)
         if fresh is not None and fresh.settled_at is None:
             fresh.outcome, fresh.found_try = outcome, answer.try_number
             fresh.settled_at = services.now() if settlement.is_settled else None
@@ -73,7 +73,7 @@ def _record(services: Services, row: OwedClearRow, answer: ClearAnswer) -> Deliv
     return DeliveredClear(TaskKey(row.dag_id, row.run_id, row.task_id, row.map_index), settlement, outcome, row.reason)
 
 
-def _is_ending(session: Session, row: OwedClearRow, answer: ClearAnswer) -> bool:
+def _is_ending(session: Session, row: PendingClearRow, answer: ClearAnswer) -> bool:
     """Report whether the expected try has ended but Airflow still calls it unfinished: it can be cleared soon."""
     if answer.state in FINISHED or answer.try_number != row.expected_try:
         return False
@@ -87,7 +87,7 @@ def _is_ending(session: Session, row: OwedClearRow, answer: ClearAnswer) -> bool
     return session.scalar(query) is not None
 
 
-def _is_unseen(session: Session, row: OwedClearRow, answer: ClearAnswer) -> bool:
+def _is_unseen(session: Session, row: PendingClearRow, answer: ClearAnswer) -> bool:
     """Report whether Airflow has finished another try that was never registered, so that the clear is still needed.
 
     The try was marked manually, failed before its begin, or was registered in a ledger that was lost; a try below the
@@ -106,7 +106,7 @@ def _is_unseen(session: Session, row: OwedClearRow, answer: ClearAnswer) -> bool
     return session.scalar(query.limit(1)) is None
 
 
-def _outcome_of(session: Session, row: OwedClearRow, answer: ClearAnswer) -> ClearOutcome:
+def _outcome_of(session: Session, row: PendingClearRow, answer: ClearAnswer) -> ClearOutcome:
     if answer.cleared:
         return ClearOutcome.CLEARED
     if _is_ending(session, row, answer):
@@ -114,7 +114,7 @@ def _outcome_of(session: Session, row: OwedClearRow, answer: ClearAnswer) -> Cle
     return ClearOutcome.UNSEEN if _is_unseen(session, row, answer) else _as_found(row, answer)
 
 
-def _as_found(row: OwedClearRow, answer: ClearAnswer) -> ClearOutcome:
+def _as_found(row: PendingClearRow, answer: ClearAnswer) -> ClearOutcome:
     if answer.state in (MISSING, "removed"):
         return ClearOutcome.MISSING
     if answer.try_number > row.expected_try:
@@ -124,7 +124,7 @@ def _as_found(row: OwedClearRow, answer: ClearAnswer) -> ClearOutcome:
     return ClearOutcome.SKIPPED if answer.state == "skipped" else ClearOutcome.REFUSED
 
 
-def _described(settlement: ClearOutcome, row: OwedClearRow, answer: ClearAnswer) -> str:
+def _described(settlement: ClearOutcome, row: PendingClearRow, answer: ClearAnswer) -> str:
     found = f"{answer.state or 'no state yet'} at try {answer.try_number}"
     texts = {
         ClearOutcome.CLEARED: "cleared",

@@ -30,7 +30,7 @@ from weir.ledger.database.tables import (
     ConsumptionRow,
     FailoverRow,
     LeaseRow,
-    OwedClearRow,
+    PendingClearRow,
     PublicationRow,
     ReadSetRow,
     ResultEventRow,
@@ -184,15 +184,15 @@ def _forget_failovers(session: Session, run: str) -> None:
     query = select(AttemptRow.region, AttemptRow.subtask, AttemptRow.try_number).where(AttemptRow.run == run)
     for region, subtask, number in session.execute(query):
         newest[region, subtask] = max(number, newest.get((region, subtask), number))
-    clears = list(session.scalars(select(OwedClearRow).where(OwedClearRow.run == run)))
+    clears = list(session.scalars(select(PendingClearRow).where(PendingClearRow.run == run)))
     settled = [
         row.id
         for row in clears
         if row.settled_at is not None
         and max(row.expected_try, row.found_try or 0) < newest.get((row.region, row.subtask), 0)
     ]
-    session.execute(delete(OwedClearRow).where(OwedClearRow.id.in_(settled)))
-    owing = select(OwedClearRow.failover).where(OwedClearRow.failover.is_not(None))
+    session.execute(delete(PendingClearRow).where(PendingClearRow.id.in_(settled)))
+    owing = select(PendingClearRow.failover).where(PendingClearRow.failover.is_not(None))
     session.execute(delete(FailoverRow).where(FailoverRow.run == run, FailoverRow.id.not_in(owing)))
 
 

@@ -263,7 +263,7 @@ def _is_over(session: Session, row: RunRow, settings: RetentionSettings, now: da
     if row.closed_at is not None:
         state = run_state(session, run_by_id(session, row.id))
         regions = [state.region(each) for each in state.region_ids()]
-        if not any(each.at_work or each.newest_state is AttemptState.FAILED for each in regions):
+        if not any(each.is_running or each.newest_state is AttemptState.FAILED for each in regions):
             return True
     return settings.keep_failed is not None and last_event(session, row) + settings.keep_failed <= now
 

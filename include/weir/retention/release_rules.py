@@ -176,7 +176,7 @@ class _Evaluation:
         state = self._run.state
         known = state.region(region)
         return (
-            not known.at_work
+            not known.is_running
             and known.newest_state in _FINISHED
             and all(state.is_done(each) for each in state.outputs(region))
         )
@@ -200,7 +200,7 @@ class _Evaluation:
 
     def _is_open(self, region: RegionId) -> bool:
         known = self._run.state.region(region)
-        return known.at_work or known.newest_state is AttemptState.FAILED
+        return known.is_running or known.newest_state is AttemptState.FAILED
 
     def _is_whole(self) -> bool:
         state = self._run.state

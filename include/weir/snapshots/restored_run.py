@@ -18,7 +18,7 @@ from weir.dataflow.state import State
 from weir.execution.run_state import AttemptState
 from weir.formats.checkpoint import Checkpoint
 from weir.ledger.attempts import end
-from weir.ledger.database.tables import NO_DAG, AttemptRow, DataflowRow, OwedClearRow, RunRow
+from weir.ledger.database.tables import NO_DAG, AttemptRow, DataflowRow, PendingClearRow, RunRow
 from weir.ledger.leases import drop_leases
 from weir.ledger.runs import run_key, topology_of
 from weir.recovery.adopt import free_run
@@ -148,7 +148,7 @@ def fence_all(session: Session, services: Services, dataflow: str, lineage: int)
 def drop_clears(session: Session, services: Services, run: str, regions: set[RegionId]) -> int:
     """Drop pending clears that would recompute restored regions; return how many."""
     dropped = 0
-    for row in session.scalars(select(OwedClearRow).where(OwedClearRow.run == run)):
+    for row in session.scalars(select(PendingClearRow).where(PendingClearRow.run == run)):
         if RegionId(row.region, row.subtask) in regions:
             row.is_void = True
             if row.settled_at is None:

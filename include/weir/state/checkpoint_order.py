@@ -16,7 +16,7 @@ from weir.coordination.values import Awaiting
 from weir.errors import Misconfigured
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import LIVE, newest_attempts
-from weir.ledger.database.tables import OwedClearRow, RestoreRow, RunRow
+from weir.ledger.database.tables import PendingClearRow, RestoreRow, RunRow
 from weir.ledger.runs import Run, dataflow_of, run_by_id, topology_of
 from weir.recovery.awaiting import NOT_IN_AIRFLOW, clear_item, wait_for
 
@@ -71,7 +71,7 @@ def _require_running(session: Session, run: str, airflow_state: str) -> None:
     row = session.get_one(RunRow, run)
     query = select(RunRow.id).where(RunRow.dataflow == dataflow_of(run), RunRow.epoch <= row.epoch)
     up_to = list(session.scalars(query))
-    owed = select(OwedClearRow.id).where(OwedClearRow.run.in_(up_to), OwedClearRow.settled_at.is_(None))
+    owed = select(PendingClearRow.id).where(PendingClearRow.run.in_(up_to), PendingClearRow.settled_at.is_(None))
     # The newest try of a region: an earlier try keeps the state in which it ended.
     tries = (newest for each in up_to for newest in newest_attempts(session, each).values())
     is_running = any(each[-1].state in _UNFINISHED for each in tries)

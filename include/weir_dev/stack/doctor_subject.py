@@ -101,7 +101,7 @@ def judge_stack(components: Components, *, is_kept: bool, failure: str = "", log
             AREA,
             "components",
             ", ".join(states),
-            expected="all components at work",
+            expected="all components running",
             mend=f"wait a moment, the keeper starts again what dies; else read {logs}",
         )
     return ok(AREA, "components", f"{', '.join(components.working)} run")

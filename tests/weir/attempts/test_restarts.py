@@ -12,7 +12,7 @@ from weir.errors import Conflict, EngineLost, Fenced, QualityFailed, StoreFull, 
 from weir.execution.failure_class import FailureCause, FailureClass
 from weir.execution.run_state import AttemptState
 from weir.ledger.attempts import Origin, attempts_of
-from weir.ledger.database.tables import AttemptRow, OwedClearRow, ResultRow
+from weir.ledger.database.tables import AttemptRow, PendingClearRow, ResultRow
 from weir.ledger.runs import run_by_id
 from weir.ledger.snapshot import run_state
 from weir.restarts.answer import Budgets, Refusal
@@ -310,7 +310,7 @@ def test_a_user_policy_that_retries_restarts_what_the_strategy_would_have(world)
 
     def pending():
         with world.ledger.transaction() as session:
-            return {row.region for row in session.query(OwedClearRow)}
+            return {row.region for row in session.query(PendingClearRow)}
 
     while airflow.task(run, "joined", 0).state != "failed":
         airflow.step(airflow._ready())

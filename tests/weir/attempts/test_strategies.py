@@ -10,7 +10,7 @@ from sqlalchemy import select
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
 from weir.errors import Conflict, ResultUnavailable
-from weir.ledger.database.tables import FailoverRow, OwedClearRow, ResultRow
+from weir.ledger.database.tables import FailoverRow, PendingClearRow, ResultRow
 from weir.recovery.failovers import FailoverKind, failover_reports
 from weir.recovery.pending_clears import deliver
 from weir.recovery.questions import Question, add_clears_of_upstream_failed, apply_answer, ask
@@ -301,7 +301,7 @@ def test_ten_processes_that_fail_at_once_cause_one_restart_and_one_incident(scen
     for thread in threads:
         thread.join()
     with found.world.ledger.transaction() as session:
-        owed = list(session.scalars(select(OwedClearRow).where(OwedClearRow.region == "weather")))
+        owed = list(session.scalars(select(PendingClearRow).where(PendingClearRow.region == "weather")))
         incidents = {row.incident or row.id for row in session.scalars(select(FailoverRow))}
     # One that began when the repair was decided already waits for it, and has not failed.
     assert len(failures) >= 1

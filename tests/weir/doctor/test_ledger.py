@@ -10,7 +10,7 @@ from sqlalchemy import create_engine, text
 from weir.doctor import ledger as ledger_checks
 from weir.doctor.examination import Status, examine
 from weir.doctor.ledger import OLD_CLEAR, LedgerExam, pending_clears_finding, revision_finding
-from weir.ledger.database.tables import DataflowRow, OwedClearRow, RunRow
+from weir.ledger.database.tables import DataflowRow, PendingClearRow, RunRow
 from weir.ledger.ledger import HEAD, Ledger
 from weir.testing.fakes.ledgers import new_ledger
 
@@ -53,7 +53,7 @@ def add_pending_clear(ledger, age):
         )
         session.flush()
         session.add(
-            OwedClearRow(
+            PendingClearRow(
                 dataflow="trips",
                 run="trips@e",
                 region="clean",
@@ -73,7 +73,7 @@ def test_a_good_sqlite_ledger_is_ok_and_unchanged(path):
     before = path.read_bytes()
     found = checked(sqlite_url(path))
     assert {each.status for each in found.values()} == {Status.OK}, found
-    assert set(found) == {"place", "answers", "revision", "writing", "owed clears"}
+    assert set(found) == {"place", "answers", "revision", "writing", "pending clears"}
     assert path.read_bytes() == before
 
 
@@ -107,7 +107,7 @@ def test_a_ledger_that_is_locked_for_long_is_unknown(path, monkeypatch):
         other.execute("BEGIN IMMEDIATE")
         found = checked(sqlite_url(path))
     assert found["writing"].status is Status.UNKNOWN
-    assert found["owed clears"].status is Status.OK
+    assert found["pending clears"].status is Status.OK
 
 
 def test_the_ids_of_stores_and_dags_are_read(path):
@@ -123,15 +123,15 @@ def test_an_old_pending_clear_is_a_problem_if_airflow_runs(path):
     ledger = Ledger.open(sqlite_url(path))
     add_pending_clear(ledger, OLD_CLEAR + timedelta(minutes=1))
     ledger.close()
-    assert checked(sqlite_url(path))["owed clears"].status is Status.PROBLEM
-    assert checked(sqlite_url(path), is_served=False)["owed clears"].status is Status.OK
+    assert checked(sqlite_url(path))["pending clears"].status is Status.PROBLEM
+    assert checked(sqlite_url(path), is_served=False)["pending clears"].status is Status.OK
 
 
 def test_a_good_postgresql_ledger_is_ok(new_postgres_url):
     url = new_postgres_url()
     found = checked(url)
     assert {each.status for each in found.values()} == {Status.OK}, found
-    assert set(found) == {"place", "answers", "revision", "writing", "owed clears"}
+    assert set(found) == {"place", "answers", "revision", "writing", "pending clears"}
     password = url.split("://")[1].split("@")[0].split(":")[1]
     assert not any(password in each.found for each in found.values())
 

@@ -115,7 +115,7 @@ def test_the_closing_task_needs_all_results():
 
 
 @pytest.mark.parametrize(
-    ("region", "at_work"),
+    ("region", "is_running"),
     [
         (RegionState(region=REGION["a"]), False),
         (RegionState(region=REGION["a"], newest_try=1, newest_state=AttemptState.RUNNING), True),
@@ -144,12 +144,12 @@ def test_the_closing_task_needs_all_results():
         ),
     ],
 )
-def test_a_region_is_at_work_until_its_newest_attempt_or_repair_has_ended(region, at_work):
-    assert region.at_work is at_work
+def test_a_region_is_at_work_until_its_newest_attempt_or_repair_has_ended(region, is_running):
+    assert region.is_running is is_running
 
 
 def test_a_region_that_never_began_is_not_at_work():
-    assert not run_of().region(REGION["a"]).at_work
+    assert not run_of().region(REGION["a"]).is_running
 
 
 def running(name):

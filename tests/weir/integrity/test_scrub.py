@@ -10,7 +10,7 @@ from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import Retryable
 from weir.integrity.scrub import scrub
 from weir.integrity.verify import BAD, VerifyOutcome, verify_results
-from weir.ledger.database.tables import FailoverRow, LeaseRow, OwedClearRow, PublicationRow, ResultRow, RunRow
+from weir.ledger.database.tables import FailoverRow, LeaseRow, PendingClearRow, PublicationRow, ResultRow, RunRow
 from weir.restarts.recovery_settings import RecoverySettings
 
 EVERYTHING = RetentionSettings(scrub_share=1.0)
@@ -95,7 +95,7 @@ def test_a_published_result_is_made_and_published_again(closed):
 
 def owed(world):
     with world.ledger.transaction() as session:
-        return [row.region for row in session.scalars(select(OwedClearRow))]
+        return [row.region for row in session.scalars(select(PendingClearRow))]
 
 
 def let(world, hours):

@@ -15,7 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from weir.errors import Misconfigured
 from weir.ledger.database import sqlite as opening
 from weir.ledger.database.migrate import known_revisions
-from weir.ledger.database.tables import AttemptRow, DataflowRow, OwedClearRow, ResultRow, RunRow, Table
+from weir.ledger.database.tables import AttemptRow, DataflowRow, PendingClearRow, ResultRow, RunRow, Table
 from weir.ledger.ledger import HEAD, Ledger
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -104,7 +104,7 @@ def result(attempt_id, *, is_current=True):
 
 
 def owed(expected_try, subtask):
-    return OwedClearRow(
+    return PendingClearRow(
         dataflow="ladder",
         run=RUN,
         region="joined",
@@ -249,7 +249,7 @@ def test_many_writers_lose_nothing(ledger, url):
         assert session.get_one(DataflowRow, "ladder").lineage == 1 + 16 * EACH
         tries = {(row.subtask, row.try_number) for row in session.scalars(select(AttemptRow))}
         assert tries == {(number, each + 1) for number in range(16) for each in range(EACH)}
-        assert len(list(session.scalars(select(OwedClearRow)))) == 16 * EACH
+        assert len(list(session.scalars(select(PendingClearRow)))) == 16 * EACH
 
 
 # What the database itself keeps

@@ -15,7 +15,7 @@ from weir.coordination.services import Services
 from weir.coordination.values import BeginRequest, Begun, TaskKey
 from weir.dataflow import Dataflow, sink, source
 from weir.errors import Conflict, Fenced, Retryable
-from weir.ledger.database.tables import AttemptRow, OwedClearRow, ResultRow
+from weir.ledger.database.tables import AttemptRow, PendingClearRow, ResultRow
 from weir.ledger.ledger import Ledger
 from weir.restarts.strategy import RestartStrategy
 from weir.store.store import Store
@@ -148,7 +148,7 @@ def check(url, subtasks):
         current = session.scalars(select(ResultRow).where(ResultRow.is_current)).all()
         assert {(row.run, row.subtask): row.attempt for row in current} == newest
         assert len(current) == len(newest) == subtasks
-        assert session.scalar(select(func.count(OwedClearRow.id)).where(OwedClearRow.settled_at.is_(None))) == 0
+        assert session.scalar(select(func.count(PendingClearRow.id)).where(PendingClearRow.settled_at.is_(None))) == 0
     again = Counter((row.run, row.subtask, row.try_number) for row in found)
     assert set(again.values()) == {1}
 

@@ -130,7 +130,7 @@ def test_a_restored_result_that_differs_is_not_read_and_another_checkpoint_is_re
     assert "savepoints are 4 of epoch" in said
     assert "`weir restore ladder NUMBER --dry-run`" in said
     assert rows_of(days, 3)[0].state == "quarantined"
-    assert len(attempts_of_day(days, 3)) == before  # what a person has restored is not made again by itself
+    assert len(attempts_of_day(days, 3)) == before  # what a person has restored is not recomputed by itself
     failed = checks(days, outcome="failed")
     assert {(row.stage, row.why, row.suite) for row in failed} == {("history", "restored", "weir")}
 

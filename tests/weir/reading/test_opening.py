@@ -240,7 +240,7 @@ def test_what_was_released_says_when_and_why_and_comes_back(done):
     assert "joined[0]" in said
     assert "released on 2026-01-01" in said
     assert "because every consumer has committed a result made from it" in said
-    assert f"`weir plan {RUN} --lost 'joined[0]' --lost 'joined[1]' --apply` has it made again" in said
+    assert f"`weir plan {RUN} --lost 'joined[0]' --lost 'joined[1]' --apply` recomputes it" in said
     brought_back(done, said)
     with weir.open("ladder", stage="joined") as joined:
         assert joined.arrow().num_rows == 4
@@ -250,7 +250,7 @@ def test_what_is_gone_says_so_and_comes_back(done):
     shutil.rmtree(done.folder / "store" / rows_of(done, "joined")[0].folder)
     said = told("ladder", stage="joined")
     assert "missing, expected the manifest" in said
-    assert f"`weir plan {RUN} --apply` has it made again" in said
+    assert f"`weir plan {RUN} --apply` recomputes it" in said
     brought_back(done, said)
     with weir.open("ladder", stage="joined") as joined:
         assert joined.arrow().num_rows == 4
@@ -282,7 +282,7 @@ def test_stale_rows_are_not_given(done):
     done.airflow.step(done.airflow.task(name, "joined", 0))
     said = told("ladder", stage="totals")
     assert "stale, what it was made from has changed since" in said
-    assert "is at work on it: try again when that has ended" in said
+    assert "computes it now: try again when that has ended" in said
     with weir.open("ladder") as delays:
         assert delays.version == 1  # what was published stays what readers see
     done.airflow.run_until_quiet()

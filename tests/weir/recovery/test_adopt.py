@@ -5,7 +5,7 @@ from tests.weir.small_dataflow import World, ladder
 
 from weir.errors import Fenced, Misconfigured
 from weir.formats.codec import run_record_from_json
-from weir.ledger.database.tables import OwedClearRow, ResultRow, RunRow
+from weir.ledger.database.tables import PendingClearRow, ResultRow, RunRow
 from weir.recovery.adopt import adopt
 from weir.store.published import published
 
@@ -206,7 +206,7 @@ def test_no_clear_of_the_old_topology_counts_as_a_repair(world):
     world.airflow.step(world.airflow.task(run, "weather"))
     assert adopt(world.services, RUN).owed == 2
     with world.ledger.transaction() as session:
-        rows = session.query(OwedClearRow).all()
+        rows = session.query(PendingClearRow).all()
         assert all(row.is_void and row.settled_at is not None for row in rows)
 
 

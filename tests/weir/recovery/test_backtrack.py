@@ -121,7 +121,7 @@ def test_a_clear_names_the_try_that_it_must_find():
 
 
 @pytest.mark.parametrize(
-    "at_work",
+    "is_running",
     [
         RegionState(region=RegionId("joined", 1), newest_try=2, newest_state=AttemptState.RUNNING, ended_try=1),
         RegionState(
@@ -133,8 +133,8 @@ def test_a_clear_names_the_try_that_it_must_find():
         ),
     ],
 )
-def test_a_region_under_repair_is_joined_and_nothing_before_it_is_asked_for(at_work):
-    plan = backtrack(whole_run(regions=[at_work]), TOTALS, lost(("joined", 1)), frozenset())
+def test_a_region_under_repair_is_joined_and_nothing_before_it_is_asked_for(is_running):
+    plan = backtrack(whole_run(regions=[is_running]), TOTALS, lost(("joined", 1)), frozenset())
     assert isinstance(plan, Plan)
     assert names(plan, StepKind.JOINED) == ["joined[1]"]
     assert names(plan, StepKind.RERUN) == []
@@ -142,8 +142,8 @@ def test_a_region_under_repair_is_joined_and_nothing_before_it_is_asked_for(at_w
 
 
 def test_one_loss_is_joined_while_another_restarts():
-    at_work = RegionState(region=RegionId("joined", 0), newest_try=2, newest_state=AttemptState.RUNNING, ended_try=1)
-    plan = backtrack(whole_run(regions=[at_work]), TOTALS, lost(("joined", 0), ("joined", 1)), SOURCES)
+    is_running = RegionState(region=RegionId("joined", 0), newest_try=2, newest_state=AttemptState.RUNNING, ended_try=1)
+    plan = backtrack(whole_run(regions=[is_running]), TOTALS, lost(("joined", 0), ("joined", 1)), SOURCES)
     assert (names(plan, StepKind.JOINED), names(plan, StepKind.RERUN)) == (["joined[0]"], ["joined[1]"])
 
 

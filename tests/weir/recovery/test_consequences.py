@@ -7,7 +7,7 @@ from sqlalchemy import select
 
 from weir.attempts import commit
 from weir.errors import Fault, Loss
-from weir.ledger.database.tables import OwedClearRow, ReadSetRow, ResultRow
+from weir.ledger.database.tables import PendingClearRow, ReadSetRow, ResultRow
 from weir.ledger.results import record_losses
 from weir.recovery.rules.staleness import USUAL_CAUSES
 
@@ -31,7 +31,7 @@ def rows_of(world, stage):
 
 def notes(world):
     with world.ledger.transaction() as session:
-        return [row.reason for row in session.scalars(select(OwedClearRow))]
+        return [row.reason for row in session.scalars(select(PendingClearRow))]
 
 
 def test_content_that_changes_and_changes_back_leaves_everything_valid_over_three_re_runs(green):

@@ -6,7 +6,7 @@ from sqlalchemy import select
 from weir.coordination.airflow import MISSING, ClearAnswer
 from weir.errors import Retryable
 from weir.ledger.clears import add_pending_clear
-from weir.ledger.database.tables import AttemptRow, OwedClearRow
+from weir.ledger.database.tables import AttemptRow, PendingClearRow
 from weir.ledger.runs import run_by_id
 from weir.recovery.pending_clears import NOTE_LENGTH, deliver
 from weir.topology.regions import RegionId
@@ -53,7 +53,9 @@ def owe(world, region, expected_try, reason):
 
 def open_clears(world):
     with world.ledger.transaction() as session:
-        rows = session.scalars(select(OwedClearRow).where(OwedClearRow.settled_at.is_(None)).order_by(OwedClearRow.id))
+        rows = session.scalars(
+            select(PendingClearRow).where(PendingClearRow.settled_at.is_(None)).order_by(PendingClearRow.id)
+        )
         return [(row.region, row.subtask, row.expected_try) for row in rows]
 
 
@@ -174,5 +176,5 @@ def test_two_that_settle_at_once_do_it_once(owing):
 
     deliver(owing.services, Late("running", 2))
     with owing.ledger.transaction() as session:
-        [row] = session.scalars(select(OwedClearRow))
+        [row] = session.scalars(select(PendingClearRow))
         assert row.outcome == "cleared"

@@ -24,9 +24,14 @@ FOLDER = f"{ROOT}/clean/plain/0/t1"
 COPY = f"{ROOT}/clean/copy/0"
 
 
-def attempt(number=1, *, at_work=False, state="failed"):
+def attempt(number=1, *, is_running=False, state="failed"):
     return KnownAttempt(
-        region="clean", subtask=0, try_number=number, is_running=at_work, state=state, ended_at=None if at_work else AT
+        region="clean",
+        subtask=0,
+        try_number=number,
+        is_running=is_running,
+        state=state,
+        ended_at=None if is_running else AT,
     )
 
 
@@ -102,8 +107,8 @@ def test_the_manifest_of_a_released_result_stays():
 
 
 def test_files_of_an_attempt_are_deleted_once_they_are_old_and_never_while_it_is_running():
-    assert action(knowing(attempts={"t1": attempt(at_work=True, state="running")})) == (FolderAction.KEPT, False)
-    assert action(knowing(attempts={"t1": attempt(at_work=True, state="running")}, expired=True)) == (
+    assert action(knowing(attempts={"t1": attempt(is_running=True, state="running")})) == (FolderAction.KEPT, False)
+    assert action(knowing(attempts={"t1": attempt(is_running=True, state="running")}, expired=True)) == (
         FolderAction.KEPT,
         False,
     )
@@ -124,7 +129,7 @@ def test_copies_stay_as_long_as_an_attempt_may_resume_from_the_newest():
     kept, two = {("clean", "0"): "the run is not over"}, {"t1": attempt(1), "t2": attempt(2)}
     assert copies(knowing(attempts=two, copies=kept), "t1", "t2") == [FolderAction.GARBAGE, FolderAction.KEPT]
     assert copies(knowing(attempts=two), "t1", "t2") == [FolderAction.GARBAGE, FolderAction.GARBAGE]
-    third = two | {"t3": attempt(3, at_work=True, state="running")}
+    third = two | {"t3": attempt(3, is_running=True, state="running")}
     assert copies(knowing(attempts=third), "t1", "t2") == [FolderAction.KEPT, FolderAction.KEPT]
     assert copies(knowing(attempts=third, copies=kept), "t2", complete=False) == [FolderAction.GARBAGE]
 

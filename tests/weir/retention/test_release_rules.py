@@ -211,7 +211,7 @@ def has_to_run(state, region):
     """Whether a region runs or has to, as far as a ledger can tell."""
     known = state.regions.get(region)
     is_ended = known is not None and known.newest_state is AttemptState.COMMITTED
-    return not is_ended or known.at_work or not all(state.is_done(each) for each in state.topology.outputs(region))
+    return not is_ended or known.is_running or not all(state.is_done(each) for each in state.topology.outputs(region))
 
 
 def needs(life, stored):
@@ -232,7 +232,7 @@ def needs(life, stored):
 def is_over(life):
     regions = [*life.state.topology.region_ids(), CLOSE]
     known = [life.state.regions[each] for each in regions if each in life.state.regions]
-    is_still = not any(each.at_work or each.newest_state is AttemptState.FAILED for each in known)
+    is_still = not any(each.is_running or each.newest_state is AttemptState.FAILED for each in known)
     outputs = [each for region in regions[:-1] for each in life.state.topology.outputs(region)]
     is_quiet = life.last_event + QUIET <= NOW and all(life.state.is_done(each) for each in outputs)
     return life.is_deleted or (life.closed_at is not None and is_still and (life.is_close_newest or is_quiet))

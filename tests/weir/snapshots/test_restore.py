@@ -23,7 +23,7 @@ from tests.weir.small_dataflow import Saved, World
 from weir.dataflow import keyed_state
 from weir.errors import Misconfigured
 from weir.formats.codec import manifest_from_json
-from weir.ledger.database.tables import OwedClearRow, RestoreRow
+from weir.ledger.database.tables import PendingClearRow, RestoreRow
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
 from weir.snapshots.savepoint import SavepointRequest, create, savepoints
@@ -87,7 +87,7 @@ def test_epochs_behind_a_restored_one_are_owed_their_clears_one_after_the_other(
     spoil(days, 2)
     restore(days, "day2")
     with days.ledger.transaction() as session:
-        owed = list(session.scalars(select(OwedClearRow).where(OwedClearRow.settled_at.is_(None))))
+        owed = list(session.scalars(select(PendingClearRow).where(PendingClearRow.settled_at.is_(None))))
     assert {row.run for row in owed} == {f"ladder@{EPOCHS[2]}"}
     before = attempts_of_day(days, 4)
     go_on(days)

@@ -10,7 +10,7 @@ from tests.weir.small_dataflow import World, ladder
 
 from weir.dataflow import Dataflow
 from weir.formats.paths import pointer_folder
-from weir.ledger.database.tables import AttemptRow, OwedClearRow, PublicationRow, ResultRow
+from weir.ledger.database.tables import AttemptRow, PendingClearRow, PublicationRow, ResultRow
 from weir.testing.fakes.ledgers import fast_folder
 from weir_dev.chaos.field import Field
 from weir_dev.chaos.report import InjectedFault, costs
@@ -87,7 +87,7 @@ def owe_a_clear(world):
     with world.ledger.transaction() as session:
         attempt = session.query(AttemptRow).first()
         session.add(
-            OwedClearRow(
+            PendingClearRow(
                 dataflow="ladder",
                 run=attempt.run,
                 region=attempt.region,

@@ -38,5 +38,5 @@ def test_a_reason_leaves_out_which_result_was_lost_and_the_path_of_its_manifest(
 
 
 def test_any_other_reason_stays_as_it_is():
-    for reason in ("try 2: cleared by a person, backtrack; try 3: retry, committed", "nothing it reads is made again"):
+    for reason in ("try 2: cleared by a person, backtrack; try 3: retry, committed", "nothing it reads is recomputed"):
         assert reason_in_short(reason, LOST) == reason

@@ -48,7 +48,7 @@ def verify_expectations(
         if checkpoint is None and savepoint is None:
             looked = [_asked(services, name, check)]
         else:
-            looked = [_told(each) for each in _drills(services, name, checkpoint, savepoint, check)]
+            looked = [_outcome_of(each) for each in _drills(services, name, checkpoint, savepoint, check)]
     print_report(looked, as_json=as_json)
     return all(each.is_right for each in looked)
 
@@ -81,7 +81,7 @@ def _checked(remote: str | None, job: CheckJob) -> RegionReport:
         return checked(job, remote, os.environ, lambda done: progress.say(f"{done} of {total}"))
 
 
-def _told(report: RestoreTestReport) -> Looked:
+def _outcome_of(report: RestoreTestReport) -> Looked:
     done = "restored to a scratch place" if not report.problem else "it cannot be restored"
     return Looked(f"{report.source}: {done}", report.checks, report.problem, report.is_recorded)
 

@@ -274,7 +274,7 @@ class FailoverRow(Table):
     incident: Mapped[int | None]
 
 
-class OwedClearRow(Table):
+class PendingClearRow(Table):
     """A task instance that has to be cleared in Airflow; recorded with the decision, delivered by any later process.
 
     A void clear had no effect: Airflow calls the task instance finished at `found_try`, but it committed nothing.

@@ -53,13 +53,13 @@ class Lost:
 class Backtracked:
     """The result of the walk: producers that run again or are running, suspended ones, and partitions to probe.
 
-    `kept_no_more` are states that a region needs, and that are expired and cannot be recomputed.
+    `expired` are states that a region needs, that were released, and that cannot be recomputed.
     """
 
     causes: dict[RegionId, Lost] = field(default_factory=dict)
     suspended: dict[RegionId, frozenset[RegionId]] = field(default_factory=dict)
     unknown: set[PartitionId] = field(default_factory=set)
-    kept_no_more: dict[PartitionId, Lost] = field(default_factory=dict)
+    expired: dict[PartitionId, Lost] = field(default_factory=dict)
 
 
 def known_loss(state: RunState, partition: PartitionId, reader: RegionId | None = _SOMEBODY) -> Loss | None:
@@ -101,17 +101,17 @@ def backtrack(
     losses: Mapping[PartitionId, Loss],
     intact: Set[PartitionId],
     occasion: Occasion = Occasion.LOSS,
-    told: RegionId | None = None,
+    reporter: RegionId | None = None,
     restarted: Set[RegionId] = frozenset(),
 ) -> Backtracked:
     """Walk back from `readers`, of which None stands for all of the run, or for `losses` alone where they are repaired.
 
     `losses` are all partitions known to be unavailable, `intact` those known to be available. Inputs of regions that
-    run again are `unknown` if they are in neither; except inputs of `told`, which has reported all of its losses, and
+    run again are `unknown` if they are in neither; except inputs of `reporter`, which has reported all its losses, and
     outputs of `restarted` regions. Raises MissingContext.
     """
     walk = _Walk(state, losses, intact, occasion, restarted)
-    walk.back_from(readers, told)
+    walk.back_from(readers, reporter)
     return walk.found
 
 
@@ -131,14 +131,14 @@ class _Walk:
         self._seen: dict[tuple[int, bool], tuple[PartitionId, ...]] = {}
         self.found = Backtracked()
 
-    def back_from(self, first: Iterable[RegionId | None], told: RegionId | None) -> None:
+    def back_from(self, first: Iterable[RegionId | None], reporter: RegionId | None) -> None:
         started = list(first)
         readers, asking = list(started), frozenset(started)
         while readers:
             reader = readers.pop()
-            if reader is not None and reader not in asking and self._state.region(reader).at_work:
+            if reader is not None and reader not in asking and self._state.region(reader).is_running:
                 continue  # its own attempt finds out what it misses
-            is_probed = reader is None or reader != told
+            is_probed = reader is None or reader != reporter
             for group in self._groups(reader):
                 if (id(group), is_probed) in self._seen:
                     continue
@@ -168,8 +168,8 @@ class _Walk:
             loss = self._loss(partition, reader)
             if loss is None or self._is_suspended(partition, loss):
                 self._spare(partition, producer, loss, reader, is_probed=is_probed)
-            elif self._is_kept_no_more(partition):
-                self.found.kept_no_more.setdefault(partition, Lost(loss, reader))
+            elif self._is_expired(partition):
+                self.found.expired.setdefault(partition, Lost(loss, reader))
             elif not self._is_to_begin(partition, producer):
                 self.found.causes[producer] = Lost(loss, reader)
                 yield producer
@@ -179,7 +179,7 @@ class _Walk:
         is_seen = result is None or self._is_named(result) or self._is_worth_probing(result, reader)
         return (self._losses.get(partition) if is_seen else None) or known_loss(self._state, partition, reader)
 
-    def _is_kept_no_more(self, partition: PartitionId) -> bool:
+    def _is_expired(self, partition: PartitionId) -> bool:
         if not partition.is_of_own_run and not self._state.earlier[partition.run].has_tasks:
             return True
         result = self._state.results.get(partition)

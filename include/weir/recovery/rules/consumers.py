@@ -93,8 +93,8 @@ def affected(
     """
     found = Affected()
     _follow_always(state, rerun, readers, found)
-    at_work = [region for region, known in state.regions.items() if known.at_work and region not in rerun]
-    _follow_changes([*rerun, *at_work, *found.always, *possible], rerun, readers, found)
+    running = [region for region, known in state.regions.items() if known.is_running and region not in rerun]
+    _follow_changes([*rerun, *running, *found.always, *possible], rerun, readers, found)
     return found
 
 
@@ -130,4 +130,4 @@ def _follow_changes(waiting: list[RegionId], rerun: Set[RegionId], readers: Read
 
 def _may_restart(region: RegionId, rerun: Set[RegionId], readers: Readers) -> bool:
     known = readers.state_of(region)
-    return region not in rerun and bool(known.newest_try) and not known.at_work
+    return region not in rerun and bool(known.newest_try) and not known.is_running

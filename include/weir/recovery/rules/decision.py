@@ -23,7 +23,7 @@ from weir.topology.regions import PartitionId, RegionId
 SMALLEST_HELD_BACK = 4
 """A plan of fewer regions is applied, whatever their share of the run."""
 
-_REFUSED = "nobody is at work on it now: its rows were refused, and it is waited for until a person has it made again"
+_REFUSED = "no attempt computes it now: its rows were refused, and its consumers wait until a person clears it"
 _FINISHED = (AttemptState.COMMITTED, AttemptState.ADOPTED)
 _OF_A_PROBE = (Fault.MISSING, Fault.DAMAGED)
 
@@ -82,7 +82,7 @@ def decide(state: RunState, failure: Failure) -> Plan | NeedsProbe:
         strategy=dataflow.failover.value,
         consumers=dataflow.consumers.value,
         held_back=_held_back(state, failure, found),
-        impossible=_impossible(found.back.kept_no_more.values()),
+        impossible=_impossible(found.back.expired.values()),
     )
 
 
@@ -92,7 +92,7 @@ def _impossible(missed: Collection[Lost]) -> str:
         return ""
     shown = "; ".join(str(each) for each in list(missed)[:SHOWN])
     return (
-        f"{shown}. A state that was released is not made again, since that would take all epochs since the first; nor "
+        f"{shown}. A state that was released is not recomputed, since that would take all epochs since the first; nor "
         "is one that was restored and is not as it was; nor is one that a dataflow has begun with"
     )
 
@@ -126,7 +126,7 @@ def _closure(state: RunState, failure: Failure, readers: Readers) -> _Found | Ne
         new = perhaps.causes.keys() - rerun.keys() - back.causes.keys() - possible.keys() - {failure.failed}
         new = {each for each in new if not state.is_coming(each)}
         if not new:
-            missing = {each.reader: each for each in perhaps.kept_no_more.values() if each.reader is not None}
+            missing = {each.reader: each for each in perhaps.expired.values() if each.reader is not None}
             return _Found(back, rerun, behind, possible, missing)
         possible |= {each: perhaps.causes[each] for each in new}
 
@@ -135,8 +135,8 @@ def _walked_back(state: RunState, failure: Failure, also: Set[RegionId]) -> Back
     first: list[RegionId | None] = [*also]
     if failure.occasion is not Occasion.FAILURE:
         first.append(failure.failed)
-    told = failure.failed if failure.occasion is Occasion.LOSS else None
-    return backtrack(state, first, failure.losses, failure.intact, failure.occasion, told, also)
+    reporter = failure.failed if failure.occasion is Occasion.LOSS else None
+    return backtrack(state, first, failure.losses, failure.intact, failure.occasion, reporter, also)
 
 
 def _perhaps(state: RunState, failure: Failure, behind: Affected, readers: Readers) -> Backtracked:
@@ -157,7 +157,7 @@ def _certain(state: RunState, failure: Failure, found: Backtracked) -> dict[Regi
         rerun |= {each.region: _given_up(each) for each in known if _has_failed(each)}
     is_full = state.topology.dataflow.failover is FailoverStrategy.FULL and (failure.failed is not None or found.causes)
     for region in state.region_ids() if is_full else ():
-        if state.region(region).newest_state in _FINISHED and not state.region(region).at_work:
+        if state.region(region).newest_state in _FINISHED and not state.region(region).is_running:
             rerun.setdefault(region, "failover is full: all that has begun runs again")
     if failure.failed is not None:
         rerun.pop(failure.failed, None)
@@ -166,7 +166,7 @@ def _certain(state: RunState, failure: Failure, found: Backtracked) -> dict[Regi
 
 def _close_again(state: RunState, failure: Failure, found: Backtracked) -> dict[RegionId, str]:
     """Return the closing task and the reason if published files are missing or are not the published ones."""
-    has_closed = state.region(CLOSE).newest_state in _FINISHED and not state.region(CLOSE).at_work
+    has_closed = state.region(CLOSE).newest_state in _FINISHED and not state.region(CLOSE).is_running
     if failure.failed == CLOSE or not has_closed or not clears_consumers(state.topology):
         return {}
     gone = [
@@ -186,7 +186,7 @@ def _is_of_a_probe(state: RunState, loss: Loss) -> bool:
 
 
 def _has_failed(known: RegionState) -> bool:
-    return known.newest_state is AttemptState.FAILED and not known.at_work
+    return known.newest_state is AttemptState.FAILED and not known.is_running
 
 
 def _given_up(known: RegionState) -> str:
@@ -208,15 +208,15 @@ def _step(state: RunState, readers: Readers, found: _Found, region: RegionId) ->
     if region in found.rerun:
         return Step(kind=StepKind.RERUN, region=region, after_try=known.newest_try, reason=found.rerun[region])
     if region in found.back.causes:
-        waits = "" if known.at_work or not known.is_refused else f"; {_REFUSED}"
+        waits = "" if known.is_running or not known.is_refused else f"; {_REFUSED}"
         return Step(
             kind=StepKind.JOINED,
             region=region,
             after_try=known.newest_try,
             reason=f"{found.back.causes[region]}{waits}",
         )
-    if known.at_work:
-        reason = "it is at work; what it commits is compared with what was read"
+    if known.is_running:
+        reason = "it is running; what it commits is compared with what was read"
         return Step(kind=StepKind.JOINED, region=region, after_try=known.newest_try, reason=reason)
     is_stale = region in found.back.suspended or _is_stale(state, readers, region)
     reasons, depends_on = _conditions(found, region)
@@ -266,10 +266,10 @@ def _why_spared(state: RunState, known: RegionState, *, is_stale: bool) -> str:
     if known.newest_state is AttemptState.FAILED:
         return _given_up(known)
     if is_stale:
-        return "its result is stale: whoever misses it says so, the closing task at the latest"
+        return "its result is stale: the task that needs it asks for it, the closing task at the latest"
     if not clears_consumers(state.topology):
         return "failover is individual: Weir clears nothing by itself"
-    return "nothing it reads is made again"
+    return "nothing it reads is recomputed"
 
 
 def _held_back(state: RunState, failure: Failure, found: _Found) -> str:

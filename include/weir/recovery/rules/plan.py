@@ -44,7 +44,7 @@ class StepKind(Enum):
 
 _SAID = {
     StepKind.RERUN: "will re-run",
-    StepKind.JOINED: "is at work already",
+    StepKind.JOINED: "is running already",
     StepKind.IF_CHANGED: "will re-run if its input changes",
     StepKind.SUSPENDED: "is suspended, and will re-run if its input changes",
     StepKind.SPARED: "spared",
@@ -156,7 +156,7 @@ class Plan:
         rerun = [str(step.region) for step in self.of(StepKind.RERUN)]
         more = f" and {len(rerun) - SHOWN} more" if len(rerun) > SHOWN else ""
         named = ", ".join(rerun[:SHOWN]) or "nothing"
-        joined = f", {counts[StepKind.JOINED]} at work already" if counts[StepKind.JOINED] else ""
+        joined = f", {counts[StepKind.JOINED]} running already" if counts[StepKind.JOINED] else ""
         return f"re-running {named}{more}{joined}; {counts[StepKind.SPARED]} region(s) spared"
 
     def to_json(self) -> dict[str, Any]:

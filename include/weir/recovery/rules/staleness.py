@@ -83,11 +83,11 @@ def reasons(
 
 def _reason(topology: Topology, read: ReadResult, new: Replacement) -> str | None:
     if digest_version(read.digest) != digest_version(new.digest):
-        return f"weir: another version of Weir has digested {new.partition}: nobody knows whether it has changed"
+        return f"weir: another version of Weir has digested {new.partition}: whether it has changed is unknown"
     if read.digest != new.digest:
         return f"weir: {new.partition} has changed{not_deterministic(new)}"
     if restarts_consumers(topology, new.partition.stage) and read.attempt != new.attempt:
-        return f"weir: {new.partition} was made again, and what reads it always restarts with it"
+        return f"weir: {new.partition} was recomputed, and what reads it always restarts with it"
     return None
 
 

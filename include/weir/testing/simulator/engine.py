@@ -76,13 +76,13 @@ class Made:
 
 def content_of(stage: str, subtask: int, nature: Nature, own: object, read: Sequence[str]) -> str:
     """Return the content of a stage, whose inputs have the contents `read`."""
-    told = sorted(read)
+    content = sorted(read)
     if nature is Nature.COARSE and read:
-        told = [str(sum(int(each[3:5], 16) for each in read) % 2)]
+        content = [str(sum(int(each[3:5], 16) for each in read) % 2)]
     has_bad = isinstance(own, int) and own < 0
     if nature is not Nature.COARSE:  # which leaves bad rows out
         has_bad |= any(is_bad(each) for each in read)
-    return content_from(json.dumps([stage, subtask, own, told]), is_bad=has_bad)
+    return content_from(json.dumps([stage, subtask, own, content]), is_bad=has_bad)
 
 
 class WrongTallies(Exception):

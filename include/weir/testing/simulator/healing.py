@@ -97,7 +97,9 @@ def _run_fork(world: World) -> None:
         world.airflow.dag_run(day_of(begun.run) + behind)
         _run_until_quiet(world)
         ill = _ill(world)
-        require("a_fork_goes_on_from_what_was_kept", (f"{each.key} is {each.state}: {_said(each)}" for each in ill))
+        require(
+            "a_fork_goes_on_from_what_was_kept", (f"{each.key} is {each.state}: {_last_note(each)}" for each in ill)
+        )
         require("what_a_fork_publishes_is_that_of_a_run_without_faults", _wrong(world))
         require("a_fork_is_full_once", _foreign(world, begun.run))
         for dataflow in (world.scene.flow.name, FORK):
@@ -153,15 +155,15 @@ def _run_until_well(world: World) -> None:
             return
         stuck = [task for task in ill if task.state in ("failed", "skipped")]
         require("all_heals_without_a_person", _unneeded(world, stuck or ill))
-        if any(HELD_BACK in _said(task) for task in stuck):
+        if any(HELD_BACK in _last_note(task) for task in stuck):
             _apply_plans(world)
-        if any(REFUSED in _said(task) for task in stuck):
+        if any(REFUSED in _last_note(task) for task in stuck):
             stuck = list(world.airflow.tasks.values())  # a person knows no better than that some source was bad
-        if any(NOT_CLOSED in _said(task) for task in stuck):
+        if any(NOT_CLOSED in _last_note(task) for task in stuck):
             stuck += [task for key, task in world.airflow.tasks.items() if key.task_id == CLOSE.name]
         for task in {task.key: task for task in stuck}.values():
             # Weir clears nothing that is skipped: it would be skipped again.
-            if task.state == "skipped" or HELD_BACK not in _said(task):
+            if task.state == "skipped" or HELD_BACK not in _last_note(task):
                 world.airflow.clear_by_hand(task.key.run_id, task.key.task_id, task.key.map_index)
     raise Broken("all_heals_in_the_end", f"a person has cleared repeatedly: {world.airflow.states()}")
 
@@ -172,7 +174,7 @@ def _ill(world: World) -> list[FakeTask]:
     return [task for key, task in tasks if task.state != "success" and region_compacted(key.task_id) is None]
 
 
-def _said(task: FakeTask) -> str:
+def _last_note(task: FakeTask) -> str:
     """Return why it has failed, even if a zombie has left a note since; else its last note."""
     if task.state == "failed" and task.failed_because:
         return task.failed_because
@@ -209,7 +211,7 @@ def _is_waited_for(world: World) -> bool:
 
 def _unneeded(world: World, stuck: list[FakeTask]) -> Iterator[str]:
     for task in stuck:
-        said = _said(task)
+        said = _last_note(task)
         was_marked = task.key in world.airflow.marked
         by_marks = NEEDS_A_PERSON if world.airflow.marked else ()
         by_gates = (REFUSED,) if world.scene.is_gated else ()

@@ -17,7 +17,7 @@ from weir_dev.servers.s3 import running_s3
 
 @pytest.fixture
 def healed(tmp_path, monkeypatch):
-    """A run in which one lost result was made again."""
+    """A run in which one lost result was recomputed."""
     (tmp_path / "store").mkdir()
     world = World(tmp_path, ladder())
     run = world.airflow.dag_run()

@@ -12,7 +12,7 @@ from weir.cli import airflow_clearer
 from weir.cli.main import app
 from weir.coordination.airflow import ClearItem
 from weir.errors import Misconfigured
-from weir.ledger.database.tables import AttemptRow, OwedClearRow, ResultRow
+from weir.ledger.database.tables import AttemptRow, PendingClearRow, ResultRow
 from weir.recovery.rules.plan import Plan, StepKind
 
 RUN = "ladder@20130101T000000Z"
@@ -56,7 +56,9 @@ def names(plan, kind):
 
 def owed(world):
     with world.ledger.transaction() as session:
-        return [row.region for row in session.scalars(select(OwedClearRow).where(OwedClearRow.settled_at.is_(None)))]
+        return [
+            row.region for row in session.scalars(select(PendingClearRow).where(PendingClearRow.settled_at.is_(None)))
+        ]
 
 
 def test_a_whole_run_misses_nothing(world):

@@ -9,7 +9,7 @@ from tests.weir.small_dataflow import World, ladder
 from typer.testing import CliRunner
 
 from weir.cli.main import app
-from weir.ledger.database.tables import OwedClearRow, PublicationRow, ResultRow
+from weir.ledger.database.tables import PendingClearRow, PublicationRow, ResultRow
 from weir.testing.fakes.ledgers import fast_folder
 
 RUN = "ladder@20130101T000000Z"
@@ -82,7 +82,7 @@ def test_what_is_damaged_is_lost_and_nothing_is_made_again(world):
     bad = row(world, "joined", 1)
     assert (bad.state, bad.fault, bad.verified_at) == ("lost", "damaged", None)
     with world.ledger.transaction() as session:
-        assert list(session.scalars(select(OwedClearRow))) == []
+        assert list(session.scalars(select(PendingClearRow))) == []
 
 
 def test_with_repair_it_is_made_again(world):
