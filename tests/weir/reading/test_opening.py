@@ -9,10 +9,9 @@ from datetime import UTC, date, datetime
 
 import pytest
 from sqlalchemy import select
-from typer.testing import CliRunner
+from tests.weir.command_line import typed
 
 import weir
-from weir.cli.main import app
 from weir.dataflow import Dataflow, sink
 from weir.errors import Misconfigured, ResultUnavailable, Retryable
 from weir.execution.partition_state import PartitionState
@@ -22,13 +21,6 @@ from weir.reading.availability import Unreadable
 from weir.retention.release import delete_released, release
 
 RUN = "ladder@20130101T000000Z"
-
-
-def typed(*words):
-    done = CliRunner().invoke(app, words, catch_exceptions=True)
-    if done.exception and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done.output
 
 
 def rows_of(world, stage):

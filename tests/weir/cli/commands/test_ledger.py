@@ -5,10 +5,9 @@ import shutil
 
 import pytest
 from sqlalchemy import select
+from tests.weir.command_line import typed, use
 from tests.weir.small_dataflow import World, ladder
-from typer.testing import CliRunner
 
-from weir.cli.main import app
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import ResultRow
 from weir.store.store import Store
@@ -18,7 +17,6 @@ from weir_dev.servers.s3 import running_s3
 @pytest.fixture
 def healed(tmp_path, monkeypatch):
     """A run in which one lost result was recomputed."""
-    (tmp_path / "store").mkdir()
     world = World(tmp_path, ladder())
     run = world.airflow.dag_run()
     world.airflow.run_until_quiet()
@@ -27,17 +25,8 @@ def healed(tmp_path, monkeypatch):
     shutil.rmtree(tmp_path / "store" / folder)
     world.airflow.clear_by_hand(run, "totals", 0)
     world.airflow.run_until_quiet()
-    monkeypatch.setenv("WEIR_STORE", str(tmp_path / "store"))
-    monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
-    monkeypatch.setenv("COLUMNS", "200")
+    use(monkeypatch, tmp_path)
     return world
-
-
-def typed(*words):
-    done = CliRunner().invoke(app, words, catch_exceptions=True)
-    if done.exception and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done.output
 
 
 def test_runs_are_listed_with_their_state(healed):

@@ -5,11 +5,10 @@ import shutil
 
 import pytest
 from sqlalchemy import select
+from tests.weir.command_line import typed, use
 from tests.weir.small_dataflow import World, ladder
-from typer.testing import CliRunner
 
 from weir.cli import airflow_clearer
-from weir.cli.main import app
 from weir.coordination.airflow import ClearItem
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import AttemptRow, PendingClearRow, ResultRow
@@ -21,14 +20,10 @@ RUN = "ladder@20130101T000000Z"
 @pytest.fixture
 def world(tmp_path, monkeypatch):
     """A run that has gone through, in the environment's ledger and store."""
-    (tmp_path / "store").mkdir()
     world = World(tmp_path, ladder())
     world.run = world.airflow.dag_run()
     world.airflow.run_until_quiet()
-    monkeypatch.setenv("WEIR_STORE", str(tmp_path / "store"))
-    monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.delenv("WEIR_API", raising=False)
+    use(monkeypatch, tmp_path)
     return world
 
 
@@ -37,13 +32,6 @@ def lose(world, stage, subtask):
         rows = select(ResultRow.folder).where(ResultRow.stage == stage, ResultRow.subtask == subtask)
         for folder in session.scalars(rows):
             shutil.rmtree(world.folder / "store" / folder)
-
-
-def typed(*words):
-    done = CliRunner().invoke(app, words, catch_exceptions=True)
-    if done.exception and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done.stdout
 
 
 def planned(*words):

@@ -5,29 +5,23 @@ from datetime import UTC, datetime
 
 import pytest
 from sqlalchemy import select
-from tests.weir.small_dataflow import World, ladder
-from typer.testing import CliRunner
+from tests.weir import command_line
+from tests.weir.command_line import use
 
-from weir.cli.main import app
 from weir.coordination.read_leases import leased_reading
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import ResultRow
 from weir.retention.release import delete_released, release
 from weir.testing.fakes.airflow import Killed
-from weir.testing.fakes.ledgers import fast_folder
 
 RUN = "ladder@20130101T000000Z"
 NAME = "scheduled__2013-01-01"
 
 
 @pytest.fixture
-def world(monkeypatch):
-    with fast_folder() as folder:
-        (folder / "store").mkdir()
-        monkeypatch.setenv("WEIR_STORE", str(folder / "store"))
-        monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{folder}/ledger.db")
-        monkeypatch.setenv("COLUMNS", "250")
-        yield World(folder, ladder())
+def world(world, monkeypatch):
+    use(monkeypatch, world.folder)
+    return world
 
 
 @pytest.fixture
@@ -38,10 +32,7 @@ def done(world):
 
 
 def typed(*words):
-    done = CliRunner().invoke(app, ["results", *words], catch_exceptions=True)
-    if done.exception and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done.stdout
+    return command_line.typed("results", *words)
 
 
 def asked(*words):
@@ -191,7 +182,7 @@ def test_a_stale_result_is_told_to_be_stale(done):
 
 
 def test_a_run_that_is_to_be_pinned_anew_is_told_too(done):
-    CliRunner().invoke(app, ["run", "adopt", RUN])
+    command_line.typed("run", "adopt", RUN)
     assert "joined: 2 finished, recomputed" in typed(RUN)
 
 
