@@ -27,7 +27,8 @@ from weir.formats.paths import number_path, savepoints_folder
 from weir.formats.savepoint import FILES, RESULTS, SAVEPOINT, FileCopy, as_savepoint
 from weir.ledger.checkpoints import CheckpointStatus, abandon, checkpoint_row, complete, enter_checkpoint, next_number
 from weir.ledger.checkpoints import retained_checkpoints as retained_snapshots
-from weir.ledger.database.tables import CheckpointRow, DataflowRow
+from weir.ledger.database.tables import CheckpointRow
+from weir.ledger.names import require_dataflow
 from weir.snapshots.source import Folder, OpenStore, Source, find_source, folder_at, read_checkpoint, read_savepoint
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.store import Store
@@ -124,9 +125,7 @@ def _wanted(session: Session, request: SavepointRequest) -> CheckpointRow:
         if row.number == request.checkpoint:
             return row
     listed = ", ".join(f"{row.number} (epoch {row.epoch})" for row in kept) or "none"
-    if session.get(DataflowRow, request.dataflow) is None:
-        names = ", ".join(session.scalars(select(DataflowRow.name).order_by(DataflowRow.name))) or "none"
-        raise Misconfigured(f"the ledger knows no dataflow {request.dataflow}; it knows {names}")
+    require_dataflow(session, request.dataflow)
     wanted = "a checkpoint" if request.checkpoint is None else f"checkpoint {request.checkpoint}"
     raise Misconfigured(f"{request.dataflow} has not {wanted} to make a savepoint of; it keeps {listed}")
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from weir.cli.tables import key, number, print_rows, text
 from weir.environment import opened_services
 from weir.errors import Misconfigured
 from weir.execution.partition_state import PartitionState
@@ -107,18 +107,25 @@ def print_run(memory: RunHistory, kept: Reasons, *, with_story: bool) -> None:
 
 def print_runs(memories: Iterable[RunHistory]) -> None:
     """Print a line for each stage of each run."""
-    table = Table("run", "stage", "partitions", "attempts", "states", "rows", "bytes at rest", "released")
-    for memory in memories:
-        for number, stage in enumerate(memory.stages):
-            table.add_row("" if number else memory.run.id, *_cells(stage))
-        table.add_section()
-    Console().print(table)
+    found = [_cells(memory, stage) for memory in memories for stage in memory.stages]
+    if not found:
+        _print("No run has a result.")
+        return
+    print_rows(_COLUMNS, found)
 
 
-def _cells(stage: StageHistory) -> list[str]:
+_COLUMNS = (
+    *(key("epoch"), key("dataflow"), key("stage"), number("partitions"), number("attempts"), text("states")),
+    *(number("rows"), number("bytes at rest"), text("released")),
+)
+
+
+def _cells(memory: RunHistory, stage: StageHistory) -> list[str]:
     current = [each.row for each in stage.results if each.row.is_current]
     attempts = {each.row.attempt for each in stage.results} | {each.attempt.id for each in stage.unfinished}
     return [
+        memory.run.epoch,
+        memory.run.dataflow,
         stage.stage,
         str(len({(row.subtask, row.layout) for row in current})),
         str(len(attempts)),
