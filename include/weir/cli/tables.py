@@ -74,8 +74,8 @@ def print_rows(columns: Sequence[Column], rows: Iterable[Sequence[str]], console
         return
     table = Table()
     for column, size in zip(columns, widths, strict=True):
-        justify = "right" if column.kind is _Kind.NUMBER else "left"
-        table.add_column(column.title, width=size, justify=justify, overflow="fold")
+        is_number = column.kind is _Kind.NUMBER
+        table.add_column(column.title, width=size, justify="right" if is_number else "left", overflow="fold")
     for cells in found:
         table.add_row(*map(Text, cells))
     console.print(table, width=width, crop=False, soft_wrap=not has_width)

@@ -51,19 +51,22 @@ def unknown_run(
             f"`weir why {row.task_id.rpartition('.')[2]} --run {name}` shows it"
         )
     query = select(RunRow.id, RunRow.run_id, RunRow.epoch).order_by(RunRow.epoch, RunRow.id)
-    rows = session.execute(query if dataflow is None else query.where(RunRow.dataflow == dataflow)).tuples().all()
+    if dataflow is not None:
+        query = query.where(RunRow.dataflow == dataflow)
+    rows = [(str(run), run_id, str(epoch)) for run, run_id, epoch in session.execute(query)]
+    named = {run: f"{run} ({run_id})" for run, run_id, _ in rows}
     part = _compact(name)
     like = [
-        f"{run} ({run_id})"
+        named[run]
         for run, run_id, epoch in rows
         if run.startswith(part) or epoch.startswith(part) or (len(name) >= _LEAST_PART and name in run_id)
     ]
-    known = {**{run: f"{run} ({run_id})" for run, run_id, _ in rows}, **{run_id: run for run, run_id, _ in rows}}
-    flows = sorted({run.partition("@")[0] for run, _, _ in rows}) if or_dataflow else []
+    known = named | {run_id: named[run] for run, run_id, _ in rows}
+    flows = sorted({run.partition("@")[0] for run in named}) if or_dataflow else []
     close = [known.get(each, each) for each in get_close_matches(name, [*flows, *known], n=SHOWN)]
     found = list(dict.fromkeys(like[-SHOWN:] or close))
     where = "the ledger knows no run" if dataflow is None else f"{dataflow} has no run"
-    return Misconfigured(f"{where} {name}: {_said(found, [f'{run} ({run_id})' for run, run_id, _ in rows])}")
+    return Misconfigured(f"{where} {name}: {_said(found, list(named.values()))}")
 
 
 def similar(name: str, known: Sequence[str], verb: str = "has") -> str:

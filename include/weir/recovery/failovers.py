@@ -19,7 +19,8 @@ from sqlalchemy.orm import Session
 
 from weir.execution.run_state import AttemptState
 from weir.ledger.database.tables import AttemptRow, FailoverRow, PendingClearRow, ResultRow, RunRow
-from weir.ledger.runs import Run
+from weir.ledger.names import require_dataflow, unknown_run
+from weir.ledger.runs import Run, run_if_known, run_key
 from weir.recovery.history import NotDeterministic, findings_of
 from weir.recovery.rules.plan import Cost, Plan, StepKind, Total, total_of
 from weir.recovery.rules.staleness import USUAL_CAUSES
@@ -150,8 +151,13 @@ def failovers_of(session: Session, dataflow: str | None = None, epoch: str | Non
 
 
 def failover_reports(session: Session, dataflow: str | None = None, epoch: str | None = None) -> list[FailoverReport]:
-    """Return the reports of past failovers, oldest first."""
-    return [_report(session, row) for row in failovers_of(session, dataflow, epoch)]
+    """Return the reports of past failovers, oldest first. Raises Misconfigured for an unknown dataflow or epoch."""
+    found = failovers_of(session, dataflow, epoch)
+    if not found and dataflow is not None:
+        require_dataflow(session, dataflow)
+        if epoch is not None and run_if_known(session, run_key(dataflow, epoch)) is None:
+            raise unknown_run(session, run_key(dataflow, epoch), dataflow)
+    return [_report(session, row) for row in found]
 
 
 def _report(session: Session, row: FailoverRow) -> FailoverReport:

@@ -178,7 +178,8 @@ def task_history(session: Session, run: str, task: str) -> list[TaskHistory]:
     own = "" if row is None else row.id
     attempts = list(session.scalars(select(AttemptRow).where(AttemptRow.run == own).order_by(AttemptRow.began_at)))
     clears = clears_of_run(session, own)
-    known = {RegionId(each.region, each.subtask): each.task_id for each in (*attempts, *clears)}
+    rows: list[AttemptRow | PendingClearRow] = [*attempts, *clears]
+    known = {RegionId(each.region, each.subtask): each.task_id for each in rows}
     known |= {region_of_begin(each): each.task_id for each in failed}
     name = found["task"] if found else task
     index = int(found["index"]) if found and found["index"] else None

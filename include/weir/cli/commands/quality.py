@@ -180,18 +180,8 @@ def print_checks(found: Sequence[QualityCheckRow]) -> None:
     if not found:
         _print("No recorded check matches.")
         return
-    print_rows(
-        (
-            *_PLACE,
-            value("why"),
-            value("outcome"),
-            value("met"),
-            text("violated"),
-            value("attempt"),
-            value("checked by"),
-        ),
-        map(_cells, found),
-    )
+    others = (value("why"), value("outcome"), value("met"), text("violated"), value("attempt"), value("checked by"))
+    print_rows((*_PLACE, *others), map(_cells, found))
 
 
 def _cells(row: QualityCheckRow) -> tuple[str, ...]:

@@ -41,9 +41,16 @@ def test_failovers_are_told_with_their_causes_and_steps(healed):
     assert "totals[0], attempt t0002-" in told
     assert "cause: joined[1]" in told
     assert (
-        told.index("will re-run: joined[1]") < told.index("if its input changes: totals[1]") < told.index("spared: 4")
+        told.index("will re-run: joined[1]") < told.index("if its input changes: totals[1]") < told.index("spared: 8 region(s)")
     )
-    assert typed("failovers", "other") == "No failover is recorded.\n"
+    assert told.count("spared: ") == 1
+
+
+def test_failovers_of_what_the_ledger_does_not_know_are_refused(healed):
+    with pytest.raises(Misconfigured, match=r"knows no dataflow lader: did you mean ladder\?"):
+        typed("failovers", "lader")
+    with pytest.raises(Misconfigured, match=r"ladder has no run ladder@2013-01-01: did you mean ladder@20130101T0000"):
+        typed("failovers", "ladder", "2013-01-01")
 
 
 def test_the_story_of_a_task_is_told(healed):
@@ -61,7 +68,7 @@ def test_the_story_of_a_task_is_told(healed):
 
 
 def test_an_unknown_task_is_refused_with_those_that_are_known(healed):
-    with pytest.raises(Misconfigured, match=r"the ledger has no task nothing .* Known are joined\[0\]"):
+    with pytest.raises(Misconfigured, match=r"has no task nothing: it has joined, raw-clean, report-delays"):
         typed("why", "nothing", "--run", "scheduled__2013-01-01")
 
 

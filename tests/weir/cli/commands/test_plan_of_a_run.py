@@ -80,10 +80,10 @@ def test_what_a_failure_would_do_is_told_before_the_fact(world):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((RUN, "--fail", "nothing"), "has no task nothing; it has raw-clean"),
+        ((RUN, "--fail", "nothing"), "has no task nothing: it has raw-clean"),
         ((RUN, "--fail", "joined"), "joined has 2 subtasks: say which"),
         ((RUN, "--fail", "joined[7]"), "has the subtasks 0 to 1, not 7"),
-        ((RUN, "--lost", "nothing[0]"), r"writes no nothing\[0\]; it writes clean, delays, joined"),
+        ((RUN, "--lost", "nothing[0]"), r"writes no nothing\[0\]: it writes clean, delays, joined"),
         ((RUN, "--fail", "routes", "--apply"), "routes has not failed"),
         (("no_such_run",), "the ledger knows no run no_such_run"),
         ((), "weir plan DATAFLOW@EPOCH"),

@@ -72,10 +72,10 @@ def test_a_dataflow_is_told_by_run_and_stage(done):
     assert told == typed()
     lines = [line for line in told.splitlines() if "finished" in line]
     assert len(lines) == 12
-    assert RUN in lines[0]
+    assert lines[0].replace("│", " ").split()[:2] == RUN.split("@")[::-1]
     assert "clean" in lines[0]
     assert "2 finished" in lines[0]
-    assert "ladder@20130102T000000Z" in lines[6]
+    assert "20130102T000000Z" in lines[6]
 
 
 def test_who_read_which_attempt_is_told(done):
@@ -187,7 +187,7 @@ def test_a_run_that_is_to_be_pinned_anew_is_told_too(done):
 
 
 def test_a_name_that_is_not_known_is_refused(done):
-    with pytest.raises(Misconfigured, match="the ledger knows no run flights; it knows"):
+    with pytest.raises(Misconfigured, match="the ledger knows no run flights: it knows"):
         typed("flights")
 
 
