@@ -78,7 +78,8 @@ def print_rows(columns: Sequence[Column], rows: Iterable[Sequence[str]], console
         table.add_column(column.title, width=size, justify="right" if is_number else "left", overflow="fold")
     for cells in found:
         table.add_row(*map(Text, cells))
-    console.print(table, width=width, crop=False, soft_wrap=not has_width)
+    wide = console if has_width else Console(width=width, file=console.file)
+    wide.print(table)
 
 
 def _by_column(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterable[tuple[Column, tuple[str, ...]]]:
@@ -109,7 +110,7 @@ def _print_records(console: Console, columns: Sequence[Column], rows: Sequence[S
     keys = [place for place, each in enumerate(columns) if each.kind is _Kind.KEY]
     console.print(Text("  ".join(columns[place].title for place in keys), style="bold"), soft_wrap=True)
     for cells in rows:
-        console.print(Text("  ".join(cells[place] for place in keys)), soft_wrap=True)
+        console.print(Text("  ".join(cells[place] for place in keys if cells[place])), soft_wrap=True)
         said = "; ".join(
             f"{column.title}: {' '.join(cell.split())}"
             for place, (column, cell) in enumerate(zip(columns, cells, strict=True))

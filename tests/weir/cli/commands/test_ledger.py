@@ -41,7 +41,9 @@ def test_failovers_are_told_with_their_causes_and_steps(healed):
     assert "totals[0], attempt t0002-" in told
     assert "cause: joined[1]" in told
     assert (
-        told.index("will re-run: joined[1]") < told.index("if its input changes: totals[1]") < told.index("spared: 8 region(s)")
+        told.index("will re-run: joined[1]")
+        < told.index("if its input changes: totals[1]")
+        < told.index("spared: 8 region(s)")
     )
     assert told.count("spared: ") == 1
 
