@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import DataflowRow, RunRow
-from weir.ledger.failed_begins import failed_begins_of
+from weir.ledger.failed_begins import failed_begins_of, region_of_begin
 
 SHOWN = 3
 """The largest number of known dataflows and runs in an error."""
@@ -45,10 +45,9 @@ def unknown_run(
     """Return the error about a run of this name, of `dataflow` or of any; `or_dataflow`: a dataflow's name would do."""
     failed = failed_begins_of(session, name)
     if failed:
-        row = failed[-1]
+        task = region_of_begin(failed[-1]).name
         return Misconfigured(
-            f"run {name} has not begun: {row.task_id} failed before it was registered ({row.error}). "
-            f"`weir why {row.task_id.rpartition('.')[2]} --run {name}` shows it"
+            f"run {name} has not begun: {task} failed before it was registered. `weir why {task} --run {name}` says why"
         )
     query = select(RunRow.id, RunRow.run_id, RunRow.epoch).order_by(RunRow.epoch, RunRow.id)
     if dataflow is not None:

@@ -79,10 +79,16 @@ def runs(dataflow: OptionalDataflow = None) -> None:
 
 def _cells(run: RunOverview) -> tuple[str, ...]:
     versions = ", ".join(f"{sink} v{version}" for sink, version in run.published.items())
-    failed = [str(each) for each in run.not_begun]
+    return run.epoch, run.dataflow, run.run_id, f"{run.state}{_not_begun(run)}", versions or "-"
+
+
+def _not_begun(run: RunOverview) -> str:
+    failed = run.not_begun
+    if not failed:
+        return ""
     more = f" and {len(failed) - SHOWN} more" if len(failed) > SHOWN else ""
-    why = f"; failed to begin: {', '.join(failed[:SHOWN])}{more} (`weir why {failed[0]}`)" if failed else ""
-    return run.epoch, run.dataflow, run.run_id, f"{run.state}{why}", versions or "-"
+    named = ", ".join(map(str, failed[:SHOWN]))
+    return f"; failed to begin: {named}{more} (`weir why {failed[0].name} --run {run.run_id}`)"
 
 
 def _print(text: str) -> None:
