@@ -23,7 +23,7 @@ MOST_PARTS = 10
 """The largest number of known tasks or stages of a run in an error."""
 
 NO_RUN = (
-    "no run has begun: unpause the DAG of a dataflow in Airflow, or trigger it; `weir doctor` says what is in its way"
+    "no run has begun yet. Unpause or trigger the DAG of a dataflow in Airflow; `weir doctor` says what is in its way"
 )
 
 _LEAST_PART = 4
@@ -64,7 +64,7 @@ def unknown_run(
     flows = sorted({run.partition("@")[0] for run in named}) if or_dataflow else []
     close = [known.get(each, each) for each in get_close_matches(name, [*flows, *known], n=SHOWN)]
     found = list(dict.fromkeys(like[-SHOWN:] or close))
-    where = "the ledger knows no run" if dataflow is None else f"{dataflow} has no run"
+    where = f"the ledger knows no run{' or dataflow' * or_dataflow}" if dataflow is None else f"{dataflow} has no run"
     return Misconfigured(f"{where} {name}: {_said(found, list(named.values()))}")
 
 

@@ -212,6 +212,12 @@ def _no_history(run: str, task: str, topology: Topology | None, begun: Iterable[
     names = {region.name for region in begun}
     name = task.partition("[")[0]
     later = [] if topology is None else [each for each in topology.regions if each.name not in names]
+    for each in () if topology is None else topology.regions:
+        if name in (each.name, *each.stages) and each.name in names:
+            subtask = task.removeprefix(name).strip("[]")
+            return Misconfigured(
+                f"{each.name} of run {run} has no subtask {subtask}: it has 0 to {each.parallelism - 1}"
+            )
     if any(name in (each.name, *each.stages) for each in later):
         return Misconfigured(f"{task} of run {run} has not begun: Airflow shows what it waits for; `weir plan {run}`")
     known = sorted({*names, *(each.name for each in later)})

@@ -200,8 +200,13 @@ def _remove(services: Services, row: CheckpointRow, folder: Folder) -> None:
 
 
 def savepoints(services: Services, dataflow: str | None = None) -> tuple[Savepoint, ...]:
-    """Return all savepoints in the ledger that were not dropped, by dataflow and number."""
+    """Return all savepoints in the ledger that were not dropped, by dataflow and number.
+
+    Raises Misconfigured for a dataflow that the ledger does not know.
+    """
     with services.ledger.transaction() as session:
+        if dataflow is not None:
+            require_dataflow(session, dataflow)
         return tuple(_savepoint(row) for row in _rows(session, dataflow) if row.deleted_at is None)
 
 
@@ -242,6 +247,7 @@ def show(services: Services, dataflow: str, name: str, open_store: OpenStore) ->
 def drop(services: Services, dataflow: str, name: str, open_store: OpenStore) -> Savepoint:
     """Delete a savepoint, finished or not. Raises Misconfigured where there is none."""
     with services.ledger.transaction() as session:
+        require_dataflow(session, dataflow)
         rows = [row for row in _rows(session, dataflow) if row.deleted_at is None]
     wanted = [row for row in rows if name in (str(row.number), row.folder, row.folder.rpartition("/")[2])]
     if len(wanted) != 1:

@@ -80,7 +80,7 @@ def test_where_nothing_is_similar_the_newest_are_named(known):
 
 
 def test_a_misspelt_dataflow_is_suggested_where_one_would_do(known):
-    with pytest.raises(Misconfigured, match="no run fligts: did you mean flights"):
+    with pytest.raises(Misconfigured, match="no run or dataflow fligts: did you mean flights"):
         runs_named(known, "fligts")
     with pytest.raises(Misconfigured, match=r"no dataflow wether: did you mean weather\?"):
         require_dataflow(known, "wether")
@@ -98,7 +98,7 @@ def test_a_run_id_of_several_dataflows_names_them(known):
 def test_an_empty_ledger_says_what_makes_the_first_run(ledger):
     with ledger.transaction() as session:
         for refuse in (lambda: named_run(session, "flights"), lambda: require_dataflow(session, "flights")):
-            with pytest.raises(Misconfigured, match=r"no run has begun: unpause the DAG .*`weir doctor`"):
+            with pytest.raises(Misconfigured, match=r"no run has begun yet. Unpause .*`weir doctor`"):
                 refuse()
 
 

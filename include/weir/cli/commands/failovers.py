@@ -21,15 +21,19 @@ if TYPE_CHECKING:
 
 
 def failovers(
-    dataflow: Annotated[str | None, typer.Argument(help="Only this dataflow.", show_default=False)] = None,
+    dataflow: Annotated[
+        str | None, typer.Argument(help="Only this dataflow, or this run: DATAFLOW@EPOCH.", show_default=False)
+    ] = None,
     epoch: Annotated[str | None, typer.Argument(help="Only this epoch.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  Typer's
 ) -> None:
     """Show failovers: what was lost, which regions ran again, which were spared, and the cost."""
     from weir.recovery.failovers import failover_reports  # noqa: PLC0415  SQLAlchemy is slow to import
 
+    if dataflow is not None and epoch is None:
+        dataflow, _, epoch = dataflow.partition("@")
     with opened_services() as services, services.ledger.transaction() as session:
-        found = failover_reports(session, dataflow, epoch)
+        found = failover_reports(session, dataflow, epoch or None)
     if as_json:
         print(json.dumps({"version": 1, "failovers": [each.to_json() for each in found]}))
         return

@@ -84,7 +84,11 @@ def _floor(text: str | None) -> timedelta | None:
 
 def _print_report(report: SweepReport) -> None:
     console = Console()
-    print_rows((key("what"), key("why"), number("number"), number("bytes")), _sums(report), console)
+    sums = list(_sums(report))
+    if sums:
+        print_rows((key("what"), key("why"), number("number"), number("bytes")), sums, console)
+    else:
+        console.print("Nothing is stored that could be deleted.")
     for run in report.expired:
         console.print(f"{'Would expire' if report.is_dry else 'Expired'}: {run.path}: {run.reason}", highlight=False)
     _print_list("Finished results with missing files (`weir verify` checks them)", report.missing)

@@ -72,7 +72,7 @@ def runs(dataflow: OptionalDataflow = None) -> None:
     with opened_services() as services, services.ledger.transaction() as session:
         found = run_overviews(session, dataflow)
     if not found:
-        _print(f"The ledger knows no run: {NO_RUN}.")
+        _print(f"The ledger is empty: {NO_RUN}.")
         return
     print_rows((key("epoch"), key("dataflow"), key("run id"), text("regions"), text("published")), map(_cells, found))
 

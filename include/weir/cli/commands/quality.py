@@ -178,7 +178,7 @@ def expectations_json(
 def print_checks(found: Sequence[QualityCheckRow]) -> None:
     """Print a line for each check."""
     if not found:
-        _print("No recorded check matches.")
+        _print("No recorded check matches. Only stages with quality= are checked, and states that were restored")
         return
     others = (value("why"), value("outcome"), value("met"), text("violated"), value("attempt"), value("checked by"))
     print_rows((*_PLACE, *others), map(_cells, found))

@@ -53,6 +53,22 @@ def test_failovers_of_what_the_ledger_does_not_know_are_refused(healed):
         typed("failovers", "lader")
     with pytest.raises(Misconfigured, match=r"ladder has no run ladder@2013-01-01: did you mean ladder@20130101T0000"):
         typed("failovers", "ladder", "2013-01-01")
+    assert typed("failovers", "ladder@20130101T000000Z") == typed("failovers", "ladder", "20130101T000000Z")
+
+
+def test_a_subtask_that_there_is_not_is_refused_with_those_that_there_are(healed):
+    with pytest.raises(Misconfigured, match=r"joined of run ladder@20130101T000000Z has no subtask 7: it has 0 to 1"):
+        typed("why", "joined[7]", "--run", "ladder@20130101T000000Z")
+
+
+def test_a_task_that_has_not_begun_is_said_to_wait(healed):
+    run = healed.airflow.dag_run(2)
+    healed.airflow.step(healed.airflow.task(run, "weather"))
+    with pytest.raises(
+        Misconfigured, match=r"routes of run scheduled__2013-01-02 has not begun: Airflow shows what it"
+    ):
+        typed("why", "routes", "--run", run)
+    assert "weather[0]" in typed("why", "weather", "--run", run)
 
 
 def test_the_story_of_a_task_is_told(healed):

@@ -61,7 +61,7 @@ def test_one_stage_is_told_alone(done):
     assert asked(RUN, "--stage", "joined").keys() == {"joined"}
     assert "joined: 2 finished" in typed(RUN, "--stage", "joined")
     assert "clean" not in typed(RUN, "--stage", "weather")
-    with pytest.raises(Misconfigured, match=r"no run of ladder writes a stage raw"):
+    with pytest.raises(Misconfigured, match=r"no run of ladder writes a stage raw: it writes clean, delays"):
         typed("ladder", "--stage", "raw")
 
 
@@ -187,9 +187,9 @@ def test_a_run_that_is_to_be_pinned_anew_is_told_too(done):
 
 
 def test_a_name_that_is_not_known_is_refused(done):
-    with pytest.raises(Misconfigured, match="the ledger knows no run flights: it knows"):
+    with pytest.raises(Misconfigured, match="the ledger knows no run or dataflow flights: it knows"):
         typed("flights")
 
 
 def test_where_nothing_was_run_nothing_is_told(world):
-    assert "run" in typed()
+    assert typed() == "No result is there: no region has committed yet. `weir runs` lists the runs\n"
