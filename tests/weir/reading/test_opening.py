@@ -315,8 +315,8 @@ def test_a_version_that_was_removed_says_so(done):
 
 
 def test_names_that_fit_nothing_are_refused_with_those_that_are_known(done):
-    assert "knows no run of a dataflow flights; it knows the dataflows: ladder" in told("flights")
-    assert f"has no run 2014-01-01; the ledger knows {RUN} (scheduled__2013-01-01)" in told("ladder", "2014-01-01")
+    assert "knows no dataflow flights: it knows ladder" in told("flights")
+    assert f"has no run 2014-01-01: it knows {RUN} (scheduled__2013-01-01)" in told("ladder", "2014-01-01")
     assert "has no run yesterday" in told("ladder", "yesterday")
     assert "has no stage other; it writes clean, weather, joined" in told("ladder", stage="other")
     assert "raw are never written" in told("ladder", stage="raw")
