@@ -34,6 +34,7 @@ from weir.retention.space import reclaim_space_after_store_full
 from weir.retention.versions import expire_versions
 from weir.state import compaction
 from weir.state.compaction import CompactionRequest, ToCompact
+from weir.topology.ids import Epoch
 
 
 class Coordinator:
@@ -75,10 +76,16 @@ class Coordinator:
         return close.close(self._services, request, clearer)
 
     def fail(
-        self, dataflow: str, key: TaskKey, try_number: int, error: BaseException, strategy: RestartStrategy
+        self,
+        dataflow: str,
+        key: TaskKey,
+        try_number: int,
+        error: BaseException,
+        strategy: RestartStrategy,
+        epoch: Epoch | None = None,
     ) -> FailureDecision:
         """Record a failed try and decide what follows; deliver the pending clears next. Raises Retryable."""
-        decision = failure.fail(self._services, dataflow, key, try_number, error, strategy)
+        decision = failure.fail(self._services, dataflow, key, try_number, error, strategy, epoch)
         if not isinstance(error, StoreFull):
             return decision
         return replace(

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, cast
 
-from sqlalchemy import bindparam, func, select, update
+from sqlalchemy import bindparam, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from weir.dataflow import Dataflow
@@ -25,6 +25,7 @@ from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import Misconfigured, Retryable
 from weir.ledger.database.tables import NO_DAG, AttemptRow, DataflowRow, RunRow, SourceSliceRow, Table
 from weir.ledger.epochs import require_sound_epoch
+from weir.ledger.names import SHOWN, unknown_run
 from weir.topology.ids import Epoch, RunId
 from weir.topology.regions import Topology
 
@@ -49,9 +50,6 @@ _NEWEST_PINNED = (
     .order_by(RunRow.created_at.desc(), RunRow.epoch.desc())
     .limit(1)
 )
-
-SHOWN = 20
-"""The largest number of runs that an error names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,18 +282,21 @@ def runs_of(session: Session, dataflow: str | None = None) -> list[RunRow]:
 
 
 def named_run(session: Session, name: str) -> RunRow:
-    """Return the run named DATAFLOW@EPOCH or by Airflow's run id. Raises Misconfigured and names known runs."""
-    known = runs_of(session)
-    matching = [row for row in known if name in (row.id, row.run_id)]
-    if len(matching) == 1:
-        return matching[0]
-    if matching:
-        raise Misconfigured(
-            f"{name} is a run of several dataflows: type one of {', '.join(row.id for row in matching)} instead"
-        )
-    listed = ", ".join(f"{row.id} ({row.run_id})" for row in known[-SHOWN:]) or "none at all"
-    more = f", and {len(known) - SHOWN} more, which `weir runs` lists" if len(known) > SHOWN else ""
-    raise Misconfigured(f"the ledger knows no run {name}; it knows {listed}{more}")
+    """Return the run named DATAFLOW@EPOCH or by Airflow's run id. Raises Misconfigured and names similar runs."""
+    found = run_if_known(session, name)
+    if found is None:
+        raise unknown_run(session, name)
+    return found
+
+
+def run_if_known(session: Session, name: str) -> RunRow | None:
+    """Return the run of this name, if there is one. Raises Misconfigured if it is that of several."""
+    query = select(RunRow).where(or_(RunRow.id == name, RunRow.run_id == name)).order_by(RunRow.dataflow, RunRow.epoch)
+    found = list(session.scalars(query))
+    if len(found) > 1:
+        named = ", ".join(row.id for row in found[:SHOWN]) + (f" and {len(found) - SHOWN} more" * (len(found) > SHOWN))
+        raise Misconfigured(f"{name} is a run of several dataflows: type one of {named} instead")
+    return found[0] if found else None
 
 
 def mark_closed(session: Session, run: str, now: datetime | None) -> None:

@@ -23,6 +23,7 @@ from weir.formats.manifest import Manifest, StateFile
 from weir.formats.paths import checkpoint_path
 from weir.ledger.checkpoints import checkpoint_row, retained_checkpoints
 from weir.ledger.database.tables import CheckpointRow, ResultRow, RunRow
+from weir.ledger.names import require_dataflow
 from weir.ledger.runs import runs_of, topology_of
 from weir.reading.availability import Chosen, Unreadable, manifests_of
 from weir.reading.choosing import When, choose
@@ -61,7 +62,11 @@ def open_state(
 
 
 def keyed_states(session: Session, dataflow: str) -> tuple[str, ...]:
-    """Return the keyed states of all runs in the ledger: dataflows may add and remove states."""
+    """Return the keyed states of all runs in the ledger: dataflows may add and remove states.
+
+    Raises Misconfigured for a dataflow that the ledger does not know.
+    """
+    require_dataflow(session, dataflow)
     flows = [topology_of(row.pinned).dataflow for row in runs_of(session, dataflow) if row.pinned is not None]
     states = (state for flow in flows for stage in flow.stages for state in stage.states)
     return tuple(sorted({state.name for state in states if state.kind is StateKind.KEYED}))

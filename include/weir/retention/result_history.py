@@ -120,6 +120,13 @@ def run_history(session: Session, run: RunRow, stage: str | None, now: datetime)
     )
 
 
+def stages_written(session: Session, runs: Collection[str]) -> list[str]:
+    """Return the names of all stages that have results in some runs."""
+    return list(
+        session.scalars(select(ResultRow.stage).where(ResultRow.run.in_(runs)).distinct().order_by(ResultRow.stage))
+    )
+
+
 def _made(session: Session, run: RunRow) -> set[str]:
     return set(session.scalars(select(ResultRow.attempt).where(ResultRow.run == run.id)))
 

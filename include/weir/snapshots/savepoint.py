@@ -27,7 +27,8 @@ from weir.formats.paths import name_of, number_path, savepoints_folder
 from weir.formats.savepoint import FILES, RESULTS, SAVEPOINT, FileCopy, as_savepoint
 from weir.ledger.checkpoints import CheckpointStatus, abandon, checkpoint_row, complete, enter_checkpoint, next_number
 from weir.ledger.checkpoints import retained_checkpoints as retained_snapshots
-from weir.ledger.database.tables import CheckpointRow, DataflowRow
+from weir.ledger.database.tables import CheckpointRow
+from weir.ledger.names import require_dataflow
 from weir.snapshots.source import Folder, OpenStore, Source, find_source, folder_at, read_checkpoint, read_savepoint
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.store import Store
@@ -124,9 +125,7 @@ def _wanted(session: Session, request: SavepointRequest) -> CheckpointRow:
         if row.number == request.checkpoint:
             return row
     listed = ", ".join(f"{row.number} (epoch {row.epoch})" for row in kept) or "none"
-    if session.get(DataflowRow, request.dataflow) is None:
-        names = ", ".join(session.scalars(select(DataflowRow.name).order_by(DataflowRow.name))) or "none"
-        raise Misconfigured(f"the ledger knows no dataflow {request.dataflow}; it knows {names}")
+    require_dataflow(session, request.dataflow)
     wanted = "a checkpoint" if request.checkpoint is None else f"checkpoint {request.checkpoint}"
     raise Misconfigured(f"{request.dataflow} has not {wanted} to make a savepoint of; it keeps {listed}")
 
@@ -201,8 +200,13 @@ def _remove(services: Services, row: CheckpointRow, folder: Folder) -> None:
 
 
 def savepoints(services: Services, dataflow: str | None = None) -> tuple[Savepoint, ...]:
-    """Return all savepoints in the ledger that were not dropped, by dataflow and number."""
+    """Return all savepoints in the ledger that were not dropped, by dataflow and number.
+
+    Raises Misconfigured for a dataflow that the ledger does not know.
+    """
     with services.ledger.transaction() as session:
+        if dataflow is not None:
+            require_dataflow(session, dataflow)
         return tuple(_savepoint(row) for row in _rows(session, dataflow) if row.deleted_at is None)
 
 
@@ -243,6 +247,7 @@ def show(services: Services, dataflow: str, name: str, open_store: OpenStore) ->
 def drop(services: Services, dataflow: str, name: str, open_store: OpenStore) -> Savepoint:
     """Delete a savepoint, finished or not. Raises Misconfigured where there is none."""
     with services.ledger.transaction() as session:
+        require_dataflow(session, dataflow)
         rows = [row for row in _rows(session, dataflow) if row.deleted_at is None]
     wanted = [row for row in rows if name in (str(row.number), row.folder, name_of(row.folder))]
     if len(wanted) != 1:

@@ -19,6 +19,7 @@ from weir.formats.paths import checkpoint_path, name_of
 from weir.formats.savepoint import SAVEPOINT
 from weir.ledger.checkpoints import CheckpointStatus, checkpoints_of, is_retained
 from weir.ledger.database.tables import CheckpointRow
+from weir.ledger.names import require_dataflow
 from weir.store.errors import NotFound
 from weir.store.probe import size_differs
 from weir.store.store import Store
@@ -88,6 +89,10 @@ def find_source(services: Services, dataflow: str, name: str, open_store: OpenSt
     if "/" in name:
         return read_savepoint(folder_at(services, name, open_store))
     with services.ledger.transaction() as session:
+        try:
+            require_dataflow(session, dataflow)
+        except Misconfigured as unknown:
+            raise Misconfigured(f"{unknown}. A savepoint of another ledger is named by its folder") from None
         rows = checkpoints_of(session, dataflow)
     wanted = [row for row in rows if name in (str(row.number), name_of(row.folder))]
     usable = [row for row in wanted if _is_usable(row)]

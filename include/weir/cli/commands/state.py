@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from weir.cli.tables import key, print_rows, text
 from weir.environment import opened_services
 from weir.errors import Misconfigured
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     import pyarrow as pa
 
     from weir.coordination.services import Services
@@ -101,7 +103,7 @@ def scan(
             rows.append(table.slice(0, left))
             if left is not None and table.num_rows >= left:
                 break
-        _print_report(rows, _headline(opened), _where(opened), opened.rows, as_json=as_json)
+        _print_report(rows, _headline(opened), _where(opened), opened.rows, opened.keys, as_json=as_json)
 
 
 @state_app.command()
@@ -200,17 +202,22 @@ def _headline(opened: OpenedState) -> str:
 
 
 def _print_report(
-    tables: list[pa.Table], headline: str, where: dict[str, Any], rows: int | None, *, as_json: bool
+    tables: list[pa.Table],
+    headline: str,
+    where: dict[str, Any],
+    rows: int | None,
+    keys: Collection[str] = (),
+    *,
+    as_json: bool,
 ) -> None:
     found = [row for table in tables for row in table.to_pylist()]
     if as_json:
         print(json.dumps({**where, "rows": plain(found)}))
         return
     _print(headline)
-    shown = Table(*(tables[0].column_names if tables else ()))
-    for row in found:
-        shown.add_row(*(_shown(value) for value in row.values()))
-    Console().print(shown)
+    columns = [key(name) if name in keys else text(name) for name in (tables[0].column_names if tables else ())]
+    if found:
+        print_rows(columns, ([_shown(value) for value in row.values()] for row in found))
     if rows is not None and rows > len(found):
         _print(f"{rows - len(found):,} more; --limit 0 shows all")
 

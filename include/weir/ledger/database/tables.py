@@ -164,6 +164,24 @@ class AttemptRow(Table):
         return is_task_try(self.try_number)
 
 
+class FailedBeginRow(Table):
+    """The newest try of a task instance that failed before it was registered: it has no attempt, and maybe no run."""
+
+    __tablename__ = "failed_begin"
+    __table_args__ = (UniqueConstraint("run_id", "dag_id", "task_id", "map_index"),)
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    dataflow: Mapped[str] = mapped_column(String(60))
+    epoch: Mapped[Epoch | None] = mapped_column(String(32))
+    dag_id: Mapped[str] = mapped_column(String(250))
+    run_id: Mapped[str] = mapped_column(String(250))
+    task_id: Mapped[str] = mapped_column(String(250))
+    map_index: Mapped[int]
+    try_number: Mapped[int]
+    failed_at: Mapped[datetime]
+    failure: Mapped[str] = mapped_column(String(20))
+    error: Mapped[str] = mapped_column(Prose)
+
+
 class ResultRow(Table):
     """A result partition of one attempt, and its state.
 

@@ -146,7 +146,7 @@ def answer_failure(
     task: TaskPorts, dataflow: str, request: BeginRequest, error: BaseException, strategy: RestartStrategy
 ) -> FailureDecision:
     """Answer a failed try, as the retry policy does, without a policy and functions of the user's own."""
-    failed = FailedTry(dataflow, request.key, request.try_number, error, strategy)
+    failed = FailedTry(dataflow, request.key, request.try_number, error, strategy, epoch_of(request.interval[0]))
     return decide_failure(
         error,
         request.max_tries - request.try_number,

@@ -29,6 +29,7 @@ from weir.testing.fakes.task_ports import (
     run_task,
 )
 from weir.testing.simulator.process import Process, StageFailed
+from weir.topology.ids import Epoch
 from weir.topology.regions import RETRY_DELAY, region_compacted
 
 
@@ -65,11 +66,17 @@ class SimulatedCoordinator(TaskCoordinator):
             return super().release(dataflow, runs)
 
     def fail(
-        self, dataflow: str, key: TaskKey, try_number: int, error: BaseException, strategy: RestartStrategy
+        self,
+        dataflow: str,
+        key: TaskKey,
+        try_number: int,
+        error: BaseException,
+        strategy: RestartStrategy,
+        epoch: Epoch | None = None,
     ) -> FailureDecision:
         """Book a failure."""
         with self._watched():
-            return super().fail(dataflow, key, try_number, error, strategy)
+            return super().fail(dataflow, key, try_number, error, strategy, epoch)
 
     def label(self, dataflow: str, attempt: str, labels: Mapping[str, str]) -> dict[str, str]:
         """Label a failure."""

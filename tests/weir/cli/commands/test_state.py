@@ -5,12 +5,11 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 
 import pytest
+from tests.weir.command_line import invoked, use
 from tests.weir.reading.parquet_world import ReaderWorld
 from tests.weir.reading.state_world import epoch, history, keeps_state, run_days
-from typer.testing import CliRunner
 
 from weir.cli.commands.state import plain
-from weir.cli.main import app
 from weir.cli.programs import _problem
 from weir.dataflow.state import State, StateKind
 from weir.errors import Misconfigured
@@ -25,7 +24,6 @@ LAST = epoch(3)
 def days():
     """Three days that have kept state, in a store and a ledger of their own."""
     with fast_folder() as folder:
-        (folder / "store").mkdir()
         world = keeps_state(ReaderWorld(folder, history()))
         yield run_days(world, history(), 1, 2, 3)
         world.ledger.close()
@@ -33,15 +31,11 @@ def days():
 
 @pytest.fixture(autouse=True)
 def environment(days, monkeypatch):
-    monkeypatch.setenv("WEIR_STORE", str(days.folder / "store"))
-    monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{days.folder}/ledger.db")
-    monkeypatch.setenv("COLUMNS", "200")
+    use(monkeypatch, days.folder)
 
 
 def typed(*words, code=0):
-    done = CliRunner().invoke(app, ["state", *words])
-    if done.exception and not isinstance(done.exception, SystemExit):
-        raise done.exception
+    done = invoked("state", *words)
     assert done.exit_code == code, done.output
     return done.output
 
