@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
-from weir.attempts.commit import require_unchanged
+from weir.attempts.commit_check import require_unchanged
 from weir.attempts.gathering import gather
 from weir.attempts.registration import enter
 from weir.coordination.airflow import Clearer
@@ -191,8 +191,11 @@ def _intact(services: Services, run: str, folders: Set[str]) -> dict[str, Manife
     ]
     answers = probe(services.store, services.store_id(), references)
     parts = [(found, ref.folder, None) for ref, found in answers.items() if isinstance(found, Manifest)]
-    broken = {loss.attempt for loss in verify_segments(services.store, services.store_id(), parts)}
-    return {folder: manifest for manifest, folder, _ in parts if manifest.attempt not in broken}
+    losses = verify_segments(services.store, services.store_id(), parts)
+    broken = {(loss.attempt, loss.stage, loss.subtask, loss.layout) for loss in losses}
+    return {
+        folder: each for each, folder, _ in parts if (each.attempt, each.stage, each.subtask, each.layout) not in broken
+    }
 
 
 def _is_of(services: Services, path: str, attempt: str) -> bool:

@@ -81,5 +81,5 @@ def test_leases_are_renewed_by_signs_of_life(world):
     task.try_number, task.state = 1, "running"
     begun = world.airflow.coordinator.begin(world.airflow.request(task), world.airflow)
     world.airflow.time += timedelta(minutes=50)
-    world.airflow.coordinator.renew(begun.attempt)
+    world.airflow.coordinator.heartbeat(begun)
     assert {expires for _, expires in leases(world).values()} == {world.airflow.time + LEASE}

@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from weir.attempts import close
 from weir.dataflow import Dataflow, Stage, blocking, previous, sink, source
-from weir.ledger.database.tables import AttemptRow, PublicationRow, ResultRow
+from weir.ledger.database.tables import PublicationRow, ResultRow
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
 from weir.retention import release
@@ -98,11 +98,9 @@ def test_an_attempt_with_a_heartbeat_is_running_however_long(world):
     def long(key):
         if key.task_id == "weather" and not working:
             working.append(key)
-            with world.ledger.transaction() as session:
-                row = session.scalars(select(AttemptRow).where(AttemptRow.region == "weather")).one()
             for _ in range(7):
                 world.airflow.time += timedelta(hours=1)
-                world.airflow.coordinator.renew(row)
+                world.airflow.heartbeat(key)
                 world.airflow.coordinator.release("ladder")
                 sweep(world.services, is_full=True)
 
