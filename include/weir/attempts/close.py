@@ -128,7 +128,7 @@ def _decide(
         require_newest(session, run, CLOSE, attempt.id)
         state = run_state(session, run, registered.topology)
         require_unchanged(session, state, reads, CLOSE)
-        _require_same_attempts(state, reads)
+        _require_present(state, reads)
         for sink in sinks:
             version = max(next_version(session, run.id, sink.sink), highest[sink.sink] + 1)
             pointer = _pointer(services, registered, state, sink, version)
@@ -137,12 +137,17 @@ def _decide(
     return pointers
 
 
-def _require_same_attempts(state: RunState, reads: Sequence[InputRead]) -> None:
-    """Refuse results that were replaced, also by equal content: a pointer would name files that are to be deleted."""
+def _require_present(state: RunState, reads: Sequence[InputRead]) -> None:
+    """Refuse results that were replaced, also by equal content, lost or released: a pointer names their files.
+
+    The lease of a process that was suspended may have run out.
+    """
     for read in reads:
         current = state.results[PartitionId(read.stage, read.subtask, read.layout)]
         if current.attempt != read.attempt:
             raise Conflict(f"{current.partition} was recomputed by {current.attempt} while it was to be published")
+        if current.state is not PartitionState.FINISHED:
+            raise Conflict(f"{current.partition} of {current.attempt} is {current.state.value}, and was to be published")
 
 
 def _digest(sink: SinkResult) -> str:
