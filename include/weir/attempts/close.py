@@ -147,7 +147,9 @@ def _require_present(state: RunState, reads: Sequence[InputRead]) -> None:
         if current.attempt != read.attempt:
             raise Conflict(f"{current.partition} was recomputed by {current.attempt} while it was to be published")
         if current.state is not PartitionState.FINISHED:
-            raise Conflict(f"{current.partition} of {current.attempt} is {current.state.value}, and was to be published")
+            raise Conflict(
+                f"{current.partition} of {current.attempt} is {current.state.value}, and was to be published"
+            )
 
 
 def _digest(sink: SinkResult) -> str:

@@ -158,8 +158,10 @@ def record_found(session: Session, results: Iterable[CurrentResult], now: dateti
 def damaged_results(session: Session, attempts: Iterable[str]) -> frozenset[ResultKey]:
     """Return the results of `attempts` that were found damaged, current or not; their other results are whole."""
     asked = sorted(set(attempts))
-    found = session.execute(_DAMAGED, {"attempts": asked}).tuples() if asked else ()
-    return frozenset(tuple(row) for row in found)
+    if not asked:
+        return frozenset()
+    rows = session.execute(_DAMAGED, {"attempts": asked}).tuples()
+    return frozenset((attempt, stage, subtask, layout) for attempt, stage, subtask, layout in rows)
 
 
 def transition(session: Session, row: ResultRow, to: PartitionState, reason: str, now: datetime) -> None:

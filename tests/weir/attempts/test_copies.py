@@ -8,9 +8,10 @@ from sqlalchemy import select
 
 from weir.dataflow import Dataflow, Stage, blocking, cached, pipelined, sink, source
 from weir.dataflow.digest_rule import digest
-from weir.errors import DiskFull, Retryable
+from weir.errors import DiskFull, Fault, Loss, Retryable
 from weir.formats.codec import stage_copy_from_json
 from weir.ledger.database.tables import AttemptRow, ResultRow
+from weir.ledger.results import record_losses
 from weir.store.published import published
 from weir.testing.fakes.airflow import Killed
 from weir.topology.partitions import PLAIN
@@ -185,7 +186,9 @@ def test_a_copy_is_used_though_a_result_that_it_was_not_made_from_is_damaged(wor
     def damages():
         with world.ledger.transaction("ladder") as session:
             query = select(ResultRow).where(ResultRow.stage == "weather", ResultRow.layout == layout)
-            session.scalars(query).one().fault = "damaged"
+            row = session.scalars(query).one()
+            names = (row.run, row.stage, row.subtask, row.layout, row.attempt)
+            record_losses(session, [Loss(*names, Fault.DAMAGED, "a flipped bit")], world.airflow.time)
         raise ValueError("no luck")
 
     again = ["report", "delays"] if resumes else ALL
