@@ -130,8 +130,8 @@ _GOES_BACK: Final = 0.5
 _MENDED: Final = 0.7
 """The share of bad sources whose rows are repaired before a person reacts."""
 
-_BEATS: Final = 0.3
-"""The share of suspended processes that take a heartbeat some events later."""
+_BEATS: Final = 0.5
+"""The share of suspended processes that take a heartbeat before they are resumed."""
 
 _OVERLAPS: Final = 0.4
 """The share of schedules in which a process is suspended while others run and its inputs are damaged."""
@@ -196,11 +196,12 @@ def with_bad_rows(random: Random, events: Sequence[Event]) -> tuple[Event, ...]:
 
 
 def with_beats(random: Random, events: Sequence[Event]) -> tuple[Event, ...]:
-    """Return the schedule with heartbeats of processes that it suspends."""
-    found = list(events)
-    for at in reversed([at for at, event in enumerate(events) if event.fault.kind is FaultKind.SUSPEND]):
-        if random.random() < _BEATS:
-            found.insert(random.randint(at + 1, min(at + 4, len(found))), Event(Verb.BEAT, random.randrange(100)))
+    """Return the schedule with heartbeats of processes that it resumes."""
+    found: list[Event] = []
+    for event in events:
+        if event.verb is Verb.RESUME and random.random() < _BEATS:
+            found.append(Event(Verb.BEAT, event.number))
+        found.append(event)
     return tuple(found)
 
 
