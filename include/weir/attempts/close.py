@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
-from weir.attempts.commit import require_unchanged
+from weir.attempts.commit_check import require_unchanged
 from weir.attempts.gathering import gather
 from weir.attempts.registration import enter
 from weir.coordination.airflow import Clearer
@@ -128,7 +128,7 @@ def _decide(
         require_newest(session, run, CLOSE, attempt.id)
         state = run_state(session, run, registered.topology)
         require_unchanged(session, state, reads, CLOSE)
-        _require_same_attempts(state, reads)
+        _require_present(state, reads)
         for sink in sinks:
             version = max(next_version(session, run.id, sink.sink), highest[sink.sink] + 1)
             pointer = _pointer(services, registered, state, sink, version)
@@ -137,12 +137,19 @@ def _decide(
     return pointers
 
 
-def _require_same_attempts(state: RunState, reads: Sequence[InputRead]) -> None:
-    """Refuse results that were replaced, also by equal content: a pointer would name files that are to be deleted."""
+def _require_present(state: RunState, reads: Sequence[InputRead]) -> None:
+    """Refuse results that were replaced, also by equal content, lost or released: a pointer names their files.
+
+    The lease of a process that was suspended may have run out.
+    """
     for read in reads:
         current = state.results[PartitionId(read.stage, read.subtask, read.layout)]
         if current.attempt != read.attempt:
             raise Conflict(f"{current.partition} was recomputed by {current.attempt} while it was to be published")
+        if current.state is not PartitionState.FINISHED:
+            raise Conflict(
+                f"{current.partition} of {current.attempt} is {current.state.value}, and was to be published"
+            )
 
 
 def _digest(sink: SinkResult) -> str:
@@ -191,8 +198,11 @@ def _intact(services: Services, run: str, folders: Set[str]) -> dict[str, Manife
     ]
     answers = probe(services.store, services.store_id(), references)
     parts = [(found, ref.folder, None) for ref, found in answers.items() if isinstance(found, Manifest)]
-    broken = {loss.attempt for loss in verify_segments(services.store, services.store_id(), parts)}
-    return {folder: manifest for manifest, folder, _ in parts if manifest.attempt not in broken}
+    losses = verify_segments(services.store, services.store_id(), parts)
+    broken = {(loss.attempt, loss.stage, loss.subtask, loss.layout) for loss in losses}
+    return {
+        folder: each for each, folder, _ in parts if (each.attempt, each.stage, each.subtask, each.layout) not in broken
+    }
 
 
 def _is_of(services: Services, path: str, attempt: str) -> bool:

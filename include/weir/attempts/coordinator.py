@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from weir.attempts import begin, close, commit, evaluation, failure
+from weir.attempts import begin, close, commit, commit_check, evaluation, failure
 from weir.coordination.airflow import Clearer
 from weir.coordination.services import Services
 from weir.coordination.values import (
     Action,
-    Attempt,
     BeginOutcome,
     BeginRequest,
     Begun,
@@ -23,9 +22,6 @@ from weir.coordination.values import (
 )
 from weir.errors import StoreFull
 from weir.formats.region_job import RegionReport
-from weir.ledger.attempts import record_heartbeat
-from weir.ledger.leases import renew_leases
-from weir.ledger.runs import dataflow_of
 from weir.recovery import pending_clears
 from weir.restarts.strategy import RestartStrategy
 from weir.retention.checkpoints import maintain_checkpoints
@@ -64,12 +60,9 @@ class Coordinator:
         """Make the written results current. Raises Fenced, Conflict, ResultUnavailable, Misconfigured or Retryable."""
         return commit.commit(self._services, begun, report, clearer)
 
-    def renew(self, attempt: Attempt) -> None:
-        """Renew the attempt's read leases and record its heartbeat."""
-        now = self._services.now()
-        with self._services.ledger.transaction(dataflow_of(attempt.run)) as session:
-            renew_leases(session, attempt.id, now)
-            record_heartbeat(session, attempt.id, now)
+    def heartbeat(self, begun: Begun) -> None:
+        """Renew the attempt's read leases, record its heartbeat; raise Fenced or Conflict where its commit would."""
+        commit_check.heartbeat(self._services, begun)
 
     def close(self, request: BeginRequest, clearer: Clearer) -> CloseOutcome:
         """Complete the run and publish. Raises ResultUnavailable, Conflict, Fenced, Misconfigured or Retryable."""

@@ -112,6 +112,9 @@ def fail(
             # If it were not recorded, the next begin would take the process for killed.
             failure, error = classify(unplanned), unplanned
     with services.ledger.transaction(dataflow) as session:
+        if isinstance(error, Conflict):
+            # Else a damaged result that the ledger calls finished would be read, and refused, again and again.
+            record_losses(session, error.damaged, services.now())
         decision = book(session, services, row.id, failure, error, strategy)
         booked = session.get(AttemptRow, row.id)
         if booked is not None and booked.state == AttemptState.RETRYING.value:

@@ -13,8 +13,8 @@ from enum import Enum
 from typing import Any
 
 from weir.coordination.airflow import ClearAnswer, Clearer, ClearItem
-from weir.coordination.values import Action, BeginRequest, DeliveredClear, FailureDecision, TaskKey
-from weir.errors import Internal, Retryable, WeirError
+from weir.coordination.values import Action, BeginRequest, Begun, DeliveredClear, FailureDecision, TaskKey
+from weir.errors import Conflict, Internal, Retryable, WeirError
 from weir.restarts.strategy import RestartStrategy
 from weir.retention.release import Deleted, release
 from weir.testing.fakes.airflow import FakeAirflow, Killed
@@ -54,6 +54,15 @@ class SimulatedCoordinator(TaskCoordinator):
     def __init__(self, airflow: SimulatedAirflow, key: TaskKey) -> None:
         super().__init__(airflow, key)
         self._simulated = airflow
+
+    def heartbeat(self, begun: Begun) -> None:
+        """Take a heartbeat, and report why it stops the attempt."""
+        with self._watched():
+            try:
+                super().heartbeat(begun)
+            except Conflict:
+                self._simulated.on_stop(begun)
+                raise
 
     def deliver(self, clearer: Clearer, dataflow: str | None = None) -> list[DeliveredClear]:
         """Deliver pending clears."""
@@ -104,6 +113,7 @@ class SimulatedAirflow(FakeAirflow):
         self.started = 0
         self.incarnations: dict[str, int] = {}
         self.on_answer: Callable[[list[ClearAnswer]], None] = lambda _answers: None
+        self.on_stop: Callable[[Begun], None] = lambda _begun: None
         self.marked: set[TaskKey] = set()
 
     # Processes
@@ -136,9 +146,13 @@ class SimulatedAirflow(FakeAirflow):
 
     def _try(self, process: Process, task: FakeTask, request: BeginRequest) -> None:
         ports = FakeTaskPorts(self, SimulatedCoordinator(self, task.key))
-        engine = FakeTaskEngine(
-            self.services.store, lambda job: self.engine.run(job, lambda: process.step(computes=True))
-        )
+        process.beat = ports.beat
+
+        def during() -> None:
+            process.step(computes=True)
+            engine.require_running()
+
+        engine = FakeTaskEngine(self.services.store, lambda job: self.engine.run(job, during))
         try:
             run_task(ports, engine, self.flow.name, request)
         except Rescheduled as rescheduled:
