@@ -9,15 +9,17 @@ the earlier DagRun out of use and numbers its attempts below 1.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.attempts.failure import restart_answer
 from weir.coordination.airflow import MISSING, Clearer, ClearItem
 from weir.coordination.registered import Registered
-from weir.coordination.run_records import write_record
+from weir.coordination.run_records import owe_record, require_own, stored_record, write_record
 from weir.coordination.services import Services, region_folder
 from weir.coordination.values import (
     Attempt,
@@ -38,6 +40,7 @@ from weir.ledger.restores import require_after_restore
 from weir.ledger.runs import EpochOwned, NewRun, Run, epoch_of, is_of_earlier_incarnation, own_epoch, run_key, set_aside
 from weir.recovery.adopt import free_run
 from weir.recovery.applying import restart_others
+from weir.topology.ids import RunId
 from weir.topology.regions import RegionId, Topology
 
 REASON = "its DagRun was deleted in Airflow, and another one owns its epoch now"
@@ -100,12 +103,34 @@ def _is_in_the_way(session: Session, row: RunRow, request: BeginRequest) -> bool
 
 
 def register(services: Services, request: BeginRequest) -> Registered | NotBegun:
-    """Register the attempt.
+    """Register the attempt, and write the record of its run if it is due: before that no attempt may compute.
 
     Returns Exhausted if the try before was killed and the restart strategy allows no further one. Raises Fenced if a
     newer try is registered and Misconfigured if another DagRun owns the epoch.
     """
     store_id = services.store_id()
+    try:
+        answer, run = _register(services, request, store_id, _not_asked)
+    except _RecordUnknown:
+        before = stored_record(services, request.dataflow.name, epoch_of(request.interval[0]))
+        answer, run = _register(services, request, store_id, partial(require_own, before))
+    if run is not None:
+        write_record(services, run)
+    return answer
+
+
+class _RecordUnknown(Exception):
+    """The run is about to be pinned, and the ledger knows no attempt of it: the store may, if the ledger was lost."""
+
+
+def _not_asked(_row: RunRow) -> None:
+    raise _RecordUnknown
+
+
+def _register(
+    services: Services, request: BeginRequest, store_id: str, require_known: Callable[[RunRow], None]
+) -> tuple[Registered | NotBegun, RunId | None]:
+    """Register the attempt; return the outcome, and the run if its record is due."""
     key, dataflow = request.key, request.dataflow
     with services.ledger.transaction(dataflow.name) as session:
         require_after_restore(session, dataflow.name, epoch_of(request.interval[0]))
@@ -119,12 +144,19 @@ def register(services: Services, request: BeginRequest) -> Registered | NotBegun
             store_id=store_id,
             previous=request.previous,
         )
-        run = own_epoch(session, new, services.now(), partial(write_record, services, session))
+
+        def on_pin(row: RunRow) -> None:
+            if session.scalar(select(AttemptRow.id).where(AttemptRow.run == row.id).limit(1)) is None:
+                require_known(row)
+            owe_record(session, row)
+
+        run = own_epoch(session, new, services.now(), on_pin)
+        due = run.id if session.get_one(RunRow, run.id).is_record_due else None
         topology = run.topology
         region = _region_of(run, topology, request)
         if region is None:
-            return NotInRecord(_not_in_record(run, request))
-        return _enter(session, services, request, run, topology, region)
+            return NotInRecord(_not_in_record(run, request)), due
+        return _enter(session, services, request, run, topology, region), due
 
 
 def region_of_task(task_prefix: str, key: TaskKey) -> RegionId:
