@@ -1,7 +1,7 @@
 """Expire published versions: those that were replaced, and those older than `keep_published`.
 
-Invariant 6: the ledger records first that a version is expiring, from when on no closing task relies on it; then the
-pointer is deleted, then the ledger records that, and only then may the results be released that it named. Where a process
+Invariant 6: the ledger records first that a version is expiring: no closing task relies on it any more. Then its
+pointer is deleted, then the ledger records that, and only then may the results be released that it named. If a process
 is killed in between, the next one deletes the pointer.
 """
 

@@ -25,7 +25,7 @@ def ledger(tmp_path, monkeypatch):
     store = Store.open(str(tmp_path / "store"))
     store.initialise()
     store.create(PAGE, b"<html>1 unexpected value</html>")
-    with ledger.transaction() as session:
+    with ledger.transaction("flow") as session:
         session.add(DataflowRow(name="flow", lineage=1, store_id="s"))
         session.flush()
         for dag_id, epoch, page in (

@@ -36,6 +36,11 @@ def is_reading(connection: Connection) -> bool:
     return bool(connection.get_execution_options().get(_READS))
 
 
+def is_writing(connection: Connection) -> bool:
+    """Report whether a connection's transaction is one of a ledger that writes."""
+    return connection.get_execution_options().get(_READS) is False
+
+
 def refuse_writing(engine: Engine) -> None:
     """Raise Internal for each statement of a reading transaction that writes or locks."""
     event.listen(engine, "before_execute", _refuse)
