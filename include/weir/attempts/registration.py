@@ -9,9 +9,7 @@ the earlier DagRun out of use and numbers its attempts below 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -31,7 +29,7 @@ from weir.coordination.values import (
     SparkWork,
     TaskKey,
 )
-from weir.errors import Fenced, Misconfigured
+from weir.errors import Conflict, Fenced, Misconfigured
 from weir.execution.failure_class import FailureClass
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import Origin, attempts_ever_of, end, origin_of
@@ -40,8 +38,10 @@ from weir.ledger.restores import require_after_restore
 from weir.ledger.runs import EpochOwned, NewRun, Run, epoch_of, is_of_earlier_incarnation, own_epoch, run_key, set_aside
 from weir.recovery.adopt import free_run
 from weir.recovery.applying import restart_others
-from weir.topology.ids import RunId
 from weir.topology.regions import RegionId, Topology
+
+ROUNDS = 10
+"""How often the run may be taken from its dataflow while a task of it begins."""
 
 REASON = "its DagRun was deleted in Airflow, and another one owns its epoch now"
 
@@ -103,60 +103,69 @@ def _is_in_the_way(session: Session, row: RunRow, request: BeginRequest) -> bool
 
 
 def register(services: Services, request: BeginRequest) -> Registered | NotBegun:
-    """Register the attempt, and write the record of its run if it is due: before that no attempt may compute.
+    """Register the attempt, once the run is pinned and its record is in the store.
 
     Returns Exhausted if the try before was killed and the restart strategy allows no further one. Raises Fenced if a
     newer try is registered and Misconfigured if another DagRun owns the epoch.
     """
     store_id = services.store_id()
-    try:
-        answer, run = _register(services, request, store_id, _not_asked)
-    except _RecordUnknown:
-        before = stored_record(services, request.dataflow.name, epoch_of(request.interval[0]))
-        answer, run = _register(services, request, store_id, partial(require_own, before))
-    if run is not None:
-        write_record(services, run)
-    return answer
+    for _ in range(ROUNDS):
+        try:
+            return _register(services, request, store_id)
+        except _RecordDue:
+            _pin(services, request, store_id)
+    raise Conflict(f"the run of {request.key.run_id} was moved to another dataflow {ROUNDS} times while a task began")
 
 
-class _RecordUnknown(Exception):
-    """The run is about to be pinned, and the ledger knows no attempt of it: the store may, if the ledger was lost."""
+class _RecordDue(Exception):
+    """The record of the run has to be written first, outside of the transaction."""
 
 
-def _not_asked(_row: RunRow) -> None:
-    raise _RecordUnknown
+def _register(services: Services, request: BeginRequest, store_id: str) -> Registered | NotBegun:
+    def not_pinned(_row: RunRow) -> None:
+        raise _RecordDue
+
+    with services.ledger.transaction(request.dataflow.name) as session:
+        require_after_restore(session, request.dataflow.name, epoch_of(request.interval[0]))
+        run = own_epoch(session, _new_run(request, store_id), services.now(), not_pinned)
+        if session.get_one(RunRow, run.id).is_record_due:
+            raise _RecordDue
+        region = _region_of(run, run.topology, request)
+        if region is None:
+            return NotInRecord(_not_in_record(run, request))
+        return _enter(session, services, request, run, run.topology, region)
 
 
-def _register(
-    services: Services, request: BeginRequest, store_id: str, require_known: Callable[[RunRow], None]
-) -> tuple[Registered | NotBegun, RunId | None]:
-    """Register the attempt; return the outcome, and the run if its record is due."""
-    key, dataflow = request.key, request.dataflow
-    with services.ledger.transaction(dataflow.name) as session:
-        require_after_restore(session, dataflow.name, epoch_of(request.interval[0]))
-        new = NewRun(
-            dataflow=dataflow,
-            interval=request.interval,
-            dag_id=key.dag_id,
-            run_id=key.run_id,
-            task_prefix=request.task_prefix,
-            parameters=dict(request.parameters),
-            store_id=store_id,
-            previous=request.previous,
-        )
+def _pin(services: Services, request: BeginRequest, store_id: str) -> None:
+    """Pin the run, unless it is, and write its record."""
+    dataflow, epoch = request.dataflow.name, epoch_of(request.interval[0])
+    stored = stored_record(services, dataflow, epoch)
+    with services.ledger.transaction(dataflow) as session:
 
         def on_pin(row: RunRow) -> None:
-            if session.scalar(select(AttemptRow.id).where(AttemptRow.run == row.id).limit(1)) is None:
-                require_known(row)
+            if not row.is_record_due and not _has_attempts(session, row.id):
+                require_own(stored, row)
             owe_record(session, row)
 
-        run = own_epoch(session, new, services.now(), on_pin)
-        due = run.id if session.get_one(RunRow, run.id).is_record_due else None
-        topology = run.topology
-        region = _region_of(run, topology, request)
-        if region is None:
-            return NotInRecord(_not_in_record(run, request)), due
-        return _enter(session, services, request, run, topology, region), due
+        own_epoch(session, _new_run(request, store_id), services.now(), on_pin)
+    write_record(services, run_key(dataflow, epoch))
+
+
+def _has_attempts(session: Session, run: str) -> bool:
+    return session.scalar(select(AttemptRow.id).where(AttemptRow.run == run).limit(1)) is not None
+
+
+def _new_run(request: BeginRequest, store_id: str) -> NewRun:
+    return NewRun(
+        dataflow=request.dataflow,
+        interval=request.interval,
+        dag_id=request.key.dag_id,
+        run_id=request.key.run_id,
+        task_prefix=request.task_prefix,
+        parameters=dict(request.parameters),
+        store_id=store_id,
+        previous=request.previous,
+    )
 
 
 def region_of_task(task_prefix: str, key: TaskKey) -> RegionId:

@@ -174,8 +174,10 @@ def delete_released(services: Services, dataflow: str, runs: Iterable[str] | Non
 
 def _released_since(session: Session, pending: Iterable[Deleted], since: datetime) -> frozenset[str]:
     """Return the folders of results that were released since then: their notes may be missing."""
-    folders = [each.folder for each in pending]
-    query = select(ResultRow.folder).where(ResultRow.folder.in_(folders), ResultRow.state_at >= since)
+    folders = {each.folder: each.attempt for each in pending}
+    query = select(ResultRow.folder).where(
+        ResultRow.attempt.in_(set(folders.values())), ResultRow.folder.in_(folders), ResultRow.state_at >= since
+    )
     return frozenset(session.scalars(query))
 
 

@@ -9,11 +9,11 @@ from tests.weir.small_dataflow import World, ladder
 
 from weir.upkeep import release_everywhere, scrub_everywhere, sweep_everywhere
 
-TABLES = "result|attempt|consumption|lease|result_event|owed_clear"
+TABLES = "result|attempt|consumption|result_event|owed_clear"
 """The tables that grow with each try."""
 
 ONCE_A_SWEEP = ("GROUP BY attempt.run",)
-"""Parts of the queries that upkeep asks once a dataflow, of all its attempts: which runs had an event, and their last."""
+"""Parts of queries that upkeep asks once a dataflow, of all its attempts: which runs had an event, and the last one."""
 
 
 class Statements:

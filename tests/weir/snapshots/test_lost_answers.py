@@ -1,5 +1,7 @@
 """A commit whose answer is lost: nothing that it has committed, or will, is deleted."""
 
+import os
+
 import pytest
 from tests.weir.late_ledger import LateLedger
 from tests.weir.restoring import aircraft, keep_savepoints, lineage_of, restore, rows_of, run_days, spoil, states_of
@@ -26,7 +28,14 @@ def late(request, tmp_path):
     world.ledger.close()
 
 
-def lying(world, folder=""):
+def grow_old(world):
+    at = world.airflow.time.timestamp()
+    for path in (world.folder / "store").rglob("*"):
+        os.utime(path, (at, at))
+    world.airflow.time += 2 * world.services.retention.orphan_age
+
+
+def lying(world, folder="ladder"):
     return {each.path for each in files_below(world.store, [folder])}
 
 
@@ -70,7 +79,7 @@ def test_what_nobody_knows_to_be_restored_is_kept_until_the_ledger_is_asked(late
     assert are_whole(late)
     assert states_of(late, 1) == (right if commits else spoilt)
     late.airflow.run_until_quiet()
-    late.airflow.time += 2 * late.services.retention.orphan_age
+    grow_old(late)
     sweep(late.services, "ladder", is_full=True)
     assert are_whole(late)
     named = {row.attempt for row in rows_of(late, 1)}

@@ -138,7 +138,10 @@ class AttemptRow(Table):
     """
 
     __tablename__ = "attempt"
-    __table_args__ = (UniqueConstraint("run", "region", "subtask", "try_number"),)
+    __table_args__ = (
+        UniqueConstraint("run", "region", "subtask", "try_number"),
+        Index("attempts_in_state", "state"),
+    )
     id: Mapped[AttemptId] = mapped_column(String(40), primary_key=True)
     run: Mapped[RunId] = mapped_column(ForeignKey("run.id"))
     region: Mapped[str] = mapped_column(String(250))
@@ -293,7 +296,7 @@ class PendingClearRow(Table):
     __table_args__ = (
         Index("owed_of_region", "run", "region", "subtask"),
         Index("owed_of_failover", "failover"),
-        Index("owed_now", "dataflow", "settled_at"),
+        Index("owed_now", "settled_at", "dataflow"),
     )
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     dataflow: Mapped[str] = mapped_column(String(60))

@@ -12,10 +12,11 @@ down_revision = "0007"
 _INDEXES = (
     ("results_of_run", "result", ["run", "state"]),
     ("results_to_delete", "result", ["state", "deleted_at"]),
+    ("attempts_in_state", "attempt", ["state"]),
     ("runs_by_age", "run", ["dataflow", "created_at"]),
     ("readers_of_set", "consumption", ["read_set"]),
     ("owed_of_failover", "owed_clear", ["failover"]),
-    ("owed_now", "owed_clear", ["dataflow", "settled_at"]),
+    ("owed_now", "owed_clear", ["settled_at", "dataflow"]),
 )
 
 
