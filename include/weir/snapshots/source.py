@@ -174,7 +174,7 @@ def is_retained_now(session: Session, source: Source) -> bool:
     return source.is_savepoint or session.scalar(_retained(source)) is not None
 
 
-def _retained(source: Source) -> Select[tuple[int]]:
+def _retained(source: Source) -> Select[int]:
     made = source.checkpoint
     return select(CheckpointRow.id).where(
         CheckpointRow.dataflow == made.dataflow, CheckpointRow.number == made.number, is_retained()
