@@ -27,7 +27,13 @@ from weir.formats.pointer import Pointer, PublishedPartition, pointer_from_json
 from weir.ledger.attempts import end
 from weir.ledger.database.tables import AttemptRow
 from weir.ledger.leases import drop_leases
-from weir.ledger.publications import begin_publication, complete_publications, last_publication, next_version
+from weir.ledger.publications import (
+    begin_publication,
+    complete_publications,
+    is_expiring,
+    last_publication,
+    next_version,
+)
 from weir.ledger.reads import record_reads
 from weir.ledger.results import results_in
 from weir.ledger.snapshot import run_state
@@ -164,7 +170,7 @@ def _is_in_place(services: Services, run: str, sink: SinkResult, intact: Mapping
     """
     with services.ledger.transaction() as session:
         last = last_publication(session, run, sink.sink)
-    if last is None or last.published_at is None or last.expired_at is not None or last.digest != _digest(sink):
+    if last is None or last.published_at is None or is_expiring(last) or last.digest != _digest(sink):
         return False
     if not _is_of(services, last.pointer, last.attempt):
         return False
@@ -280,7 +286,7 @@ def _complete(
 def _require_visible(session: Session, run: str, sinks: Sequence[SinkResult]) -> None:
     for sink in sinks:
         last = last_publication(session, run, sink.sink)
-        if last is None or last.expired_at is not None:
+        if last is None or is_expiring(last):
             raise Conflict(f"the published version of {sink.sink} has expired meanwhile: it is published again")
 
 

@@ -38,9 +38,9 @@ from weir.snapshots.source import (
     OpenStore,
     Source,
     folder_at,
+    is_retained_now,
     read_checkpoint,
     read_savepoint,
-    require_retained,
 )
 from weir.state.checkpoint_content import fingerprint
 from weir.store.errors import NotFound
@@ -201,15 +201,11 @@ def _in_folder(services: Services, url: str, open_store: OpenStore) -> RestoreTe
 
 
 def is_still_kept(services: Services, found: RestoreTestSource) -> bool:
-    """Report whether a snapshot is still retained. The files of a savepoint belong to the user."""
+    """Report whether a snapshot is still retained; of one that cannot be read only that is known."""
     if isinstance(found.source, str):
         return True
     with services.ledger.transaction() as session:
-        try:
-            require_retained(session, found.source)
-        except Misconfigured:
-            return False
-    return True
+        return is_retained_now(session, found.source)
 
 
 @contextmanager

@@ -51,6 +51,9 @@ _NEWEST_PINNED = (
     .limit(1)
 )
 
+FIRST_LINEAGE = 1
+"""The lineage of a dataflow at its first begin."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
@@ -145,7 +148,7 @@ def ensure_dataflow(session: Session, name: str, store_id: str) -> DataflowRow:
     """Return the row of a dataflow, added at its first begin. Raises Retryable if its results are in another store."""
     row = session.scalar(_DATAFLOW, {"dataflow": name})
     if row is None:
-        row = DataflowRow(name=name, lineage=1, store_id=store_id)
+        row = DataflowRow(name=name, lineage=FIRST_LINEAGE, store_id=store_id)
         session.add(row)
         session.flush()
     if row.store_id != store_id:

@@ -149,7 +149,7 @@ def open_snapshot(services: Services, dataflow: str, which: str, name: str, clos
         if is_own:
             return _open_checkpoint(services, dataflow, int(which), name, closing)
     source = find_source(services, dataflow, which, open_store)
-    with services.ledger.transaction(dataflow) as session:
+    with services.ledger.transaction() as session:  # a lease on no result
         lease = ReadLease(claimed(session, services, dataflow, [], reader("weir.open")))
     closing.callback(lease.close)
     advice = f"The savepoint in {source.folder.url} is not whole any more: `weir savepoint list` tells of others"

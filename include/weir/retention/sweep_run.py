@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from weir.coordination.run_records import write_record
 from weir.coordination.services import Services
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import Misconfigured
@@ -127,13 +128,25 @@ class RunSweep:
     def _tidy(self, listed: _Listed, known: RunKnowledge) -> None:
         """Delete the record of an expired, unpublished run last, and then its empty folders."""
         record = f"{listed.root}/{RUN_RECORD}"
-        if listed.folder.has_record and not is_record_kept(known) and not listed.folder.strange:
-            # A begin writes it again in a transaction of its own.
-            with self._services.ledger.transaction(dataflow_of(listed.run)) as session:
-                if is_expired(session, session.get_one(RunRow, listed.run)):
-                    self.remove_file(record, self._services.store.size(record), "its run is expired", is_aged=False)
+        is_due = listed.folder.has_record and not is_record_kept(known) and not listed.folder.strange
+        if is_due and self._is_expired(listed.run):
+            self.remove_file(record, self._services.store.size(record), "its run is expired", is_aged=False)
+            if not self._report.is_dry:
+                self._write_again(listed.run)
         if known.is_expired and not self._report.is_dry:
             self._services.store.prune(listed.root)
+
+    def _is_expired(self, run: str) -> bool:
+        with self._services.ledger.transaction() as session:
+            return is_expired(session, session.get_one(RunRow, run))
+
+    def _write_again(self, run: str) -> None:
+        """Write the record again that was deleted, if an attempt has begun in the run meanwhile."""
+        if self._is_expired(run):
+            return
+        with self._services.ledger.transaction(dataflow_of(run)) as session:
+            session.get_one(RunRow, run).is_record_due = True
+        write_record(self._services, run)
 
     def remove_temporary(self, files: Iterable[tuple[str, int]]) -> None:
         """Delete unfinished writes of killed processes, once they are old."""

@@ -1,10 +1,10 @@
 """Create, list, show and drop savepoints: `weir savepoint create|list|show|drop`.
 
-Invariant: a savepoint exists when its manifest does, which is written last and deleted first. A folder is claimed
-before anything is written there, and only the savepoint's own files are ever deleted. A savepoint that was not finished
-is removed by a later command once it is old, or completed in the ledger if its manifest was written. What is copied is
-compared with its SHA-256. No number is given out twice, even if the ledger was lost: the store keeps the numbers of
-savepoints that it does not hold, or not any more.
+Invariant: a savepoint exists when its manifest does, which is written last and deleted first: from then on only a drop
+deletes it, whatever the ledger answers. A folder is claimed before anything is written there, and only the savepoint's
+own files are ever deleted. A savepoint that was not finished is removed by a later command once it is old, or completed
+in the ledger if its manifest was written. What is copied is compared with its SHA-256. No number is given out twice,
+even if the ledger was lost: the store keeps the numbers of savepoints that it does not hold, or not any more.
 """
 
 from __future__ import annotations
@@ -81,40 +81,47 @@ class NotThere(Misconfigured):
 def create(services: Services, request: SavepointRequest, open_store: OpenStore) -> Savepoint:
     """Copy a checkpoint with all of its files to a folder of its own.
 
-    Raises Misconfigured if there is no such checkpoint, or the folder is taken; Retryable if a store does not answer.
-    Whatever it raises, nothing is left in the folder.
+    Raises Misconfigured if there is no such checkpoint, or the folder is taken; Retryable if a store does not answer:
+    then nothing is left in the folder. If the ledger does not answer when all is written, the savepoint exists, and the
+    next command completes it in the ledger.
     """
     services.store_id()
     tidy(services, request.dataflow, open_store)
     for _ in range(ROUNDS - 1):
         try:
             return _create(services, request, open_store)
+        except _NumberTaken:
+            continue
         except NotThere:
             if request.checkpoint is not None:
                 raise
     return _create(services, request, open_store)
 
 
+class _NumberTaken(Conflict):
+    """Another command took the number in whose folder the savepoint was to be."""
+
+
 def _create(services: Services, request: SavepointRequest, open_store: OpenStore) -> Savepoint:
     with services.ledger.transaction() as session:
         row = _wanted(session, request)
-    source = read_checkpoint(services, request.dataflow, row.number)
-    with services.ledger.transaction(request.dataflow) as session:
         number = next_number(session, request.dataflow)
-        folder = _folder(services, request, number, open_store)
-        require_free(folder)
-        now = services.now()
-        savepoint, copies = as_savepoint(
-            source.checkpoint, number, AttemptId(str(services.new_uuid())), now.isoformat()
-        )
+    source = read_checkpoint(services, request.dataflow, row.number)
+    folder = _folder(services, request, number, open_store)
+    require_free(folder)
+    now = services.now()
+    savepoint, copies = as_savepoint(source.checkpoint, number, AttemptId(str(services.new_uuid())), now.isoformat())
+    with services.ledger.transaction(request.dataflow) as session:
+        if next_number(session, request.dataflow) != number:
+            raise _NumberTaken(f"number {number} of {request.dataflow} was taken meanwhile: type the command again")
         entered = enter_checkpoint(session, savepoint, row.content, now, folder.url)
     try:
         claim(folder, savepoint.attempt)
         _write(services, source, folder, savepoint, copies)
-        return _completed(services, entered, folder)
     except BaseException:
         _undo(services, entered, folder)
         raise
+    return _completed(services, entered, folder)
 
 
 def _wanted(session: Session, request: SavepointRequest) -> CheckpointRow:

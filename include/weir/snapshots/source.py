@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from sqlalchemy import select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
@@ -166,17 +166,24 @@ def require_retained(session: Session, source: Source) -> None:
     A process that deletes files marks their checkpoint subsumed before it reads which files are in use, and waits for
     this transaction to do so: then it sees what was restored. A savepoint has files of its own.
     """
-    if source.is_savepoint:
-        return
-    made = source.checkpoint
-    query = select(CheckpointRow.id).where(
-        CheckpointRow.dataflow == made.dataflow, CheckpointRow.number == made.number, is_retained()
-    )
-    if session.scalar(query.with_for_update(read=True)) is None:
+    if not source.is_savepoint and session.scalar(_retained(source).with_for_update(read=True)) is None:
         raise Misconfigured(
             f"{source} was subsumed while it was being restored, and its files are deleted; nothing was changed. "
-            f"`weir checkpoints {made.dataflow}` lists those that are kept: restore one of them, or a savepoint"
+            f"`weir checkpoints {source.checkpoint.dataflow}` lists those that are kept: restore one of them, or a "
+            "savepoint"
         )
+
+
+def is_retained_now(session: Session, source: Source) -> bool:
+    """Report whether a checkpoint is retained; nothing keeps it. The files of a savepoint belong to the user."""
+    return source.is_savepoint or session.scalar(_retained(source)) is not None
+
+
+def _retained(source: Source) -> Select[int]:
+    made = source.checkpoint
+    return select(CheckpointRow.id).where(
+        CheckpointRow.dataflow == made.dataflow, CheckpointRow.number == made.number, is_retained()
+    )
 
 
 def renamed(checkpoint: Checkpoint, dataflow: str) -> Checkpoint:

@@ -40,7 +40,7 @@ from weir.recovery.inputs import checkpointed
 from weir.state.checkpoint_content import checkpoint_of, files_retained, fingerprint, read_checkpoint
 from weir.state.checkpoint_order import is_complete
 from weir.state.compactions import compacted_files, present_compactions
-from weir.state.files_in_use import unpin
+from weir.state.files_in_use import ending_pins, unpin
 from weir.state.retention_rules import CompletedSnapshot, subsumed
 from weir.store.errors import AlreadyExists
 from weir.topology.ids import AttemptId
@@ -96,11 +96,12 @@ def complete_checkpoint(services: Services, draft: Draft, guard: Guard) -> int |
     checkpoint = replace(checkpoint, number=number)
     _create(services, checkpoint)
     services.store_id()  # else it was written below a mount point whose disk is gone
+    pins = ending_pins(services, checkpoint)
     with services.ledger.transaction(checkpoint.dataflow) as session:
         guard(session)
         _require_same(session, draft)
         complete(session, checkpoint.dataflow, number, services.now())
-        unpin(services, session, checkpoint)
+        unpin(session, pins, services.now())
     return number
 
 

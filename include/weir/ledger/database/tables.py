@@ -95,11 +95,16 @@ class RunRow(Table):
     """The run that owns an epoch, pinned to the dataflow that its first attempt saw (empty: not pinned).
 
     `released_at` is since when all is released that ever will be, `deleted_at` since when Airflow has no such run, and
-    `expired_at` since when its manifests and records are deleted, too.
+    `expired_at` since when its manifests and records are deleted, too. `abandoned` are its attempts from before its
+    last pin; with `is_record_due` its record in the store has to be written before an attempt of it computes.
     """
 
     __tablename__ = "run"
-    __table_args__ = (UniqueConstraint("dataflow", "epoch"), Index("run_in_airflow", "dag_id", "run_id"))
+    __table_args__ = (
+        UniqueConstraint("dataflow", "epoch"),
+        Index("run_in_airflow", "dag_id", "run_id"),
+        Index("runs_by_age", "dataflow", "created_at"),
+    )
     id: Mapped[RunId] = mapped_column(String(120), primary_key=True)
     dataflow: Mapped[str] = mapped_column(ForeignKey("dataflow.name"))
     epoch: Mapped[Epoch] = mapped_column(String(32))
@@ -116,6 +121,8 @@ class RunRow(Table):
     released_at: Mapped[datetime | None]
     deleted_at: Mapped[datetime | None]
     expired_at: Mapped[datetime | None]
+    abandoned: Mapped[list[Any] | None]
+    is_record_due: Mapped[bool] = mapped_column(Boolean, default=False)
 
     @hybrid_property
     def has_dag_run(self) -> bool:
@@ -132,7 +139,10 @@ class AttemptRow(Table):
     """
 
     __tablename__ = "attempt"
-    __table_args__ = (UniqueConstraint("run", "region", "subtask", "try_number"),)
+    __table_args__ = (
+        UniqueConstraint("run", "region", "subtask", "try_number"),
+        Index("attempts_in_state", "state"),
+    )
     id: Mapped[AttemptId] = mapped_column(String(40), primary_key=True)
     run: Mapped[RunId] = mapped_column(ForeignKey("run.id"))
     region: Mapped[str] = mapped_column(String(250))
@@ -193,6 +203,8 @@ class ResultRow(Table):
     __tablename__ = "result"
     __table_args__ = (
         UniqueConstraint("attempt", "stage", "subtask", "layout"),
+        Index("results_of_run", "run", "state"),
+        Index("results_to_delete", "state", "deleted_at"),
         Index(
             "one_current_result",
             "run",
@@ -253,7 +265,7 @@ class ConsumptionRow(Table):
     """An input of an attempt that has committed, or whose rows were refused."""
 
     __tablename__ = "consumption"
-    __table_args__ = (Index("consumers_of", "run", "stage", "layout"),)
+    __table_args__ = (Index("consumers_of", "run", "stage", "layout"), Index("readers_of_set", "read_set"))
     attempt: Mapped[AttemptId] = mapped_column(ForeignKey("attempt.id"), primary_key=True)
     argument: Mapped[str] = mapped_column(String(200), primary_key=True)
     run: Mapped[RunId] = mapped_column(String(120), primary_key=True)
@@ -300,7 +312,11 @@ class PendingClearRow(Table):
     """
 
     __tablename__ = "owed_clear"
-    __table_args__ = (Index("owed_of_region", "run", "region", "subtask"),)
+    __table_args__ = (
+        Index("owed_of_region", "run", "region", "subtask"),
+        Index("owed_of_failover", "failover"),
+        Index("owed_now", "settled_at", "dataflow"),
+    )
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     dataflow: Mapped[str] = mapped_column(String(60))
     run: Mapped[RunId] = mapped_column(ForeignKey("run.id"))
@@ -334,7 +350,8 @@ class LeaseRow(Table):
 class PublicationRow(Table):
     """A version of a published data set; the highest completed version of an epoch is what readers see.
 
-    `folders` are those of its partitions; `expired_at` is since when its pointer is deleted.
+    `folders` are those of its partitions; `expiring_at` is since when its pointer may be deleted, `expired_at` since
+    when it is.
     """
 
     __tablename__ = "publication"
@@ -348,6 +365,7 @@ class PublicationRow(Table):
     pointer: Mapped[str] = mapped_column(String(500))
     published_at: Mapped[datetime | None]
     folders: Mapped[list[Any] | None]
+    expiring_at: Mapped[datetime | None]
     expired_at: Mapped[datetime | None]
 
 
