@@ -147,7 +147,7 @@ def savepoints_folder(dataflow: str) -> str:
 
 
 def numbers_folder(dataflow: str) -> str:
-    """Return the folder of the numbers of savepoints and checkpoints that the store does not hold, or no longer holds."""
+    """Return the folder of the numbers of savepoints and checkpoints that the store does not hold, or not any more."""
     return f"{savepoints_folder(dataflow)}/{NUMBERS}"
 
 

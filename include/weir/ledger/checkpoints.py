@@ -1,7 +1,7 @@
 """Stores checkpoints and savepoints.
 
-Invariant: a number is assigned once, and a failed checkpoint is never completed. The results that a checkpoint names are
-recorded with its number, and none of them is released while the checkpoint is being completed or is retained.
+Invariant: a number is assigned once, and a failed checkpoint is never completed. The results that a checkpoint names
+are recorded with its number, and none of them is released while the checkpoint is being completed or is retained.
 """
 
 from __future__ import annotations

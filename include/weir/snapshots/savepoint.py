@@ -19,6 +19,7 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from weir.coordination.read_leases import leased_reading, reader
 from weir.coordination.services import Services
 from weir.errors import Conflict, Misconfigured, WeirError
 from weir.formats.checkpoint import Checkpoint, SnapshotKind
@@ -97,6 +98,12 @@ def create(services: Services, request: SavepointRequest, open_store: OpenStore)
 def _create(services: Services, request: SavepointRequest, open_store: OpenStore) -> Savepoint:
     with services.ledger.transaction() as session:
         row = _wanted(session, request)
+    # Its files stay while they are copied, also if it is subsumed meanwhile.
+    with leased_reading(services, request.dataflow, row.results or (), reader("weir savepoint create")):
+        return _copied(services, request, row, open_store)
+
+
+def _copied(services: Services, request: SavepointRequest, row: CheckpointRow, open_store: OpenStore) -> Savepoint:
     source = read_checkpoint(services, request.dataflow, row.number)
     with services.ledger.transaction(request.dataflow) as session:
         number = next_number(session, request.dataflow)

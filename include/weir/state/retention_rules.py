@@ -2,8 +2,8 @@
 
 Invariant: the newest snapshot is retained, and so is the newest checkpoint, unless the newest snapshot is the savepoint
 that the dataflow was stopped with. So there is always a snapshot to restore that the dataflow owns. Of an epoch that
-is completed again the newest checkpoint counts, and the newest epochs are retained, whatever their numbers: an old epoch
-that is recomputed never subsumes the epoch that the dataflow resumes from. Where epochs complete in order this is
+is completed again the newest checkpoint counts, and the newest epochs are retained, whatever their numbers: an old
+epoch that is recomputed never subsumes the epoch that the dataflow resumes from. Where epochs complete in order this is
 Flink's rule. A checkpoint that is not whole subsumes none that is.
 """
 
