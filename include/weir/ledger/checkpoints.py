@@ -129,6 +129,11 @@ def results_named(session: Session, checkpoint: Checkpoint) -> list[int]:
     return sorted(number for number, *of in rows if tuple(of) in named)
 
 
+def add_results(session: Session, row: CheckpointRow, checkpoint: Checkpoint) -> None:
+    """Record that a checkpoint names these results, too: they consist of the same files as those it was made of."""
+    row.results = sorted({*(row.results or ()), *results_named(session, checkpoint)})
+
+
 def is_whole(session: Session, row: CheckpointRow) -> bool:
     """Report whether no result that a checkpoint names is known to be gone or damaged."""
     if not row.results:

@@ -29,13 +29,13 @@ from weir.formats.manifest import Manifest
 from weir.formats.paths import checkpoint_path
 from weir.ledger.checkpoints import (
     abandon,
+    add_results,
     checkpoint_row,
     complete,
     enter_checkpoint,
     is_whole,
     next_number,
     pending_checkpoints,
-    results_named,
     retained_checkpoints,
     retained_of_run,
 )
@@ -118,11 +118,12 @@ def _take_number(services: Services, draft: Draft, checkpoint: Checkpoint, guard
         _require_order(session, run)
         retained = retained_of_run(session, run.id)
         if retained is not None and retained.content == content:
-            retained.results = results_named(session, checkpoint)  # others, perhaps, which consist of the same files
+            add_results(session, retained, checkpoint)
             return None
         pending = _pending(session, run, content)
         if pending is not None:
-            pending.attempt, pending.results = draft.attempt, results_named(session, checkpoint)
+            pending.attempt = draft.attempt
+            add_results(session, pending, checkpoint)
             return pending.number
         number = next_number(session, run.dataflow.name)
         enter_checkpoint(session, replace(checkpoint, number=number), content, services.now())

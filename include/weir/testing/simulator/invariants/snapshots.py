@@ -34,6 +34,15 @@ def a_checkpoint_is_what_is_current(history: History) -> Iterator[str]:
                 yield f"checkpoint {row.number} misses a file of {partition.id} of {attempt}"
 
 
+def a_retained_checkpoint_can_be_read_whole(history: History) -> Iterator[str]:
+    """Invariant 4, whichever processes complete, subsume and delete checkpoints: only faults take a file away."""
+    for each in history.snapshots.retained():
+        for partition, attempt, _, files in parts_of(each):
+            for path in files:
+                if path not in history.files and path.rpartition("/")[0] not in history.damaged:
+                    yield f"checkpoint {each.number} is retained without {path}, of {partition.id} of {attempt}"
+
+
 def _missing(history: History, row: Snapshot, written: Checkpoint | None) -> Iterator[str]:
     """Yield the files that a complete savepoint lacks."""
     for _, _, _, files in () if written is None else parts_of(written):
