@@ -136,12 +136,12 @@ def shared_state(session: Session, names: Collection[str]) -> dict[str, int]:
 
 
 def runs_by_age(session: Session, names: Collection[str]) -> list[tuple[str, str]]:
-    """Return the runs with results to release, and their dataflows: closed runs first, oldest first."""
+    """Return the runs with results to release, and their dataflows: closed runs first, oldest epoch first."""
     is_open = case((RunRow.closed_at.is_(None), 1), else_=0)
     query = (
         select(RunRow.dataflow, RunRow.id)
         .where(RunRow.dataflow.in_(names), RunRow.pinned.is_not(None), RunRow.released_at.is_(None))
-        .order_by(is_open, func.coalesce(RunRow.closed_at, RunRow.created_at), RunRow.id)
+        .order_by(is_open, RunRow.epoch, RunRow.id)
     )
     return [(name, run) for name, run in session.execute(query).tuples()]
 

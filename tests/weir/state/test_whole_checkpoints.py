@@ -53,8 +53,7 @@ def days(three_days, tmp_path):
 
 
 def recompute(world, day):
-    """A person clears the task that keeps the state, alone."""
-    world.airflow.clear_by_hand(f"scheduled__2013-01-{day:02d}", "aircraft-known")
+    """A person clears the tasks that keep the state, alone."""
     for subtask in (0, 1):
         world.airflow.clear_by_hand(f"scheduled__2013-01-{day:02d}", "aircraft-known", subtask)
     world.airflow.run_until_quiet()
