@@ -10,6 +10,7 @@ from tests.weir.keeping import epoch, manifest_of, run_days
 from weir.execution.partition_state import PartitionState
 from weir.ledger.database.tables import CompactionRow, ResultRow
 from weir.ledger.results import transition
+from weir.state.compaction import CompactionRequest, enter_compacted, plan_compaction
 from weir.state.compactions import compacted_files, present_compactions
 from weir.state.file_rules import sorted_runs
 from weir.testing.fakes.airflow import Killed
@@ -103,20 +104,16 @@ def test_a_compaction_is_not_entered_if_the_files_it_takes_over_went_out_of_use_
         days.airflow.dag_run(day)
         days.airflow.task(f"scheduled__2013-01-{day:02d}", TASK).state = "running"
         days.airflow.run_until_quiet()
-    earlier, later = (days.airflow.task(f"scheduled__2013-01-{day:02d}", TASK) for day in (4, 5))
-    earlier.state = later.state = None
-    days.airflow.step(earlier)
-
-    def released(key):
-        with days.ledger.transaction("ladder") as session:
-            row = session.scalar(
-                select(ResultRow).where(ResultRow.run == f"ladder@{epoch(4)}", ResultRow.stage == "history")
-            )
-            transition(session, row, PartitionState.RELEASED, f"while {key.task_id} is running", days.airflow.time)
-
-    days.airflow.during = released
-    days.airflow.step(later)
-    assert later.state == "success"
+    days.airflow.task("scheduled__2013-01-04", TASK).state = None
+    days.airflow.step(days.airflow.task("scheduled__2013-01-04", TASK))
+    asked = CompactionRequest("ladder", epoch(5), "scheduled__2013-01-05", "aircraft-known")
+    planned = plan_compaction(days.services, asked)
+    assert (planned.job, len(planned.parts[0].used)) == (None, 2)
+    with days.ledger.transaction("ladder") as session:
+        of_fourth = select(ResultRow).where(ResultRow.run == f"ladder@{epoch(4)}", ResultRow.stage == "history")
+        transition(session, session.scalar(of_fourth), PartitionState.RELEASED, "meanwhile", days.airflow.time)
+    (said,) = enter_compacted(days.services, planned, None)
+    assert "not entered" in said
     assert compactions(days) == [(epoch(4), 0)]
 
 
