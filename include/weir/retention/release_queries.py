@@ -180,7 +180,7 @@ def _checkpointed(session: Session, run: str, stored: Collection[ResultRow]) -> 
 
     Of a checkpoint without a record of its results it is not known which they are: it may name any.
     """
-    pins = {}
+    pins: dict[int, Pin] = {}
     for number, results in session.execute(_NEEDED_BY, {"run": run}):
         named = {row.id for row in stored} if results is None else results
         pins |= dict.fromkeys(named, Pin(f"checkpoint {number} names it"))
