@@ -19,12 +19,11 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from weir.coordination.read_leases import leased_reading, reader
 from weir.coordination.services import Services
 from weir.errors import Conflict, Misconfigured, WeirError
 from weir.formats.checkpoint import Checkpoint, SnapshotKind
 from weir.formats.codec import checkpoint_to_json
-from weir.formats.paths import number_path, savepoints_folder
+from weir.formats.paths import name_of, number_path, savepoints_folder
 from weir.formats.savepoint import FILES, RESULTS, SAVEPOINT, FileCopy, as_savepoint
 from weir.ledger.checkpoints import CheckpointStatus, abandon, checkpoint_row, complete, enter_checkpoint, next_number
 from weir.ledger.checkpoints import retained_checkpoints as retained_snapshots
@@ -71,7 +70,7 @@ class Savepoint:
     @property
     def name(self) -> str:
         """The name of its folder."""
-        return self.url.rpartition("/")[2]
+        return name_of(self.url)
 
 
 class NotThere(Misconfigured):
@@ -98,12 +97,6 @@ def create(services: Services, request: SavepointRequest, open_store: OpenStore)
 def _create(services: Services, request: SavepointRequest, open_store: OpenStore) -> Savepoint:
     with services.ledger.transaction() as session:
         row = _wanted(session, request)
-    # Its files stay while they are copied, also if it is subsumed meanwhile.
-    with leased_reading(services, request.dataflow, row.results or (), reader("weir savepoint create")):
-        return _copied(services, request, row, open_store)
-
-
-def _copied(services: Services, request: SavepointRequest, row: CheckpointRow, open_store: OpenStore) -> Savepoint:
     source = read_checkpoint(services, request.dataflow, row.number)
     with services.ledger.transaction(request.dataflow) as session:
         number = next_number(session, request.dataflow)
@@ -251,7 +244,7 @@ def drop(services: Services, dataflow: str, name: str, open_store: OpenStore) ->
     """Delete a savepoint, finished or not. Raises Misconfigured where there is none."""
     with services.ledger.transaction() as session:
         rows = [row for row in _rows(session, dataflow) if row.deleted_at is None]
-    wanted = [row for row in rows if name in (str(row.number), row.folder, row.folder.rpartition("/")[2])]
+    wanted = [row for row in rows if name in (str(row.number), row.folder, name_of(row.folder))]
     if len(wanted) != 1:
         known = ", ".join(f"{row.number} ({row.folder})" for row in rows) or "none"
         raise Misconfigured(
