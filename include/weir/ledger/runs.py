@@ -324,6 +324,7 @@ def set_aside(session: Session, run: str) -> None:
     # The distance is so large that no attempt gets the present number of another.
     by = most - least + 1
     session.execute(update(AttemptRow).where(AttemptRow.run == run).values(try_number=AttemptRow.try_number - by))
+    session.execute(update(RunRow).where(RunRow.id == run).values(closed_result=None))
 
 
 def is_of_earlier_incarnation(earlier: Iterable[AttemptRow], try_number: int, ti_id: str) -> bool:

@@ -133,7 +133,8 @@ def task_history(session: Session, run: str, task: str) -> list[TaskHistory]:
     row, found = named_run(session, run), _TASK.match(task)
     name = found["task"] if found else task
     index = int(found["index"]) if found and found["index"] else None
-    attempts = list(session.scalars(select(AttemptRow).where(AttemptRow.run == row.id).order_by(AttemptRow.began_at)))
+    tries = select(AttemptRow).where(AttemptRow.run == row.id).order_by(AttemptRow.try_number)
+    attempts = list(session.scalars(tries))
     clears = list(
         session.scalars(select(PendingClearRow).where(PendingClearRow.run == row.id).order_by(PendingClearRow.id))
     )
