@@ -36,6 +36,7 @@ from weir.ledger.publications import (
 )
 from weir.ledger.reads import record_reads
 from weir.ledger.results import results_in
+from weir.ledger.runs import note_close
 from weir.ledger.snapshot import run_state
 from weir.recovery.consequences import note_whether_closed
 from weir.recovery.inputs import Part, require_intact
@@ -269,6 +270,7 @@ def _complete(
         record_reads(session, attempt.id, reads)
         end(row, AttemptState.COMMITTED, services.now())
         drop_leases(session, attempt.id)
+        note_close(session, run.id)
         # A result may have been replaced since all were found valid, and others may be stale by now.
         note_whether_closed(session, services, run, registered.topology)
         versions = {sink.sink: _to_announce(session, run.id, sink.sink, row.max_tries) for sink in sinks}

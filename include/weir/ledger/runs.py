@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 from weir.dataflow import Dataflow
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import Misconfigured, Retryable
-from weir.ledger.database.tables import NO_DAG, AttemptRow, DataflowRow, RunRow, SourceSliceRow, Table
+from weir.ledger.database.tables import NO_DAG, AttemptRow, DataflowRow, ResultRow, RunRow, SourceSliceRow, Table
 from weir.ledger.epochs import require_sound_epoch
 from weir.ledger.names import SHOWN, unknown_run
 from weir.topology.ids import Epoch, RunId
@@ -180,6 +180,7 @@ def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[Ru
         # Not pinned: the first DagRun that begins owns the epoch.
         row.dag_id, row.run_id, row.deleted_at = new.dag_id, new.run_id, None
         set_aside(session, row.id)
+    was_expired, row.expired_at = row.expired_at is not None, None
     if row.pinned is None:
         dataflow.first_epoch = min(dataflow.first_epoch or epoch, epoch)
         row.pinned, row.parameters = new.dataflow.to_json(), dict(new.parameters)
@@ -188,10 +189,9 @@ def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[Ru
         is_backwards = new.previous is not None and new.previous.is_queued
         require_sound_epoch(session, row, new.dataflow, is_backwards=is_backwards)
         on_pin(row)
-    elif row.expired_at is not None:
-        row.expired_at = None  # its record is written again, from which its new results can be found
+    elif was_expired:
         session.flush()
-        on_pin(row)
+        on_pin(row)  # its record is written again, from which its new results can be found
     return _run(row, dataflow.lineage)
 
 
@@ -307,6 +307,12 @@ def mark_closed(session: Session, run: str, now: datetime | None) -> None:
     session.connection().execute(_REOPEN if now is None else _CLOSE, {"run": run, "now": now})
 
 
+def note_close(session: Session, run: str) -> None:
+    """Record that the closing task commits after all results that the run has now."""
+    newest = select(func.max(ResultRow.id)).where(ResultRow.run == run).scalar_subquery()
+    session.execute(update(RunRow).where(RunRow.id == run).values(closed_result=newest))
+
+
 def forget_pin(session: Session, run: str) -> None:
     """Remove the pin of `run`: the next begin pins it to the current dataflow."""
     session.get_one(RunRow, run).pinned = None
@@ -322,6 +328,7 @@ def set_aside(session: Session, run: str) -> None:
     # The distance is so large that no attempt gets the present number of another.
     by = most - least + 1
     session.execute(update(AttemptRow).where(AttemptRow.run == run).values(try_number=AttemptRow.try_number - by))
+    session.execute(update(RunRow).where(RunRow.id == run).values(closed_result=None))
 
 
 def is_of_earlier_incarnation(earlier: Iterable[AttemptRow], try_number: int, ti_id: str) -> bool:

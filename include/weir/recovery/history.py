@@ -176,7 +176,7 @@ def task_history(session: Session, run: str, task: str) -> list[TaskHistory]:
     if row is None and not failed:
         raise unknown_run(session, run)
     own = "" if row is None else row.id
-    attempts = list(session.scalars(select(AttemptRow).where(AttemptRow.run == own).order_by(AttemptRow.began_at)))
+    attempts = list(session.scalars(select(AttemptRow).where(AttemptRow.run == own).order_by(AttemptRow.try_number)))
     clears = clears_of_run(session, own)
     rows: list[AttemptRow | PendingClearRow] = [*attempts, *clears]
     known = {RegionId(each.region, each.subtask): each.task_id for each in rows}

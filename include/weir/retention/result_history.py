@@ -143,7 +143,7 @@ def _regions(run: RunRow, attempts: Iterable[AttemptRow], rows: Iterable[ResultR
 def _unfinished(attempts: Iterable[AttemptRow], made: Collection[str]) -> list[Unfinished]:
     """Return attempts that may have begun to write and have not committed."""
     found = []
-    for each in sorted(attempts, key=lambda row: (row.subtask, row.began_at)):
+    for each in sorted(attempts, key=lambda row: (row.subtask, row.try_number)):
         if each.id in made or each.region == CLOSE.name:
             continue
         if each.state in _RUNNING:

@@ -25,9 +25,18 @@ from weir.formats.checkpoint import Checkpoint, SnapshotKind
 from weir.formats.codec import checkpoint_to_json
 from weir.formats.paths import name_of, number_path, savepoints_folder
 from weir.formats.savepoint import FILES, RESULTS, SAVEPOINT, FileCopy, as_savepoint
-from weir.ledger.checkpoints import CheckpointStatus, abandon, checkpoint_row, complete, enter_checkpoint, next_number
+from weir.ledger.checkpoints import (
+    CheckpointStatus,
+    abandon,
+    checkpoint_row,
+    complete,
+    enter_checkpoint,
+    next_number,
+    results_named,
+)
 from weir.ledger.checkpoints import retained_checkpoints as retained_snapshots
 from weir.ledger.database.tables import CheckpointRow
+from weir.ledger.leases import drop_leases, take_leases
 from weir.ledger.names import require_dataflow
 from weir.snapshots.source import Folder, OpenStore, Source, find_source, folder_at, read_checkpoint, read_savepoint
 from weir.store.errors import AlreadyExists, NotFound
@@ -115,6 +124,8 @@ def _create(services: Services, request: SavepointRequest, open_store: OpenStore
         if next_number(session, request.dataflow) != number:
             raise _NumberTaken(f"number {number} of {request.dataflow} was taken meanwhile: type the command again")
         entered = enter_checkpoint(session, savepoint, row.content, now, folder.url)
+        # The files of a checkpoint that is subsumed meanwhile stay while they are copied.
+        take_leases(session, results_named(session, source.checkpoint), savepoint.attempt, now)
     try:
         claim(folder, savepoint.attempt)
         _write(services, source, folder, savepoint, copies)
@@ -167,6 +178,7 @@ def _completed(services: Services, row: CheckpointRow, folder: Folder) -> Savepo
     services.store_id()  # else it was written below a mount point whose disk is gone
     folder.store.delete(folder.at(CLAIM))
     with services.ledger.transaction(row.dataflow) as session:
+        drop_leases(session, row.attempt)
         return _savepoint(complete(session, row.dataflow, row.number, services.now()))
 
 
@@ -201,6 +213,7 @@ def _remove(services: Services, row: CheckpointRow, folder: Folder) -> None:
     services.store_id()  # else the folder looks empty because the disk is not mounted
     with services.ledger.transaction(row.dataflow) as session:
         present = checkpoint_row(session, row.dataflow, row.number)
+        drop_leases(session, row.attempt)
         if present is not None:
             abandon(present)
             present.deleted_at = services.now()

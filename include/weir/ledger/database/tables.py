@@ -94,9 +94,10 @@ class DataflowRow(Table):
 class RunRow(Table):
     """The run that owns an epoch, pinned to the dataflow that its first attempt saw (empty: not pinned).
 
-    `released_at` is since when all is released that ever will be, `deleted_at` since when Airflow has no such run, and
-    `expired_at` since when its manifests and records are deleted, too. `abandoned` are its attempts from before its
-    last pin; with `is_record_due` its record in the store has to be written before an attempt of it computes.
+    `closed_result` is the highest number of its results when the closing task last committed. `released_at` is since
+    when all is released that ever will be, `deleted_at` since when Airflow has no such run, and `expired_at` since when
+    its manifests and records are deleted, too. `abandoned` are its attempts from before its last pin; with
+    `is_record_due` its record in the store has to be written before an attempt of it computes.
     """
 
     __tablename__ = "run"
@@ -118,6 +119,7 @@ class RunRow(Table):
     predecessor: Mapped[Epoch | None] = mapped_column(String(32))
     created_at: Mapped[datetime]
     closed_at: Mapped[datetime | None]
+    closed_result: Mapped[int | None]
     released_at: Mapped[datetime | None]
     deleted_at: Mapped[datetime | None]
     expired_at: Mapped[datetime | None]
@@ -383,7 +385,8 @@ class CheckpointRow(Table):
 
     `kind` is a SnapshotKind, `status` a CheckpointStatus. It is pending from when its number was taken until its
     manifest was seen; `subsumed_by` is the number of the one for which it had to go, `deleted_at` since when its
-    manifest is gone. `folder` is where a savepoint is, as a URL; empty for a checkpoint.
+    manifest is gone. `folder` is where a savepoint is, as a URL; empty for a checkpoint. `results` are the numbers of
+    the results that a checkpoint names (None: written by a Weir that did not record them).
     """
 
     __tablename__ = "checkpoint"
@@ -399,6 +402,7 @@ class CheckpointRow(Table):
     attempt: Mapped[AttemptId] = mapped_column(String(40))
     content: Mapped[str] = mapped_column(String(64))
     folder: Mapped[str] = mapped_column(ADDRESS, default="")
+    results: Mapped[list[Any] | None]
     triggered_at: Mapped[datetime]
     completed_at: Mapped[datetime | None]
     subsumed_at: Mapped[datetime | None]

@@ -53,7 +53,7 @@ def test_each_result_of_a_run_is_told_with_its_readers_and_why_it_stays(done):
     assert "read by weir_close[0] (t0001-" in told
     assert "published in delays v1" in told
     assert "kept: it is version 1 of delays" in told
-    assert "kept: it is kept until 2 runs have been closed after its own" in told
+    assert "kept: it is kept until 2 runs of later epochs are closed" in told
     assert typed(NAME) == told
 
 

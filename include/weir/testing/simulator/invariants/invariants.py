@@ -31,7 +31,10 @@ from weir.testing.simulator.invariants.restores import (
     no_attempt_from_before_a_restore_commits,
     what_was_restored_stays_pinned,
 )
-from weir.testing.simulator.invariants.snapshots import a_checkpoint_is_what_is_current
+from weir.testing.simulator.invariants.snapshots import (
+    a_checkpoint_is_what_is_current,
+    a_retained_checkpoint_can_be_read_whole,
+)
 from weir.topology.regions import PartitionId, RegionId
 
 
@@ -210,6 +213,7 @@ AFTER_EACH_TRANSACTION: Final[tuple[Callable[[History], Iterator[str]], ...]] = 
     what_is_spared_is_not_cleared,
     no_needed_result_is_released,
     a_checkpoint_is_what_is_current,
+    a_retained_checkpoint_can_be_read_whole,
     a_restore_is_what_was_kept,
     no_attempt_from_before_a_restore_commits,
     what_was_restored_stays_pinned,
