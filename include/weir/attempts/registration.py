@@ -70,7 +70,7 @@ def _is_deleted(clearer: Clearer, owned: EpochOwned) -> bool:
     item = ClearItem(owned.dag_id, owned.run_id, owned.task_prefix + CLOSE.name, -1, None)
     try:
         (answer,) = clearer.inspect([item])
-        return answer.state == MISSING and clearer.start(owned.dag_id, owned.run_id) == MISSING
+        return answer.state == MISSING and clearer.exists(owned.dag_id, owned.run_id) is not True
     except Misconfigured:  # not allowed to look at the owner's DAG
         return False
 
