@@ -180,8 +180,10 @@ def _add_compactions(declared: Declaration, tasks: Mapping[str, Any]) -> None:
 
 
 def _compaction_task(declared: Declaration, region: LogicalRegion) -> Any:
-    """Build the task that compacts a region's state: an ordinary task, since Airflow lets teardowns decide about runs
-    that a person has marked (decision 50). It ends as a success whatever happens, so it decides about no run.
+    """Build the task that compacts a region's state.
+
+    It is an ordinary task, since teardowns decide about DagRuns that a person has marked (decision 50). It ends as a
+    success whatever happens, so it decides about no run.
     """
     return WeirCompactOperator(
         declared=declared,

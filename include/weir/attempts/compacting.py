@@ -8,13 +8,16 @@ Weir's retry policy is not asked.
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from typing import Any, Final
 
-from weir.attempts.notes import SAYS, try_to_annotate, try_to_withdraw_note
-from weir.attempts.ports import TaskEngine, TaskPorts
+from weir.attempts.notes import SAYS, annotate, try_to_withdraw_note
+from weir.attempts.ports import Airflow, Log, TaskEngine, TaskPorts
 from weir.attempts.steps import read_report, write_job
 from weir.coordination.values import TaskKey
+from weir.errors import WeirError
 from weir.formats.region_job import CompactionJob, RegionReport
+from weir.recovery.pending_clears import NOTE_LENGTH
 from weir.state.compaction import CompactionRequest
 
 MOST_KILLS: Final = 2
@@ -29,21 +32,24 @@ def run_compaction(
     `kills` are the tries since the last clear that have ended without an answer.
     """
     if kills > MOST_KILLS:
-        return left_to_next_epoch(task, key, f"its process was killed {kills} times")
+        return left_to_next_epoch(lambda: task.airflow, key, f"its process was killed {kills} times", task.log)
     try:
         lines = _compact(task, engine, request)
     except Exception as error:  # noqa: BLE001  any error: it must not decide about the run
         task.log(traceback.format_exc())
-        return left_to_next_epoch(task, key, f"{type(error).__name__}: {error}")
+        return left_to_next_epoch(lambda: task.airflow, key, f"{type(error).__name__}: {error}", task.log)
     try_to_withdraw_note(task, key, kills + 1)
     return {"merged": lines}
 
 
-def left_to_next_epoch(task: TaskPorts, key: TaskKey, reason: str) -> dict[str, Any]:
+def left_to_next_epoch(airflow: Callable[[], Airflow], key: TaskKey, reason: str, log: Log) -> dict[str, Any]:
     """Log and note why a state was not compacted; return the summary for Airflow's UI."""
     note = f"{SAYS}not compacted: {reason}. The next epoch's compaction does the work; this run does not depend on it"
-    task.log(note)
-    try_to_annotate(task, key, note)
+    log(note)
+    try:
+        annotate(airflow(), key, note[:NOTE_LENGTH])
+    except WeirError as error:
+        log(f"No note was left at the task instance: {error}")
     return {"merged": [], "note": note}
 
 

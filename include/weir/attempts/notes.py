@@ -74,7 +74,7 @@ def try_to_withdraw_note(task: TaskPorts, key: TaskKey, try_number: int) -> None
 def try_to_withdraw_run_note(task: TaskPorts, key: TaskKey) -> None:
     """Remove the note that the DagRun is not closed, and keep what a person has noted there."""
     try:
-        seen = task.airflow.dag_run(key.dag_id, key.run_id)
+        seen = task.airflow.seen_run(key.dag_id, key.run_id)
         if seen is not None and seen.note.startswith(NOT_CLOSED):
             task.airflow.annotate_run(key.dag_id, key.run_id, seen.note.partition("\n\n")[2])
     except WeirError as error:
@@ -128,7 +128,7 @@ def _is_unclosed(services: Services, run: str, answer: ClearAnswer) -> bool:
 
 def _say_not_closed(airflow: Airflow, answer: ClearAnswer) -> bool:
     item, note = answer.item, NOT_CLOSED + _REASONS[str(answer.state)]
-    seen = airflow.dag_run(item.dag_id, item.run_id)
+    seen = airflow.seen_run(item.dag_id, item.run_id)
     if seen is None or seen.state != "success" or seen.note.startswith(NOT_CLOSED):
         return False
     airflow.annotate_run(item.dag_id, item.run_id, f"{note}\n\n{seen.note}".rstrip()[:NOTE_LENGTH])

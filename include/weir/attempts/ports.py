@@ -37,7 +37,7 @@ class Airflow(Clearer, Protocol):
         """Set the task instance's note, which Airflow's UI shows. Raises Retryable or Misconfigured."""
         ...
 
-    def dag_run(self, dag_id: str, run_id: str) -> SeenRun | None:
+    def seen_run(self, dag_id: str, run_id: str) -> SeenRun | None:
         """Return state and note of a DagRun; None where there is none. Raises Retryable or Misconfigured."""
         ...
 

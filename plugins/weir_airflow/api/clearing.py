@@ -77,9 +77,9 @@ class EndpointClearer:
         """Set the task instance's note, by public REST."""
         self._rest.annotate(key, note)
 
-    def dag_run(self, dag_id: str, run_id: str) -> SeenRun | None:
+    def seen_run(self, dag_id: str, run_id: str) -> SeenRun | None:
         """Look at a DagRun, by public REST."""
-        return self._rest.dag_run(dag_id, run_id)
+        return self._rest.seen_run(dag_id, run_id)
 
     def annotate_run(self, dag_id: str, run_id: str, note: str) -> None:
         """Set a DagRun's note, by public REST."""
@@ -147,7 +147,7 @@ class RestClearer:
         path = _ti_path(key.dag_id, key.run_id, key.task_id, key.map_index)
         self._api.call("PATCH", path, {"note": note[:NOTE_LENGTH]}, update_mask="note")
 
-    def dag_run(self, dag_id: str, run_id: str) -> SeenRun | None:
+    def seen_run(self, dag_id: str, run_id: str) -> SeenRun | None:
         """Look at a DagRun."""
         response = self._api.call("GET", _run_path(dag_id, run_id))
         if response.status_code == HTTPStatus.NOT_FOUND:
@@ -160,7 +160,7 @@ class RestClearer:
         self._api.call("PATCH", _run_path(dag_id, run_id), {"note": note[:NOTE_LENGTH]}, update_mask="note")
 
     def _run_state(self, dag_id: str, run_id: str) -> str:
-        seen = self.dag_run(dag_id, run_id)
+        seen = self.seen_run(dag_id, run_id)
         return MISSING if seen is None else seen.state
 
     def _look(self, item: ClearItem, *, is_active: bool) -> ClearAnswer:
@@ -241,7 +241,7 @@ class DbClearer:
         with create_session(scoped=False) as session:
             annotate(session, ClearItem(key.dag_id, key.run_id, key.task_id, key.map_index, None), note)
 
-    def dag_run(self, dag_id: str, run_id: str) -> SeenRun | None:
+    def seen_run(self, dag_id: str, run_id: str) -> SeenRun | None:
         """Look at a DagRun."""
         from airflow.utils.session import create_session  # noqa: PLC0415
 

@@ -15,8 +15,10 @@ from typing import Any
 from weir.coordination.airflow import ClearAnswer, Clearer, ClearItem
 from weir.coordination.values import Action, BeginRequest, DeliveredClear, FailureDecision, TaskKey
 from weir.errors import Internal, Retryable, WeirError
+from weir.formats.region_job import RegionReport
 from weir.restarts.strategy import RestartStrategy
 from weir.retention.release import Deleted, release
+from weir.state.compaction import CompactionRequest, ToCompact
 from weir.testing.fakes.airflow import FakeAirflow, Killed
 from weir.testing.fakes.dag import FakeTask
 from weir.testing.fakes.task_ports import (
@@ -29,7 +31,6 @@ from weir.testing.fakes.task_ports import (
     run_task,
 )
 from weir.testing.simulator.process import Process, StageFailed
-from weir.topology.regions import RETRY_DELAY, region_compacted
 
 
 class Api(Enum):
@@ -75,6 +76,16 @@ class SimulatedCoordinator(TaskCoordinator):
         """Label a failure."""
         with self._watched():
             return super().label(dataflow, attempt, labels)
+
+    def plan_compaction(self, request: CompactionRequest) -> ToCompact | None:
+        """Plan a compaction."""
+        with self._watched():
+            return super().plan_compaction(request)
+
+    def enter_compacted(self, begun: ToCompact, report: RegionReport | None) -> list[str]:
+        """Enter a compaction."""
+        with self._watched():
+            return super().enter_compacted(begun, report)
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
@@ -162,9 +173,6 @@ class SimulatedAirflow(FakeAirflow):
     def _fail(
         self, process: Process, task: FakeTask, ports: FakeTaskPorts, request: BeginRequest, error: Exception
     ) -> None:
-        if region_compacted(task.key.task_id) is not None:
-            self._retry_later(process, task, RETRY_DELAY.total_seconds())
-            return
         decision = answer_failure(ports, self.flow.name, request, error, self.strategy)
         if decision.action is not Action.FAIL:
             self._retry_later(process, task, decision.delay_seconds)
@@ -212,6 +220,12 @@ class SimulatedAirflow(FakeAirflow):
         if self.api is not Api.UP:
             raise Retryable("Airflow is away")
         return super().inspect(wanted)
+
+    def note(self, key: TaskKey) -> str:
+        """Return the newest note. Raises Retryable."""
+        if self.api is not Api.UP:
+            raise Retryable("Airflow is away")
+        return super().note(key)
 
     def annotate(self, key: TaskKey, note: str) -> None:
         """Keep the note, as the API is just now. Raises Retryable."""
@@ -275,6 +289,7 @@ class SimulatedAirflow(FakeAirflow):
             del self.tasks[key]
             self.owners.pop(key, None)
         self.clear_numbers.pop(run_id, None)
+        self.marks.pop(run_id, None)
         self.incarnations[run_id] = self.incarnations.get(run_id, 0) + 1
         self._verify_integrity(run_id)
 
