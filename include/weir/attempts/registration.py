@@ -15,6 +15,7 @@ from functools import partial
 from sqlalchemy.orm import Session
 
 from weir.attempts.failure import restart_answer
+from weir.attempts.predecessor import give_up_deleted_predecessors
 from weir.coordination.airflow import MISSING, Clearer, ClearItem
 from weir.coordination.registered import Registered
 from weir.coordination.run_records import write_record
@@ -52,6 +53,7 @@ def enter(services: Services, request: BeginRequest, clearer: Clearer) -> Regist
 
     Raises Fenced if a newer try is registered and Misconfigured if another DagRun that exists owns the epoch.
     """
+    give_up_deleted_predecessors(services, request, new_run(services, request), clearer)
     try:
         return register(services, request)
     except EpochOwned as owned:
@@ -105,26 +107,29 @@ def register(services: Services, request: BeginRequest) -> Registered | NotBegun
     Returns Exhausted if the try before was killed and the restart strategy allows no further one. Raises Fenced if a
     newer try is registered and Misconfigured if another DagRun owns the epoch.
     """
-    store_id = services.store_id()
-    key, dataflow = request.key, request.dataflow
+    new, dataflow = new_run(services, request), request.dataflow
     with services.ledger.transaction(dataflow.name) as session:
         require_after_restore(session, dataflow.name, epoch_of(request.interval[0]))
-        new = NewRun(
-            dataflow=dataflow,
-            interval=request.interval,
-            dag_id=key.dag_id,
-            run_id=key.run_id,
-            task_prefix=request.task_prefix,
-            parameters=dict(request.parameters),
-            store_id=store_id,
-            previous=request.previous,
-        )
         run = own_epoch(session, new, services.now(), partial(write_record, services, session))
         topology = run.topology
         region = _region_of(run, topology, request)
         if region is None:
             return NotInRecord(_not_in_record(run, request))
         return _enter(session, services, request, run, topology, region)
+
+
+def new_run(services: Services, request: BeginRequest) -> NewRun:
+    """Describe the DagRun of a try to the ledger. Raises Retryable if the store does not answer."""
+    return NewRun(
+        dataflow=request.dataflow,
+        interval=request.interval,
+        dag_id=request.key.dag_id,
+        run_id=request.key.run_id,
+        task_prefix=request.task_prefix,
+        parameters=dict(request.parameters),
+        store_id=services.store_id(),
+        previous=request.previous,
+    )
 
 
 def region_of_task(task_prefix: str, key: TaskKey) -> RegionId:

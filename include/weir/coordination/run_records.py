@@ -21,15 +21,17 @@ from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.store.errors import NotFound
 
 
-def write_record(services: Services, session: Session, row: RunRow) -> None:
+def write_record(services: Services, session: Session, row: RunRow, *, abandons: bool = True) -> None:
     """Write the record of a run after its pin has changed; all its attempts so far are listed as abandoned.
+
+    They are not where only the epoch before has changed, of which none has read anything (`abandons=False`).
 
     Raises Misconfigured if the store has another record of a run that this ledger does not know.
     """
     path = record_path(row.dataflow, row.epoch)
     before = _record(services, path)
     _require_own(before, row)
-    known = set(session.scalars(select(AttemptRow.id).where(AttemptRow.run == row.id)))
+    known = set(session.scalars(select(AttemptRow.id).where(AttemptRow.run == row.id))) if abandons else set()
     abandoned = tuple(sorted(known.union(before.abandoned if before else ())))
     services.store.replace(path, run_record_to_json(record_of(row, abandoned)))
 
