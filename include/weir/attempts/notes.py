@@ -108,7 +108,7 @@ def annotate_open_runs(services: Services, airflow: Airflow) -> list[str]:
 
 
 def _open_runs(session: Session) -> Iterator[_Open]:
-    is_open = RunRow.closed_at.is_(None) & RunRow.pinned.is_not(None) & RunRow.has_dag_run
+    is_open = RunRow.closed_at.is_(None) & RunRow.is_pinned & RunRow.has_dag_run
     is_there = RunRow.deleted_at.is_(None) & RunRow.expired_at.is_(None)
     for row in session.scalars(select(RunRow).where(is_open, is_there).order_by(RunRow.created_at.desc()).limit(_MOST)):
         close = ClearItem(row.dag_id, row.run_id, row.task_prefix + CLOSE.name, -1, None)

@@ -6,6 +6,7 @@ of it. The new one is the newest earlier epoch that the ledger or Airflow knows,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sqlalchemy import select
@@ -36,8 +37,13 @@ class _Doubtful:
     is_deleted: bool
 
 
-def give_up_deleted_predecessors(services: Services, request: BeginRequest, new: NewRun, clearer: Clearer) -> None:
-    """Have the epoch go on from the newest earlier one that exists. Raises Retryable, Conflict or Misconfigured."""
+def give_up_deleted_predecessors(
+    services: Services, request: BeginRequest, new: Callable[[], NewRun], clearer: Clearer
+) -> None:
+    """Have the epoch go on from the newest earlier one that exists; `new` describes the DagRun that begins.
+
+    Raises Retryable, Conflict or Misconfigured.
+    """
     seen: set[RunId] = set()
     while (before := _doubtful(services, request)) is not None and before.id not in seen:
         seen.add(before.id)
@@ -45,7 +51,7 @@ def give_up_deleted_predecessors(services: Services, request: BeginRequest, new:
         # Of a DAG with another name (it was renamed) Airflow may know nothing at all.
         is_gone = exists is False or (exists is None and before.dag_id != request.key.dag_id)
         if is_gone:
-            _give_up(services, new, before)
+            _give_up(services, new(), before)
         elif exists and before.is_deleted:
             with services.ledger.transaction(request.dataflow.name) as session:
                 session.get_one(RunRow, before.id).deleted_at = None

@@ -53,7 +53,7 @@ def enter(services: Services, request: BeginRequest, clearer: Clearer) -> Regist
 
     Raises Fenced if a newer try is registered and Misconfigured if another DagRun that exists owns the epoch.
     """
-    give_up_deleted_predecessors(services, request, new_run(services, request), clearer)
+    give_up_deleted_predecessors(services, request, lambda: new_run(services, request), clearer)
     try:
         return register(services, request)
     except EpochOwned as owned:

@@ -45,7 +45,7 @@ _SLICES = select(SourceSliceRow.slices).where(
 
 _NEWEST_PINNED = (
     select(RunRow.pinned)
-    .where(RunRow.dataflow == bindparam("dataflow"), RunRow.pinned.is_not(None))
+    .where(RunRow.dataflow == bindparam("dataflow"), RunRow.is_pinned)
     .order_by(RunRow.created_at.desc(), RunRow.epoch.desc())
     .limit(1)
 )
@@ -213,7 +213,7 @@ def predecessor_of(session: Session, new: NewRun, epoch: str, now: datetime) -> 
 
 def newest_before(session: Session, dataflow: str, epoch: str) -> Epoch | None:
     """Return the newest earlier epoch, without those that never began and whose DagRun was deleted."""
-    is_given_up = RunRow.pinned.is_(None) & RunRow.deleted_at.is_not(None)
+    is_given_up = ~RunRow.is_pinned & RunRow.deleted_at.is_not(None)
     query = select(func.max(RunRow.epoch)).where(RunRow.dataflow == dataflow, RunRow.epoch < epoch, ~is_given_up)
     return session.scalar(query)
 

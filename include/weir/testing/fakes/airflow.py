@@ -53,7 +53,8 @@ class FakeAirflow:
         self.marks: dict[str, str] = {}
         """The states of DagRuns that a person has marked, until something of them is cleared."""
         self.run_notes: dict[str, str] = {}
-        self.deleted = 0
+        self.incarnations: dict[str, int] = {}
+        """How often a DagRun of an id was deleted: its task instances get other ids then."""
         self.during: Callable[[TaskKey], None] = lambda _key: None
         self.after_commit: Callable[[TaskKey], None] = lambda _key: None
         self.collects = True
@@ -79,7 +80,7 @@ class FakeAirflow:
         self.clear_numbers.pop(run_id, None)
         self.marks.pop(run_id, None)
         self.run_notes.pop(run_id, None)
-        self.deleted += 1
+        self.incarnations[run_id] = self.incarnations.get(run_id, 0) + 1
 
     def start(self, dag_id: str, run_id: str) -> str:  # noqa: ARG002 - there is one DAG
         """Set a queued run running."""
@@ -218,7 +219,7 @@ class FakeAirflow:
             key=task.key,
             try_number=task.try_number,
             max_tries=task.max_tries,
-            ti_id=f"ti-{self.deleted}-{task.try_number}",
+            ti_id=f"ti-{task.key.run_id}-{self.incarnations.get(task.key.run_id, 0)}-{task.try_number}",
             dataflow=self.flow,
             task_prefix="",
             interval=interval_of(task.key.run_id),

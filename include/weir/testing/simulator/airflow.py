@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from enum import Enum
 from typing import Any
@@ -106,7 +105,6 @@ class SimulatedAirflow(FakeAirflow):
         self.late: list[tuple[list[ClearItem], str]] = []
         self.process: Process | None = None
         self.started = 0
-        self.incarnations: dict[str, int] = {}
         self.on_answer: Callable[[list[ClearAnswer]], None] = lambda _answers: None
         self.marked: set[TaskKey] = set()
 
@@ -221,6 +219,12 @@ class SimulatedAirflow(FakeAirflow):
             raise Retryable("Airflow is away")
         return super().inspect(wanted)
 
+    def exists(self, dag_id: str, run_id: str) -> bool | None:
+        """Report whether there is such a DagRun. Raises Retryable."""
+        if self.api is not Api.UP:
+            raise Retryable("Airflow is away")
+        return super().exists(dag_id, run_id)
+
     def note(self, key: TaskKey) -> str:
         """Return the newest note. Raises Retryable."""
         if self.api is not Api.UP:
@@ -286,14 +290,6 @@ class SimulatedAirflow(FakeAirflow):
     def recreate(self, run_id: str) -> None:
         """Delete a DagRun, and create it again."""
         for key in [key for key in self.tasks if key.run_id == run_id]:
-            del self.tasks[key]
             self.owners.pop(key, None)
-        self.clear_numbers.pop(run_id, None)
-        self.marks.pop(run_id, None)
-        self.incarnations[run_id] = self.incarnations.get(run_id, 0) + 1
+        self.delete(run_id)
         self._verify_integrity(run_id)
-
-    def request(self, task: FakeTask) -> BeginRequest:
-        """Build a request; no task instance of a recreated run has the id of an earlier one."""
-        asked = super().request(task)
-        return replace(asked, ti_id=f"ti-{self.incarnations.get(task.key.run_id, 0)}-{task.try_number}")
