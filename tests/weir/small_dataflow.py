@@ -67,7 +67,7 @@ class World:
 class Saved:
     """A world as it was, of which any number can go on from there."""
 
-    STATE = ("tasks", "time", "clear_numbers", "queued", "deleted")
+    STATE = ("tasks", "time", "clear_numbers", "queued", "incarnations", "marks", "run_notes")
 
     def __init__(self, world, folder):
         world.ledger.close()

@@ -11,14 +11,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from weir.attempts.coordinator import Coordinator
+from weir.attempts.notes import SAYS, try_to_annotate, try_to_withdraw_note
 from weir.attempts.ports import TaskEngine, TaskPorts
 from weir.attempts.steps import (
     Heartbeat,
     end_without_result,
     read_report,
     ready_outcome,
-    try_to_annotate,
     try_to_deliver_clears,
+    try_to_have_run_closed,
     try_to_release,
     write_job,
 )
@@ -54,9 +55,12 @@ def run_attempt(
     outcome = ready_outcome(task, lambda: _begin(task, engine, described))
     match outcome:
         case Begun():
+            try_to_have_run_closed(task, described)
             engine.connect()
             return _compute(task, engine, described.key, outcome, make_pages)
         case Adopted():
+            try_to_have_run_closed(task, described)
+            try_to_withdraw_note(task, described.key, described.try_number)
             task.log("An earlier try has committed this result, and the task was not cleared since: adopted")
             return dict(outcome.summary)
         case _:
@@ -133,6 +137,7 @@ def _evaluate(task: TaskPorts, begun: Begun, report: RegionReport, make_pages: C
 
 def after_commit(task: TaskPorts, key: TaskKey, begun: Begun, evaluated: Evaluated, committed: Committed) -> None:
     """Note warnings, deliver the clears that follow from the commit, release results. No failure here undoes it."""
+    try_to_withdraw_note(task, key, begun.attempt.try_number)
     _note_warnings(task, key, evaluated)
     if committed.owed:
         try_to_deliver_clears(task, begun.run.dataflow.name)
@@ -144,4 +149,4 @@ def _note_warnings(task: TaskPorts, key: TaskKey, evaluated: Evaluated) -> None:
         return
     for warning in evaluated.notes:
         task.log(f"Committed, with a warning: {warning}")
-    try_to_annotate(task, key, f"Weir: committed, with a warning: {'; '.join(evaluated.notes)}")
+    try_to_annotate(task, key, f"{SAYS}committed, with a warning: {'; '.join(evaluated.notes)}")

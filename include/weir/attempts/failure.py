@@ -143,7 +143,7 @@ def _attempt(session: Session, dataflow: str, key: TaskKey, try_number: int) -> 
 
 def _unregistered(failure: FailureClass, error: BaseException) -> FailureDecision:
     action = Action.FAIL if failure is FailureClass.FATAL else Action.RETRY
-    return FailureDecision(action=action, delay_seconds=UNREGISTERED_DELAY, reason=str(error))
+    return FailureDecision(action=action, delay_seconds=UNREGISTERED_DELAY, reason=str(error), failure=failure)
 
 
 def _backtrack(services: Services, run: Run, row: AttemptRow, error: ResultUnavailable) -> FailureDecision:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
 from weir.attempts.coordinator import Coordinator
@@ -18,11 +19,31 @@ from weir.formats.region_job import SparkJob
 Log = Callable[[str], None]
 
 
+@dataclass(frozen=True, slots=True)
+class SeenRun:
+    """A DagRun's state in Airflow, and its note ("" where there is none)."""
+
+    state: str
+    note: str
+
+
 class Airflow(Clearer, Protocol):
-    """Airflow as a task reaches it: a clearer that also sets notes."""
+    """Airflow as a task reaches it: a clearer that also reads and sets notes."""
+
+    def note(self, key: TaskKey) -> str:
+        """Return the task instance's note, "" where there is none. Raises Retryable or Misconfigured."""
+        ...
 
     def annotate(self, key: TaskKey, note: str) -> None:
         """Set the task instance's note, which Airflow's UI shows. Raises Retryable or Misconfigured."""
+        ...
+
+    def seen_run(self, dag_id: str, run_id: str) -> SeenRun | None:
+        """Return state and note of a DagRun; None where there is none. Raises Retryable or Misconfigured."""
+        ...
+
+    def annotate_run(self, dag_id: str, run_id: str, note: str) -> None:
+        """Set the note of a DagRun. Raises Retryable or Misconfigured."""
         ...
 
 

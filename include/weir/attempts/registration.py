@@ -15,6 +15,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.attempts.failure import restart_answer
+from weir.attempts.predecessor import give_up_deleted_predecessors
 from weir.coordination.airflow import MISSING, Clearer, ClearItem
 from weir.coordination.registered import Registered
 from weir.coordination.run_records import owe_record, require_own, stored_record, write_record
@@ -55,6 +56,7 @@ def enter(services: Services, request: BeginRequest, clearer: Clearer) -> Regist
 
     Raises Fenced if a newer try is registered and Misconfigured if another DagRun that exists owns the epoch.
     """
+    give_up_deleted_predecessors(services, request, lambda: _new_run(request, services.store_id()), clearer)
     try:
         return register(services, request)
     except EpochOwned as owned:
@@ -73,7 +75,7 @@ def _is_deleted(clearer: Clearer, owned: EpochOwned) -> bool:
     item = ClearItem(owned.dag_id, owned.run_id, owned.task_prefix + CLOSE.name, -1, None)
     try:
         (answer,) = clearer.inspect([item])
-        return answer.state == MISSING and clearer.start(owned.dag_id, owned.run_id) == MISSING
+        return answer.state == MISSING and clearer.exists(owned.dag_id, owned.run_id) is not True
     except Misconfigured:  # not allowed to look at the owner's DAG
         return False
 

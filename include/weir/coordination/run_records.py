@@ -26,10 +26,15 @@ ROUNDS = 10
 """How often the pin of a run may change while its record is being written."""
 
 
-def owe_record(session: Session, row: RunRow) -> None:
-    """Note that the record of a run is to be written; all its attempts so far are listed as abandoned."""
-    attempts = session.scalars(select(AttemptRow.id).where(AttemptRow.run == row.id))
-    row.abandoned, row.is_record_due = sorted({*attempts, *(row.abandoned or ())}), True
+def owe_record(session: Session, row: RunRow, *, abandons: bool = True) -> None:
+    """Note that the record of a run is to be written; all its attempts so far are listed as abandoned.
+
+    They are not where only the epoch before has changed, of which none has read anything (`abandons=False`).
+    """
+    row.is_record_due = True
+    if abandons:
+        attempts = session.scalars(select(AttemptRow.id).where(AttemptRow.run == row.id))
+        row.abandoned = sorted({*attempts, *(row.abandoned or ())})
 
 
 def write_record(services: Services, run: str) -> None:

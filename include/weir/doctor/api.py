@@ -44,16 +44,16 @@ def plugin_finding(*, is_mounted: bool) -> Finding:
 
 
 def permission_finding(account: str, may: Sequence[str], may_not: Sequence[str]) -> Finding:
-    """Judge for which DAGs the account of `weir_api` may clear task instances."""
+    """Judge for which DAGs the account of `weir_api` may clear task instances and start runs."""
     if not may_not:
-        return ok(AREA, "may clear", f"{account} may edit task instances of {_listed(may)}")
+        return ok(AREA, "may clear", f"{account} may edit task instances and runs of {_listed(may)}")
     return problem(
         AREA,
         "may clear",
-        f"{account} may not edit task instances of {_listed(may_not)}",
+        f"{account} may not edit task instances or runs of {_listed(may_not)}",
         expected="the permission for every DAG of Weir: lost results are recomputed by clearing their producers",
-        mend="give the account PUT on task instances (the role `user` of the simple auth manager; can_edit on Task "
-        "Instances and on these DAGs with FAB)",
+        mend="give the account PUT on task instances and on runs (the role `user` of the simple auth manager; can_edit "
+        "on Task Instances, on DAG Runs and on these DAGs with FAB)",
     )
 
 

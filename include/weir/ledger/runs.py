@@ -46,7 +46,7 @@ _SLICES = select(SourceSliceRow.slices).where(
 
 _NEWEST_PINNED = (
     select(RunRow.pinned)
-    .where(RunRow.dataflow == bindparam("dataflow"), RunRow.pinned.is_not(None))
+    .where(RunRow.dataflow == bindparam("dataflow"), RunRow.is_pinned)
     .order_by(RunRow.created_at.desc(), RunRow.epoch.desc())
     .limit(1)
 )
@@ -184,7 +184,7 @@ def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[Ru
     if row.pinned is None:
         dataflow.first_epoch = min(dataflow.first_epoch or epoch, epoch)
         row.pinned, row.parameters = new.dataflow.to_json(), dict(new.parameters)
-        row.task_prefix, row.predecessor = new.task_prefix, _predecessor(session, new, epoch, now)
+        row.task_prefix, row.predecessor = new.task_prefix, predecessor_of(session, new, epoch, now)
         session.flush()
         is_backwards = new.previous is not None and new.previous.is_queued
         require_sound_epoch(session, row, new.dataflow, is_backwards=is_backwards)
@@ -195,21 +195,27 @@ def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[Ru
     return _run(row, dataflow.lineage)
 
 
-def _predecessor(session: Session, new: NewRun, epoch: str, now: datetime) -> Epoch | None:
+def predecessor_of(session: Session, new: NewRun, epoch: str, now: datetime) -> Epoch | None:
     """Return the newest earlier epoch, begun or not: Airflow starts several runs at once, in any order."""
-    known = _newest_before(session, new.dataflow.name, epoch)
+    known = newest_before(session, new.dataflow.name, epoch)
     if new.previous is None:
         return known
     earlier = epoch_of(new.previous.interval[0])
     if earlier >= epoch or (known is not None and known >= earlier):
         return known
     owner = (new.previous.dag_id, new.previous.run_id, new.previous.interval)
-    session.add(_row(new, earlier, owner, now))
+    row = session.scalar(_OF_EPOCH, {"dataflow": new.dataflow.name, "epoch": earlier})
+    if row is None:
+        session.add(_row(new, earlier, owner, now))
+    else:  # given up, and created again in Airflow
+        (row.dag_id, row.run_id, _), row.deleted_at = owner, None
     return earlier
 
 
-def _newest_before(session: Session, dataflow: str, epoch: str) -> Epoch | None:
-    query = select(func.max(RunRow.epoch)).where(RunRow.dataflow == dataflow, RunRow.epoch < epoch)
+def newest_before(session: Session, dataflow: str, epoch: str) -> Epoch | None:
+    """Return the newest earlier epoch, without those that never began and whose DagRun was deleted."""
+    is_given_up = ~RunRow.is_pinned & RunRow.deleted_at.is_not(None)
+    query = select(func.max(RunRow.epoch)).where(RunRow.dataflow == dataflow, RunRow.epoch < epoch, ~is_given_up)
     return session.scalar(query)
 
 

@@ -59,7 +59,7 @@ _RUNNING = (
     .where(
         RunRow.closed_at.is_(None),
         RunRow.deleted_at.is_(None),
-        RunRow.pinned.is_not(None),
+        RunRow.is_pinned,
         AttemptRow.is_of_dag_run,
         AttemptRow.region != CLOSE.name,
         AttemptRow.state == AttemptState.RUNNING.value,
@@ -142,7 +142,7 @@ def runs_by_age(session: Session, names: Collection[str]) -> list[tuple[str, str
     """
     is_open = case((RunRow.closed_at.is_(None), 1), else_=0)
     query = select(RunRow.dataflow, RunRow.id).where(
-        RunRow.dataflow.in_(names), RunRow.pinned.is_not(None), RunRow.released_at.is_(None)
+        RunRow.dataflow.in_(names), RunRow.is_pinned, RunRow.released_at.is_(None)
     )
     by_epoch: dict[str, list[str]] = defaultdict(list)
     for name, run in session.execute(query.order_by(is_open, RunRow.epoch)).tuples():

@@ -146,7 +146,7 @@ def _published(session: Session, run: str) -> frozenset[str]:
 
 def _has_readers(session: Session, run: RunRow) -> bool:
     """Report whether other epochs read this one, or it reads another: then their records are one chain."""
-    of_dataflow = select(RunRow.pinned).where(RunRow.dataflow == run.dataflow, RunRow.pinned.is_not(None))
+    of_dataflow = select(RunRow.pinned).where(RunRow.dataflow == run.dataflow, RunRow.is_pinned)
     after = session.scalars(of_dataflow.where(RunRow.predecessor == run.epoch))
     newest = session.scalars(of_dataflow.order_by(RunRow.epoch.desc()).limit(1))
     pinned = [run.pinned, *after, *newest]

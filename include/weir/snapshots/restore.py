@@ -221,9 +221,7 @@ def _plan(session: Session, request: RestoreRequest, source: Source) -> _Plan:
 
 def _require_fitting(session: Session, request: RestoreRequest, checkpoint: Checkpoint) -> None:
     """Require that the snapshot is compatible with the dataflow that resumes from it, if that has had a run."""
-    pinned = select(RunRow.pinned).where(
-        RunRow.dataflow == request.target, RunRow.pinned.is_not(None), RunRow.has_dag_run
-    )
+    pinned = select(RunRow.pinned).where(RunRow.dataflow == request.target, RunRow.is_pinned, RunRow.has_dag_run)
     newest = session.scalar(pinned.order_by(RunRow.epoch.desc()).limit(1))
     if request.fork is not None:
         known = session.scalar(select(RunRow.id).where(RunRow.dataflow == request.fork).limit(1))

@@ -14,10 +14,11 @@ from airflow.sdk.definitions.retry_policy import RetryAction, RetryDecision
 
 from weir.attempts.failing import FailedTry, book_failure, decide_failure
 from weir.attempts.failure import may_be_overridden
+from weir.attempts.notes import annotate
 from weir.coordination.values import Action
 from weir.execution.labels import TYPE, Enriched, Failure, enriched, exception_name
 from weir.ledger.runs import epoch_of
-from weir_airflow.tasks.context import TaskContext
+from weir_airflow.tasks.context import TaskContext, airflow_api
 from weir_airflow.tasks.ports import AirflowTask
 from weir_airflow.tasks.running import data_interval, task_key
 
@@ -42,7 +43,12 @@ ENRICHER_SECONDS: Final = 10.0
 
 def decide(exception: BaseException, try_number: int, max_tries: int, context: Context) -> FailureDecision:
     """Decide what follows the failure of a try; `try_number` counts from 1."""
-    return decide_failure(exception, max_tries - try_number, lambda: _book(exception, try_number, max_tries, context))
+    return decide_failure(
+        exception,
+        max_tries - try_number,
+        lambda: _book(exception, try_number, max_tries, context),
+        lambda note: annotate(airflow_api(), task_key(context), note),
+    )
 
 
 def _book(exception: BaseException, try_number: int, max_tries: int, context: Context) -> FailureDecision:

@@ -14,6 +14,7 @@ from sqlalchemy import (
     JSON,
     BigInteger,
     Boolean,
+    ColumnElement,
     DateTime,
     Dialect,
     Float,
@@ -24,6 +25,8 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    cast,
+    func,
     text,
 )
 from sqlalchemy.ext.hybrid import hybrid_property
@@ -125,6 +128,17 @@ class RunRow(Table):
     expired_at: Mapped[datetime | None]
     abandoned: Mapped[list[Any] | None]
     is_record_due: Mapped[bool] = mapped_column(Boolean, default=False)
+
+    @hybrid_property
+    def is_pinned(self) -> bool:
+        """Report whether a task of the run has begun, and the run is pinned to its dataflow since."""
+        return self.pinned is not None
+
+    @is_pinned.inplace.expression
+    @classmethod
+    def _is_pinned_in_sql(cls) -> ColumnElement[bool]:
+        # A column of JSON has no dataflow as JSON's null, which is a value to the database.
+        return func.coalesce(cast(cls.pinned, Text), "null") != "null"
 
     @hybrid_property
     def has_dag_run(self) -> bool:

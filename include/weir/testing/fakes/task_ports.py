@@ -15,6 +15,7 @@ from weir.attempts.closing import run_close
 from weir.attempts.compacting import run_compaction
 from weir.attempts.coordinator import Coordinator
 from weir.attempts.failing import FailedTry, book_failure, decide_failure
+from weir.attempts.notes import annotate
 from weir.attempts.ports import Airflow, Log, TaskEngine, TaskPorts
 from weir.coordination.airflow import Clearer
 from weir.coordination.values import (
@@ -38,6 +39,7 @@ from weir.retention.release import Deleted
 from weir.state.compaction import CompactionRequest
 from weir.store.errors import AlreadyExists
 from weir.store.store import Store
+from weir.testing.fakes.dag import RETRIES
 from weir.topology.regions import region_compacted
 
 
@@ -166,7 +168,8 @@ def run_task(task: TaskPorts, engine: TaskEngine, dataflow: str, request: BeginR
     region = region_compacted(request.key.task_id)
     if region is not None:
         wanted = CompactionRequest(dataflow, epoch_of(request.interval[0]), request.key.run_id, region)
-        return run_compaction(task, engine, wanted)
+        kills = request.try_number - 1 - (request.max_tries - RETRIES)
+        return run_compaction(task, engine, wanted, request.key, kills)
     if request.key.task_id == CLOSE.name:
         return run_close(task, dataflow, lambda: request, lambda _asked, _versions: None)
     return run_attempt(task, engine, dataflow, lambda: request, lambda _attempt: None)
@@ -181,4 +184,5 @@ def answer_failure(
         error,
         request.max_tries - request.try_number,
         lambda: book_failure(task, failed, lambda decision: (decision, ""), lambda _labels: Enriched({}, ())),
+        lambda note: annotate(task.airflow, request.key, note),
     )
