@@ -29,9 +29,6 @@ OWN: Final = frozenset({"WEIR_STORE", "WEIR_LEDGER"})
 API_VARIABLE: Final = "WEIR_API"
 """The api-server's URL, with a login and a password in it."""
 
-SPARK_VARIABLE: Final = "WEIR_SPARK_REMOTE"
-"""The URL of the Spark Connect server that commands compute with where --remote is not given."""
-
 
 def command_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the variables of `environ` or this process, and those of the local stack where it is used."""

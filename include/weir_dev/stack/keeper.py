@@ -251,4 +251,4 @@ def _reap(dead: ProcessRecord) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(Keeper(StackRequest.from_json(sys.argv[1])).run())
+    sys.exit(Keeper(StackRequest.from_json(sys.stdin.read())).run())

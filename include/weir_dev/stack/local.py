@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from weir.environment import API_VARIABLE, SPARK_VARIABLE
+from weir.environment import API_VARIABLE
+from weir.settings import SPARK_VARIABLE
 from weir_dev.ports import LOOPBACK
 from weir_dev.project import state_folder
 from weir_dev.stack.airflow_environment import API, SPARK, ledger_url, store_url

@@ -128,20 +128,26 @@ class Stack:
             _await_end(keeper.is_alive, STOP_SECONDS)
         self._end_leftovers()
 
-    def _start_keeper(self) -> subprocess.Popen[bytes]:
+    def _start_keeper(self) -> subprocess.Popen[str]:
         self.logs.mkdir(parents=True, exist_ok=True)
         with (self.logs / f"{KEEPER}.log").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "weir_dev.stack.keeper", self.request.to_json()],
+            keeper = subprocess.Popen(
+                [sys.executable, "-m", "weir_dev.stack.keeper"],
                 env=base_environment(os.environ),
                 cwd=self.folder,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                text=True,
             )
+        assert keeper.stdin is not None  # noqa: S101  a pipe was asked for
+        # Not on its command line: the environment of a request may have passwords.
+        with suppress(BrokenPipeError), keeper.stdin as given:
+            given.write(self.request.to_json())
+        return keeper
 
-    def _await_ready(self, keeper: subprocess.Popen[bytes]) -> None:
+    def _await_ready(self, keeper: subprocess.Popen[str]) -> None:
         """The keeper itself gives up on a component that takes too long."""
         seen = None
         while True:
@@ -167,7 +173,7 @@ class Stack:
         log = self.logs / f"{KEEPER}.log"
         return Misconfigured(f"the stack's keeper ended with status {status}. The end of {log}:\n{tail(log)}")
 
-    def _stop_keeper(self, keeper: subprocess.Popen[bytes]) -> None:
+    def _stop_keeper(self, keeper: subprocess.Popen[str]) -> None:
         with suppress(ProcessLookupError):
             keeper.terminate()
         _await_end(lambda: keeper.poll() is None, STOP_SECONDS)

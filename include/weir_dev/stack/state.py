@@ -57,7 +57,7 @@ class StackRequest:
         return cls(**values, parent=record("parent", os.getpid()))
 
     def to_json(self) -> str:
-        """For the keeper's command line."""
+        """For the keeper's standard input."""
         values = asdict(self)
         paths = {"folder": str(self.folder), "plugins": str(self.plugins), "cache": str(self.cache)}
         return json.dumps({**values, **paths, "dags": [str(path) for path in self.dags]})
