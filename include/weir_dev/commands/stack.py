@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from weir.cli.progress import Progress, exits_on_signals
-from weir_dev.ports import LOOPBACK
+from weir_dev.ports import LOCALHOST, LOOPBACK
 from weir_dev.project import project_root, state_folder
-from weir_dev.stack.airflow_environment import API, SPARK_UI
+from weir_dev.stack.airflow_environment import API, SPARK, SPARK_UI
+from weir_dev.stack.credentials import FILE_NAME as SECRETS
 from weir_dev.stack.credentials import PERSON
 from weir_dev.stack.keeper import NAME as KEEPER
 from weir_dev.stack.spark_cluster import MASTER, MASTER_UI, master_url
@@ -113,7 +114,7 @@ def _print_access(console: Console, stack: Stack) -> None:
     lines = {
         "Airflow": stack.url,
         "log in as": f"{PERSON}, password {stack.credentials.person_password}",
-        "Spark": f"{stack.spark_url}, its UI at http://{LOOPBACK}:{stack.state.ports[SPARK_UI]}",
+        "Spark": f"sc://{LOCALHOST}:{stack.state.ports[SPARK]}, its token in {stack.folder / SECRETS}, its UI at http://{LOOPBACK}:{stack.state.ports[SPARK_UI]}",
         **_cluster(stack.state),
         "results": stack.store_url,
         "ledger": stack.ledger_url,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weir_dev.files import write_atomically
-from weir_dev.ports import LOOPBACK
+from weir_dev.ports import LOCALHOST, LOOPBACK
 from weir_dev.stack.credentials import PERSON, SERVICE, Credentials
 from weir_dev.stack.spark_cluster import master_url, port_names
 
@@ -71,7 +71,7 @@ def component_environment(
     return {
         **base_environment(environ),
         **_weir(request.folder, ports, credentials),
-        **_spark(request, ports),
+        **_spark(request, ports, credentials),
         **_paths(request),
         **_servers(ports, credentials),
         **_tempo(request.parallelism),
@@ -107,10 +107,15 @@ def _weir(folder: Path, ports: Mapping[str, int], credentials: Credentials) -> d
     }
 
 
-def _spark(request: StackRequest, ports: Mapping[str, int]) -> dict[str, str]:
+def _spark(request: StackRequest, ports: Mapping[str, int], credentials: Credentials) -> dict[str, str]:
     """Both ways to Spark: the Connect server, and jobs that a task submits."""
     master = master_url(ports) if request.spark_workers else f"local[{request.spark_cores}]"
-    server = {"conn_type": "spark_connect", "host": LOOPBACK, "port": ports[SPARK]}
+    server = {
+        "conn_type": "spark_connect",
+        "host": LOCALHOST,
+        "port": ports[SPARK],
+        "password": credentials.spark_token,
+    }
     return {
         "AIRFLOW_CONN_SPARK_CONNECT_WEIR": json.dumps(server),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": master}),

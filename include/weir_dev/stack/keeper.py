@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING
 
 from weir.errors import Misconfigured, Retryable, WeirError
 from weir.java import find_java
-from weir_dev.files import tail
+from weir_dev.files import make_private, tail
 from weir_dev.ports import choose_ports
 from weir_dev.stack import airflow_database
 from weir_dev.stack.airflow_components import TRIGGERER, airflow_programs
@@ -108,7 +108,8 @@ class Keeper:
         self._set(replace(self._state, ports=ports))
         java = find_java(self._folder / "java", os.environ)
         base = {**base_environment(os.environ), **self._request.environment}
-        for program in spark_programs(self._request, self._log("").parent, ports, {**base, **java.environment(base)}):
+        base.update(java.environment(base))
+        for program in spark_programs(self._request, self._log("").parent, ports, base, credentials):
             self._launch(program)
             if program.name == MASTER:
                 # What does not find its master waits twenty seconds before it looks again.
@@ -235,7 +236,7 @@ class Keeper:
 
 def take_lock(folder: Path) -> IO[str] | None:
     """Hold the state folder until the file is closed; None if another process has it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private(folder)
     lock = (folder / LOCK_NAME).open("a")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

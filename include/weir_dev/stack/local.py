@@ -11,6 +11,7 @@ from weir_dev.ports import LOOPBACK
 from weir_dev.project import state_folder
 from weir_dev.stack.airflow_environment import API, SPARK, ledger_url, store_url
 from weir_dev.stack.credentials import SERVICE, load_or_create
+from weir_dev.stack.spark_server import connect_url
 from weir_dev.stack.state import Phase, read_state
 
 if TYPE_CHECKING:
@@ -24,11 +25,12 @@ def local_environment() -> dict[str, str]:
     state = read_state(folder)
     if state.phase is not Phase.UP:
         return found
+    credentials = load_or_create(folder)
     if API in state.ports:
-        password = quote(load_or_create(folder).service_password, safe="")
+        password = quote(credentials.service_password, safe="")
         found[API_VARIABLE] = f"http://{SERVICE}:{password}@{LOOPBACK}:{state.ports[API]}"
     if SPARK in state.ports:
-        found[SPARK_VARIABLE] = f"sc://{LOOPBACK}:{state.ports[SPARK]}"
+        found[SPARK_VARIABLE] = connect_url(state.ports[SPARK], credentials.spark_token)
     return found
 
 

@@ -14,13 +14,14 @@ from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Self
 
 from weir.errors import Misconfigured, Retryable, WeirError
-from weir_dev.files import tail
+from weir_dev.files import make_private, tail
 from weir_dev.ports import LOOPBACK
 from weir_dev.stack.airflow_environment import API, SPARK, airflow_home, base_environment, ledger_url, store_url
 from weir_dev.stack.credentials import Credentials, load_or_create
 from weir_dev.stack.keeper import EXIT_BUSY, EXIT_FAILED, take_lock
 from weir_dev.stack.keeper import NAME as KEEPER
 from weir_dev.stack.processes import record, send, stop
+from weir_dev.stack.spark_server import connect_url
 from weir_dev.stack.state import Phase, StackRequest, StackState, read_state, write_state
 
 if TYPE_CHECKING:
@@ -67,8 +68,8 @@ class Stack:
 
     @property
     def spark_url(self) -> str:
-        """The Spark Connect server."""
-        return f"sc://{LOOPBACK}:{self.state.ports[SPARK]}"
+        """The Spark Connect server, with the token of its clients."""
+        return connect_url(self.state.ports[SPARK], self.credentials.spark_token)
 
     @property
     def store_url(self) -> str:
@@ -110,7 +111,7 @@ class Stack:
             raise Misconfigured(f"the stack in {self.folder} runs already, at {self.url}: ./weir down ends it")
         from weir.ledger.ledger import Ledger  # noqa: PLC0415  SQLAlchemy is slow to import, and only needed here
 
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_private(self.folder)
         Ledger.open(self.ledger_url).close()  # says clearly, and now, what a task could only say in its log
         keeper = self._start_keeper()
         try:
