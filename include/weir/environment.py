@@ -54,6 +54,10 @@ def opened_services(*, may_be_new: bool = False) -> Iterator[Services]:
     from weir.ledger.ledger import Ledger  # noqa: PLC0415
     from weir.store.store import Store  # noqa: PLC0415
 
+    stack = None if OWN & os.environ.keys() else local_stack()
+    problem = None if stack is None else stack.problem_of_ledger()
+    if problem is not None:
+        raise Misconfigured(problem)
     found = settings()
     path = found.ledger.removeprefix("sqlite:///")
     if not may_be_new and path != found.ledger and not Path(path).exists():
