@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import tempfile
 import uuid
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -50,14 +50,14 @@ _SETTINGS: Final = {
     "io_method": "sync",  # without three processes more
     "jit": "off",
 }
-_NOT_DURABLE: Final = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
+_NOT_DURABLE: Final = {"fsync": "off", "full_page_writes": "off"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresServer:
     """The server of one stack: `folder` has its data and its password. `port` is on the loopback interface.
 
-    Without `is_durable` it may lose everything when the machine fails, and starts and writes faster.
+    Without `is_durable` it may lose everything when the machine fails, not when a process does, and is faster.
     """
 
     folder: Path
@@ -98,7 +98,7 @@ class PostgresServer:
 
     def make_databases(self) -> None:
         """Make the databases of Airflow and of the ledger, unless they are there."""
-        with self._connected() as connection, connection.cursor() as cursor:
+        with closing(self._connected()) as connection, connection.cursor() as cursor:
             cursor.execute("SELECT datname FROM pg_database")
             there = {name for (name,) in cursor.fetchall()}
             for name in (AIRFLOW, LEDGER):

@@ -78,7 +78,8 @@ def stop(
 ) -> list[ProcessRecord]:
     """Send SIGTERM, or `request`, to each leader alone, then SIGKILL to what is left of their sessions.
 
-    Return what even that left. A SIGTERM to all of a session would wedge Airflow's scheduler: its workers wait for each other.
+    Return what even that left. A SIGTERM to all of a session would wedge Airflow's scheduler: its workers wait for each
+    other.
     """
     members = {member for leader in leaders for member in session_members(leader)}
     for leader in leaders:
