@@ -36,7 +36,7 @@ CALM_AIRFLOW = {
 }
 """A stack of tests waits most of the time: while it does, the processor is for other tests."""
 
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 """JVMs of tests live for seconds: what they compile at leisure takes half of that time, and is ready when they end."""
 
 

@@ -87,7 +87,11 @@ def engine(request):
 
 
 by_connect = pytest.mark.parametrize("engine", ["connected"], indirect=True)
-by_submit = pytest.mark.parametrize("engine", ["submitted"], indirect=True)
+
+
+def by_submit(test):
+    """Run a test by spark-submit, as a soak: each region starts a driver and its executors."""
+    return pytest.mark.soak(pytest.mark.parametrize("engine", ["submitted"], indirect=True)(test))
 
 
 def kill_program(driver, name):
@@ -156,6 +160,7 @@ def test_a_killed_executor_costs_no_try(engine):
     assert after(engine, run_id, before) == {"doubled[0]": 1}
 
 
+@pytest.mark.soak
 @by_connect
 def test_a_killed_worker_costs_no_try(engine):
     run_id, before = engine.run(), engine.tries(engine.run())
@@ -192,6 +197,7 @@ def executors(driver):
     return running_executors([state.process(worker_name(number)) for number in range(1, WORKERS + 1)])
 
 
+@pytest.mark.soak
 def test_spark_submit_takes_one_try_each_and_publishes_what_spark_connect_does(connected, submitted):
     run_id = submitted.run()
     assert after(submitted, run_id, {}) == dict.fromkeys(submitted.tries(run_id), 1)
@@ -217,7 +223,6 @@ def test_a_killed_driver_costs_one_try_and_no_restart_of_the_strategy(engine):
     assert engine.failures_since("doubled", 0, before["doubled[0]"]) == ["engine", None]
 
 
-@pytest.mark.soak
 @by_submit
 def test_the_driver_of_a_killed_task_is_ended_by_the_next_try(engine):
     run_id, before, pid = held(engine)

@@ -48,7 +48,6 @@ pytestmark = pytest.mark.spark
 DAG_FILE = Path(__file__).parents[2] / "dags" / "flight_history.py"
 NEW_YEAR = dt.date(2013, 1, 1)
 GROUPS = (0, 127)
-DAYS = 30
 OLD_DAYS = 3
 """So many days before those that count are kept by route, too: they have to expire."""
 WRITTEN_WHOLE = 6
@@ -266,16 +265,19 @@ def test_what_spark_says_of_a_query_is_told(two_days: FakeAirflow, server: TestS
     assert set(two_days.states().values()) == {"success"}
 
 
-def test_day_30_is_what_30_days_at_once_come_to(spark: SparkSession, flow: Dataflow, tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [11, pytest.param(30, marks=pytest.mark.soak)])
+def test_the_last_of_many_days_is_what_all_days_at_once_come_to(
+    spark: SparkSession, flow: Dataflow, tmp_path: Path, count: int
+) -> None:
     days = OneRegion(flow, spark, tmp_path / "store", _january(tmp_path))
     read, aircraft, routes = ("flights", "clean", "departures"), ("aircraft", "history"), ("route_days", "days")
-    for number in range(1, DAYS):
-        is_kept = number > DAYS - 7 - OLD_DAYS
+    for number in range(1, count):
+        is_kept = number > count - 7 - OLD_DAYS
         days.run(day(number), (*read, *aircraft, *(routes if is_kept else ())))
-    reports = days.run(day(DAYS), (*read, *aircraft, *routes, "rolling"))
-    assert sorted(days.state("history"), key=lambda row: row["tailnum"]) == expected_history(day(DAYS))
-    assert sorted(days.rows(reports["rolling"]), key=_route) == expected_rolling(day(DAYS))
-    assert {row["day"] for row in days.state("days")} == {day(number) for number in range(DAYS - 6, DAYS + 1)}
+    reports = days.run(day(count), (*read, *aircraft, *routes, "rolling"))
+    assert sorted(days.state("history"), key=lambda row: row["tailnum"]) == expected_history(day(count))
+    assert sorted(days.rows(reports["rolling"]), key=_route) == expected_rolling(day(count))
+    assert {row["day"] for row in days.state("days")} == {day(number) for number in range(count - 6, count + 1)}
 
 
 def test_both_readers_name_the_columns_of_the_files_alike() -> None:

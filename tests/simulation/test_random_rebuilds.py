@@ -41,6 +41,7 @@ def test_after_lost_ledgers_and_adoptions_the_outcome_is_that_of_a_run_without(t
     check_lost_ledgers_and_adoptions(tmp_path, seed)
 
 
+@pytest.mark.soak
 def test_lost_ledgers_and_adoptions_on_postgresql(tmp_path, empty_postgres_ledger):
     check_lost_ledgers_and_adoptions(tmp_path, 16, empty_postgres_ledger)
 

@@ -13,8 +13,8 @@ from weir.testing.simulator.dataflows import scene_from_text
 from weir.testing.simulator.events import Event, events_from_text, events_to_text, random_events
 from weir.testing.simulator.simulate import Shares, report_of, scene_and_events, shrunk, simulate, sweep
 
-SEEDS = 300
-"""As many as two cores do in a minute. They are the same each time; thousands of others are a soak."""
+SEEDS = 150
+"""As many as two cores do in half a minute. They are the same each time; thousands of others are a soak."""
 
 SEEDS_OF_A_SOAK = 5000
 

@@ -26,7 +26,7 @@ from weir.execution.failure_class import FailureClass, cause_of, classify, hopel
 from weir.execution.labels import built_in_labels
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.formats.manifest import COPY_NAME
-from weir.formats.paths import COPY, MANIFEST
+from weir.formats.paths import COPY, manifest_path
 from weir.ledger.attempts import LIVE, Origin, attempts_of, end, failures_since_clear, newest_attempts
 from weir.ledger.database.tables import AttemptRow, FailoverRow, RunRow
 from weir.ledger.leases import drop_leases
@@ -316,7 +316,7 @@ def discard(services: Services, run: Run, row: AttemptRow) -> str:
     """Remove the output folders of a failed attempt and describe the outcome."""
     try:
         for folder in _folders(run, row):
-            services.store.delete(f"{folder}/{MANIFEST}")
+            services.store.delete(manifest_path(folder))
             services.store.delete_folder(folder)
         for folder in _copies(run, row):
             if not _is_complete(services, folder):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -36,6 +37,9 @@ VERSIONS: Mapping[str, int] = types.MappingProxyType(
 """The version of each kind of document that is written; it and all earlier versions are read."""
 
 _CHECKSUM = "sha256"
+_CHECKSUM_LINE = re.compile(rb'^ "sha256": "([0-9a-f]{64})",\n', re.MULTILINE)
+"""Only the fields of the document itself, not those of its values, are indented by one space."""
+
 _FIELDS_OF_ONE_KIND: Mapping[str, Any] = types.MappingProxyType(
     {
         "stages": [],
@@ -180,10 +184,9 @@ def _checksum(data: bytes) -> str:
 
 
 def _require_as_written(what: str, data: bytes) -> None:
-    """Compare a document with its own SHA-256 as it was read: the document of an older Weir lacks later fields."""
-    document = json.loads(data)
-    recorded = document.pop(_CHECKSUM, None)
-    if _checksum(_canonical(document)) != recorded or _canonical({**document, _CHECKSUM: recorded}) != data:
+    """Compare a document, without the line of its own SHA-256, with that: no byte of it has changed."""
+    found = _CHECKSUM_LINE.search(data)
+    if found is None or _checksum(data[: found.start()] + data[found.end() :]) != found[1].decode():
         raise Misconfigured(f"{what} is not as it was written: its SHA-256 does not match")
 
 

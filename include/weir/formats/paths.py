@@ -99,6 +99,21 @@ def result_folder(dataflow: str, epoch: str, stage: str, layout: str, subtask: i
     return f"{stage_folder(dataflow, epoch, stage)}/{layout}/{subtask}/{attempt}"
 
 
+def manifest_path(folder: str) -> str:
+    """Return the path of the manifest of the result in a folder."""
+    return f"{folder}/{MANIFEST}"
+
+
+def folder_of(path: str) -> str:
+    """Return the folder that holds a file."""
+    return path.rpartition("/")[0]
+
+
+def name_of(path: str) -> str:
+    """Return the name of a file or folder, without the folders above it."""
+    return path.rpartition("/")[2]
+
+
 def copies_folder(dataflow: str, epoch: str, stage: str, subtask: int) -> str:
     """Return the folder of all copies of one subtask of a cached stage in a run."""
     return f"{stage_folder(dataflow, epoch, stage)}/{COPY}/{subtask}"
@@ -112,7 +127,7 @@ def attempt_record_folder(dataflow: str, epoch: str, region: str, subtask: int, 
 
 def attempt_of_folder(folder: str) -> AttemptId:
     """Return the attempt that has written a folder of results."""
-    return AttemptId(folder.rpartition("/")[2])
+    return AttemptId(name_of(folder))
 
 
 def dataflow_of_path(path: str) -> str:
@@ -137,7 +152,7 @@ def checkpoint_path(dataflow: str, number: int) -> str:
 
 def checkpoint_number(path: str) -> int | None:
     """Return the number of the checkpoint that is described at a path; None where that is no checkpoint's."""
-    name, dot, kind = path.rpartition("/")[2].partition(".")
+    name, dot, kind = name_of(path).partition(".")
     return int(name) if dot and kind == "json" and len(name) >= _DIGITS and name.isdecimal() else None
 
 

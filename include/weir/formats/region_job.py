@@ -12,6 +12,7 @@ from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.dataflow.state import State
 from weir.formats.checks import CheckReason, CheckReport, CheckToRun
 from weir.formats.manifest import ContentDigest, DataFile, UpdateDigest
+from weir.formats.paths import folder_of
 from weir.topology.ids import AttemptId, Digest, Epoch, RunId
 from weir.topology.partitions import Layout
 
@@ -220,7 +221,7 @@ class SparkJob:
     @property
     def folder(self) -> str:
         """The attempt's own folder, relative to the store: job, report, and the file that stops a running job."""
-        return self.report.rpartition("/")[0]
+        return folder_of(self.report)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Final
 
 from weir.formats.checkpoint import Checkpoint, KeyedSnapshot, ResultInFlight, SnapshotKind
 from weir.formats.manifest import DataFile, StateFile
-from weir.formats.paths import MANIFEST
+from weir.formats.paths import manifest_path
 from weir.topology.ids import AttemptId
 
 SAVEPOINT: Final = "savepoint.json"
@@ -77,7 +77,7 @@ def as_savepoint(
 def copies_of(result: ResultInFlight, source: str, target: str) -> list[FileCopy]:
     """Return the copies of a result partition's files, manifest included, from one folder to another."""
     return [
-        FileCopy(f"{source}/{MANIFEST}", f"{target}/{MANIFEST}", None, result.manifest_sha256),
+        FileCopy(manifest_path(source), manifest_path(target), None, result.manifest_sha256),
         *(FileCopy(f"{source}/{each.name}", f"{target}/{each.name}", each.bytes, each.sha256) for each in result.files),
     ]
 

@@ -19,7 +19,7 @@ from weir.coordination.services import Services
 from weir.errors import Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE
-from weir.formats.paths import MANIFEST
+from weir.formats.paths import manifest_path
 from weir.formats.pointer import Pointer, pointer_from_json
 from weir.integrity.verification_queries import results_to_verify
 from weir.ledger.database.tables import PublicationRow, ResultRow, RunRow
@@ -159,7 +159,7 @@ def _published(version: _Version, detail: str) -> Inconsistency:
 
 
 def _of_manifest(store: Store, row: ResultRow) -> Inconsistency | None:
-    path = f"{row.folder}/{MANIFEST}"
+    path = manifest_path(row.folder)
     try:
         found = hashlib.sha256(store.read(path)).hexdigest()
     except NotFound:

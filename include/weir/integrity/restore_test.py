@@ -19,7 +19,7 @@ from weir.errors import Loss, Misconfigured
 from weir.formats.checkpoint import Checkpoint
 from weir.formats.checks import CheckOutcome, CheckReason, CheckReport, ExpectationResult
 from weir.formats.manifest import Manifest, parsed_digest
-from weir.formats.paths import checkpoint_path
+from weir.formats.paths import checkpoint_path, name_of
 from weir.formats.region_job import CheckJob, RegionReport, RestoredToCheck
 from weir.formats.savepoint import SAVEPOINT
 from weir.formats.suite import Severity
@@ -161,7 +161,7 @@ def restore_test_source(
     if which is None:
         wanted = [row for row in rows if not row.is_savepoint][-1:]
     else:
-        wanted = [row for row in rows if which in (str(row.number), row.folder.rpartition("/")[2])]
+        wanted = [row for row in rows if which in (str(row.number), name_of(row.folder))]
     if len(wanted) != 1:
         known = ", ".join(f"{row.number} ({row.kind}, epoch {row.epoch})" for row in rows[-_SHOWN:]) or "none"
         raise Misconfigured(f"{dataflow} keeps no checkpoint or savepoint {which or 'at all'}; there are {known}")

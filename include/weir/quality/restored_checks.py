@@ -18,7 +18,6 @@ from weir.execution.run_state import RunState
 from weir.formats.checkpoint import Checkpoint
 from weir.formats.checks import CheckReport, CheckToRun
 from weir.formats.manifest import Manifest
-from weir.formats.paths import checkpoint_number
 from weir.formats.region_job import InputToRead, RegionJob, RestoredToCheck
 from weir.ledger.checkpoints import what_is_kept
 from weir.ledger.database.tables import RestoreRow
@@ -97,19 +96,19 @@ def _source(session: Session, manifest: Manifest) -> RestoreRow | None:
 
 def _checkpoint(services: Services, source: RestoreRow | None) -> Checkpoint | None:
     """Return the restored snapshot if its manifest is still in the store."""
-    if source is None or source.number < 1:
+    if source is None or source.is_rebuilt:
         return None
-    own = f"{services.store.url}/"
     try:
-        if source.source.startswith(own):
-            found = read_savepoint(Folder(services.store, source.source.removeprefix(own))).checkpoint
-            # Another savepoint may have been written to its folder since.
-            return found if (found.dataflow, found.number) == (source.origin, source.number) else None
-        if ":" not in source.source:
+        if source.is_of_checkpoint:
             return read_checkpoint(services, source.origin, source.number).checkpoint
+        path = services.store.path_of(source.source)
+        if path is None:
+            return None
+        found = read_savepoint(Folder(services.store, path)).checkpoint
     except Misconfigured:
-        pass  # subsumed, dropped or moved since
-    return None
+        return None  # subsumed, dropped or moved since
+    # Another savepoint may have been written to its folder since.
+    return found if (found.dataflow, found.number) == (source.origin, source.number) else None
 
 
 def restored_loss(session: Session, report: CheckReport) -> Loss:
@@ -126,7 +125,7 @@ def restored_loss(session: Session, report: CheckReport) -> Loss:
 
 
 def _snapshot_name(row: RestoreRow | None) -> str:
-    if row is None or row.number < 1:
+    if row is None or row.is_rebuilt:
         return "a checkpoint"
-    kind = "checkpoint" if checkpoint_number(row.source) is not None else f"the savepoint {row.source},"
+    kind = "checkpoint" if row.is_of_checkpoint else f"the savepoint {row.source},"
     return f"{kind} {row.number} of {row.origin}"

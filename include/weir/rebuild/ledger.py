@@ -26,6 +26,7 @@ from weir.formats.pointer import Pointer
 from weir.formats.run_record import RunRecord
 from weir.ledger.attempts import LIVE, Origin, end, synthetic_attempt
 from weir.ledger.database.tables import (
+    UNKNOWN_SNAPSHOT,
     AttemptRow,
     ConsumptionRow,
     DataflowRow,
@@ -347,7 +348,7 @@ def enter_pins(session: Session, dataflow: str, epoch: str, restored: Collection
                 epoch=epoch,
                 lineage=max(each.lineage for each in restored),
                 origin=origin,
-                number=0,
+                number=UNKNOWN_SNAPSHOT,
                 source="what the store tells",
                 mode=SAME if origin == dataflow else FORK,
                 left_out=[],

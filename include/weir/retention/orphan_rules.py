@@ -18,7 +18,7 @@ from typing import Final
 
 from weir.execution.partition_state import PartitionState
 from weir.formats.manifest import COPY_NAME, RELEASED_NOTE
-from weir.formats.paths import MANIFEST, RUN_RECORD, AttemptPath, AttemptRecordPath, parse_attempt_path
+from weir.formats.paths import MANIFEST, RUN_RECORD, AttemptPath, AttemptRecordPath, name_of, parse_attempt_path
 
 NOTES: Final = frozenset({MANIFEST, RELEASED_NOTE})
 
@@ -88,7 +88,7 @@ def run_folder(root: str, files: Iterable[tuple[str, int]]) -> RunFolder:
         found = parse_attempt_path(path)
         if path == f"{root}/{RUN_RECORD}":
             has_record = True
-        elif TEMPORARY.fullmatch(path.rpartition("/")[2]):
+        elif TEMPORARY.fullmatch(name_of(path)):
             temporary.append((path, size))
         elif found is not None and path != str(found):
             by_folder.setdefault(found, []).append((path.removeprefix(f"{found}/"), size))

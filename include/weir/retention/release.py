@@ -23,7 +23,7 @@ from weir.coordination.services import Services
 from weir.errors import DiskFull
 from weir.execution.partition_state import PartitionState
 from weir.formats.manifest import RELEASED_NOTE
-from weir.formats.paths import MANIFEST
+from weir.formats.paths import MANIFEST, folder_of
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.ledger.results import transition
 from weir.ledger.runs import dataflow_of, newest_dataflow_settings, run_by_id
@@ -155,7 +155,7 @@ def delete_released(services: Services, dataflow: str, runs: Iterable[str] | Non
         recent = _released_since(session, pending, services.now() - _RECENT) if has_state else frozenset()
     if has_state:
         # Read after the release: a file that is not in use now is never used again.
-        in_use = {path.rpartition("/")[0] for path in live_state_files(services, dataflow)}
+        in_use = {folder_of(path) for path in live_state_files(services, dataflow)}
         noted = [each for each in pending if each.folder in in_use & recent]
         in_parallel(lambda each: _is_noted(services, each), noted, services.store.workers)
         pending = [each for each in pending if each.folder not in in_use]

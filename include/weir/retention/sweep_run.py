@@ -26,6 +26,8 @@ from weir.formats.paths import (
     checkpoint_path,
     checkpoints_folder,
     epoch_folder,
+    manifest_path,
+    name_of,
     pointer_folder,
     sinks_folder,
 )
@@ -148,7 +150,7 @@ class RunSweep:
         sinks = folders_in(store, sinks_folder(dataflow))
         beside = files_below(store, [pointer_folder(dataflow, sink, epoch) for sink in sinks])
         pointers = in_parallel(self._pointer, [each for each in beside if _is_pointer(each)], store.workers)
-        temporary = tuple(each for each in beside if TEMPORARY.fullmatch(each.path.rpartition("/")[2]))
+        temporary = tuple(each for each in beside if TEMPORARY.fullmatch(name_of(each.path)))
         return _Listed(run, root, folder, tuple(pointers), temporary)
 
     def _pointer(self, found: FoundFile) -> _Pointer:
@@ -265,7 +267,7 @@ class RunSweep:
         if not may_have_strays(folder, expected):
             return
         try:
-            manifest = manifest_from_json(self._services.store.read(f"{folder.path}/{MANIFEST}"))
+            manifest = manifest_from_json(self._services.store.read(manifest_path(folder.path)))
         except (NotFound, Misconfigured):
             return  # `weir verify` reports it
         named = frozenset(file.name for file in manifest.files)
@@ -288,7 +290,7 @@ class RunSweep:
 
 
 def _is_pointer(found: FoundFile) -> bool:
-    name = found.path.rpartition("/")[2]
+    name = name_of(found.path)
     return name.endswith(".json") and not name.startswith(".")
 
 
@@ -340,7 +342,7 @@ def sweep_checkpoints(services: Services, dataflow: str, of_runs: RunSweep, repo
             if not row.is_savepoint
         }
     for path, size in found.items():
-        if TEMPORARY.fullmatch(path.rpartition("/")[2]):
+        if TEMPORARY.fullmatch(name_of(path)):
             of_runs.remove_temporary([(path, size)])
         elif path in known and _is_gone(known[path]):
             of_runs.remove_file(path, size, "its checkpoint is not retained", Garbage.CHECKPOINT, is_aged=False)

@@ -16,7 +16,17 @@ from sqlalchemy import select
 
 from weir.coordination.services import Services
 from weir.formats.manifest import COPY_NAME
-from weir.formats.paths import MANIFEST, PAGES, RUN_RECORD, SINKS, epoch_folder, pointer_folder, run_pages, sinks_folder
+from weir.formats.paths import (
+    MANIFEST,
+    PAGES,
+    RUN_RECORD,
+    SINKS,
+    epoch_folder,
+    name_of,
+    pointer_folder,
+    run_pages,
+    sinks_folder,
+)
 from weir.ledger.database.tables import DataflowRow, RunRow
 from weir.ledger.runs import dataflow_of, epoch_of_run, run_key
 from weir.quality.pages import list_pages
@@ -57,7 +67,7 @@ def sweep_unknown_folders(services: Services, dataflow: str, of_runs: RunSweep, 
 
 
 def _sweep_epoch(of_runs: RunSweep, report: SweepReport, path: str, files: tuple[FoundFile, ...], reason: str) -> None:
-    if any(each.path.rpartition("/")[2] in _READABLE for each in files):
+    if any(name_of(each.path) in _READABLE for each in files):
         report.unknown.append(Kept(path, _bytes(files), reason))
         return
     for each in files:
@@ -151,7 +161,7 @@ def _files(services: Services, path: str) -> list[tuple[str, int]]:
 
 
 def _is_temporary(path: str) -> bool:
-    return TEMPORARY.fullmatch(path.rpartition("/")[2]) is not None
+    return TEMPORARY.fullmatch(name_of(path)) is not None
 
 
 def _bytes(files: Iterable[FoundFile]) -> int:

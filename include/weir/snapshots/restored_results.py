@@ -18,7 +18,7 @@ from weir.execution.run_state import AttemptState
 from weir.formats.checkpoint import Checkpoint, KeyedSnapshot, ResultInFlight, StatePartition
 from weir.formats.codec import manifest_from_json, manifest_to_json
 from weir.formats.manifest import DataFile, Manifest, StateContent, parsed_digest
-from weir.formats.paths import MANIFEST, result_folder
+from weir.formats.paths import manifest_path, result_folder
 from weir.formats.savepoint import FileCopy, FileLocation, copies_of, moved
 from weir.ledger.attempts import Origin, synthetic_attempt
 from weir.ledger.database.tables import AttemptRow, RunRow
@@ -145,7 +145,7 @@ class _Builder:
 
     def _manifest_of(self, result: ResultInFlight) -> Manifest:
         folder = self._source.folder
-        path = folder.at(f"{result.folder}/{MANIFEST}")
+        path = folder.at(manifest_path(result.folder))
         data = folder.store.read(path)
         if hashlib.sha256(data).hexdigest() != result.manifest_sha256:
             raise NotThere(f"{folder.store.url}/{path} is damaged: its SHA-256 is not {result.manifest_sha256}")
@@ -179,7 +179,7 @@ def copy_restored(services: Services, source: Source, restored: Iterable[Restore
 def discard_restored(services: Services, restored: Iterable[RestoredPartition]) -> None:
     """Delete what was written for results that are not committed."""
     for each in restored:
-        services.store.delete(f"{each.folder}/{MANIFEST}")
+        services.store.delete(manifest_path(each.folder))
         services.store.delete_folder(each.folder)
 
 
@@ -230,7 +230,7 @@ def _next_number(session: Session, run: str, region: RegionId) -> int:
 def _write(services: Services, restored: RestoredPartition, number: int, lineage: int) -> NewResult:
     manifest = replace(restored.manifest, try_number=number, lineage=lineage)
     data = manifest_to_json(manifest)
-    services.store.create(f"{restored.folder}/{MANIFEST}", data)
+    services.store.create(manifest_path(restored.folder), data)
     return NewResult(
         partition=restored.partition,
         folder=restored.folder,

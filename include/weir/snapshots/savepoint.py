@@ -23,7 +23,7 @@ from weir.coordination.services import Services
 from weir.errors import Conflict, Misconfigured, WeirError
 from weir.formats.checkpoint import Checkpoint, SnapshotKind
 from weir.formats.codec import checkpoint_to_json
-from weir.formats.paths import number_path, savepoints_folder
+from weir.formats.paths import name_of, number_path, savepoints_folder
 from weir.formats.savepoint import FILES, RESULTS, SAVEPOINT, FileCopy, as_savepoint
 from weir.ledger.checkpoints import CheckpointStatus, abandon, checkpoint_row, complete, enter_checkpoint, next_number
 from weir.ledger.checkpoints import retained_checkpoints as retained_snapshots
@@ -70,7 +70,7 @@ class Savepoint:
     @property
     def name(self) -> str:
         """The name of its folder."""
-        return self.url.rpartition("/")[2]
+        return name_of(self.url)
 
 
 class NotThere(Misconfigured):
@@ -244,7 +244,7 @@ def drop(services: Services, dataflow: str, name: str, open_store: OpenStore) ->
     """Delete a savepoint, finished or not. Raises Misconfigured where there is none."""
     with services.ledger.transaction() as session:
         rows = [row for row in _rows(session, dataflow) if row.deleted_at is None]
-    wanted = [row for row in rows if name in (str(row.number), row.folder, row.folder.rpartition("/")[2])]
+    wanted = [row for row in rows if name in (str(row.number), row.folder, name_of(row.folder))]
     if len(wanted) != 1:
         known = ", ".join(f"{row.number} ({row.folder})" for row in rows) or "none"
         raise Misconfigured(

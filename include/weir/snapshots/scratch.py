@@ -19,6 +19,7 @@ from pathlib import Path
 from weir.coordination.read_leases import RENEWAL, reader
 from weir.coordination.services import Services
 from weir.errors import Internal, WeirError
+from weir.formats.paths import name_of
 from weir.ledger.leases import LEASE
 from weir.ledger.ledger import Ledger
 from weir.store.errors import NotFound
@@ -100,7 +101,7 @@ def _last_heartbeat(services: Services, folder: str) -> datetime:
         text = services.store.read(f"{folder}/{HEARTBEAT}").decode().partition(" ")[0]
         return datetime.fromisoformat(text)
     except (NotFound, ValueError):
-        began = folder.rpartition("/")[2].partition("-")[0]
+        began = name_of(folder).partition("-")[0]
     with suppress(ValueError):
         return datetime.strptime(f"{began}+0000", f"{_TIME}%z")
     return services.now()  # an unknown folder

@@ -15,7 +15,7 @@ from weir.coordination.services import Services
 from weir.errors import Misconfigured
 from weir.formats.checkpoint import Checkpoint
 from weir.formats.codec import checkpoint_from_json
-from weir.formats.paths import checkpoint_path
+from weir.formats.paths import checkpoint_path, name_of
 from weir.formats.savepoint import SAVEPOINT
 from weir.ledger.checkpoints import CheckpointStatus, checkpoints_of, is_retained
 from weir.ledger.database.tables import CheckpointRow
@@ -69,9 +69,9 @@ def folder_at(services: Services, url: str, open_store: OpenStore) -> Folder:
     """Return the folder at a URL or an absolute path: of the configured store, or of one whose root is its parent."""
     full = url.rstrip("/")
     full = f"file://{full}" if full.startswith("/") else full
-    own = f"{services.store.url}/"
-    if full.startswith(own):
-        return Folder(services.store, full.removeprefix(own))
+    path = services.store.path_of(full)
+    if path is not None:
+        return Folder(services.store, path)
     parent, _, name = full.rpartition("/")
     if not name or parent.endswith(":/") or not parent:
         raise Misconfigured(
@@ -89,7 +89,7 @@ def find_source(services: Services, dataflow: str, name: str, open_store: OpenSt
         return read_savepoint(folder_at(services, name, open_store))
     with services.ledger.transaction() as session:
         rows = checkpoints_of(session, dataflow)
-    wanted = [row for row in rows if name in (str(row.number), row.folder.rpartition("/")[2])]
+    wanted = [row for row in rows if name in (str(row.number), name_of(row.folder))]
     usable = [row for row in wanted if _is_usable(row)]
     if len(usable) != 1:
         gone = " any more, it was subsumed" if any(row.subsumed_at for row in wanted) else ""

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Set
 from datetime import datetime
+from functools import lru_cache
 
 from weir.coordination.services import Services
 from weir.dataflow.state import State, StateKind
@@ -146,9 +147,15 @@ def _part(part: StatePartition) -> list[object]:
 def read_checkpoint(store: Store, dataflow: str, number: int) -> Checkpoint | None:
     """Read a checkpoint by its number; None where its manifest is gone or cannot be read. Raises Retryable."""
     try:
-        return checkpoint_from_json(store.read(checkpoint_path(dataflow, number)))
+        return _decoded(store.read(checkpoint_path(dataflow, number)))
     except (NotFound, Misconfigured):
         return None
+
+
+@lru_cache(maxsize=16)
+def _decoded(data: bytes) -> Checkpoint:
+    """Decode a checkpoint; cached, since all retained ones are read before each deletion."""
+    return checkpoint_from_json(data)
 
 
 def files_retained(services: Services, dataflow: str) -> dict[str, int]:

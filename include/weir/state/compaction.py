@@ -20,7 +20,7 @@ from weir.errors import Internal
 from weir.execution.partition_state import PartitionState
 from weir.formats.codec import manifest_from_json
 from weir.formats.manifest import DataFile, Manifest, StateFile
-from weir.formats.paths import MANIFEST
+from weir.formats.paths import manifest_path
 from weir.formats.region_job import (
     CompactionJob,
     MergeToWrite,
@@ -179,7 +179,7 @@ def _committed(session: Session, run: Run, region: str) -> Iterator[tuple[Compac
 
 def _part(services: Services, run: Run, of: Compacted, state: State, folder: str, first: int) -> PartToCompact | None:
     try:
-        manifest = manifest_from_json(services.store.read(f"{folder}/{MANIFEST}"))
+        manifest = manifest_from_json(services.store.read(manifest_path(folder)))
     except NotFound:
         return None  # it is lost, and will be recomputed
     if manifest.state is None:
@@ -227,7 +227,7 @@ def _manifests(services: Services, wanted: Sequence[tuple[str, str, str, int]]) 
             for run, attempt, stage, subtask in wanted
         ]
     try:
-        return [manifest_from_json(services.store.read(f"{each}/{MANIFEST}")) for each in folders if each]
+        return [manifest_from_json(services.store.read(manifest_path(each))) for each in folders if each]
     except NotFound:
         return []
 

@@ -25,7 +25,7 @@ from weir.execution.partition_state import PartitionState
 from weir.formats.checkpoint import Checkpoint
 from weir.formats.codec import manifest_from_json
 from weir.formats.manifest import StateFile
-from weir.formats.paths import MANIFEST, is_below_dataflow, stage_folder
+from weir.formats.paths import is_below_dataflow, manifest_path, stage_folder
 from weir.ledger.database.tables import CheckpointRow, CompactionRow, LeaseRow, RestoreRow, ResultRow, RunRow
 from weir.ledger.leases import leased
 from weir.ledger.restores import end_pin, pins_of, pins_on
@@ -111,7 +111,7 @@ def paths_of(compaction: CompactionRow) -> list[str]:
 def _named(services: Services, folder: str) -> tuple[str, ...] | None:
     """Return None where the manifest is missing or damaged: the result is lost, and is recomputed to other files."""
     try:
-        return _files_in(services.store.read(f"{folder}/{MANIFEST}"))
+        return _files_in(services.store.read(manifest_path(folder)))
     except (NotFound, Misconfigured):
         return None
 
@@ -213,7 +213,7 @@ def _release_others(services: Services, session: Session, pin: RestoreRow) -> No
 def _state_files_named(services: Services, folder: str) -> tuple[StateFile, ...]:
     """Return the files of keyed state that the result in a folder consists of."""
     try:
-        manifest = manifest_from_json(services.store.read(f"{folder}/{MANIFEST}"))
+        manifest = manifest_from_json(services.store.read(manifest_path(folder)))
     except NotFound:
         return ()
     return () if manifest.state is None else manifest.state.files

@@ -16,9 +16,9 @@ from weir.errors import Misconfigured
 from weir.formats.codec import VERSIONS, manifest_from_json, run_record_from_json
 from weir.formats.manifest import RELEASED_NOTE, Stored, release_reason
 from weir.formats.paths import (
-    MANIFEST,
     attempt_of_folder,
     epoch_folder,
+    manifest_path,
     pointer_folder,
     record_path,
     result_folder,
@@ -93,7 +93,7 @@ def _folders(store: Store, path: str) -> list[str]:
 
 
 def _result(store: Store, folder: str) -> Stored | str | None:
-    path = f"{folder}/{MANIFEST}"
+    path = manifest_path(folder)
     try:
         data = store.read(path)
     except NotFound:

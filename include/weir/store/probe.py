@@ -15,7 +15,7 @@ from typing import TypeVar
 from weir.errors import Fault, Loss
 from weir.formats.codec import manifest_from_json
 from weir.formats.manifest import DataFile, Manifest, Segment
-from weir.formats.paths import MANIFEST
+from weir.formats.paths import manifest_path
 from weir.store.errors import NotFound
 from weir.store.segments import sha256_of
 from weir.store.store import Store
@@ -170,7 +170,7 @@ def _probe_all(store: Store, refs: list[PartitionRef]) -> list[Manifest | StoreF
 
 
 def _probe_manifest(store: Store, ref: PartitionRef) -> Manifest | StoreFinding:
-    path = f"{ref.folder}/{MANIFEST}"
+    path = manifest_path(ref.folder)
     try:
         data = store.read(path)
     except NotFound:

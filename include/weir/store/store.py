@@ -71,6 +71,11 @@ class Store:
         """Return the path as a URL for Spark and Hadoop."""
         return f"{spark_root(self.url)}/{_checked(path)}".rstrip("/")
 
+    def path_of(self, url: str) -> str | None:
+        """Return the path in this store that a URL names; None if it is a place elsewhere."""
+        root, path = url[: len(self.url) + 1], url[len(self.url) + 1 :]
+        return path if root == f"{self.url}/" else None
+
     def create(self, path: str, data: bytes) -> None:
         """Write a new file, whole or not at all, durably; of many writers exactly one wins.
 

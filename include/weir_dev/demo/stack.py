@@ -41,7 +41,7 @@ ENVIRONMENT: Final = {
 }
 
 JAVA_VARIABLE: Final = "JDK_JAVA_OPTIONS"
-JAVA_OPTIONS: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+JAVA_OPTIONS: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:ReservedCodeCacheSize=240m")
 """In two minutes, what the JVM's optimising compiler costs does not come back."""
 
 

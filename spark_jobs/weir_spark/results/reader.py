@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import IntegerType, StructType
 
 from weir.errors import InputUnreadable, Misconfigured
+from weir.formats.paths import folder_of
 from weir.formats.region_job import InputToRead, RegionJob, SparkJob, StageToRun
 from weir.topology.partitions import KEY_GROUP_COLUMN
 from weir_spark.results.digest import quoted, type_signature
@@ -126,7 +127,7 @@ def _files(job: RegionJob) -> Iterator[tuple[str, str]]:
 
 
 def _own_copy(job: RegionJob, file: str) -> str | None:
-    folder = file.rpartition("/")[0]
+    folder = folder_of(file)
     own = (each for each in job.stages if each.copy is not None and each.copy.folder.endswith(f"/{folder}"))
     return next((_copy(stage, job.attempt) for stage in own), None)
 

@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StructType
 
+from weir.formats.paths import name_of
 from weir.formats.region_job import StateFileToRead, StateToRead
 from weir.state.file_rules import overlap
 from weir.topology.partitions import KEY_GROUP_COLUMN
@@ -142,7 +143,7 @@ def _ranked(rows: DataFrame, files: Sequence[StateFileToRead], ranks: Mapping[st
 
 
 def _name(file: StateFileToRead) -> str:
-    return file.path.rpartition("/")[2]
+    return name_of(file.path)
 
 
 def _scans(files: Sequence[StateFileToRead]) -> Iterator[list[StateFileToRead]]:

@@ -109,11 +109,10 @@ def book(writer, number, error):
 
 
 def has_committed(writer, number):
-    with writer.ledger.transaction() as session:
-        query = select(AttemptRow.state).where(
-            AttemptRow.subtask == writer.key.map_index, AttemptRow.try_number == number
-        )
-        return session.scalar(query) == "committed"
+    query = select(AttemptRow.state).where(AttemptRow.subtask == writer.key.map_index, AttemptRow.try_number == number)
+    while True:
+        with suppress(Retryable), writer.ledger.transaction() as session:  # the server may die under this question, too
+            return session.scalar(query) == "committed"
 
 
 @pytest.fixture

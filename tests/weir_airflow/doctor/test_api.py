@@ -45,6 +45,11 @@ def test_the_dags_that_an_account_may_not_clear_are_named(checked):
     assert found["plugin"].status is Status.OK, "it is there, it only does not do what this account asks"
 
 
+def test_a_dag_that_airflow_no_longer_has_does_not_hide_the_endpoint(checked):
+    found = checked(dag_ids=("brook", "river"))
+    assert found["plugin"].status is Status.OK
+
+
 def test_a_wrong_password_is_a_problem_and_ends_the_checks(checked):
     found = checked("worker", "wrong-secret")
     assert found["log in"].status is Status.PROBLEM

@@ -8,7 +8,7 @@ has the findings in one partition, and never changes.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import (
     JSON,
@@ -30,6 +30,7 @@ from sqlalchemy.ext.hybrid import hybrid_property
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from weir.formats.checkpoint import SnapshotKind
+from weir.formats.paths import checkpoint_number
 from weir.topology.ids import AttemptId, Digest, Epoch, RunId, is_task_try
 
 
@@ -399,6 +400,10 @@ class CompactionRow(Table):
     made_at: Mapped[datetime]
 
 
+UNKNOWN_SNAPSHOT: Final = 0
+"""The number of the snapshot of a restore that a rebuilt ledger has found in the store."""
+
+
 class RestoreRow(Table):
     """A restore of a dataflow from a checkpoint or savepoint at the end of `epoch`.
 
@@ -419,6 +424,16 @@ class RestoreRow(Table):
     left_out: Mapped[list[Any]]
     restored_at: Mapped[datetime]
     unpinned_at: Mapped[datetime | None]
+
+    @property
+    def is_rebuilt(self) -> bool:
+        """Report whether the ledger was rebuilt since, so that the restored snapshot is not known."""
+        return self.number == UNKNOWN_SNAPSHOT
+
+    @property
+    def is_of_checkpoint(self) -> bool:
+        """Report whether it restored a checkpoint, not a savepoint."""
+        return checkpoint_number(self.source) is not None
 
 
 class QualityCheckRow(Table):

@@ -23,6 +23,7 @@ from weir.errors import Internal
 from weir.formats.checks import BUILT_IN, CheckReason, CheckReport, CheckToRun, ExpectationResult
 from weir.formats.codec import manifest_from_json, stage_copy_from_json, stage_copy_to_json
 from weir.formats.manifest import COPY_NAME, ContentDigest, DataFile, Segment, StageCopy, UpdateDigest
+from weir.formats.paths import folder_of
 from weir.formats.region_job import (
     CheckJob,
     CompactionJob,
@@ -203,7 +204,7 @@ class FakeEngine:
         path = self._path(spark_path)
         data = self._store.read(path)
         with suppress(NotFound):  # what a compaction has written has none
-            manifest = manifest_from_json(self._store.read(path.rpartition("/")[0] + "/manifest.json"))
+            manifest = manifest_from_json(self._store.read(folder_of(path) + "/manifest.json"))
             if len(data) != manifest.files[0].bytes:
                 raise OSError(f"{path} is truncated")
         return data[:64].decode()

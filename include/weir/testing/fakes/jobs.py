@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from weir.formats.codec import stage_copy_from_json
 from weir.formats.manifest import COPY_NAME
-from weir.formats.paths import COPY, attempt_record_folder, result_folder
+from weir.formats.paths import COPY, attempt_record_folder, name_of, result_folder
 from weir.formats.region_job import (
     CopyToRead,
     CopyToWrite,
@@ -70,7 +70,7 @@ class Jobs:
     def read(self, argument: str, *reports: OutputReport, key_groups: tuple[int, int] | None = None) -> InputToRead:
         """Return an input of the partitions in these reports."""
         partitions = tuple(
-            PartitionToRead(each.stage, subtask, self.files(each), each.folder.rpartition("/")[2])
+            PartitionToRead(each.stage, subtask, self.files(each), name_of(each.folder))
             for subtask, each in enumerate(reports)
         )
         first = reports[0]

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from weir.formats.codec import manifest_to_json
 from weir.formats.manifest import ContentDigest, DataFile, Manifest
-from weir.formats.paths import MANIFEST
+from weir.formats.paths import manifest_path
 from weir.store.probe import PartitionRef
 from weir.store.seal import seal
 from weir.store.store import Store
@@ -61,7 +61,7 @@ def write_partition(
     sealed = seal(store, folder) if files else ()
     manifest = _manifest(sealed, run=run, stage=stage, subtask=subtask, attempt=attempt)
     data = manifest_to_json(manifest)
-    store.create(f"{folder}/{MANIFEST}", data)
+    store.create(manifest_path(folder), data)
     sha256 = hashlib.sha256(data).hexdigest()
     return PartitionRef(
         run=run, stage=stage, subtask=subtask, layout=KEYED.id, attempt=attempt, folder=folder, manifest_sha256=sha256

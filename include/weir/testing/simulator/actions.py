@@ -14,6 +14,7 @@ from typing import Final
 
 from weir.coordination.read_leases import claimed
 from weir.errors import Misconfigured, WeirError
+from weir.formats.paths import folder_of
 from weir.ledger.leases import drop_leases
 from weir.ledger.runs import runs_of
 from weir.retention.checkpoints import maintain_checkpoints
@@ -147,7 +148,7 @@ def _change_store(world: World, event: Event) -> None:
 
 def _damage(world: World, event: Event) -> None:
     """Delete or change files of a current result; of one that is being read, for odd numbers."""
-    folders = sorted({path.rpartition("/")[0] for path in world.history.current_files()})
+    folders = sorted({folder_of(path) for path in world.history.current_files()})
     if not folders:
         return
     leased = sorted(world.history.ledger.leased()) if event.number % 2 else []

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from weir.execution.run_state import CLOSE
-from weir.formats.paths import MANIFEST
+from weir.formats.paths import folder_of, manifest_path
 from weir.ledger.runs import epoch_of, run_key, runs_of
 from weir.recovery.questions import Question, apply_answer, ask
 from weir.retention.checkpoints import maintain_checkpoints
@@ -111,7 +111,7 @@ def _is_harmed(world: World, run: str) -> bool:
     history = world.history
     current = [result for partition, result in history.ledger.current.items() if partition.run == run]
     folders = {each.folder for each in current}
-    folders |= {path.rpartition("/")[0] for each in current for path in history.files_of(each)}
+    folders |= {folder_of(path) for each in current for path in history.files_of(each)}
     return not folders.isdisjoint(history.damaged)
 
 
@@ -248,7 +248,7 @@ def _wrong(world: World) -> Iterator[str]:
             for part in pointer.partitions:
                 found = world.files.data.get(f"{part.folder}/part-0.bin", b"")[:64].decode()
                 wanted = expected[Partition(run, PartitionId(sink, part.subtask, PLAIN.id))]
-                if f"{part.folder}/{MANIFEST}" not in world.files.data or wanted not in (None, found):
+                if manifest_path(part.folder) not in world.files.data or wanted not in (None, found):
                     yield f"{sink}[{part.subtask}] of {epoch}: found {found or 'no file'}, expected {wanted}"
 
 

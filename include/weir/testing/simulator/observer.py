@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from weir.coordination.airflow import ClearAnswer
 from weir.formats.codec import manifest_from_json
 from weir.formats.manifest import Manifest
-from weir.formats.paths import MANIFEST
+from weir.formats.paths import MANIFEST, folder_of
 from weir.formats.pointer import pointer_from_json
 from weir.testing.simulator.history.history import History
 from weir.testing.simulator.history.snapshots import Snapshot
@@ -73,7 +73,7 @@ class Observer:
         history.created.add(path)
         history.snapshots.wrote(path, data)
         if path.endswith(f"/{MANIFEST}"):
-            self._note_state(manifest_from_json(data), path.rpartition("/")[0])
+            self._note_state(manifest_from_json(data), folder_of(path))
         if path.startswith("_sinks/"):
             require("what_is_published_was_valid_as_a_whole", self._published(path, data))
 

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from weir.coordination.airflow import ClearAnswer
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
-from weir.formats.paths import MANIFEST
+from weir.formats.paths import manifest_path
 from weir.testing.simulator.engine import SIZE, SimulatedEngine
 from weir.testing.simulator.history.epochs import Epochs, RunRegion
 from weir.testing.simulator.history.ledger_view import LedgerView, Read, Result
@@ -72,7 +72,7 @@ class History:
     def current_files(self) -> Iterator[str]:
         """Yield the files of all current results; keyed state includes files that earlier attempts wrote."""
         for result in self.ledger.current.values():
-            yield f"{result.folder}/{MANIFEST}"
+            yield manifest_path(result.folder)
             yield from self.files_of(result)
 
     def is_state(self, result: Result) -> bool:
@@ -84,7 +84,7 @@ class History:
         if result is None or result.state != "lost" or result.fault == "damaged":
             return False
         whole = all(len(self.files.get(path, b"")) == SIZE for path in self.files_of(result))
-        return whole and f"{result.folder}/{MANIFEST}" in self.files
+        return whole and manifest_path(result.folder) in self.files
 
     def restarts_consumers(self, stage: str) -> bool:
         """Report whether consumers of `stage` restart with it even if its content stays the same."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from weir.formats.checkpoint import Checkpoint
 from weir.formats.codec import checkpoint_from_json
-from weir.formats.paths import checkpoint_path, checkpoints_folder
+from weir.formats.paths import checkpoint_path, checkpoints_folder, folder_of
 from weir.formats.savepoint import SAVEPOINT
 from weir.testing.simulator.history.ledger_view import Partition, Result
 from weir.testing.simulator.store import URL
@@ -103,7 +103,7 @@ class Snapshots:
             folders = {result.folder for result in each.results}
             if path == checkpoint_path(each.dataflow, each.number) or path in each.files:
                 return f"checkpoint {each.number} names it"
-            if path.rpartition("/")[0] in folders:
+            if folder_of(path) in folders:
                 return f"checkpoint {each.number} names its result"
         return None
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from weir.dataflow.dataflow import FailoverStrategy
 from weir.execution.run_state import CLOSE
+from weir.formats.paths import folder_of
 from weir.testing.simulator.history.history import History
 from weir.testing.simulator.history.ledger_view import Clear, Partition, Read, Result
 from weir.testing.simulator.invariants.clears import (
@@ -104,7 +105,7 @@ def a_commit_was_made_from_what_is_current(history: History) -> Iterator[str]:
 def what_is_called_lost_was_harmed(history: History) -> Iterator[str]:
     """Invariant 5: a result that only seems lost, as the store is away or an answer is outdated, is not recomputed."""
     for result in history.ledger.newly_lost:
-        folders = {result.folder, *(path.rpartition("/")[0] for path in history.files_of(result))}
+        folders = {result.folder, *(folder_of(path) for path in history.files_of(result))}
         if result.fault != "stale" and not folders & history.damaged:
             yield f"{_shown(result)} is called lost ({result.fault}), and nothing has happened to it"
 

@@ -12,7 +12,7 @@ from typing import Final
 from weir.dataflow.retention import RetentionPolicy
 from weir.execution.run_state import CLOSE
 from weir.formats.manifest import RELEASED_NOTE
-from weir.formats.paths import MANIFEST
+from weir.formats.paths import MANIFEST, folder_of, name_of
 from weir.ledger.runs import dataflow_of, epoch_of_run
 from weir.testing.simulator.history.history import History
 from weir.testing.simulator.history.ledger_view import Attempt, Partition, Result
@@ -76,7 +76,7 @@ def unknown_files(history: History) -> Iterator[str]:
 def is_in_use(history: History, path: str) -> str | None:
     """Return why a file must not be deleted now."""
     folder, _, name = path.rpartition("/")
-    attempt = history.ledger.attempts.get(folder.rpartition("/")[2])
+    attempt = history.ledger.attempts.get(name_of(folder))
     if attempt is not None and attempt.state in ("running", "waiting") and not _is_silent(history, attempt):
         return f"{attempt.id} is running"
     if history.published.holds(folder) or history.published.may_be_read(path, history.now()):
@@ -100,7 +100,7 @@ def _whose_state(history: History, path: str) -> str | None:
     """Return the result of keyed state, there or read, that a file belongs to."""
     for result in history.ledger.results.values():
         files = history.files_of(result)
-        if path not in files or path.rpartition("/")[0] == result.folder:
+        if path not in files or folder_of(path) == result.folder:
             continue
         if result.state not in ("released", "superseded"):
             return f"{result.partition.id} of {result.attempt} in {result.run} has it"

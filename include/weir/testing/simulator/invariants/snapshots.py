@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from weir.formats.checkpoint import Checkpoint
-from weir.formats.paths import checkpoint_path
+from weir.formats.paths import checkpoint_path, folder_of
 from weir.testing.simulator.history.history import History
 from weir.testing.simulator.history.ledger_view import Result
 from weir.testing.simulator.history.snapshots import Snapshot, parts_of
@@ -45,7 +45,7 @@ def _missing(history: History, row: Snapshot, written: Checkpoint | None) -> Ite
 
 
 def _is_there(history: History, result: Result, files: tuple[str, ...]) -> bool:
-    folders = {result.folder, *(path.rpartition("/")[0] for path in files)}
+    folders = {result.folder, *(folder_of(path) for path in files)}
     return not folders.isdisjoint(history.damaged) or all(path in history.files for path in files)
 
 
