@@ -247,7 +247,7 @@ def session_of(server):
     made = []
 
     def make():
-        session = SparkSession.builder.remote(f"{server.url}/;user_id=weir;session_id={uuid.uuid4()}").create()
+        session = SparkSession.builder.remote(f"{server.url};user_id=weir;session_id={uuid.uuid4()}").create()
         # A DataFrame that is collected after the server has gone would otherwise ask for it for ten minutes.
         session.client.set_retry_policies([DefaultPolicy(max_retries=2)])
         configure(session, {})

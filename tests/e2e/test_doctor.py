@@ -86,7 +86,7 @@ def test_what_is_broken_is_found_and_the_advice_mends_it(subject, stack, known_s
         raise
     problems = {key for key, each in found.items() if each.status is Status.PROBLEM}
     assert problems == {("airflow", UPKEEP), ("store", "marker"), ("spark: spark_connect_weir", "reachable")}
-    assert "127.0.0.1:1" in found["spark: spark_connect_weir", "reachable"].found
+    assert "localhost:1" in found["spark: spark_connect_weir", "reachable"].found
     assert MARKER in found["store", "marker"].expected
 
     command = found["airflow", UPKEEP].mend.split("   ")[0].split()

@@ -41,6 +41,7 @@ from weir.recovery.rules.decision import Failure
 from weir.recovery.rules.plan import Plan
 from weir.restarts.answer import Refusal, RestartDecision, decide_restart
 from weir.restarts.strategy import RestartStrategy, seeded_jitter
+from weir.secrecy import without_secrets
 from weir.store.errors import NotFound
 from weir.topology.ids import Epoch
 from weir.topology.regions import RegionId
@@ -213,7 +214,7 @@ def book(
     row = session.get(AttemptRow, attempt)
     if row is None or row.state not in LIVE:
         return already_ended(row)
-    message, cause = f"{type(error).__name__}: {error}", cause_of(error)
+    message, cause = _message_of(error), cause_of(error)
     end(row, AttemptState.RETRYING, services.now(), failure=failure, cause=cause, error=message)
     row.labels = built_in_labels(failure, error)
     drop_leases(session, attempt)
@@ -231,7 +232,7 @@ def _decide(
     error: BaseException,
     strategy: RestartStrategy,
 ) -> FailureDecision:
-    message = f"{type(error).__name__}: {error}"
+    message = _message_of(error)
     region = RegionId(row.region, row.subtask)
     if failure is FailureClass.FATAL:
         cause = hopeless_cause(error)
@@ -259,6 +260,11 @@ def _decide(
         refusal=answer.refusal,
         failures=answer.failures,
     )
+
+
+def _message_of(error: BaseException) -> str:
+    """Describe an error for ledger, notes and logs; the message of a user's function may have a secret in it."""
+    return without_secrets(f"{type(error).__name__}: {error}")
 
 
 def from_budget(services: Services, attempts: list[AttemptRow], failure: FailureClass, message: str) -> FailureDecision:

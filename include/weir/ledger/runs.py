@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session
 
 from weir.dataflow import Dataflow
 from weir.dataflow.retention_settings import RetentionSettings
+from weir.dataflow.validation import require_no_secrets
 from weir.errors import Misconfigured, Retryable
 from weir.ledger.database.tables import NO_DAG, AttemptRow, DataflowRow, ResultRow, RunRow, SourceSliceRow, Table
 from weir.ledger.epochs import require_sound_epoch
@@ -164,7 +165,7 @@ def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[Ru
 
     `on_pin` is called if the run is pinned now, or begins again after it had expired.
 
-    Raises EpochOwned if another DagRun owns the epoch.
+    Raises EpochOwned if another DagRun owns the epoch, and Misconfigured where a parameter looks like a secret.
     """
     dataflow = ensure_dataflow(session, new.dataflow.name, new.store_id)
     epoch = epoch_of(new.interval[0])
@@ -182,6 +183,7 @@ def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[Ru
         set_aside(session, row.id)
     was_expired, row.expired_at = row.expired_at is not None, None
     if row.pinned is None:
+        require_no_secrets(dataflow.name, (), new.parameters)
         dataflow.first_epoch = min(dataflow.first_epoch or epoch, epoch)
         row.pinned, row.parameters = new.dataflow.to_json(), dict(new.parameters)
         row.task_prefix, row.predecessor = new.task_prefix, predecessor_of(session, new, epoch, now)
