@@ -27,6 +27,10 @@ class Broken(BaseException):
         super().__init__(f"{invariant.replace('_', ' ')}: {found}")
 
 
+class NeedsARestore(BaseException):
+    """A state that has to be recomputed has expired: only a person who restores a checkpoint can continue from here."""
+
+
 def require(invariant: str, found: Iterable[str]) -> None:
     """Raise Broken with the first violation found."""
     for text in found:
@@ -52,6 +56,8 @@ class Observer:
         if history.flow.keeps_state:
             history.snapshots.update(history.ledger.rows(Snapshot, "checkpoint"))
             history.restores.update(history.ledger, history.snapshots, history.engine.made)
+        if any(failover.is_impossible for failover in history.ledger.new_failovers):
+            raise NeedsARestore
         for invariant in AFTER_EACH_TRANSACTION:
             require(invariant.__name__, invariant(history))
 

@@ -22,7 +22,7 @@ from weir.testing.simulator.actions import apply
 from weir.testing.simulator.dataflows import Scene, gated_scene, random_scene, stateful_scene, with_retained
 from weir.testing.simulator.events import Event, events_to_text, random_events, with_bad_rows, with_beats, with_runs
 from weir.testing.simulator.healing import heal
-from weir.testing.simulator.observer import Broken
+from weir.testing.simulator.observer import Broken, NeedsARestore
 from weir.testing.simulator.process import NO_FAULT
 from weir.testing.simulator.world import World
 
@@ -60,13 +60,18 @@ def scene_and_events(seed: int, shares: Shares = USUAL) -> tuple[Scene, tuple[Ev
 
 
 def simulate(scene: Scene, events: Sequence[Event]) -> Finding | None:
-    """Apply the events, then let everything recover; return the first broken invariant."""
+    """Apply the events, then let everything recover; return the first broken invariant.
+
+    It ends early where a person would have to restore a checkpoint.
+    """
     world, number = World(scene), None
     try:
         for number, event in enumerate(events):  # noqa: B007 - the finding names it
             apply(world, event)
         number = None
         heal(world)
+    except NeedsARestore:
+        return None
     except Broken as broken:
         return Finding(broken.invariant, broken.found, number)
     finally:

@@ -111,6 +111,11 @@ class Failover(NamedTuple):
         found: list[dict[str, Any]] = json.loads(self.plan)["steps"]
         return found
 
+    @property
+    def is_impossible(self) -> bool:
+        """Report whether nothing can be re-run, as a state that is needed has expired."""
+        return bool(json.loads(self.plan)["impossible"])
+
 
 class Lease(NamedTuple):
     """A reader's claim on a result."""
