@@ -17,7 +17,7 @@ from xml.etree import ElementTree as ET
 
 import psutil
 import pytest
-from tests import schedule, spark_classes
+from tests import schedule, spark_classes, store_guard
 from tests.progress import Progress
 
 from weir.java import find_java
@@ -197,6 +197,13 @@ def _name_of(parent):
         return f"{parent.pid}"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_store_in_transactions():
+    """In no test the store is asked in a transaction that others wait for."""
+    with store_guard.watched():
+        yield
+
+
 @pytest.fixture(scope="session")
 def stack_request(tmp_path_factory):
     """Describe a stack that ends with the tests; each call is for a stack of its own, in a folder with a space."""
@@ -240,7 +247,7 @@ def session_of(server):
     made = []
 
     def make():
-        session = SparkSession.builder.remote(f"{server.url}/;user_id=weir;session_id={uuid.uuid4()}").create()
+        session = SparkSession.builder.remote(f"{server.url};user_id=weir;session_id={uuid.uuid4()}").create()
         # A DataFrame that is collected after the server has gone would otherwise ask for it for ten minutes.
         session.client.set_retry_policies([DefaultPolicy(max_retries=2)])
         configure(session, {})

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = {"weir": "include", "weir_dev": "include", "weir_airflow": "plugins", "weir_spark": "spark_jobs"}
 OURS = {*PACKAGES, "pipelines"}
 LAYERS = (
-    *("errors", "preloading", "units", "dataflow", "topology", "execution", "formats", "restarts"),
+    *("errors", "preloading", "secrecy", "units", "dataflow", "topology", "execution", "formats", "restarts"),
     *("store", "settings", "ledger", "coordination", "environment"),
     *("recovery", "state", "snapshots", "quality", "retention", "integrity"),
     *("attempts", "rebuild", "upkeep", "reading", "doctor", "flink", "java", "cli", "testing"),
@@ -27,7 +27,7 @@ ROOMS_OF_AIRFLOW = (
 )
 """In order, as LAYERS: what a task runs stands on how it is declared; the retry policy stands on a task's context."""
 ROOMS_OF_SPARK = ("results", "state", "checks", "region", "transport")
-PURE = {"errors", "units", "dataflow", "topology", "execution", "formats", "restarts", "flink", "rules"}
+PURE = {"errors", "secrecy", "units", "dataflow", "topology", "execution", "formats", "restarts", "flink", "rules"}
 DOING = {"os", "io", "socket", "subprocess", "pathlib", "shutil", "tempfile", "time", "random", "secrets", "threading"}
 """Modules of the standard library that reach out of the process, or that tell another thing at each call."""
 MOST_MODULES = 20

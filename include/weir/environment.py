@@ -29,9 +29,6 @@ OWN: Final = frozenset({"WEIR_STORE", "WEIR_LEDGER"})
 API_VARIABLE: Final = "WEIR_API"
 """The api-server's URL, with a login and a password in it."""
 
-SPARK_VARIABLE: Final = "WEIR_SPARK_REMOTE"
-"""The URL of the Spark Connect server that commands compute with where --remote is not given."""
-
 
 def command_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the variables of `environ` or this process, and those of the local stack where it is used."""
@@ -57,6 +54,10 @@ def opened_services(*, may_be_new: bool = False) -> Iterator[Services]:
     from weir.ledger.ledger import Ledger  # noqa: PLC0415
     from weir.store.store import Store  # noqa: PLC0415
 
+    stack = None if OWN & os.environ.keys() else local_stack()
+    problem = None if stack is None else stack.problem_of_ledger()
+    if problem is not None:
+        raise Misconfigured(problem)
     found = settings()
     path = found.ledger.removeprefix("sqlite:///")
     if not may_be_new and path != found.ledger and not Path(path).exists():

@@ -28,6 +28,12 @@ LEDGER_CONNECTION = "weir_ledger"
 STORE_OPTIONS_VARIABLE = "WEIR_STORE_OPTIONS"
 """Also passes the options to a driver of spark-submit: a command line or a file would show their secrets."""
 
+SPARK_VARIABLE = "WEIR_SPARK_REMOTE"
+"""The URL of the Spark Connect server that commands compute with where --remote is not given.
+
+It also passes the URL to their programs: every user of the machine could read a token on a command line.
+"""
+
 EXPECTATIONS = str(Path(__file__).parents[1] / "expectations")
 """The default folder of suites: beside this package, in the project."""
 

@@ -1,4 +1,4 @@
-"""Small files of the local stack. Invariant: a reader sees a whole file or none."""
+"""Small files and folders of the local stack. Invariant: a reader sees a whole file or none."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder, and close it to other users of this machine, also if it was there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
 
 
 def write_atomically(path: Path, text: str, *, mode: int = 0o600) -> None:

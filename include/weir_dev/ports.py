@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 
+LOCALHOST = "localhost"
+"""The name by which clients reach a Spark Connect server: pyspark sends a token without TLS to this name alone."""
+
 
 def choose_ports(names: Iterable[str], preferred: Mapping[str, int]) -> dict[str, int]:
     """Return a free port for each name: the preferred one if it is free, else any."""

@@ -5,6 +5,8 @@ Invariant: equal rows have equal digests, whatever the defaults of the server. A
 
 from __future__ import annotations
 
+import argparse
+import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +16,7 @@ from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import SparkSession
 
 from weir.errors import Misconfigured
+from weir.settings import SPARK_VARIABLE
 
 Log = Callable[[str], None]
 """Takes a line of a log."""
@@ -60,6 +63,15 @@ def session_of_program(name: str, remote: str | None, settings: Mapping[str, str
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def add_remote(parser: argparse.ArgumentParser) -> None:
+    """Add the option of a program that names its server; the command that starts it uses the environment."""
+    parser.add_argument(
+        "--remote",
+        default=os.environ.get(SPARK_VARIABLE),
+        help=f"a Spark Connect server, sc://host:port; default: {SPARK_VARIABLE}, else a session of its own",
+    )
 
 
 def is_remote(session: SparkSession) -> bool:

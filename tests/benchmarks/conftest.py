@@ -46,7 +46,7 @@ def new_server(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Abstrac
 
 @pytest.fixture(scope="session")
 def spark(server: TestServer) -> Iterator[SparkSession]:
-    session = SparkSession.builder.remote(f"{server.url}/;user_id=weir;session_id={uuid.uuid4()}").create()
+    session = SparkSession.builder.remote(f"{server.url};user_id=weir;session_id={uuid.uuid4()}").create()
     configure(session, {})
     with active(session):
         yield session

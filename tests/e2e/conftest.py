@@ -12,7 +12,6 @@ import pytest
 from weir.ledger.ledger import Ledger
 from weir.store.store import Store
 from weir_dev.airflow_api import AirflowApi
-from weir_dev.servers.postgres import running_postgres
 from weir_dev.stack.credentials import PERSON, SERVICE
 from weir_dev.stack.stack import Stack
 
@@ -28,25 +27,20 @@ def control(tmp_path_factory):
 
 
 @pytest.fixture(scope="package")
-def stack(stack_request, control, tmp_path_factory):
-    """The local stack of all tests that leave it whole; it starts when the first of them asks for it.
-
-    Airflow is on PostgreSQL: on SQLite, requests fail half way when several DAGs are at work.
-    """
-    with running_postgres(tmp_path_factory.mktemp("postgres")) as database:
-        environment = {
-            "WEIR_EXPECTATIONS": str(_all_suites(control.parent / "expectations")),
-            "WEIR_LADDER": str(control),
-            "WEIR_KEEP": "7 days",  # of a dataflow that does not say it: what comes back is what a test has lost
-            "PYTHONPATH": str(FLOWS),
-            "AIRFLOW__CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "1",
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database.url("airflow"),
-        }
-        # Tasks that are held, and those that wait for them, each take a place.
-        ladder = shutil.copytree(FLOWS / "dags", control.parent / "dags")
-        dags = (ladder, FLOWS / "braid_dags")
-        with Stack(stack_request(*dags, environment=environment, parallelism=12)) as started:
-            yield started
+def stack(stack_request, control):
+    """The local stack of all tests that leave it whole; it starts when the first of them asks for it."""
+    environment = {
+        "WEIR_EXPECTATIONS": str(_all_suites(control.parent / "expectations")),
+        "WEIR_LADDER": str(control),
+        "WEIR_KEEP": "7 days",  # of a dataflow that does not say it: what comes back is what a test has lost
+        "PYTHONPATH": str(FLOWS),
+        "AIRFLOW__CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "1",
+    }
+    # Tasks that are held, and those that wait for them, each take a place.
+    ladder = shutil.copytree(FLOWS / "dags", control.parent / "dags")
+    dags = (ladder, FLOWS / "braid_dags")
+    with Stack(stack_request(*dags, environment=environment, parallelism=12)) as started:
+        yield started
 
 
 def _all_suites(folder):

@@ -25,10 +25,10 @@ UPKEEP = "weir_upkeep"
 def known_store(store, ledger):
     """The stack's store, as after a first run: with a marker that the ledger knows."""
     marker = store.initialise()
-    with ledger.transaction() as session:
+    with ledger.transaction("of_the_doctor_s_test") as session:
         session.add(DataflowRow(name="of_the_doctor_s_test", store_id=str(marker)))
     yield store
-    with ledger.transaction() as session:
+    with ledger.transaction("of_the_doctor_s_test") as session:
         session.delete(session.get(DataflowRow, "of_the_doctor_s_test"))
 
 
@@ -86,7 +86,7 @@ def test_what_is_broken_is_found_and_the_advice_mends_it(subject, stack, known_s
         raise
     problems = {key for key, each in found.items() if each.status is Status.PROBLEM}
     assert problems == {("airflow", UPKEEP), ("store", "marker"), ("spark: spark_connect_weir", "reachable")}
-    assert "127.0.0.1:1" in found["spark: spark_connect_weir", "reachable"].found
+    assert "localhost:1" in found["spark: spark_connect_weir", "reachable"].found
     assert MARKER in found["store", "marker"].expected
 
     command = found["airflow", UPKEEP].mend.split("   ")[0].split()

@@ -38,6 +38,7 @@ class World:
     """Everything a scenario needs, in one place."""
 
     def __init__(self, folder, flow, empty_ledger=None):
+        (folder / "store").mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.store = Store.open(f"file://{folder}/store")
         self.content = {}

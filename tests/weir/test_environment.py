@@ -45,12 +45,13 @@ def test_reading_the_environment_creates_nothing(stack_folder):
 
 
 def test_a_local_stack_that_is_up_has_the_addresses_of_airflow_and_spark(stack_folder):
-    password = load_or_create(stack_folder).service_password
+    credentials = load_or_create(stack_folder)
+    password = credentials.service_password
     ports = {API: 8081, SPARK: 15003}
     write_state(stack_folder, StackState(phase=Phase.UP, ports=ports))
     found = command_environment({})
     assert found["WEIR_API"] == f"http://weir:{password}@127.0.0.1:8081"
-    assert found["WEIR_SPARK_REMOTE"] == "sc://127.0.0.1:15003"
+    assert found["WEIR_SPARK_REMOTE"] == f"sc://localhost:15003/;token={credentials.spark_token}"
     write_state(stack_folder, StackState(phase=Phase.DOWN, ports=ports))
     assert command_environment({}).keys() == {"WEIR_LEDGER", "WEIR_STORE"}
 

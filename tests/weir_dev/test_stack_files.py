@@ -7,7 +7,7 @@ import sqlite3
 import stat
 import sys
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -23,14 +23,18 @@ from weir_dev.stack.credentials import FILE_NAME as SECRETS
 from weir_dev.stack.credentials import load_or_create
 from weir_dev.stack.processes import ProcessRecord
 from weir_dev.stack.stack import Stack
-from weir_dev.stack.state import FILE_NAME, Phase, StackRequest, StackState, read_state, write_state
+from weir_dev.stack.state import FILE_NAME, Database, Phase, StackRequest, StackState, read_state, write_state
 
 
 @pytest.fixture
 def request_of(tmp_path):
-    def make(folder="a"):
+    def make(folder="a", database=Database.SQLITE):
         return StackRequest(
-            folder=tmp_path / folder, dags=(tmp_path / "dags",), plugins=tmp_path / "p", cache=tmp_path / "cache"
+            folder=tmp_path / folder,
+            dags=(tmp_path / "dags",),
+            plugins=tmp_path / "p",
+            cache=tmp_path / "cache",
+            database=database,
         )
 
     return make
@@ -68,8 +72,9 @@ def test_a_process_that_is_started_again_is_counted_and_not_ready():
     assert again.ready == ("scheduler",)
 
 
-def test_a_request_survives_the_command_line(request_of):
-    request = replace(request_of(), parent=ProcessRecord("p", 1, "a"), environment={"A": "b c"})
+@pytest.mark.parametrize("database", Database)
+def test_a_request_reaches_the_keeper_as_it_is(request_of, database):
+    request = replace(request_of(database=database), parent=ProcessRecord("p", 1, "a"), environment={"A": "b c"})
     assert StackRequest.from_json(request.to_json()) == request
 
 
@@ -80,6 +85,17 @@ def test_secrets_are_made_once_and_are_their_owners_alone(tmp_path):
     (tmp_path / SECRETS).chmod(0o644)
     load_or_create(tmp_path)
     assert stat.S_IMODE((tmp_path / SECRETS).stat().st_mode) == 0o600
+
+
+def test_secrets_of_an_earlier_weir_are_kept_and_those_of_spark_are_added(tmp_path):
+    earlier = asdict(load_or_create(tmp_path))
+    for name in ("spark_token", "spark_secret"):
+        del earlier[name]
+    (tmp_path / SECRETS).write_text(json.dumps(earlier))
+    now = load_or_create(tmp_path)
+    assert earlier.items() <= asdict(now).items()
+    assert len({now.spark_token, now.spark_secret, *earlier.values()}) == 7
+    assert load_or_create(tmp_path) == now
 
 
 def test_two_folders_have_different_secrets(tmp_path):

@@ -14,10 +14,10 @@ from weir.attempts.coordinator import Coordinator
 from weir.attempts.notes import SAYS, try_to_annotate, try_to_withdraw_note
 from weir.attempts.ports import TaskEngine, TaskPorts
 from weir.attempts.steps import (
+    Heartbeat,
     end_without_result,
     read_report,
     ready_outcome,
-    renewed,
     try_to_deliver_clears,
     try_to_have_run_closed,
     try_to_release,
@@ -33,7 +33,7 @@ from weir.coordination.values import (
     NotInRecord,
     TaskKey,
 )
-from weir.errors import Fenced, InputUnreadable, QualityFailed, ResultUnavailable, Retryable
+from weir.errors import Conflict, Fenced, InputUnreadable, QualityFailed, ResultUnavailable, Retryable
 from weir.formats.region_job import RegionReport
 
 
@@ -92,10 +92,12 @@ def _compute(
     task.log(
         f"Attempt {attempt.id} of {attempt.region} computes at {attempt.session_url}, session {attempt.session_id}"
     )
-    with renewed(coordinator, attempt, task.log), inputs_suspected(coordinator, begun):
-        engine.run(job, attempt.session_id, task.log)
-    evaluated = _evaluate(task, begun, read_report(coordinator.services.store, job), make_pages)
-    committed = coordinator.commit(begun, evaluated.report, task.airflow)
+    heartbeat = Heartbeat(task, engine, begun)
+    with task.heartbeats(heartbeat.beat):
+        with inputs_suspected(coordinator, begun), heartbeat.computing():
+            engine.run(job, attempt.session_id, task.log)
+        evaluated = _evaluate(task, begun, read_report(coordinator.services.store, job), make_pages)
+        committed = coordinator.commit(begun, evaluated.report, task.airflow)
     after_commit(task, key, begun, evaluated, committed)
     return dict(committed.summary)
 
@@ -113,7 +115,7 @@ def inputs_suspected(coordinator: Coordinator, begun: Begun) -> Iterator[None]:
         raise InputUnreadable(
             f"{error}. By now it is there, as recorded: nothing is lost, and the task tries again"
         ) from error
-    except (Fenced, Retryable):
+    except (Conflict, Fenced, Retryable):
         raise
     except Exception as error:
         try:

@@ -18,6 +18,7 @@ from weir.errors import Fenced, Retryable, WeirError
 from weir.execution.labels import BUILT_IN, TYPE, Enriched, built_in_labels, shown
 from weir.recovery.pending_clears import NOTE_LENGTH
 from weir.restarts.strategy import RestartStrategy
+from weir.topology.ids import Epoch
 
 LEDGER_DELAY: Final = 5.0
 """Seconds before the next try when the ledger does not answer: no decision was possible, and nothing was counted."""
@@ -37,13 +38,17 @@ Enrich = Callable[[Mapping[str, str]], Enriched]
 
 @dataclass(frozen=True, slots=True)
 class FailedTry:
-    """A try of a task instance that has failed, with the restart strategy that decides about it."""
+    """A try of a task instance that has failed, with the restart strategy that decides about it.
+
+    `epoch` is None where its DagRun has no data interval.
+    """
 
     dataflow: str
     key: TaskKey
     try_number: int
     error: BaseException
     strategy: RestartStrategy
+    epoch: Epoch | None = None
 
 
 def decide_failure(
@@ -77,7 +82,9 @@ def book_failure(task: TaskPorts, failed: FailedTry, consult: Consult, enrich: E
 
     Raises Retryable, or as the coordinator does, where the failure cannot be booked.
     """
-    decision = task.coordinator.fail(failed.dataflow, failed.key, failed.try_number, failed.error, failed.strategy)
+    decision = task.coordinator.fail(
+        failed.dataflow, failed.key, failed.try_number, failed.error, failed.strategy, failed.epoch
+    )
     decision, answer = consult(decision)
     reason = f"{decision.reason}{answer}{_deliver(task, failed.dataflow)}"
     return replace(decision, reason=f"{reason}{_describe(task, failed, decision, reason, enrich)}")

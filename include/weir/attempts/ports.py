@@ -7,6 +7,7 @@ from an error are the drivers'.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
@@ -68,7 +69,11 @@ class TaskPorts(Protocol):
         ...
 
     def log(self, message: str) -> None:
-        """Write a line to the task's log."""
+        """Write a line to the task's log, from any thread."""
+        ...
+
+    def heartbeats(self, beat: Callable[[], None]) -> AbstractContextManager[None]:
+        """Call `beat` from time to time while the block runs."""
         ...
 
 
@@ -90,6 +95,10 @@ class TaskEngine(Protocol):
     def run(self, job: SparkJob, session_id: str, log: Log) -> None:
         """Compute the job; its report is in the store afterwards.
 
-        Raises Retryable, InputUnreadable, Misconfigured, Fenced, or the user's error.
+        Raises Retryable, InputUnreadable, Misconfigured, Fenced (also where `stop` was called), or the user's error.
         """
+        ...
+
+    def stop(self) -> None:
+        """Stop what `run` does, from another thread, and do not wait for its end; a second call does no harm."""
         ...

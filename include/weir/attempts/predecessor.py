@@ -13,7 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.coordination.airflow import Clearer
-from weir.coordination.run_records import write_record
+from weir.coordination.run_records import owe_record
 from weir.coordination.services import Services
 from weir.coordination.values import BeginRequest
 from weir.errors import Conflict
@@ -101,4 +101,4 @@ def _give_up(services: Services, new: NewRun, before: _Doubtful) -> None:
         session.flush()
         is_backwards = new.previous is not None and new.previous.is_queued
         require_sound_epoch(session, row, topology_of(row.pinned).dataflow, is_backwards=is_backwards)
-        write_record(services, session, row, abandons=False)
+        owe_record(session, row, abandons=False)

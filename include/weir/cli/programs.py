@@ -1,6 +1,7 @@
 """Runs programs that use Spark: digests of rows, quality checks, queries of states.
 
-Invariant: this process needs neither Spark nor Java; each program has a process of its own.
+Invariants: this process needs neither Spark nor Java; each program has a process of its own. The URL of a server, which
+may have a token, reaches a program by its environment, never by its command line.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
-from weir.environment import SPARK_VARIABLE, command_environment
+from weir.environment import command_environment
 from weir.errors import EngineLost, Misconfigured
 from weir.formats.codec import region_job_to_json, region_report_from_json
 from weir.formats.content_check import answer_from_json, request_to_json
 from weir.formats.region_job import RegionReport
 from weir.formats.state_query import PROBLEM, query_to_json
 from weir.java import find_java
+from weir.secrecy import without_secrets
+from weir.settings import SPARK_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,11 +54,10 @@ def lines_of(program: str, request: str, remote: str | None, environ: Mapping[st
     with tempfile.TemporaryDirectory(prefix="weir-verify-") as folder:
         asked, log = Path(folder) / "request.json", Path(folder) / "log"
         asked.write_text(request)
-        command = [sys.executable, "-m", program, str(asked)]
         with log.open("wb") as errors:
             running = subprocess.Popen(
-                [*command, *(["--remote", url] if url else [])],
-                env=spark_environment(environ, Path(folder)),
+                [sys.executable, "-m", program, str(asked)],
+                env=spark_environment(environ, Path(folder), url),
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 stdin=subprocess.DEVNULL,
@@ -83,15 +85,19 @@ def own_server(environ: Mapping[str, str]) -> str | None:
     return command_environment(environ).get(SPARK_VARIABLE)
 
 
-def spark_environment(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return the environment of a program with Spark: with a Java, and no client of another server."""
+_OF_OTHER_SERVERS = {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", SPARK_VARIABLE}
+
+
+def spark_environment(environ: Mapping[str, str], folder: Path, url: str | None) -> dict[str, str]:
+    """Return the environment of a program with Spark: with a Java, and a client of no server but that at `url`."""
     java = find_java(folder / "java", environ).environment(environ)
-    kept = {key: value for key, value in environ.items() if key not in {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"}}
-    return {**kept, **java, "PYSPARK_PYTHON": environ.get("PYSPARK_PYTHON", sys.executable)}
+    kept = {key: value for key, value in environ.items() if key not in _OF_OTHER_SERVERS}
+    remote = {SPARK_VARIABLE: url} if url else {}
+    return {**kept, **java, **remote, "PYSPARK_PYTHON": environ.get("PYSPARK_PYTHON", sys.executable)}
 
 
 def _end(log: Path) -> str:
-    return " ".join(log.read_text(errors="replace").split())[-500:] or "without a message"
+    return without_secrets(" ".join(log.read_text(errors="replace").split()))[-500:] or "without a message"
 
 
 def checked(
@@ -129,15 +135,8 @@ def answered(query: StateQuery, remote: str | None, environ: Mapping[str, str]) 
         request, rows = Path(folder) / "query.json", Path(folder) / "answer.arrow"
         request.write_text(query_to_json(query))
         done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "weir_spark.state.query",
-                str(request),
-                str(rows),
-                *(["--remote", url] if url else []),
-            ],
-            env=spark_environment(environ, Path(folder)),
+            [sys.executable, "-m", "weir_spark.state.query", str(request), str(rows)],
+            env=spark_environment(environ, Path(folder), url),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -152,4 +151,4 @@ def answered(query: StateQuery, remote: str | None, environ: Mapping[str, str]) 
 def _problem(said: str) -> str:
     """Return the program's error without the plans and stack traces that Spark appends."""
     found = said.rpartition(PROBLEM)[2].strip() or "without a message"
-    return re.split(r";?\n\s*(?:'|\+-|JVM stacktrace|at )", found, maxsplit=1)[0][:_SHOWN]
+    return without_secrets(re.split(r";?\n\s*(?:'|\+-|JVM stacktrace|at )", found, maxsplit=1)[0])[:_SHOWN]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from weir.dataflow.codec import stage_from_json, stage_to_json
 from weir.dataflow.retention import RetentionPolicy
 from weir.dataflow.stage import Stage
 from weir.dataflow.state import OnReprocess, State
-from weir.dataflow.validation import sound_stages
+from weir.dataflow.validation import require_no_secrets, sound_stages
 from weir.errors import Misconfigured
 from weir.units import size_from_text, time_from_text
 
@@ -66,6 +66,7 @@ class Dataflow:
     how many checkpoints and savepoints of its state are retained. None leaves the choice to the deployment.
     `on_reprocess` decides about later epochs when the result of an epoch that they continue from changes: "cascade"
     runs them again, in order, until a result does not change; "mark" leaves them stale until they are needed.
+    What looks like a secret in parameters or in Spark settings is refused, but for a record that `from_json` reads.
     Raises Misconfigured, which lists all problems and what to write instead.
     """
 
@@ -81,6 +82,7 @@ class Dataflow:
     quota: str | None = field(default=None, kw_only=True)
     retained_checkpoints: int | None = field(default=None, kw_only=True)
     on_reprocess: OnReprocess = field(default=OnReprocess.CASCADE, kw_only=True)
+    is_record: InitVar[bool] = field(default=False, kw_only=True)
 
     if TYPE_CHECKING:
         # The constructor accepts texts, the fields hold enums: a dataclass's annotations cannot express both.
@@ -99,15 +101,18 @@ class Dataflow:
             quota: str | None = None,
             retained_checkpoints: int | None = None,
             on_reprocess: OnReprocess | str = OnReprocess.CASCADE,
+            is_record: bool = False,
         ) -> None: ...
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, is_record: bool) -> None:
         object.__setattr__(self, "failover", _choice(self.name, "failover", self.failover, FailoverStrategy))
         object.__setattr__(self, "consumers", _choice(self.name, "consumers", self.consumers, Consumers))
         object.__setattr__(self, "on_reprocess", _choice(self.name, "on_reprocess", self.on_reprocess, OnReprocess))
         self._check_retention()
         object.__setattr__(self, "parameters", _as_json(self.name, self.parameters))
         object.__setattr__(self, "stages", sound_stages(self.name, self.max_parallelism, tuple(self.stages)))
+        if not is_record:
+            require_no_secrets(self.name, self.stages, self.parameters)
 
     def _check_retention(self) -> None:
         try:
@@ -186,6 +191,7 @@ class Dataflow:
             consumers=document.get("consumers", Consumers.IF_CHANGED),
             on_reprocess=document.get("on_reprocess", OnReprocess.CASCADE),
             **{each: document.get(each) for each in _RETENTION},
+            is_record=True,
         )
 
 

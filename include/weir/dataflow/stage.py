@@ -18,6 +18,7 @@ from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.dataflow.quality import Gate, gates_of
 from weir.dataflow.state import State, column_names
 from weir.errors import Misconfigured
+from weir.secrecy import secrets_in
 
 
 class ExchangeKind(Enum):
@@ -307,7 +308,7 @@ class ResolveContext:
 def checked_splits(answer: Any, owner: str, parallelism: int) -> list[Any]:
     """Return the splits that the function `owner` has returned as plain JSON values.
 
-    Raises Misconfigured if they are not a list of JSON values, one for each subtask.
+    Raises Misconfigured if they are not a list of JSON values, one for each subtask, or look like secrets.
     """
     if not isinstance(answer, (list, tuple)) or len(answer) != parallelism or None in answer:
         raise Misconfigured(
@@ -318,6 +319,12 @@ def checked_splits(answer: Any, owner: str, parallelism: int) -> list[Any]:
         splits: list[Any] = json.loads(json.dumps(answer, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise Misconfigured(f"{owner} must return numbers, strings, lists and dicts only: {error}") from error
+    secret = next(secrets_in("its answer", splits), None)
+    if secret is not None:
+        raise Misconfigured(
+            f"{owner}: {secret}, and splits are recorded in the ledger, manifests and job files: return what to read "
+            "without the account, and let the source read that where it runs"
+        )
     return splits
 
 

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from weir.dataflow.digest_rule import rule_problems
 from weir.dataflow.graph import find_cycle, group_reads, pipelined_groups, topological_order
@@ -23,6 +24,7 @@ from weir.dataflow.stage import Exchange, ExchangeKind, Stage, StageKind, pipeli
 from weir.dataflow.state import State, StateKind
 from weir.dataflow.state_schema import fields_of_ddl
 from weir.errors import Misconfigured
+from weir.secrecy import secrets_in
 from weir.units import size_from_text, time_from_text
 
 MAX_NAME_LENGTH = 60
@@ -74,6 +76,30 @@ def _refuse(dataflow: str, problems: Iterable[str]) -> None:
         raise Misconfigured(f"dataflow {dataflow!r}: {found[0]}")
     if found:
         raise Misconfigured(f"dataflow {dataflow!r} has {len(found)} problems:\n" + "\n".join(f"- {p}" for p in found))
+
+
+# Secrets
+
+_RECORDED = "and is recorded in the ledger, manifests and job files"
+_WHERE_SPARK_STARTS = (
+    "set it where Spark starts, in spark-defaults.conf or the environment (such as AWS_SECRET_ACCESS_KEY) of the "
+    "Connect server or of spark-submit, or let a credential provider find it"
+)
+_WHERE_IT_RUNS = (
+    "let the stage's function read it where it runs, from an environment variable, a file or an Airflow connection, "
+    'and give its name, such as {"password_variable": "DB_PASSWORD"}'
+)
+
+
+def require_no_secrets(dataflow: str, stages: Sequence[Stage], parameters: Mapping[str, Any]) -> None:
+    """Raise Misconfigured for Spark settings and parameters that look like secrets, without their values."""
+    found = [
+        f"stage {stage.name!r}: {text}, {_RECORDED}: {_WHERE_SPARK_STARTS}"
+        for stage in stages
+        for text in secrets_in("spark", stage.spark)
+    ]
+    found += [f"{text}, {_RECORDED}: {_WHERE_IT_RUNS}" for text in secrets_in("parameters", parameters)]
+    _refuse(dataflow, found)
 
 
 # The dataflow, its stages one by one

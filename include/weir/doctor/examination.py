@@ -7,7 +7,6 @@ limit, whether it answers, hangs or fails. A cleaned finding contains no known s
 from __future__ import annotations
 
 import queue
-import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -16,6 +15,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from weir.errors import WeirError
+from weir.secrecy import HIDDEN, without_secrets
 
 
 class Status(Enum):
@@ -153,17 +153,8 @@ def _run(check: Check, answer: _Answer) -> None:
         answer.is_complete.set()
 
 
-HIDDEN: Final = "***"
 _LEAST_LENGTH: Final = 6
 """A shorter secret is a part of too many words to be replaced everywhere."""
-_PASSWORD_IN_URL: Final = re.compile(
-    r"(?P<before>[a-z][a-z0-9+.-]*://[^\s/:@'\"]*:)[^\s/@'\"]+(?P<after>@)", re.IGNORECASE
-)
-_NAMED_SECRET: Final = re.compile(
-    r"(?P<before>\b[\w-]*(?:password|passwd|token|secret|secret_key|access_key|authorization)"
-    r"['\"]?\s*[=:]\s*(?:bearer\s+)?['\"]?)[^\s'\",;&]+",
-    re.IGNORECASE,
-)
 _PUBLIC_OPTIONS: Final = ("url", "region", "host", "version", "timeout", "profile")
 
 
@@ -199,8 +190,7 @@ class Secrecy:
         """Return the text without secrets."""
         for secret in sorted(self._secrets, key=len, reverse=True):
             text = text.replace(secret, HIDDEN)
-        text = _PASSWORD_IN_URL.sub(rf"\g<before>{HIDDEN}\g<after>", text)
-        return _NAMED_SECRET.sub(rf"\g<before>{HIDDEN}", text)
+        return without_secrets(text)
 
     def cleaned(self, finding: Finding) -> Finding:
         """Return the finding without secrets."""

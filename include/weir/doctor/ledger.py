@@ -21,7 +21,7 @@ from sqlalchemy.pool import NullPool
 from weir.doctor.examination import Check, Enough, Finding, ok, problem, unknown, warning
 from weir.errors import Misconfigured
 from weir.ledger.database.migrate import known_revisions
-from weir.ledger.database.sqlite import NETWORK_FILE_SYSTEMS, file_system_of
+from weir.ledger.database.sqlite import file_system_of, is_on_network
 from weir.ledger.database.tables import DataflowRow, PendingClearRow, RunRow
 from weir.ledger.ledger import HEAD
 
@@ -57,7 +57,7 @@ class LedgerExam:
 
     def dag_ids(self) -> tuple[str, ...]:
         """Return the DAGs that have runs in this ledger."""
-        return self._distinct(RunRow.dag_id)
+        return self._distinct(RunRow.dag_id, RunRow.has_dag_run)
 
     def check_place(self) -> Iterator[Finding]:
         """Check that the ledger is a server, or a file on a local disk."""
@@ -67,7 +67,7 @@ class LedgerExam:
         path = self._path.absolute()
         folder = next((each for each in (path.parent, *path.parents) if each.exists()), path.parent)
         kind = file_system_of(folder)
-        if kind in NETWORK_FILE_SYSTEMS or kind.startswith("fuse."):
+        if is_on_network(kind):
             yield problem(
                 AREA,
                 "place",
@@ -130,12 +130,12 @@ class LedgerExam:
             number, oldest = connection.execute(select(*columns).where(PendingClearRow.settled_at.is_(None))).one()
         yield pending_clears_finding(number, oldest, datetime.now(UTC), is_served=self._is_served)
 
-    def _distinct(self, column: Any) -> tuple[str, ...]:
+    def _distinct(self, column: Any, *wanted: Any) -> tuple[str, ...]:
         if not self._exists:
             return ()
         with self._connected() as connection:
             has_tables = inspect(connection).has_table(RunRow.__tablename__)
-            query = select(column).distinct().order_by(column)
+            query = select(column).where(*wanted).distinct().order_by(column)
             return tuple(connection.scalars(query)) if has_tables else ()
 
     @contextmanager

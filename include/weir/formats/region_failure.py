@@ -22,6 +22,7 @@ from weir.errors import (
     StoreFull,
 )
 from weir.execution.failure_class import FailureClass, classify
+from weir.secrecy import without_secrets
 from weir.topology.ids import AttemptId
 
 _MESSAGE_CHARACTERS = 4_000
@@ -58,8 +59,8 @@ def failure_of(error: BaseException, attempt: AttemptId) -> RegionFailure:
         attempt=attempt,
         kind=classify(error).value,
         error=type(error).__name__,
-        message=_shortened(str(error)),
-        traceback=_shortened("\n".join(lines[-_TRACEBACK_LINES:])),
+        message=_shortened(without_secrets(str(error))),
+        traceback=_shortened(without_secrets("\n".join(lines[-_TRACEBACK_LINES:]))),
     )
 
 

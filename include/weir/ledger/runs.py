@@ -17,14 +17,16 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, cast
 
-from sqlalchemy import bindparam, func, select, update
+from sqlalchemy import bindparam, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from weir.dataflow import Dataflow
 from weir.dataflow.retention_settings import RetentionSettings
+from weir.dataflow.validation import require_no_secrets
 from weir.errors import Misconfigured, Retryable
-from weir.ledger.database.tables import NO_DAG, AttemptRow, DataflowRow, RunRow, SourceSliceRow, Table
+from weir.ledger.database.tables import NO_DAG, AttemptRow, DataflowRow, ResultRow, RunRow, SourceSliceRow, Table
 from weir.ledger.epochs import require_sound_epoch
+from weir.ledger.names import SHOWN, unknown_run
 from weir.topology.ids import Epoch, RunId
 from weir.topology.regions import Topology
 
@@ -50,8 +52,8 @@ _NEWEST_PINNED = (
     .limit(1)
 )
 
-SHOWN = 20
-"""The largest number of runs that an error names."""
+FIRST_LINEAGE = 1
+"""The lineage of a dataflow at its first begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +149,7 @@ def ensure_dataflow(session: Session, name: str, store_id: str) -> DataflowRow:
     """Return the row of a dataflow, added at its first begin. Raises Retryable if its results are in another store."""
     row = session.scalar(_DATAFLOW, {"dataflow": name})
     if row is None:
-        row = DataflowRow(name=name, lineage=1, store_id=store_id)
+        row = DataflowRow(name=name, lineage=FIRST_LINEAGE, store_id=store_id)
         session.add(row)
         session.flush()
     if row.store_id != store_id:
@@ -163,7 +165,7 @@ def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[Ru
 
     `on_pin` is called if the run is pinned now, or begins again after it had expired.
 
-    Raises EpochOwned if another DagRun owns the epoch.
+    Raises EpochOwned if another DagRun owns the epoch, and Misconfigured where a parameter looks like a secret.
     """
     dataflow = ensure_dataflow(session, new.dataflow.name, new.store_id)
     epoch = epoch_of(new.interval[0])
@@ -179,7 +181,9 @@ def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[Ru
         # Not pinned: the first DagRun that begins owns the epoch.
         row.dag_id, row.run_id, row.deleted_at = new.dag_id, new.run_id, None
         set_aside(session, row.id)
+    was_expired, row.expired_at = row.expired_at is not None, None
     if row.pinned is None:
+        require_no_secrets(dataflow.name, (), new.parameters)
         dataflow.first_epoch = min(dataflow.first_epoch or epoch, epoch)
         row.pinned, row.parameters = new.dataflow.to_json(), dict(new.parameters)
         row.task_prefix, row.predecessor = new.task_prefix, predecessor_of(session, new, epoch, now)
@@ -187,10 +191,9 @@ def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[Ru
         is_backwards = new.previous is not None and new.previous.is_queued
         require_sound_epoch(session, row, new.dataflow, is_backwards=is_backwards)
         on_pin(row)
-    elif row.expired_at is not None:
-        row.expired_at = None  # its record is written again, from which its new results can be found
+    elif was_expired:
         session.flush()
-        on_pin(row)
+        on_pin(row)  # its record is written again, from which its new results can be found
     return _run(row, dataflow.lineage)
 
 
@@ -290,23 +293,32 @@ def runs_of(session: Session, dataflow: str | None = None) -> list[RunRow]:
 
 
 def named_run(session: Session, name: str) -> RunRow:
-    """Return the run named DATAFLOW@EPOCH or by Airflow's run id. Raises Misconfigured and names known runs."""
-    known = runs_of(session)
-    matching = [row for row in known if name in (row.id, row.run_id)]
-    if len(matching) == 1:
-        return matching[0]
-    if matching:
-        raise Misconfigured(
-            f"{name} is a run of several dataflows: type one of {', '.join(row.id for row in matching)} instead"
-        )
-    listed = ", ".join(f"{row.id} ({row.run_id})" for row in known[-SHOWN:]) or "none at all"
-    more = f", and {len(known) - SHOWN} more, which `weir runs` lists" if len(known) > SHOWN else ""
-    raise Misconfigured(f"the ledger knows no run {name}; it knows {listed}{more}")
+    """Return the run named DATAFLOW@EPOCH or by Airflow's run id. Raises Misconfigured and names similar runs."""
+    found = run_if_known(session, name)
+    if found is None:
+        raise unknown_run(session, name)
+    return found
+
+
+def run_if_known(session: Session, name: str) -> RunRow | None:
+    """Return the run of this name, if there is one. Raises Misconfigured if it is that of several."""
+    query = select(RunRow).where(or_(RunRow.id == name, RunRow.run_id == name)).order_by(RunRow.dataflow, RunRow.epoch)
+    found = list(session.scalars(query))
+    if len(found) > 1:
+        named = ", ".join(row.id for row in found[:SHOWN]) + (f" and {len(found) - SHOWN} more" * (len(found) > SHOWN))
+        raise Misconfigured(f"{name} is a run of several dataflows: type one of {named} instead")
+    return found[0] if found else None
 
 
 def mark_closed(session: Session, run: str, now: datetime | None) -> None:
     """Record that all results of `run` are valid since `now`, unless they already were; None: that they are not."""
     session.connection().execute(_REOPEN if now is None else _CLOSE, {"run": run, "now": now})
+
+
+def note_close(session: Session, run: str) -> None:
+    """Record that the closing task commits after all results that the run has now."""
+    newest = select(func.max(ResultRow.id)).where(ResultRow.run == run).scalar_subquery()
+    session.execute(update(RunRow).where(RunRow.id == run).values(closed_result=newest))
 
 
 def forget_pin(session: Session, run: str) -> None:
@@ -324,6 +336,7 @@ def set_aside(session: Session, run: str) -> None:
     # The distance is so large that no attempt gets the present number of another.
     by = most - least + 1
     session.execute(update(AttemptRow).where(AttemptRow.run == run).values(try_number=AttemptRow.try_number - by))
+    session.execute(update(RunRow).where(RunRow.id == run).values(closed_result=None))
 
 
 def is_of_earlier_incarnation(earlier: Iterable[AttemptRow], try_number: int, ti_id: str) -> bool:

@@ -17,7 +17,7 @@ from weir.errors import Misconfigured
 from weir_dev.commands.stack import EXIT_WRONG
 from weir_dev.project import project_root, state_folder
 from weir_dev.stack.stack import Stack
-from weir_dev.stack.state import StackRequest
+from weir_dev.stack.state import Database, StackRequest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -146,6 +146,7 @@ def _request(folder: Path, control: Path, spark_workers: int, database: _Databas
         plugins=root / "plugins",
         cache=state_folder() / "cache",
         spark_workers=spark_workers,
+        database=Database.SQLITE,
         environment={
             "WEIR_LADDER": str(control),
             "PYTHONPATH": str(flows),

@@ -7,21 +7,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from weir.cli.progress import Progress, exits_on_signals
-from weir_dev.ports import LOOPBACK
+from weir.cli.tables import key, number, print_rows, value
+from weir.secrecy import without_secrets
+from weir_dev.ports import LOCALHOST, LOOPBACK
 from weir_dev.project import project_root, state_folder
-from weir_dev.stack.airflow_environment import API, SPARK_UI
+from weir_dev.stack.airflow_environment import API, SPARK, SPARK_UI, database_of
+from weir_dev.stack.credentials import FILE_NAME as SECRETS
 from weir_dev.stack.credentials import PERSON
 from weir_dev.stack.keeper import NAME as KEEPER
 from weir_dev.stack.spark_cluster import MASTER, MASTER_UI, master_url
 from weir_dev.stack.stack import Stack
-from weir_dev.stack.state import Phase, StackRequest, StackState
+from weir_dev.stack.state import Database, Phase, StackRequest, StackState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+
+_SQLITE_HELP = "Keep Airflow's database and the ledger in SQLite files, not in a PostgreSQL server."
 
 EXIT_WRONG = 1
 
@@ -33,11 +37,14 @@ def up(
     spark_workers: Annotated[
         int, typer.Option(min=0, max=8, help="compute on a standalone Spark cluster of so many workers")
     ] = 0,
+    sqlite: Annotated[bool, typer.Option("--sqlite", help=_SQLITE_HELP)] = False,  # noqa: FBT002  Typer's
 ) -> None:
     """Start Airflow and Spark in the background, and say how to log in."""
     console = Console()
     progress = Progress(console)
-    stack = stack_of_this_checkout(lambda state: progress.say(state.describe()), spark_workers)
+    stack = stack_of_this_checkout(
+        lambda state: progress.say(state.describe()), spark_workers, Database.SQLITE if sqlite else None
+    )
     if stack.is_running():
         console.print("The stack is running already.")
     else:
@@ -73,21 +80,30 @@ def status() -> None:
             )
         raise typer.Exit(EXIT_DOWN)
     console.print(f"The stack is {state.phase.value}. {state.message}".rstrip())
-    console.print(_components(state))
+    print_rows((key("component"), number("pid"), value("state"), number("started again")), _components(state), console)
     _print_access(console, stack)
 
 
-def demo() -> None:
+def demo(
+    sqlite: Annotated[bool, typer.Option("--sqlite", help=_SQLITE_HELP)] = False,  # noqa: FBT002  Typer's
+) -> None:
     """Run two days of real data, lose a result, and watch it heal; about two minutes."""
     from weir_dev.demo.demo import run_demo  # noqa: PLC0415  imports pyarrow
 
     with exits_on_signals():
-        is_right = run_demo(Console(width=None if sys.stdout.isatty() else 120))
+        is_right = run_demo(
+            Console(width=None if sys.stdout.isatty() else 120), Database.SQLITE if sqlite else Database.POSTGRES
+        )
     raise typer.Exit(0 if is_right else EXIT_WRONG)
 
 
-def stack_of_this_checkout(on_change: Callable[[StackState], None] | None = None, spark_workers: int = 0) -> Stack:
-    """The stack of this checkout, running or not. Raises Misconfigured if Weir is installed without one."""
+def stack_of_this_checkout(
+    on_change: Callable[[StackState], None] | None = None, spark_workers: int = 0, database: Database | None = None
+) -> Stack:
+    """The stack of this checkout, running or not, with the kind of database that it has, unless another is given.
+
+    Raises Misconfigured if Weir is installed without one.
+    """
     root = project_root()
     request = StackRequest(
         folder=state_folder(),
@@ -95,33 +111,38 @@ def stack_of_this_checkout(on_change: Callable[[StackState], None] | None = None
         plugins=root / "plugins",
         cache=state_folder() / "cache",
         spark_workers=spark_workers,
+        database=database or database_of(state_folder()) or Database.POSTGRES,
         preferred_ports={API: 8080, SPARK_UI: 4040, MASTER: 7077, MASTER_UI: 8081},
     )
     return Stack(request, on_change)
 
 
-def _components(state: StackState) -> Table:
-    table = Table("component", "pid", "state", "started again")
+def _components(state: StackState) -> Iterator[tuple[str, ...]]:
     for one in state.processes:
         word = "running" if one.name in {*state.ready, KEEPER} else "starting"
-        word = word if one.is_alive() else "[red]dead[/]"
-        table.add_row(one.name, str(one.pid), word, str(max(0, state.starts.get(one.name, 1) - 1)))
-    return table
+        again = max(0, state.starts.get(one.name, 1) - 1)
+        yield one.name, str(one.pid), word if one.is_alive() else "dead", str(again)
 
 
 def _print_access(console: Console, stack: Stack) -> None:
     lines = {
         "Airflow": stack.url,
         "log in as": f"{PERSON}, password {stack.credentials.person_password}",
-        "Spark": f"{stack.spark_url}, its UI at http://{LOOPBACK}:{stack.state.ports[SPARK_UI]}",
+        "Spark": f"sc://{LOCALHOST}:{stack.state.ports[SPARK]}, its token in {stack.folder / SECRETS}, its UI at http://{LOOPBACK}:{stack.state.ports[SPARK_UI]}",
         **_cluster(stack.state),
         "results": stack.store_url,
-        "ledger": stack.ledger_url,
+        "ledger": without_secrets(stack.ledger_url) + _why_sqlite(stack),
         "logs": f"{stack.logs}, of tasks {stack.task_logs}",
         "stop": "./weir down",
     }
-    for name, value in lines.items():
-        console.print(f"[bold]{name:>10}[/]  {value}", soft_wrap=True, highlight=False)
+    for name, said in lines.items():
+        console.print(f"[bold]{name:>10}[/]  {said}", soft_wrap=True, highlight=False)
+
+
+def _why_sqlite(stack: Stack) -> str:
+    if stack.request.database is Database.POSTGRES:
+        return ""
+    return ", with Airflow's database beside it in SQLite, where one of several writers at once may be refused"
 
 
 def _cluster(state: StackState) -> dict[str, str]:

@@ -43,6 +43,7 @@ from weir_dev.demo.report import (
 )
 from weir_dev.demo.stack import DAG, DAYS, new_stack
 from weir_dev.stack.credentials import PERSON
+from weir_dev.stack.state import Database
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,11 +70,11 @@ _UNFINISHED: Final = frozenset(
 _T = TypeVar("_T")
 
 
-def run_demo(console: Console) -> bool:
+def run_demo(console: Console, database: Database = Database.POSTGRES) -> bool:
     """Run the demo in a stack of its own, and report whether everything is as it should be."""
     progress = Progress(console)
     with progress.phase("starting Airflow and Spark"):
-        stack = new_stack(lambda state: progress.say(state.describe()))
+        stack = new_stack(lambda state: progress.say(state.describe()), database)
         stack.start()
     try:
         console.print(
@@ -88,7 +89,7 @@ def run_demo(console: Console) -> bool:
     finally:
         with progress.phase("stopping Airflow and Spark"):
             stack.stop()
-        console.print(f"Logs, results and the ledger of the demo are in [bold]{stack.folder}[/] until the next one.")
+        console.print(f"Logs, results and databases of the demo are in [bold]{stack.folder}[/] until the next one.")
 
 
 @dataclass(frozen=True, slots=True)

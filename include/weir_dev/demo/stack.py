@@ -18,7 +18,7 @@ from weir_dev.stack.state import StackRequest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from weir_dev.stack.state import StackState
+    from weir_dev.stack.state import Database, StackState
 
 DAG: Final = "flight_delays"
 FIRST_DAY: Final = date(2013, 1, 1)
@@ -45,7 +45,7 @@ JAVA_OPTIONS: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:Reser
 """In two minutes, what the JVM's optimising compiler costs does not come back."""
 
 
-def new_stack(on_change: Callable[[StackState], None]) -> Stack:
+def new_stack(on_change: Callable[[StackState], None], database: Database) -> Stack:
     """Make an empty folder for the demo, and a stack in it that is not started. Raises Misconfigured if one runs."""
     root = project_root()
     folder = state_folder() / "demo"
@@ -58,6 +58,7 @@ def new_stack(on_change: Callable[[StackState], None]) -> Stack:
             **ENVIRONMENT,
             JAVA_VARIABLE: " ".join(filter(None, (os.environ.get(JAVA_VARIABLE), *JAVA_OPTIONS))),
         },
+        database=database,
         has_triggerer=False,  # no task of the demo is deferred
     )
     stack = Stack(request, on_change)

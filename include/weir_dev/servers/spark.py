@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from weir.java import find_java
-from weir_dev.ports import choose_ports
+from weir_dev.ports import LOCALHOST, LOOPBACK, choose_ports
 from weir_dev.stack.processes import ProcessRecord, send, stop
-from weir_dev.stack.spark_server import SparkServer
+from weir_dev.stack.spark_server import SparkServer, connect_url
 
 if TYPE_CHECKING:
     import signal
@@ -26,13 +27,29 @@ _START_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class TestServer:
-    """A server that runs: the URL for its clients, that of Spark's own pages, and its process."""
+    """A server that runs: its port, the token of its clients, the URL of Spark's own pages, and its process."""
 
     __test__ = False
 
-    url: str
+    port: int
+    token: str
     ui_url: str
     leader: ProcessRecord
+
+    @property
+    def address(self) -> str:
+        """The server's address, as the ledger records it."""
+        return f"sc://{LOCALHOST}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The URL for clients; more parameters may follow it."""
+        return connect_url(self.port, self.token)
+
+    @property
+    def connection(self) -> dict[str, Any]:
+        """The fields of an Airflow connection to it."""
+        return {"conn_type": "spark_connect", "host": LOCALHOST, "port": self.port, "password": self.token}
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to the server's process."""
@@ -49,12 +66,14 @@ def running_server(folder: Path, cores: int = 2, *, collects_every: str = "10s")
     ports = choose_ports(["connect", "ui"], {})
     environment = {**os.environ, **find_java(folder / "java", os.environ).environment(os.environ)}
     settings = {"spark.cleaner.periodicGC.interval": collects_every}
+    token = secrets.token_hex(16)
     server = SparkServer(
         folder=folder / "spark",
         log=folder / "spark.log",
         port=ports["connect"],
         ui_port=ports["ui"],
         cores=cores,
+        token=token,
         environment=environment,
         settings=settings,
     )
@@ -62,7 +81,7 @@ def running_server(folder: Path, cores: int = 2, *, collects_every: str = "10s")
     leader = program.start()
     try:
         await_ready(program, leader)
-        yield TestServer(f"sc://127.0.0.1:{server.port}", f"http://127.0.0.1:{server.ui_port}", leader)
+        yield TestServer(server.port, token, f"http://{LOOPBACK}:{server.ui_port}", leader)
     finally:
         left = stop([leader], program.grace_seconds)
     if left:

@@ -6,6 +6,7 @@ Its parts may be killed one by one; nobody starts them again.
 from __future__ import annotations
 
 import os
+import secrets
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,7 +17,15 @@ from weir.java import find_java
 from weir_dev.ports import choose_ports
 from weir_dev.servers.spark import await_ready
 from weir_dev.stack.processes import ProcessRecord, record, stop
-from weir_dev.stack.spark_cluster import MASTER, SparkCluster, executor_settings, port_names, worker_name
+from weir_dev.stack.spark_cluster import (
+    MASTER,
+    SparkCluster,
+    executor_settings,
+    port_names,
+    secret_settings,
+    worker_name,
+    write_defaults,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,12 +38,16 @@ _GRACE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class TestCluster:
-    """A cluster that runs: its URL for `--master`, what an application should ask for, and its processes."""
+    """A cluster that runs: its URL for `--master`, what an application should ask for, and its processes.
+
+    Only an application with SPARK_CONF_DIR=`conf`, which has the cluster's secret, is accepted.
+    """
 
     __test__ = False
 
     url: str
     settings: Mapping[str, str]
+    conf: Path
     processes: Mapping[str, ProcessRecord]
 
     @property
@@ -59,22 +72,24 @@ def running_cluster(folder: Path, workers: int = 2, cores: int = 2) -> Iterator[
     Raises AssertionError with the end of a log if it does not start.
     """
     environment = {**os.environ, **find_java(folder / "java", os.environ).environment(os.environ)}
-    ports = choose_ports(port_names(workers), {})
+    ports, secret = choose_ports(port_names(workers), {}), secrets.token_hex(16)
     cluster = SparkCluster(
         folder=folder / "cluster",
         logs=folder / "logs",
         ports=ports,
         workers=workers,
         cores=cores,
+        secret=secret,
         environment=environment,
     )
     cluster.clear()
+    write_defaults(folder / "conf", cores, dict(secret_settings(secret)))
     started: dict[str, ProcessRecord] = {}
     try:
         for program in cluster.programs():
             started[program.name] = program.start()
             await_ready(program, started[program.name])
-        yield TestCluster(cluster.url, executor_settings(cores), started)
+        yield TestCluster(cluster.url, executor_settings(cores), folder / "conf", started)
     finally:
         left = stop(list(started.values()), _GRACE_SECONDS)
     if left:

@@ -1,4 +1,4 @@
-"""The migrated database of the local stack's Airflow: its own SQLite, or the one that the request names.
+"""The migrated database of the local stack's Airflow: its own, or the one that the request names.
 
 Invariant: a database of ours is in its place only when it is whole and of the installed Airflow's version.
 """
@@ -14,17 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weir_dev.files import write_atomically
-from weir_dev.stack.airflow_environment import airflow_home
+from weir_dev.stack.airflow_environment import CONNECTION, SQLITE_AIRFLOW, airflow_home, postgres_folder
 from weir_dev.stack.program import Program
+from weir_dev.stack.state import Database
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from weir_dev.stack.state import StackRequest
-
-
-CONNECTION = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
-"""Airflow's setting; in a request's environment it names a database elsewhere, of which we know nothing."""
 
 
 def migration(request: StackRequest, environment: Mapping[str, str], log: Path) -> Program | None:
@@ -38,6 +35,8 @@ def migration(request: StackRequest, environment: Mapping[str, str], log: Path) 
         return _migrate(request, environment, log)
     if _stamp(request).exists() and _stamp(request).read_text() == _version() and database.exists():
         return None
+    if request.database is Database.POSTGRES:
+        return _migrate(request, environment, log)
     if not database.exists() and template.exists():
         _copy(template, database)
         finish_migration(request)
@@ -45,13 +44,23 @@ def migration(request: StackRequest, environment: Mapping[str, str], log: Path) 
     return _migrate(request, environment, log)
 
 
-def finish_migration(request: StackRequest) -> None:
-    """Record that the database is whole, and keep a copy of an empty one for stacks to come."""
+def finish_migration(request: StackRequest) -> bool:
+    """Record that the database is whole, and keep a copy of an empty SQLite file for stacks to come.
+
+    Report whether a copy of an empty PostgreSQL server is wanted, too: it has to be stopped first.
+    """
     if CONNECTION in request.environment:
-        return
-    if not _template(request).exists() and not _stamp(request).exists():
+        return False
+    is_first = not _template(request).exists() and not _stamp(request).exists()
+    if is_first and request.database is Database.SQLITE:
         _copy(_database(request), _template(request))
     write_atomically(_stamp(request), _version())
+    return is_first and request.database is Database.POSTGRES
+
+
+def template_of_server(request: StackRequest) -> Path:
+    """Where the files of an empty PostgreSQL server with Airflow's migrated database are kept, if there are any."""
+    return request.cache / f"postgres-{_version()}"
 
 
 def _migrate(request: StackRequest, environment: Mapping[str, str], log: Path) -> Program:
@@ -67,14 +76,20 @@ def _migrate(request: StackRequest, environment: Mapping[str, str], log: Path) -
 
 
 def _database(request: StackRequest) -> Path:
-    return airflow_home(request.folder) / "airflow.db"
+    if request.database is Database.POSTGRES:
+        return postgres_folder(request.folder)
+    return airflow_home(request.folder) / SQLITE_AIRFLOW
 
 
 def _stamp(request: StackRequest) -> Path:
-    return airflow_home(request.folder) / "airflow.db.version"
+    if request.database is Database.POSTGRES:
+        return postgres_folder(request.folder) / "airflow.version"
+    return airflow_home(request.folder) / f"{SQLITE_AIRFLOW}.version"
 
 
 def _template(request: StackRequest) -> Path:
+    if request.database is Database.POSTGRES:
+        return template_of_server(request)
     return request.cache / f"airflow-{_version()}.db"
 
 

@@ -12,15 +12,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weir_dev.files import write_atomically
-from weir_dev.ports import LOOPBACK
+from weir_dev.ports import LOCALHOST, LOOPBACK
+from weir_dev.stack import postgres
 from weir_dev.stack.credentials import PERSON, SERVICE, Credentials
 from weir_dev.stack.spark_cluster import master_url, port_names
+from weir_dev.stack.state import Database
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from weir_dev.stack.state import StackRequest
 
+
+CONNECTION = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
+"""Airflow's setting; in a request's environment it names a database elsewhere, of which we know nothing."""
+
+SQLITE_LEDGER = "ledger.db"
+SQLITE_AIRFLOW = "airflow.db"
 
 API = "api"
 SPARK = "spark"
@@ -36,9 +44,30 @@ def store_url(folder: Path) -> str:
     return str(folder / "store")
 
 
-def ledger_url(folder: Path) -> str:
-    """Where a stack keeps the ledger."""
-    return f"sqlite:///{folder / 'ledger.db'}"
+def ledger_url(folder: Path, database: Database, ports: Mapping[str, int]) -> str:
+    """Where a stack keeps the ledger; while it is down, `ports` are those of its last start."""
+    if database is Database.SQLITE:
+        return f"sqlite:///{folder / SQLITE_LEDGER}"
+    return postgres.database_url(postgres_folder(folder), ports.get(postgres.NAME, 0), postgres.LEDGER)
+
+
+def postgres_folder(folder: Path) -> Path:
+    """Where a stack's PostgreSQL server keeps its files."""
+    return folder / "postgres"
+
+
+def database_of(folder: Path) -> Database | None:
+    """The kind of database that a stack in this folder has; None if it has none yet."""
+    if postgres_folder(folder).exists():
+        return Database.POSTGRES
+    files = (folder / SQLITE_LEDGER, airflow_home(folder) / SQLITE_AIRFLOW)
+    return Database.SQLITE if any(file.exists() for file in files) else None
+
+
+def needs_postgres(request: StackRequest) -> bool:
+    """Report whether a stack has a PostgreSQL server: not if both of its databases are elsewhere."""
+    elsewhere = {CONNECTION, "WEIR_LEDGER"} <= request.environment.keys()
+    return request.database is Database.POSTGRES and not elsewhere
 
 
 def spark_conf_folder(folder: Path) -> Path:
@@ -48,7 +77,8 @@ def spark_conf_folder(folder: Path) -> Path:
 
 def stack_ports(request: StackRequest) -> tuple[str, ...]:
     """The names of the ports that a stack needs."""
-    return (*_PORT_NAMES, *port_names(request.spark_workers))
+    database = (postgres.NAME,) if needs_postgres(request) else ()
+    return (*_PORT_NAMES, *database, *port_names(request.spark_workers))
 
 
 def airflow_home(folder: Path) -> Path:
@@ -70,9 +100,9 @@ def component_environment(
     """The whole environment of each of Airflow's components, and so of each task."""
     return {
         **base_environment(environ),
-        **_weir(request.folder, ports, credentials),
-        **_spark(request, ports),
-        **_paths(request),
+        **_weir(request, ports, credentials),
+        **_spark(request, ports, credentials),
+        **_paths(request, ports),
         **_servers(ports, credentials),
         **_tempo(request.parallelism),
         "GX_ANALYTICS_ENABLED": "false",
@@ -92,7 +122,7 @@ def write_local_settings(folder: Path) -> None:
     write_atomically(path, "from weir.preloading import preload\n\npreload()\n")
 
 
-def _weir(folder: Path, ports: Mapping[str, int], credentials: Credentials) -> dict[str, str]:
+def _weir(request: StackRequest, ports: Mapping[str, int], credentials: Credentials) -> dict[str, str]:
     api = {
         "conn_type": "http",
         "host": f"http://{LOOPBACK}",
@@ -101,16 +131,21 @@ def _weir(folder: Path, ports: Mapping[str, int], credentials: Credentials) -> d
         "password": credentials.service_password,
     }
     return {
-        "WEIR_STORE": store_url(folder),
-        "WEIR_LEDGER": ledger_url(folder),
+        "WEIR_STORE": store_url(request.folder),
+        "WEIR_LEDGER": ledger_url(request.folder, request.database, ports),
         "AIRFLOW_CONN_WEIR_API": json.dumps(api),
     }
 
 
-def _spark(request: StackRequest, ports: Mapping[str, int]) -> dict[str, str]:
+def _spark(request: StackRequest, ports: Mapping[str, int], credentials: Credentials) -> dict[str, str]:
     """Both ways to Spark: the Connect server, and jobs that a task submits."""
     master = master_url(ports) if request.spark_workers else f"local[{request.spark_cores}]"
-    server = {"conn_type": "spark_connect", "host": LOOPBACK, "port": ports[SPARK]}
+    server = {
+        "conn_type": "spark_connect",
+        "host": LOCALHOST,
+        "port": ports[SPARK],
+        "password": credentials.spark_token,
+    }
     return {
         "AIRFLOW_CONN_SPARK_CONNECT_WEIR": json.dumps(server),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": master}),
@@ -120,7 +155,7 @@ def _spark(request: StackRequest, ports: Mapping[str, int]) -> dict[str, str]:
     }
 
 
-def _paths(request: StackRequest) -> dict[str, str]:
+def _paths(request: StackRequest, ports: Mapping[str, int]) -> dict[str, str]:
     home = airflow_home(request.folder)
     bundles = [
         {
@@ -136,10 +171,16 @@ def _paths(request: StackRequest) -> dict[str, str]:
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(request.plugins),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(bundles),
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}",
+        CONNECTION: _airflow_url(request, ports),
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
         "AIRFLOW__LOGGING__COLORED_CONSOLE_LOG": "False",
     }
+
+
+def _airflow_url(request: StackRequest, ports: Mapping[str, int]) -> str:
+    if request.database is Database.SQLITE:
+        return f"sqlite:///{airflow_home(request.folder) / SQLITE_AIRFLOW}"
+    return postgres.database_url(postgres_folder(request.folder), ports.get(postgres.NAME, 0), postgres.AIRFLOW)
 
 
 def _servers(ports: Mapping[str, int], credentials: Credentials) -> dict[str, str]:

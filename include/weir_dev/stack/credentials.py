@@ -10,7 +10,7 @@ import json
 import os
 import secrets
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from weir.errors import Misconfigured
 from weir_dev.files import write_atomically
@@ -28,15 +28,24 @@ SERVICE = "weir"
 """The account of the connection `weir_api`: it may edit task instances and runs, but no connections and no settings."""
 
 
+_ADDED: Final = ("spark_token", "spark_secret")
+"""Secrets that a file of an earlier Weir does not have."""
+
+
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The secrets that Airflow's components share, and the passwords of its two accounts."""
+    """The secrets that Airflow's components share, the passwords of its two accounts, and the secrets of Spark.
+
+    `spark_token` is that of the Connect server's clients, `spark_secret` that of all processes of a cluster.
+    """
 
     jwt_secret: str
     fernet_key: str
     api_secret_key: str
     person_password: str
     service_password: str
+    spark_token: str
+    spark_secret: str
 
     def passwords(self) -> dict[str, str]:
         """The accounts, as Airflow's simple auth manager reads them."""
@@ -47,15 +56,24 @@ def load_or_create(folder: Path) -> Credentials:
     """Read the credentials of a state folder, or make them. Raises Misconfigured for a damaged file."""
     path = folder / FILE_NAME
     if not path.exists():
-        write_atomically(path, json.dumps(asdict(_new()), indent=1) + "\n")
+        _write(path, _new())
     path.chmod(0o600)
     try:
         found = json.loads(path.read_text())
-        return Credentials(**{field.name: str(found[field.name]) for field in fields(Credentials)})
+        added = {name: getattr(_new(), name) for name in _ADDED if name not in found}
+        known = {**added, **found}
+        credentials = Credentials(**{field.name: str(known[field.name]) for field in fields(Credentials)})
     except (ValueError, KeyError, TypeError) as error:
         raise Misconfigured(
             f"{path} should hold the stack's secrets, but cannot be read ({error!r}): delete it, and new ones are made"
         ) from error
+    if added:
+        _write(path, credentials)
+    return credentials
+
+
+def _write(path: Path, credentials: Credentials) -> None:
+    write_atomically(path, json.dumps(asdict(credentials), indent=1) + "\n")
 
 
 def _new() -> Credentials:
@@ -65,4 +83,6 @@ def _new() -> Credentials:
         api_secret_key=secrets.token_hex(32),
         person_password=secrets.token_urlsafe(12),
         service_password=secrets.token_urlsafe(24),
+        spark_token=secrets.token_hex(32),
+        spark_secret=secrets.token_hex(32),
     )

@@ -15,7 +15,7 @@ import psutil
 from weir.cli.commands.doctor import Subject
 from weir.doctor.examination import Finding, ok, problem, warning
 from weir_dev.stack.airflow_components import SCHEDULER
-from weir_dev.stack.airflow_environment import component_environment, stack_ports
+from weir_dev.stack.airflow_environment import component_environment, needs_postgres, stack_ports
 from weir_dev.stack.credentials import FILE_NAME as CREDENTIALS_FILE
 from weir_dev.stack.keeper import NAME as KEEPER
 from weir_dev.stack.state import Phase, StackState
@@ -40,7 +40,6 @@ def local_stack(stack: Stack) -> Subject:
         about=f"the local stack in {stack.folder}",
         environment=environment,
         is_served=is_kept,
-        is_local=True,
         connections=(_SUBMITTING,) if has_submission else (),
         findings=(finding,),
     )
@@ -70,6 +69,8 @@ def _environment_of(state: StackState) -> dict[str, str] | None:
 def _environment_to_be(stack: Stack) -> dict[str, str] | None:
     if not (stack.folder / CREDENTIALS_FILE).exists():
         return None  # it was never started: nothing of it is there, and looking makes nothing
+    if needs_postgres(stack.request):
+        return None  # what would be asked is in a server that does not run
     ports = dict.fromkeys(stack_ports(stack.request), 0) | stack.state.ports
     return component_environment(stack.request, ports, stack.credentials, os.environ)
 
@@ -123,7 +124,7 @@ def _judge_down(components: Components, failure: str) -> Finding:
     return warning(
         AREA,
         "components",
-        "the stack is not running, so Airflow and Spark are not asked",
+        "the stack is not running, so Airflow, Spark and a PostgreSQL server are not asked",
         expected="a stack that runs",
         mend="./weir up",
     )

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING
 
 from weir.errors import Misconfigured, Retryable, WeirError
 from weir.java import find_java
-from weir_dev.files import tail
+from weir_dev.files import make_private, tail
 from weir_dev.ports import choose_ports
 from weir_dev.stack import airflow_database
 from weir_dev.stack.airflow_components import TRIGGERER, airflow_programs
@@ -26,17 +26,22 @@ from weir_dev.stack.airflow_environment import (
     SPARK,
     base_environment,
     component_environment,
+    needs_postgres,
+    postgres_folder,
     stack_ports,
     write_local_settings,
     write_passwords,
 )
 from weir_dev.stack.credentials import load_or_create
+from weir_dev.stack.postgres import NAME as POSTGRES
+from weir_dev.stack.postgres import PostgresServer, copy_files
 from weir_dev.stack.processes import ProcessRecord, record, stop
 from weir_dev.stack.spark_cluster import MASTER
 from weir_dev.stack.spark_programs import is_of_spark, spark_programs
 from weir_dev.stack.state import Phase, StackRequest, StackState, read_state, write_state
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from weir_dev.stack.program import Program
@@ -108,33 +113,64 @@ class Keeper:
         self._set(replace(self._state, ports=ports))
         java = find_java(self._folder / "java", os.environ)
         base = {**base_environment(os.environ), **self._request.environment}
-        for program in spark_programs(self._request, self._log("").parent, ports, {**base, **java.environment(base)}):
+        base.update(java.environment(base))
+        for program in spark_programs(self._request, self._log("").parent, ports, base, credentials):
             self._launch(program)
             if program.name == MASTER:
                 # What does not find its master waits twenty seconds before it looks again.
                 self._await(program)
+        server = self._start_postgres(ports) if needs_postgres(self._request) else None
         environment = component_environment(self._request, ports, credentials, os.environ)
         environment.update(java.environment(environment))
-        self._migrate(environment)
+        is_new = self._migrate(environment)
+        if server is not None and is_new and not self._must_stop():
+            self._keep_template(server)
         for program in airflow_programs(self._folder, self._log("").parent, ports, environment):
             is_wanted = program.name != TRIGGERER or self._request.has_triggerer
             if is_wanted and not self._must_stop():
                 self._launch(program)
         self._set(replace(self._state, message="waiting until all components are ready"))
 
-    def _migrate(self, environment: dict[str, str]) -> None:
+    def _start_postgres(self, ports: Mapping[str, int]) -> PostgresServer:
+        """Start the server of both databases; Spark, which takes longer, is already on its way."""
+        server = PostgresServer(
+            folder=postgres_folder(self._folder),
+            log=self._log(POSTGRES),
+            port=ports[POSTGRES],
+            # What ends with the process that started it is of no use to anybody after a failure of the machine.
+            is_durable=self._request.parent is None,
+        )
+        server.prepare(airflow_database.template_of_server(self._request))
+        self._launch(server.program())
+        self._await(self._programs[POSTGRES])
+        if not self._must_stop():
+            server.make_databases()
+        return server
+
+    def _keep_template(self, server: PostgresServer) -> None:
+        """Keep a copy of the files of a server that has nothing but an empty Airflow, for stacks to come."""
+        program = self._programs.pop(POSTGRES)
+        running = self._state.process(POSTGRES)
+        if running is not None and stop([running], program.grace_seconds, signal.SIGINT):
+            raise Retryable("the PostgreSQL server does not end: try again")
+        copy_files(server.folder, airflow_database.template_of_server(self._request))
+        self._launch(program)
+        self._await(program)
+
+    def _migrate(self, environment: dict[str, str]) -> bool:
+        """Migrate Airflow's database; report whether a copy of it is wanted."""
         program = airflow_database.migration(self._request, environment, self._log("migration"))
         if program is None or self._must_stop():
-            return
+            return False
         self._set(replace(self._state, message="creating Airflow's database"))
         running = program.start(self._write_down)
         status = self._exit_status(running)
         if self._must_stop():
-            return
+            return False
         if status != 0:
             raise Misconfigured(f"Airflow's database could not be migrated:\n{tail(program.log)}")
-        airflow_database.finish_migration(self._request)
         self._set(self._state.without_process(program.name))
+        return airflow_database.finish_migration(self._request)
 
     def _exit_status(self, running: ProcessRecord) -> int | None:
         while not self._must_stop():
@@ -199,14 +235,17 @@ class Keeper:
         self._set(replace(self._state, message=""))
 
     def _end(self, phase: Phase, message: str) -> None:
-        """End Airflow's components together, then Spark, of which their tasks take leave."""
+        """End Airflow's components together, then Spark, of which their tasks take leave, then their database."""
         self._set(replace(self._state, phase=Phase.STOPPING, message="stopping"))
         spark = [one for one in self._state.processes if is_of_spark(one.name)]
-        components = [one for one in self._state.processes if one.name != NAME and one not in spark]
+        database = [one for one in self._state.processes if one.name == POSTGRES]
+        components = [one for one in self._state.processes if one.name != NAME and one not in (*spark, *database)]
         # The Connect server takes leave of its cluster.
         left = stop(components, grace_seconds=5.0)
         left += stop([one for one in spark if one.name == SPARK], grace_seconds=8.0)
         left += stop([one for one in spark if one.name != SPARK], grace_seconds=5.0)
+        # Its fast shutdown: at a SIGTERM it would wait for a person's session.
+        left += stop(database, grace_seconds=10.0, request=signal.SIGINT)
         processes = tuple(left)
         if left:
             message = f"{message}\nthese processes do not end: {', '.join(str(one.pid) for one in left)}".strip()
@@ -235,7 +274,7 @@ class Keeper:
 
 def take_lock(folder: Path) -> IO[str] | None:
     """Hold the state folder until the file is closed; None if another process has it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private(folder)
     lock = (folder / LOCK_NAME).open("a")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -251,4 +290,4 @@ def _reap(dead: ProcessRecord) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(Keeper(StackRequest.from_json(sys.argv[1])).run())
+    sys.exit(Keeper(StackRequest.from_json(sys.stdin.read())).run())

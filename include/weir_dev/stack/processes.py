@@ -73,14 +73,17 @@ def session_members(leader: ProcessRecord) -> list[ProcessRecord]:
     return [member for member in (record(leader.name, pid) for pid in sorted(found)) if member.is_alive()]
 
 
-def stop(leaders: Sequence[ProcessRecord], grace_seconds: float) -> list[ProcessRecord]:
-    """SIGTERM to each leader alone, then SIGKILL to what is left of their sessions; return what even that left.
+def stop(
+    leaders: Sequence[ProcessRecord], grace_seconds: float, request: signal.Signals = signal.SIGTERM
+) -> list[ProcessRecord]:
+    """Send SIGTERM, or `request`, to each leader alone, then SIGKILL to what is left of their sessions.
 
-    A SIGTERM to all of a session would wedge Airflow's scheduler: its workers wait for each other.
+    Return what even that left. A SIGTERM to all of a session would wedge Airflow's scheduler: its workers wait for each
+    other.
     """
     members = {member for leader in leaders for member in session_members(leader)}
     for leader in leaders:
-        send(leader, signal.SIGTERM)
+        send(leader, request)
     _wait_gone(leaders, grace_seconds)
     deadline = time.monotonic() + STRAGGLERS_SECONDS
     while True:

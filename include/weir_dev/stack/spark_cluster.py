@@ -1,6 +1,7 @@
 """A standalone Spark cluster on the loopback interface: a master, workers, and what applications run there with.
 
-Invariant: everything it writes is under its folder, and each of its programs is one process with one port for life.
+Invariants: everything it writes is under its folder, and each of its programs is one process with one port for life.
+Its processes and applications share a secret, which stands on no command line; without it nobody submits anything.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import urllib.request
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from weir_dev.files import write_atomically
+from weir_dev.files import make_private, write_atomically
 from weir_dev.ports import LOOPBACK
 from weir_dev.stack.program import Program
-from weir_dev.stack.spark_server import spark_home
+from weir_dev.stack.spark_server import PROTECTION, spark_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -47,7 +48,13 @@ class SparkCluster:
     ports: Mapping[str, int]
     workers: int
     cores: int
+    secret: str
     environment: Mapping[str, str]
+
+    @property
+    def properties(self) -> Path:
+        """The file with the secret, for `--properties-file`."""
+        return self.folder / "secret.properties"
 
     @property
     def url(self) -> str:
@@ -57,7 +64,8 @@ class SparkCluster:
     def clear(self) -> None:
         """Forget what an earlier cluster has left. A master that is started again finds its applications there."""
         shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True)
+        make_private(self.folder)
+        write_atomically(self.properties, "".join(f"{key} {value}\n" for key, value in secret_settings(self.secret)))
 
     def programs(self) -> tuple[Program, ...]:
         """The master, which the others have to find, then the workers."""
@@ -70,13 +78,14 @@ class SparkCluster:
             "spark.deploy.recoveryMode": "FILESYSTEM",
             "spark.deploy.recoveryDirectory": str(self.folder / "recovery"),
             "spark.master.rest.enabled": "false",
+            "spark.master.ui.decommission.allow.mode": "DENY",
         }
         port, ui_port = self.ports[MASTER], self.ports[MASTER_UI]
         return self._program(
             MASTER,
             "org.apache.spark.deploy.master.Master",
             ("--host", LOOPBACK, "--port", str(port), "--webui-port", str(ui_port)),
-            options,
+            {**options, **PROTECTION},
             is_ready=lambda: bool(_answer(ui_port)),
         )
 
@@ -92,7 +101,7 @@ class SparkCluster:
                 *("--work-dir", str(self.folder / name / "work")),
                 self.url,
             ),
-            {"spark.worker.cleanup.enabled": "true", "spark.worker.cleanup.appDataTtl": "3600"},
+            {"spark.worker.cleanup.enabled": "true", "spark.worker.cleanup.appDataTtl": "3600", **PROTECTION},
             is_ready=lambda: port in alive_workers(ui_port),
         )
 
@@ -110,7 +119,10 @@ class SparkCluster:
         return Program(
             name=name,
             # It becomes the JVM, with the same pid. Spark's sbin scripts would start a daemon.
-            command=(str(spark_home() / "bin" / "spark-class"), main_class, *arguments),
+            command=(
+                *(str(spark_home() / "bin" / "spark-class"), main_class),
+                *("--properties-file", str(self.properties), *arguments),
+            ),
             environment={
                 **self.environment,
                 "SPARK_HOME": str(spark_home()),
@@ -143,6 +155,11 @@ def master_url(ports: Mapping[str, int]) -> str:
     return f"spark://{LOOPBACK}:{ports[MASTER]}"
 
 
+def secret_settings(secret: str) -> tuple[tuple[str, str], ...]:
+    """Return the settings of an application's driver that the cluster accepts; for files of their owner alone."""
+    return (("spark.authenticate", "true"), ("spark.authenticate.secret", secret))
+
+
 def executor_settings(cores: int) -> dict[str, str]:
     """Return the limits of an application: so many cores, one for each executor of a gigabyte."""
     return {
@@ -157,11 +174,13 @@ def executor_settings(cores: int) -> dict[str, str]:
 def write_defaults(folder: Path, cores: int, more: Mapping[str, str]) -> None:
     """Write `spark-defaults.conf` for jobs that are submitted with SPARK_CONF_DIR=`folder`; their drivers use loopback.
 
-    The files of their drivers go below the folder, too; what drivers that were killed have left there is deleted.
+    `more` may have secrets: the folder is its owner's alone. The files of their drivers go below it, too; what drivers
+    that were killed have left there is deleted.
     """
     shutil.rmtree(folder, ignore_errors=True)
     temporary = folder / "tmp"
-    temporary.mkdir(parents=True, exist_ok=True)
+    make_private(folder)
+    temporary.mkdir()
     settings = {
         "spark.driver.host": LOOPBACK,
         "spark.driver.bindAddress": LOOPBACK,
@@ -171,6 +190,7 @@ def write_defaults(folder: Path, cores: int, more: Mapping[str, str]) -> None:
         "spark.sql.shuffle.partitions": str(2 * cores),
         "spark.ui.enabled": "false",
         "spark.log.level": "WARN",
+        **PROTECTION,
         **more,
     }
     write_atomically(folder / "spark-defaults.conf", "".join(f"{key} {value}\n" for key, value in settings.items()))

@@ -8,19 +8,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weir_dev.stack.airflow_environment import SPARK, SPARK_UI, spark_conf_folder
-from weir_dev.stack.spark_cluster import MASTER, WORKER, SparkCluster, executor_settings, write_defaults
+from weir_dev.stack.spark_cluster import (
+    MASTER,
+    WORKER,
+    SparkCluster,
+    executor_settings,
+    secret_settings,
+    write_defaults,
+)
 from weir_dev.stack.spark_server import SparkServer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from weir_dev.stack.credentials import Credentials
     from weir_dev.stack.program import Program
     from weir_dev.stack.state import StackRequest
 
 
 def spark_programs(
-    request: StackRequest, logs: Path, ports: Mapping[str, int], environment: Mapping[str, str]
+    request: StackRequest,
+    logs: Path,
+    ports: Mapping[str, int],
+    environment: Mapping[str, str],
+    credentials: Credentials,
 ) -> tuple[Program, ...]:
     """All of Spark in the order in which it is started; `environment` must hold JAVA_HOME.
 
@@ -28,13 +40,15 @@ def spark_programs(
     """
     cores = request.spark_cores
     on_cluster = executor_settings(cores) if request.spark_workers else {}
-    write_defaults(spark_conf_folder(request.folder), cores, on_cluster)
+    secret = dict(secret_settings(credentials.spark_secret)) if request.spark_workers else {}
+    write_defaults(spark_conf_folder(request.folder), cores, {**on_cluster, **secret})
     cluster = SparkCluster(
         folder=request.folder / "spark-cluster",
         logs=logs,
         ports=ports,
         workers=request.spark_workers,
         cores=cores,
+        secret=credentials.spark_secret,
         environment=environment,
     )
     cluster.clear()
@@ -44,7 +58,9 @@ def spark_programs(
         port=ports[SPARK],
         ui_port=ports[SPARK_UI],
         cores=cores,
+        token=credentials.spark_token,
         environment=environment,
+        properties=cluster.properties if request.spark_workers else None,
         master=cluster.url if request.spark_workers else None,
         settings=on_cluster,
     )

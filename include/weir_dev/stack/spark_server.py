@@ -1,6 +1,7 @@
 """A Spark Connect server as a process of its own, on the loopback interface.
 
-Invariant: everything it writes is under its folder, and a server that is started again has the port of the one before.
+Invariants: everything it writes is under its folder, and a server that is started again has the port of the one before.
+It answers only clients with its token, which stands on no command line and in no file of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weir_dev.ports import LOOPBACK, accepts_connections
+from weir_dev.ports import LOCALHOST, LOOPBACK, accepts_connections
 from weir_dev.stack.program import Program
 
 if TYPE_CHECKING:
@@ -20,6 +21,17 @@ if TYPE_CHECKING:
 
 
 NAME = "spark"
+TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105  its name
+"""Spark's own: the server refuses clients without this token."""
+
+PROTECTION = {
+    # Without a cluster, Spark makes the secret itself.
+    "spark.authenticate": "true",
+    # Whoever opens Spark's pages may not end anything there.
+    "spark.ui.killEnabled": "false",
+}
+"""Of each process of Spark: every user of this machine can connect to its ports."""
+
 _MAIN_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
@@ -27,7 +39,8 @@ _MAIN_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 class SparkServer:
     """How to start the server. `environment` must hold JAVA_HOME.
 
-    `master` is where its executors are, with `settings` for them; without one they are threads of the server.
+    `master` is where its executors are, with `settings` for them; without one they are threads of the server. Settings
+    that no other user of this machine may read are in the file `properties`.
     """
 
     folder: Path
@@ -35,7 +48,9 @@ class SparkServer:
     port: int
     ui_port: int
     cores: int
+    token: str
     environment: Mapping[str, str]
+    properties: Path | None = None
     master: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
 
@@ -66,6 +81,7 @@ class SparkServer:
             "spark.log.level": "WARN",
             # What a write to a full disk has left open holds its room, deleted or not, until the JVM collects it.
             "spark.cleaner.periodicGC.interval": "1min",
+            **PROTECTION,
             **self.settings,
         }
         options = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
@@ -77,6 +93,7 @@ class SparkServer:
             *("--name", "weir"),
             *("--driver-memory", "2g"),
             *("--driver-java-options", temporary),
+            *(("--properties-file", str(self.properties)) if self.properties else ()),
             *options,
             "spark-internal",
         )
@@ -86,6 +103,7 @@ class SparkServer:
             **self.environment,
             "SPARK_HOME": str(spark_home()),
             "SPARK_LOCAL_IP": LOOPBACK,
+            TOKEN_VARIABLE: self.token,
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
         }
@@ -95,6 +113,11 @@ class SparkServer:
         shutil.rmtree(self.folder, ignore_errors=True)
         (self.folder / "tmp").mkdir(parents=True)
         (self.folder / "warehouse").mkdir()
+
+
+def connect_url(port: int, token: str) -> str:
+    """Return the URL for clients of a server on this port."""
+    return f"sc://{LOCALHOST}:{port}/;token={token}"
 
 
 def spark_home() -> Path:

@@ -14,13 +14,24 @@ from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Self
 
 from weir.errors import Misconfigured, Retryable, WeirError
-from weir_dev.files import tail
+from weir_dev.files import make_private, tail
 from weir_dev.ports import LOOPBACK
-from weir_dev.stack.airflow_environment import API, SPARK, airflow_home, base_environment, ledger_url, store_url
+from weir_dev.stack.airflow_components import API_SERVER
+from weir_dev.stack.airflow_environment import (
+    API,
+    SPARK,
+    airflow_home,
+    base_environment,
+    database_of,
+    ledger_url,
+    needs_postgres,
+    store_url,
+)
 from weir_dev.stack.credentials import Credentials, load_or_create
 from weir_dev.stack.keeper import EXIT_BUSY, EXIT_FAILED, take_lock
 from weir_dev.stack.keeper import NAME as KEEPER
 from weir_dev.stack.processes import record, send, stop
+from weir_dev.stack.spark_server import connect_url
 from weir_dev.stack.state import Phase, StackRequest, StackState, read_state, write_state
 
 if TYPE_CHECKING:
@@ -67,8 +78,8 @@ class Stack:
 
     @property
     def spark_url(self) -> str:
-        """The Spark Connect server."""
-        return f"sc://{LOOPBACK}:{self.state.ports[SPARK]}"
+        """The Spark Connect server, with the token of its clients."""
+        return connect_url(self.state.ports[SPARK], self.credentials.spark_token)
 
     @property
     def store_url(self) -> str:
@@ -78,7 +89,8 @@ class Stack:
     @property
     def ledger_url(self) -> str:
         """Where the ledger is."""
-        return self.request.environment.get("WEIR_LEDGER", ledger_url(self.folder))
+        own = ledger_url(self.folder, self.request.database, self.state.ports)
+        return self.request.environment.get("WEIR_LEDGER", own)
 
     @property
     def logs(self) -> Path:
@@ -108,10 +120,10 @@ class Stack:
         """
         if self.is_running():
             raise Misconfigured(f"the stack in {self.folder} runs already, at {self.url}: ./weir down ends it")
-        from weir.ledger.ledger import Ledger  # noqa: PLC0415  SQLAlchemy is slow to import, and only needed here
-
-        self.folder.mkdir(parents=True, exist_ok=True)
-        Ledger.open(self.ledger_url).close()  # says clearly, and now, what a task could only say in its log
+        self._check_database()
+        make_private(self.folder)
+        if not needs_postgres(self.request):
+            self._open_ledger()
         keeper = self._start_keeper()
         try:
             self._await_ready(keeper)
@@ -128,22 +140,44 @@ class Stack:
             _await_end(keeper.is_alive, STOP_SECONDS)
         self._end_leftovers()
 
-    def _start_keeper(self) -> subprocess.Popen[bytes]:
+    def _check_database(self) -> None:
+        found, wanted = database_of(self.folder), self.request.database
+        if found is not None and found is not wanted:
+            raise Misconfigured(
+                f"the stack in {self.folder} keeps Airflow's database and the ledger in {found.value}, not in "
+                f"{wanted.value}: ./weir up goes on with what is there. To change, move the folder away, start anew, "
+                "move its `store` back, and type `weir ledger rebuild --all`; Airflow's history stays in the old folder"
+            )
+
+    def _open_ledger(self) -> None:
+        """Make or migrate the ledger: says clearly, and now, what a task could only say in its log."""
+        from weir.ledger.ledger import Ledger  # noqa: PLC0415  SQLAlchemy is slow to import, and only needed here
+
+        Ledger.open(self.ledger_url).close()
+
+    def _start_keeper(self) -> subprocess.Popen[str]:
         self.logs.mkdir(parents=True, exist_ok=True)
         with (self.logs / f"{KEEPER}.log").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "weir_dev.stack.keeper", self.request.to_json()],
+            keeper = subprocess.Popen(
+                [sys.executable, "-m", "weir_dev.stack.keeper"],
                 env=base_environment(os.environ),
                 cwd=self.folder,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                text=True,
             )
+        assert keeper.stdin is not None  # noqa: S101  a pipe was asked for
+        # Not on its command line: the environment of a request may have passwords.
+        with suppress(BrokenPipeError), keeper.stdin as given:
+            given.write(self.request.to_json())
+        return keeper
 
-    def _await_ready(self, keeper: subprocess.Popen[bytes]) -> None:
+    def _await_ready(self, keeper: subprocess.Popen[str]) -> None:
         """The keeper itself gives up on a component that takes too long."""
         seen = None
+        has_ledger = not needs_postgres(self.request)
         while True:
             ended = keeper.poll()
             state = self.state
@@ -153,6 +187,9 @@ class Stack:
             if owner is not None and owner.pid == keeper.pid and state != seen:
                 seen = state
                 self._on_change(state)
+                if not has_ledger and state.process(API_SERVER) is not None:  # its server has both databases by now
+                    self._open_ledger()
+                    has_ledger = True
                 if state.phase is Phase.UP:
                     return
             time.sleep(0.1)
@@ -167,7 +204,7 @@ class Stack:
         log = self.logs / f"{KEEPER}.log"
         return Misconfigured(f"the stack's keeper ended with status {status}. The end of {log}:\n{tail(log)}")
 
-    def _stop_keeper(self, keeper: subprocess.Popen[bytes]) -> None:
+    def _stop_keeper(self, keeper: subprocess.Popen[str]) -> None:
         with suppress(ProcessLookupError):
             keeper.terminate()
         _await_end(lambda: keeper.poll() is None, STOP_SECONDS)

@@ -30,6 +30,15 @@ class Phase(Enum):
     FAILED = "failed"
 
 
+class Database(Enum):
+    """Where a stack keeps Airflow's database and the ledger, unless its environment names others."""
+
+    POSTGRES = "postgres"
+    """A PostgreSQL server of the stack's own."""
+    SQLITE = "sqlite"
+    """Two files. Of several writers at once, one may be refused: "database is locked"."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackRequest:
     """A request to start a stack. `parent` is the process without which the stack must not go on, if there is one.
@@ -48,6 +57,7 @@ class StackRequest:
     spark_cores: int = 2
     spark_workers: int = 0
     has_triggerer: bool = True
+    database: Database = Database.POSTGRES
     preferred_ports: dict[str, int] = field(default_factory=dict)
     parent: ProcessRecord | None = None
 
@@ -57,10 +67,11 @@ class StackRequest:
         return cls(**values, parent=record("parent", os.getpid()))
 
     def to_json(self) -> str:
-        """For the keeper's command line."""
+        """For the keeper's standard input."""
         values = asdict(self)
-        paths = {"folder": str(self.folder), "plugins": str(self.plugins), "cache": str(self.cache)}
-        return json.dumps({**values, **paths, "dags": [str(path) for path in self.dags]})
+        texts = {"folder": str(self.folder), "plugins": str(self.plugins), "cache": str(self.cache)}
+        texts["database"] = self.database.value
+        return json.dumps({**values, **texts, "dags": [str(path) for path in self.dags]})
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -73,6 +84,7 @@ class StackRequest:
                 "folder": Path(values["folder"]),
                 "plugins": Path(values["plugins"]),
                 "cache": Path(values["cache"]),
+                "database": Database(values["database"]),
                 "dags": tuple(Path(path) for path in values["dags"]),
                 "parent": ProcessRecord(**parent) if parent else None,
             }

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from weir.attempts.coordinator import Coordinator
     from weir.coordination.values import FailureDecision
     from weir.execution.labels import Enricher
+    from weir.topology.ids import Epoch
 
 
 MESSAGE_LENGTH: Final = 4_000
@@ -59,10 +60,15 @@ def _book(exception: BaseException, try_number: int, max_tries: int, context: Co
         policy, coordinator = declared.recovery.retry_policy, task_context.coordinator
         return book_failure(
             AirflowTask(task_context, _no_log),
-            FailedTry(declared.flow.name, task_key(context), try_number, exception, strategy),
+            FailedTry(declared.flow.name, task_key(context), try_number, exception, strategy, _epoch(context)),
             lambda decision: user_policy_decision(coordinator, policy, decision, exception, most, context),
             lambda labels: labels_of_enrichers(task_context.recovery.failure_enrichers, labels, exception, context),
         )
+
+
+def _epoch(context: Context) -> Epoch | None:
+    run = context["dag_run"]
+    return None if run.data_interval_start is None else epoch_of(run.data_interval_start)
 
 
 def _no_log(message: str) -> None:

@@ -21,7 +21,7 @@ from weir.formats.codec import region_job_from_json, region_report_to_json
 from weir.formats.region_job import CheckJob, RegionReport, RestoredToCheck
 from weir.formats.suite import Severity
 from weir_spark.checks.integrity import check_restored
-from weir_spark.session import Log, active, configure, measured, session_of_program
+from weir_spark.session import Log, active, add_remote, configure, measured, session_of_program
 
 READABLE = "weir_readable"
 """The built-in check that Spark can read all rows; only its failure is reported."""
@@ -111,7 +111,7 @@ def _log(line: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Check the rows of stored results.")
     parser.add_argument("job", help="path of the job")
-    parser.add_argument("--remote", help="a Spark Connect server, sc://host:port; without it, a session of its own")
+    add_remote(parser)
     return parser
 
 

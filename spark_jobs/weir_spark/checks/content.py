@@ -26,7 +26,7 @@ from weir.formats.region_job import StateToRead
 from weir.topology.partitions import KEY_GROUP_COLUMN
 from weir_spark.results.digest import VERSION, digest_of
 from weir_spark.results.reader import READ_OPTIONS
-from weir_spark.session import active, configure, session_of_program
+from weir_spark.session import active, add_remote, configure, session_of_program
 from weir_spark.state.reader import StoredState
 from weir_spark.state.writer import state_digest
 
@@ -106,7 +106,7 @@ def _first_line(error: Exception) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Compute the digests of stored results again.")
     parser.add_argument("request", help="path of the request")
-    parser.add_argument("--remote", help="a Spark Connect server, sc://host:port; without it, a session of its own")
+    add_remote(parser)
     return parser
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from weir.errors import WeirError
 from weir.formats.state_query import PROBLEM, StateQuery, query_from_json
 from weir_spark.results.digest import quoted
-from weir_spark.session import active, configure, session_of_program
+from weir_spark.session import active, add_remote, configure, session_of_program
 from weir_spark.state.reader import StoredState
 
 
@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Answer a query about keyed states.")
     parser.add_argument("query", help="path of the query")
     parser.add_argument("answer", help="path to write the rows to")
-    parser.add_argument("--remote", help="a Spark Connect server, sc://host:port; without it, a session of its own")
+    add_remote(parser)
     return parser
 
 

@@ -6,10 +6,12 @@ Its id is recorded before it is made, so that any process can stop its work when
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
+from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +30,13 @@ from weir.store.store import Store
 from weir_spark.region import region
 from weir_spark.results.reader import unreadable_input
 from weir_spark.session import Log
-from weir_spark.transport.connect_failures import is_interruption, is_server_gone, is_still_closing, translate
+from weir_spark.transport.connect_failures import (
+    is_interruption,
+    is_refused,
+    is_server_gone,
+    is_still_closing,
+    translate,
+)
 from weir_spark.transport.progress import ProgressLog
 
 _USER = "weir"
@@ -36,6 +44,7 @@ _USER = "weir"
 
 _STOP_SECONDS = 10.0
 _SHUTDOWN_SECONDS = 2.0
+_RELEASE_SECONDS = 10.0
 
 _RELEASE_PAUSES = (0.1, 0.5, 2.0)
 """Seconds between tries to release a session whose interrupted work has not ended on the server."""
@@ -44,17 +53,22 @@ _SHORT = {"interrupt": 20.0, "release_session": 20.0, "config": 20.0}
 """Seconds that a call of an engine's side session may take."""
 
 _NOISY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+_LOG_LEVEL = "SPARK_CONNECT_LOG_LEVEL"
+"""pyspark's own: without it, the client of Connect logs nothing."""
 
 
 class ConnectEngine:
-    """Runs regions on the server at `url` ("sc://host:port", with parameters such as `;token=...` if needed).
+    """Runs regions on the server at `url` ("sc://host:port", with parameters such as `/;token=...` if needed).
 
+    `address` is the URL without its parameters, for messages: one of them may be a token.
     `retries` is how often a call is tried again at a server that does not answer: 8 times are about 25 seconds, enough
     for one that is being started again.
     """
 
     def __init__(self, url: str, storage_options: Mapping[str, Any] | None = None, *, retries: int = 8) -> None:
         self.url = url
+        address, _, self._parameters = url.partition(";")
+        self.address = address.rstrip("/")
         self._retries = retries
         self._storage_options = storage_options
         self._running: str | None = None
@@ -89,8 +103,8 @@ class ConnectEngine:
         try:
             _end(client)
         except Exception as error:
-            if is_server_gone(error):
-                raise translate(error, f"of session {session_id}", self.url, is_server_alive=False) from error
+            if is_server_gone(error) or is_refused(error):
+                raise translate(error, f"of session {session_id}", self.address, is_server_alive=False) from error
             raise
         finally:
             client.close()
@@ -112,7 +126,7 @@ class ConnectEngine:
     def _compute(self, job: SparkJob, session: SparkSession, store: Store, log: Log) -> RegionReport:
         session.registerProgressHandler(ProgressLog(log))
         self._check_not_stopped(job)
-        log(f"region {job.region}[{job.subtask}] runs on Spark {session.version} at {self.url}")
+        log(f"region {job.region}[{job.subtask}] runs on Spark {session.version} at {self.address}")
         return region.run(job, session, store, log)
 
     def _check_not_stopped(self, job: SparkJob) -> None:
@@ -132,6 +146,9 @@ class ConnectEngine:
         session.client.set_retry_policies([_patience(self._retries)])
         try:
             yield session
+            # In threads, pyspark tells the server of each operation that its answer was read, and would end the session
+            # meanwhile: the server refuses what it hears of a session that has ended, and each refusal is logged.
+            wait(session.client._release_futures, _RELEASE_SECONDS)  # noqa: SLF001  `close` waits too late
         finally:
             # A server that does not answer has been waited for already.
             session.client.set_retry_policies([_patience(1)])
@@ -145,7 +162,7 @@ class ConnectEngine:
             raise
         except Exception as error:
             alive = not _is_of_spark(error) or self._is_alive(server, error)
-            translated = translate(error, job.region, self.url, is_server_alive=alive)
+            translated = translate(error, job.region, self.address, is_server_alive=alive)
             if translated is error:
                 translated = unreadable_input(error, job) or error
             if translated is error:
@@ -177,10 +194,9 @@ class ConnectEngine:
         return client
 
     def _url(self, session_id: str) -> str:
-        address, _, parameters = self.url.partition("/;")
-        given = [each for each in parameters.split(";") if each and not each.startswith("session_id=")]
+        given = [each for each in self._parameters.split(";") if each and not each.startswith("session_id=")]
         user = [] if any(each.startswith("user_id=") for each in given) else [f"user_id={_USER}"]
-        return f"{address.rstrip('/')}/;" + ";".join([*given, *user, f"session_id={session_id}"])
+        return f"{self.address}/;" + ";".join([*given, *user, f"session_id={session_id}"])
 
 
 @dataclass(slots=True)
@@ -234,6 +250,11 @@ def _is_of_spark(error: BaseException) -> bool:
 
 
 def _quieten() -> None:
-    """Keep pyspark from logging each error with the server's stack trace, before raising it."""
+    """Keep pyspark from logging each error with the server's stack trace, before raising it.
+
+    Airflow's configuration of logging enables all loggers, also that of Connect's client, which pyspark had disabled.
+    """
     for name in _NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    if _LOG_LEVEL not in os.environ:
+        logging.getLogger("pyspark.sql.connect.logging").disabled = True

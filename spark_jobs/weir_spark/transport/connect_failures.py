@@ -30,12 +30,9 @@ def translate(error: Exception, region: str, url: str, *, is_server_alive: bool)
     """Return the error to raise in the place of `error`; itself if no kind of Weir fits."""
     if isinstance(error, WeirError):
         return error
-    if is_server_gone(error) or not is_server_alive:
-        return EngineLost(
-            f"region {region}: the Spark server at {url} went away or does not answer: {_first_line(error)}"
-        )
-    if is_interruption(error):
-        return Fenced(f"region {region}: its Spark work was interrupted: {_first_line(error)}")
+    of_server = _of_server(error, region, url, is_server_alive=is_server_alive)
+    if of_server is not None:
+        return of_server
     full = disk_full(error, region)
     if full is not None:
         return full
@@ -43,6 +40,27 @@ def translate(error: Exception, region: str, url: str, *, is_server_alive: bool)
         return EngineLost(f"region {region}: the Spark server lost an executor, with rows that it held for others")
     advice = advice_on(error)
     return error if advice is None else Misconfigured(f"region {region}: {advice}: {error}")
+
+
+def _of_server(error: Exception, region: str, url: str, *, is_server_alive: bool) -> WeirError | None:
+    if is_refused(error):
+        return Misconfigured(
+            f"region {region}: the Spark server at {url} accepts only clients with its token: set the password of the "
+            "connection to the server's SPARK_CONNECT_AUTHENTICATE_TOKEN"
+        )
+    if is_server_gone(error) or not is_server_alive:
+        return EngineLost(
+            f"region {region}: the Spark server at {url} went away or does not answer: {_first_line(error)}"
+        )
+    if is_interruption(error):
+        return Fenced(f"region {region}: its Spark work was interrupted: {_first_line(error)}")
+    return None
+
+
+def is_refused(error: BaseException) -> bool:
+    """Report whether the server did not accept the client's token, or its lack of one."""
+    status = error.getGrpcStatusCode() if isinstance(error, SparkConnectGrpcException) else None
+    return status is grpc.StatusCode.UNAUTHENTICATED
 
 
 def is_interruption(error: BaseException) -> bool:

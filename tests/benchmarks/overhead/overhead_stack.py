@@ -20,7 +20,7 @@ from weir_dev.airflow_api import AirflowApi
 from weir_dev.demo.evidence import published_rows
 from weir_dev.stack.credentials import PERSON
 from weir_dev.stack.stack import Stack
-from weir_dev.stack.state import StackRequest
+from weir_dev.stack.state import Database, StackRequest
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -46,6 +46,7 @@ class OverheadStack:
                 plugins=ROOT / "plugins",
                 cache=ROOT / ".weir" / "cache",
                 environment=self._environment(),
+                database=Database.SQLITE,  # as the published figures
             )
         )
 

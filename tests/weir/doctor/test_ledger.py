@@ -10,7 +10,7 @@ from sqlalchemy import create_engine, text
 from weir.doctor import ledger as ledger_checks
 from weir.doctor.examination import Status, examine
 from weir.doctor.ledger import OLD_CLEAR, LedgerExam, pending_clears_finding, revision_finding
-from weir.ledger.database.tables import DataflowRow, PendingClearRow, RunRow
+from weir.ledger.database.tables import NO_DAG, DataflowRow, PendingClearRow, RunRow
 from weir.ledger.ledger import HEAD, Ledger
 from weir.testing.fakes.ledgers import new_ledger
 
@@ -34,7 +34,7 @@ def sqlite_url(path):
 
 def add_pending_clear(ledger, age):
     then = datetime.now(UTC) - age
-    with ledger.transaction() as session:
+    with ledger.transaction("trips") as session:
         session.add(DataflowRow(name="trips", store_id="store-1"))
         session.flush()
         session.add(
@@ -117,6 +117,15 @@ def test_the_ids_of_stores_and_dags_are_read(path):
     exam = LedgerExam(sqlite_url(path))
     assert exam.store_ids() == ("store-1",)
     assert exam.dag_ids() == ("trips",)
+
+
+def test_a_run_that_was_only_restored_is_of_no_dag(path):
+    ledger = Ledger.open(sqlite_url(path))
+    add_pending_clear(ledger, timedelta())
+    with ledger.transaction("trips") as session:
+        session.get_one(RunRow, "trips@e").dag_id = NO_DAG
+    ledger.close()
+    assert LedgerExam(sqlite_url(path)).dag_ids() == ()
 
 
 def test_an_old_pending_clear_is_a_problem_if_airflow_runs(path):

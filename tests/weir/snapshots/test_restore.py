@@ -102,7 +102,8 @@ def rows_made(world, day):
     return [row for row in attempts_of_day(world, day) if row.id in made]
 
 
-def test_an_attempt_of_the_older_lineage_cannot_commit(days):
+@pytest.mark.parametrize("has_heartbeat", [False, True])
+def test_an_attempt_of_the_older_lineage_cannot_commit(days, has_heartbeat):
     right = states_of(days, 3)
     spoil(days, 3)
     days.airflow.dag_run(4)
@@ -111,6 +112,8 @@ def test_an_attempt_of_the_older_lineage_cannot_commit(days):
     def restored_meanwhile(key):
         if key.run_id.endswith("-04") and key.task_id.startswith("aircraft") and not seen:
             seen.append(restore(days, "day3"))
+            if has_heartbeat:
+                days.airflow.heartbeat(key)
 
     days.airflow.during = restored_meanwhile
     days.airflow.run_until_quiet()

@@ -7,7 +7,10 @@ from sqlalchemy import select
 from tests.weir import keeping
 from tests.weir.keeping import epoch, manifest_of, run_days
 
-from weir.ledger.database.tables import CompactionRow
+from weir.execution.partition_state import PartitionState
+from weir.ledger.database.tables import CompactionRow, ResultRow
+from weir.ledger.results import transition
+from weir.state.compaction import CompactionRequest, enter_compacted, plan_compaction
 from weir.state.compactions import compacted_files, present_compactions
 from weir.state.file_rules import sorted_runs
 from weir.testing.fakes.airflow import Killed
@@ -92,6 +95,26 @@ def test_a_compaction_that_comes_too_late_for_the_next_epoch_is_made_use_of_by_t
     assert compactions(days) == [(epoch(4), 0), (epoch(5), 0)]
     assert {each.path for each in present(days, 4)} & {each.path for each in present(days, 5)}
     assert sorted_runs(present(days, 5)) <= 3
+
+
+def test_a_compaction_is_not_entered_if_the_files_it_takes_over_went_out_of_use_while_it_ran(days):
+    """Nothing names the files of the fourth day's compaction any more once its state is released: they are deleted."""
+    run_days(days, 1, 2, 3)
+    for day in (4, 5):
+        days.airflow.dag_run(day)
+        days.airflow.task(f"scheduled__2013-01-{day:02d}", TASK).state = "running"
+        days.airflow.run_until_quiet()
+    days.airflow.task("scheduled__2013-01-04", TASK).state = None
+    days.airflow.step(days.airflow.task("scheduled__2013-01-04", TASK))
+    asked = CompactionRequest("ladder", epoch(5), "scheduled__2013-01-05", "aircraft-known")
+    planned = plan_compaction(days.services, asked)
+    assert (planned.job, len(planned.parts[0].used)) == (None, 2)
+    with days.ledger.transaction("ladder") as session:
+        of_fourth = select(ResultRow).where(ResultRow.run == f"ladder@{epoch(4)}", ResultRow.stage == "history")
+        transition(session, session.scalar(of_fourth), PartitionState.RELEASED, "meanwhile", days.airflow.time)
+    (said,) = enter_compacted(days.services, planned, None)
+    assert "not entered" in said
+    assert compactions(days) == [(epoch(4), 0)]
 
 
 def test_a_compaction_that_dies_is_tried_again_and_counts_once(days):

@@ -45,13 +45,12 @@ def folder(airflow_home, server, tmp_path_factory):
     (folder / "suites").mkdir()
     for name, expected in SUITES.items():
         (folder / "suites" / f"{name}.json").write_text(json.dumps({"name": name, "expectations": expected}))
-    host, _, port = server.url.removeprefix("sc://").partition("/")[0].partition(":")
     environ = {
         "WEIR_STORE": str(folder / "store"),
         "WEIR_LEDGER": f"sqlite:///{folder}/ledger.db",
         "WEIR_EXPECTATIONS": str(folder / "suites"),
         "AIRFLOW_CONN_WEIR_API": json.dumps({"conn_type": "weir-db"}),
-        "AIRFLOW_CONN_SPARK_CONNECT_WEIR": json.dumps({"conn_type": "spark_connect", "host": host, "port": int(port)}),
+        "AIRFLOW_CONN_SPARK_CONNECT_WEIR": json.dumps(server.connection),
         "AIRFLOW__API__BASE_URL": "https://airflow.example",
     }
     with pytest.MonkeyPatch.context() as patch:

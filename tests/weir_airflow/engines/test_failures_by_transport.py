@@ -136,10 +136,9 @@ def failure_of_stage(tmp_path, monkeypatch, server):
     (tmp_path / "failing_pipeline.py").write_text(PIPELINE)
     monkeypatch.syspath_prepend(str(tmp_path))
     jobs = Jobs(store)
-    host, _, port = server.url.removeprefix("sc://").partition(":")
     connections = {
         "spark-submit": Connection(conn_id="spark_default", conn_type="spark", host="local[2]"),
-        "Connect": Connection(conn_id="spark_default", conn_type="spark_connect", host=host, port=int(port)),
+        "Connect": Connection(conn_id="spark_default", **server.connection),
     }
 
     def run(stage, transport):

@@ -102,6 +102,7 @@ def region(cluster, tmp_path, monkeypatch):
     """Start a region on the cluster; its pipeline is nowhere but on this process's path."""
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(cluster.conf))
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "standalone_pipeline.py").write_text(PIPELINE)
     monkeypatch.syspath_prepend(str(tmp_path / "modules"))

@@ -192,10 +192,7 @@ def test_both_transports_give_the_same_digests_code_and_settings(server, new_job
     settings = {"spark.sql.shuffle.partitions": "3"}
     by_submission, by_connect = (new_job("numbers", PLAIN, Layout(("k",), 16), spark_conf=settings) for _ in range(2))
     engine().run(by_submission, "", lambda _: None)
-    host, _, port = server.url.removeprefix("sc://").partition(":")
-    engine("spark_connect", host, port=int(port)).run(
-        by_connect, "00000000-0000-4000-8000-000000000001", lambda _: None
-    )
+    engine(**server.connection).run(by_connect, "00000000-0000-4000-8000-000000000001", lambda _: None)
     one, other = (region_report_from_json(store.read(job.report)) for job in (by_submission, by_connect))
     assert [each.digest for each in one.outputs] == [each.digest for each in other.outputs]
     assert [each.spark_schema for each in one.outputs] == [each.spark_schema for each in other.outputs]

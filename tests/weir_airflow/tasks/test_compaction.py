@@ -108,12 +108,11 @@ def world(airflow_home, server, tmp_path_factory):
     """Store, ledger, connections, stages and the DAG file; the folder that all of it is in."""
     folder = tmp_path_factory.mktemp("world")
     (folder / "keepers.py").write_text(STAGES)
-    host, _, port = server.url.removeprefix("sc://").partition("/")[0].partition(":")
     environ = {
         "WEIR_STORE": str(folder / "store"),
         "WEIR_LEDGER": f"sqlite:///{folder}/ledger.db",
         "AIRFLOW_CONN_WEIR_API": json.dumps({"conn_type": "weir-db"}),
-        "AIRFLOW_CONN_SPARK_CONNECT_WEIR": json.dumps({"conn_type": "spark_connect", "host": host, "port": int(port)}),
+        "AIRFLOW_CONN_SPARK_CONNECT_WEIR": json.dumps(server.connection),
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environ.items():

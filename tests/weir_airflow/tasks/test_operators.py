@@ -99,13 +99,7 @@ def totals(ctx, numbers):
 
 
 @pytest.fixture(scope="module")
-def spark_server(server):
-    """The port of the Connect server."""
-    return int(server.url.rpartition(":")[2])
-
-
-@pytest.fixture(scope="module")
-def world(airflow_home, spark_server, tmp_path_factory):
+def world(airflow_home, server, tmp_path_factory):
     """Store, ledger, connections, stages and DAG files; the folder by which a test makes stages fail."""
     folder = tmp_path_factory.mktemp("world")
     (folder / "rapids_stages.py").write_text(STAGES)
@@ -114,9 +108,7 @@ def world(airflow_home, spark_server, tmp_path_factory):
         "WEIR_LEDGER": f"sqlite:///{folder}/ledger.db",
         "WEIR_TEST_CONTROL": str(folder),
         "AIRFLOW_CONN_WEIR_API": json.dumps({"conn_type": "weir-db"}),
-        "AIRFLOW_CONN_SPARK_CONNECT_WEIR": json.dumps(
-            {"conn_type": "spark_connect", "host": "127.0.0.1", "port": spark_server}
-        ),
+        "AIRFLOW_CONN_SPARK_CONNECT_WEIR": json.dumps(server.connection),
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environ.items():

@@ -82,13 +82,12 @@ def world(airflow_home, server, tmp_path_factory):
     (folder / "drilled.py").write_text(STAGES)
     (folder / "suites").mkdir()
     (folder / "suites" / "drilled_history.json").write_text(json.dumps(SUITE))
-    host, _, port = server.url.removeprefix("sc://").partition("/")[0].partition(":")
     environ = {
         "WEIR_STORE": str(folder / "store"),
         "WEIR_LEDGER": f"sqlite:///{folder}/ledger.db",
         "WEIR_EXPECTATIONS": str(folder / "suites"),
         "AIRFLOW_CONN_WEIR_API": json.dumps({"conn_type": "weir-db"}),
-        "AIRFLOW_CONN_SPARK_CONNECT_WEIR": json.dumps({"conn_type": "spark_connect", "host": host, "port": int(port)}),
+        "AIRFLOW_CONN_SPARK_CONNECT_WEIR": json.dumps(server.connection),
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environ.items():

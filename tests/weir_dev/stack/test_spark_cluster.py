@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 
 import pytest
 
@@ -29,7 +30,7 @@ def programs_of(request_of, tmp_path):
     def make(workers):
         request = request_of(workers)
         ports = {name: 7000 + number for number, name in enumerate(stack_ports(request))}
-        return spark_programs(request, tmp_path / "logs", ports, {"JAVA_HOME": "/java"})
+        return spark_programs(request, tmp_path / "logs", ports, {"JAVA_HOME": "/java"}, load_or_create(request.folder))
 
     return make
 
@@ -63,6 +64,26 @@ def test_the_connect_server_leaves_cores_for_submitted_jobs(programs_of):
     assert [word for word in server.command if word.startswith("spark://127.0.0.1:")]
 
 
+def test_no_secret_of_spark_stands_on_a_command_line_or_in_a_file_for_others(programs_of, request_of):
+    programs = programs_of(1)
+    folder = request_of(1).folder
+    credentials = load_or_create(folder)
+    secrets = {credentials.spark_token, credentials.spark_secret}
+    assert not [each for one in programs for word in one.command for each in secrets if each in word]
+    holding = [path for path in folder.rglob("*") if path.is_file() and any(s in path.read_text() for s in secrets)]
+    assert {path.name for path in holding} == {"secrets.json", "secret.properties", "spark-defaults.conf"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in holding} == {0o600}
+    assert programs[-1].environment["SPARK_CONNECT_AUTHENTICATE_TOKEN"] == credentials.spark_token
+    assert credentials.spark_token not in json.dumps([dict(one.environment) for one in programs[:-1]])
+
+
+def test_no_process_of_spark_takes_orders_from_strangers(programs_of):
+    *of_cluster, server = programs_of(1)
+    assert "spark.authenticate=true" in server.command
+    assert all("-Dspark.authenticate=true" in one.environment["SPARK_DAEMON_JAVA_OPTS"] for one in of_cluster)
+    assert all("-Dspark.ui.killEnabled=false" in one.environment["SPARK_DAEMON_JAVA_OPTS"] for one in of_cluster)
+
+
 def test_a_submitted_job_leaves_cores_for_others_by_the_defaults_that_it_finds(programs_of, request_of):
     programs_of(2)
     defaults = (spark_conf_folder(request_of(2).folder) / "spark-defaults.conf").read_text()
@@ -93,6 +114,7 @@ def test_what_an_earlier_cluster_left_is_not_recovered(tmp_path):
         ports=dict.fromkeys(port_names(1), 1),
         workers=1,
         cores=1,
+        secret="hush",
         environment={},
     ).clear()
     assert not stale.exists()

@@ -92,7 +92,7 @@ def test_a_region_runs_and_leaves_its_report(server, store, job) -> None:
 def test_a_session_ends_with_its_attempt(server, job) -> None:
     session_id = str(uuid.uuid4())
     ConnectEngine(server.url).run(job(FAST), session_id, lambda line: None)
-    again = SparkSession.builder.remote(f"{server.url}/;user_id=weir;session_id={session_id}").create()
+    again = SparkSession.builder.remote(f"{server.url};user_id=weir;session_id={session_id}").create()
     with pytest.raises(PySparkException, match="SESSION_CLOSED"):
         again.range(1).collect()
     again.client.close()  # or this process asks the server for ten minutes when both end

@@ -19,7 +19,7 @@ def store(tmp_path):
 
 
 def checked(server, store):
-    url = f"{server.url}/;user_id=weir"
+    url = f"{server.url};user_id=weir"
     return {each.name: each for each in examine([ConnectExam("spark", url, store).checks()])}
 
 

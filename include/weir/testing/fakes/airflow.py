@@ -6,6 +6,7 @@ does; a try number grows when a task instance is scheduled; a reschedule keeps i
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -61,6 +62,7 @@ class FakeAirflow:
         """True if results that are no longer needed are released after each commit."""
         self.reachable = True
         self.time = datetime(2026, 1, 1, tzinfo=UTC)
+        self._processes: dict[TaskKey, list[FakeTaskPorts]] = defaultdict(list)
 
     def now(self) -> datetime:
         """Return the time of the fake clock; each try advances it by a second, and a wait of all tasks to its end."""
@@ -184,7 +186,13 @@ class FakeAirflow:
         task.runs.append(task.try_number)
         self.time += timedelta(seconds=1)
         request, ports = self.request(task), FakeTaskPorts(self, TaskCoordinator(self, task.key))
-        engine = FakeTaskEngine(self.services.store, lambda job: self.engine.run(job, lambda: self.during(task.key)))
+
+        def during() -> None:
+            self.during(task.key)
+            engine.require_running()
+
+        engine = FakeTaskEngine(self.services.store, lambda job: self.engine.run(job, during))
+        self._processes[task.key].append(ports)
         try:
             run_task(ports, engine, self.flow.name, request)
         except Killed:
@@ -194,6 +202,12 @@ class FakeAirflow:
         else:
             if task.state == "running":
                 task.state = "success"
+        finally:
+            self._processes[task.key].pop()
+
+    def heartbeat(self, key: TaskKey) -> None:
+        """Take a heartbeat of the process that runs a task instance; `during` may call this."""
+        self._processes[key][-1].beat()
 
     def _raised(self, task: FakeTask, ports: FakeTaskPorts, request: BeginRequest, error: Exception) -> None:
         if task.state != "running":

@@ -12,8 +12,8 @@ from enum import Enum
 from typing import Any
 
 from weir.coordination.airflow import ClearAnswer, Clearer, ClearItem
-from weir.coordination.values import Action, BeginRequest, DeliveredClear, FailureDecision, TaskKey
-from weir.errors import Internal, Retryable, WeirError
+from weir.coordination.values import Action, BeginRequest, Begun, DeliveredClear, FailureDecision, TaskKey
+from weir.errors import Conflict, Internal, Retryable, WeirError
 from weir.formats.region_job import RegionReport
 from weir.restarts.strategy import RestartStrategy
 from weir.retention.release import Deleted, release
@@ -30,6 +30,7 @@ from weir.testing.fakes.task_ports import (
     run_task,
 )
 from weir.testing.simulator.process import Process, StageFailed
+from weir.topology.ids import Epoch
 
 
 class Api(Enum):
@@ -54,6 +55,15 @@ class SimulatedCoordinator(TaskCoordinator):
         super().__init__(airflow, key)
         self._simulated = airflow
 
+    def heartbeat(self, begun: Begun) -> None:
+        """Take a heartbeat, and report why it stops the attempt."""
+        with self._watched():
+            try:
+                super().heartbeat(begun)
+            except Conflict:
+                self._simulated.on_stop(begun)
+                raise
+
     def deliver(self, clearer: Clearer, dataflow: str | None = None) -> list[DeliveredClear]:
         """Deliver pending clears."""
         with self._watched():
@@ -65,11 +75,17 @@ class SimulatedCoordinator(TaskCoordinator):
             return super().release(dataflow, runs)
 
     def fail(
-        self, dataflow: str, key: TaskKey, try_number: int, error: BaseException, strategy: RestartStrategy
+        self,
+        dataflow: str,
+        key: TaskKey,
+        try_number: int,
+        error: BaseException,
+        strategy: RestartStrategy,
+        epoch: Epoch | None = None,
     ) -> FailureDecision:
         """Book a failure."""
         with self._watched():
-            return super().fail(dataflow, key, try_number, error, strategy)
+            return super().fail(dataflow, key, try_number, error, strategy, epoch)
 
     def label(self, dataflow: str, attempt: str, labels: Mapping[str, str]) -> dict[str, str]:
         """Label a failure."""
@@ -106,6 +122,7 @@ class SimulatedAirflow(FakeAirflow):
         self.process: Process | None = None
         self.started = 0
         self.on_answer: Callable[[list[ClearAnswer]], None] = lambda _answers: None
+        self.on_stop: Callable[[Begun], None] = lambda _begun: None
         self.marked: set[TaskKey] = set()
 
     # Processes
@@ -138,9 +155,13 @@ class SimulatedAirflow(FakeAirflow):
 
     def _try(self, process: Process, task: FakeTask, request: BeginRequest) -> None:
         ports = FakeTaskPorts(self, SimulatedCoordinator(self, task.key))
-        engine = FakeTaskEngine(
-            self.services.store, lambda job: self.engine.run(job, lambda: process.step(computes=True))
-        )
+        process.beat = ports.beat
+
+        def during() -> None:
+            process.step(computes=True)
+            engine.require_running()
+
+        engine = FakeTaskEngine(self.services.store, lambda job: self.engine.run(job, during))
         try:
             run_task(ports, engine, self.flow.name, request)
         except Rescheduled as rescheduled:
