@@ -60,12 +60,12 @@ _NAMES: Final = frozenset(
 
 _REFERENCE: Final = re.compile(r"\$\{[^{}]*\}|\{\{.*\}\}|\*+", re.DOTALL)
 _SPECIAL_TOKEN: Final = re.compile(r"<[^<>]*>|\[[^\[\]]*\]")
-_PATH: Final = re.compile(r"(?:[a-z][a-z0-9+.-]*://|\.{0,2}/|~/)[\w./ -]*", re.IGNORECASE)
+_PATH: Final = re.compile(r"(?:[a-z][a-z0-9+.-]*+://|\.{0,2}/|~/)[\w./ -]*", re.IGNORECASE)
 _ARN: Final = "arn:"
 _LONG: Final = 16
 
 _IN_URL: Final = re.compile(
-    r"(?P<before>[a-z][a-z0-9+.-]*://[^\s/:@'\"]*:|jdbc:oracle:\w+:[^\s/@'\"]+/)(?P<value>[^\s/@'\"]+)(?P<after>@)",
+    r"(?P<before>(?<![a-z0-9+.-])[a-z0-9+.-]++://[^\s/:@'\"]*:|jdbc:oracle:\w+:[^\s/@'\"]+/)(?P<value>[^\s/@'\"]+)(?P<after>@)",
     re.IGNORECASE,
 )
 """scheme://user:password@host, and Oracle's form of it."""
