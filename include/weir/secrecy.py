@@ -110,8 +110,9 @@ def without_secrets(text: str) -> str:
     text = _IN_URL.sub(rf"\g<before>{HIDDEN}\g<after>", _WELL_KNOWN.sub(HIDDEN, text))
     parts, done = [], 0
     for found in _KEY_IN_TEXT.finditer(text):
-        value = _VALUE_IN_TEXT.match(text, found.end())
-        if value is not None and found.end() >= done and _hides(found):
+        is_secret = found.end() >= done and _hides(found)
+        value = _VALUE_IN_TEXT.match(text, found.end()) if is_secret else None
+        if value is not None:
             parts += [text[done : found.end()], HIDDEN]
             done = value.end()
     return "".join([*parts, text[done:]])
